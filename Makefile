@@ -1,0 +1,50 @@
+# The commands of the project; `make` alone lists them.
+
+SHELL := bash
+# As many cores as there are; training wants two even on a machine with one.
+CORES ?= $(shell n=$$(nproc); echo $$((n < 2 ? 2 : n)))
+
+# Everything below runs in .venv; a PYTHONPATH from a module or a profile would slip other packages in.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench lock clean distclean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
+	@PYTHON="$(PYTHON)" bash envs/setup.sh
+
+demo: setup ## run the whole workflow on the demo cohort and say where its report is
+	@snakemake --cores $(CORES) --show-failed-logs
+	@echo "the report: $(CURDIR)/results/demo/report/index.html"
+
+test: setup ## run the tests; ARGS='-m "not slow"' leaves out the long ones
+	@python -m pytest $(ARGS)
+
+lint: setup ## check format, style, the workflow and the types
+	ruff format --check .
+	ruff check .
+	snakefmt --check Snakefile rules/
+	snakemake --lint
+	mypy
+
+format: setup ## bring every file into the house's format
+	@ruff format .
+	@ruff check --fix-only --quiet .
+	@snakefmt --quiet Snakefile rules/
+
+bench: setup ## run every benchmark and print its ratio
+	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done
+
+lock: ## write envs/requirements.lock anew from requirements.in; ARGS=--upgrade takes the newest versions
+	@bash envs/lock.sh $(ARGS)
+
+clean: ## remove results, the demo's slides and caches; .venv stays
+	@rm -rf results .snakemake demo/slides build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -print0 | xargs -0 rm -rf
+
+distclean: clean ## remove .venv too; the compiled Horovod stays in the user's cache
+	@rm -rf .venv .setup.lock ./*.egg-info

@@ -1,0 +1,26 @@
+# Gigatile: from raw slides to a trained model and a report.
+# Data goes one way, and the stages stand in its order.
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/demo.smk"
+include: "rules/tiles.smk"
+include: "rules/splits.smk"
+include: "rules/shards.smk"
+include: "rules/train.smk"
+include: "rules/evaluate.smk"
+include: "rules/report.smk"
+include: "rules/predict.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RUN}/report",
+        f"{RUN}/predictions/pages" if NEW else [],

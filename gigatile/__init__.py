@@ -1,0 +1,5 @@
+"""Gigatile: from gigapixel slides to trained models and reports that people trust.
+
+The library behind the workflow, a package for each thing that it knows about. It knows nothing of
+Snakemake: every stage is a function from files to files, called by one command in `scripts/`.
+"""

@@ -1,0 +1,1 @@
+"""Evaluation: tiles scored by a model, slides called, and figures with their intervals."""

@@ -1,0 +1,42 @@
+"""From the scores of tiles to the call of a slide: by mean score and by majority vote."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from gigatile.tables import write_table
+
+
+def call_slides(tiles: Path, classes: Sequence[str]) -> pd.DataFrame:
+    """Call each slide of a table of scored tiles, one slide in memory at a time.
+
+    Returns:
+        A row per slide in the order of the table: slide, patient, label, tiles, p_<class>… (mean
+        of the tiles' scores, rounded to six decimals), call_mean (class of the highest mean),
+        call_vote (class that most tiles call; of equals the one with the higher mean).
+    """
+    names = [f"p_{label}" for label in classes]
+    rows = []
+    table = pq.ParquetFile(tiles)
+    for group in range(table.num_row_groups):
+        slide = table.read_row_group(group).to_pandas()
+        scores = slide[names].to_numpy(np.float64)
+        mean = scores.mean(axis=0).round(6)
+        votes = np.bincount(scores.argmax(axis=1), minlength=len(classes))
+        winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
+        whose = slide.iloc[0][["slide", "patient", "label"]]
+        rows.append([*whose, len(slide), *mean, classes[int(mean.argmax())], classes[winner]])
+    columns = ["slide", "patient", "label", "tiles", *names, "call_mean", "call_vote"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def write_calls(calls: pd.DataFrame, out: Path) -> None:
+    """Write slides.tsv; scores with six decimals."""
+    rows = (
+        [f"{cell:.6f}" if isinstance(cell, float) else cell for cell in row]
+        for row in calls.itertuples(index=False)
+    )
+    write_table(out, list(calls.columns), rows)

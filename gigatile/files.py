@@ -1,0 +1,74 @@
+"""Files that appear whole or not at all, and the checksums that identify them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gigatile.errors import UserError
+
+
+@contextlib.contextmanager
+def write_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which takes its place when the block ends well.
+
+    The bytes are on the disk before the rename, so that neither a kill nor a power cut leaves a
+    half-written file under the final name. When the block raises, nothing is left behind.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix is kept: some libraries choose the format by it.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        # mkstemp makes private files; results are as readable as the umask allows.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 `text`, line ends as they are, whole or not at all."""
+    with write_whole(path) as temporary:
+        temporary.write_bytes(text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, keys in their given order; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: the file is missing or is no JSON; the message names it.
+    """
+    try:
+        return json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise UserError(f"{path}: damaged, not JSON ({error}); delete it to have it remade") from None
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def checksums(paths: dict[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of each named file: what a result says it was made from."""
+    return {name: sha256_of(path) for name, path in paths.items()}

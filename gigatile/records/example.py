@@ -1,0 +1,106 @@
+"""`tf.train.Example`, the message inside a record, without TensorFlow.
+
+The three messages are those of tensorflow/core/example/{example,feature}.proto: Example holds
+Features, a map from a name to a Feature, which is a list of bytes, floats or integers. They are
+declared in a pool of their own, so that TensorFlow can declare its own in the same process.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+_Field = descriptor_pb2.FieldDescriptorProto
+
+Value = bytes | str | float | int
+
+
+def _declare() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="gigatile/example.proto", package="gigatile", syntax="proto3"
+    )
+    for name, kind in (("Bytes", "BYTES"), ("Float", "FLOAT"), ("Int64", "INT64")):
+        message = file.message_type.add(name=f"{name}List")
+        field = message.field.add(name="value", number=1, label=_Field.LABEL_REPEATED)
+        field.type = getattr(_Field, f"TYPE_{kind}")
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(("bytes", "float", "int64"), 1):
+        feature.field.add(
+            name=f"{name}_list",
+            number=number,
+            label=_Field.LABEL_OPTIONAL,
+            type=_Field.TYPE_MESSAGE,
+            type_name=f".gigatile.{name.capitalize()}List",
+            oneof_index=0,
+        )
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(
+        name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING
+    )
+    entry.field.add(
+        name="value",
+        number=2,
+        label=_Field.LABEL_OPTIONAL,
+        type=_Field.TYPE_MESSAGE,
+        type_name=".gigatile.Feature",
+    )
+    features.field.add(
+        name="feature",
+        number=1,
+        label=_Field.LABEL_REPEATED,
+        type=_Field.TYPE_MESSAGE,
+        type_name=".gigatile.Features.FeatureEntry",
+    )
+    example = file.message_type.add(name="Example")
+    example.field.add(
+        name="features",
+        number=1,
+        label=_Field.LABEL_OPTIONAL,
+        type=_Field.TYPE_MESSAGE,
+        type_name=".gigatile.Features",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("gigatile.Example"))
+
+
+_Example = _declare()
+
+
+def encode_example(features: Mapping[str, Value]) -> bytes:
+    """Return a serialised Example with one value per feature; equal input gives equal bytes."""
+    example = _Example()
+    for name, value in features.items():
+        feature = example.features.feature[name]
+        if isinstance(value, str):
+            feature.bytes_list.value.append(value.encode())
+        elif isinstance(value, bytes):
+            feature.bytes_list.value.append(value)
+        elif isinstance(value, int):
+            feature.int64_list.value.append(value)
+        else:
+            feature.float_list.value.append(value)
+    return example.SerializeToString(deterministic=True)
+
+
+def decode_example(data: bytes) -> dict[str, bytes | float | int]:
+    """Return the first value of each feature; floats come back in single precision.
+
+    Raises:
+        ValueError: the bytes are no Example.
+    """
+    try:
+        example = _Example.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"not a tf.train.Example: {error}") from None
+    values = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        listed = getattr(feature, kind).value if kind else ()
+        if len(listed):
+            values[name] = listed[0]
+    return values

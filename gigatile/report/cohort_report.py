@@ -1,0 +1,128 @@
+"""The report of a run: from the files of its stages to a folder of pages."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigatile.cohort.samples import read_samples
+from gigatile.files import read_json
+from gigatile.report.index_page import Findings, check_confusion, index_page
+from gigatile.report.inputs import (
+    CohortSlide,
+    Manifest,
+    ModelSettings,
+    ScoredSlide,
+    Splits,
+    read_cohort,
+    read_history,
+    read_metrics,
+    read_recorded,
+    read_scored,
+)
+from gigatile.report.pages import check_slide_ids, write_pages
+from gigatile.report.provenance import Ledger, checksum
+from gigatile.report.slide_page import SlideFiles, read_state, write_slide_pages
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """The inputs of a report; `samples` is the sample sheet, which tells the sites, or None."""
+
+    slides_table: Path
+    splits: Path
+    shards: Path
+    tiles_dir: Path
+    model_dir: Path
+    evaluation_dir: Path
+    samples: Path | None = None
+
+
+def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) -> None:
+    """Write index.html and slides/<slide>.html for each scored slide to `out`, whole or not at all.
+
+    Args:
+        top_tiles: how many of the highest-scoring tiles of a class a slide's page shows.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not belong to the others.
+    """
+    ledger, evaluation, model_dir = Ledger(), files.evaluation_dir, files.model_dir
+    model = read_recorded(ModelSettings, model_dir / "settings.json")
+    cohort = read_cohort(files.slides_table)
+    check_slide_ids([one.slide for one in cohort], files.slides_table)
+    splits = read_recorded(Splits, files.splits)
+    manifest = read_recorded(Manifest, files.shards)
+    scored = read_scored(evaluation / "slides.tsv", model.classes)
+    check_slide_ids([one.slide for one in scored], evaluation / "slides.tsv")
+    metrics = read_metrics(evaluation / "metrics.json", model.classes)
+    check_confusion(metrics, scored, evaluation / "metrics.json")
+    if files.samples is not None:
+        cohort = _with_sites(cohort, files.samples)
+        ledger.add("the sample sheet", files.samples, "Cohort: sites")
+        ledger.check("splits.json", {"the sample sheet": splits.sheet_sha256}, files.splits)
+    ledger.add("tiles.tsv", files.slides_table, "Cohort, Splits (counted anew), Slides left out")
+    ledger.add("splits.json", files.splits, "Splits")
+    ledger.add("shards/manifest.json", files.shards, "Splits (tiles in the shards); Settings")
+    for name, shows in (
+        ("settings.json", "Settings; the classes"),
+        ("versions.json", "Software"),
+        ("history.tsv", "Training"),
+        ("model.keras", "nothing is drawn from it; it is the model that was tested"),
+    ):
+        ledger.add(f"model/{name}", model_dir / name, shows)
+    for name, shows in (
+        ("tiles.parquet", "Slide pages: heat maps, votes, choice of tiles"),
+        ("slides.tsv", "Test slides; Slide pages: scores and calls"),
+        ("metrics.json", "Result, ROC curves, Confusion, Figures"),
+    ):
+        ledger.add(f"evaluation/{name}", evaluation / name, shows)
+    ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
+    ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
+    states = [read_state(files.tiles_dir / f"{one.slide}.json", one.slide) for one in cohort]
+    state_sums = {
+        f"tiles/{one.slide}.json": checksum(files.tiles_dir / f"{one.slide}.json") for one in cohort
+    }
+    ledger.add_group("tiles/*.json", state_sums, "Cohort: scale; Splits: slide files; Slide pages")
+    history = read_history(model_dir / "history.tsv")
+    versions = read_json(model_dir / "versions.json")
+    with write_pages(out) as building:
+        _write_slides(files, scored, cohort, model, top_tiles, building, ledger)
+        found = Findings(
+            title,
+            cohort,
+            states,
+            splits,
+            manifest,
+            scored,
+            metrics,
+            history,
+            model,
+            versions,
+            ledger,
+        )
+        (building / "index.html").write_text(index_page(found), encoding="utf-8")
+
+
+def _write_slides(
+    files: ReportFiles,
+    scored: list[ScoredSlide],
+    cohort: list[CohortSlide],
+    model: ModelSettings,
+    top_tiles: int,
+    building: Path,
+    ledger: Ledger,
+) -> None:
+    slide_files = SlideFiles(files.tiles_dir, files.evaluation_dir / "tiles.parquet")
+    recorded = {one.slide: one.sha256 for one in cohort}
+    sums = write_slide_pages(
+        scored, model.classes, slide_files, recorded, top_tiles, building / "slides"
+    )
+    for kind, shows in (("jpg", "overviews"), ("tfrecord", "pictures of tiles")):
+        group = {name: sha for name, sha in sums.items() if name.endswith(f".{kind}")}
+        pattern = f"tiles/<slide>.{kind} of the test slides"
+        ledger.add_group(pattern, group, f"Slide pages: {shows}")
+
+
+def _with_sites(cohort: list[CohortSlide], sheet: Path) -> list[CohortSlide]:
+    """Add the sites, which only the sheet tells; the slides' own files may be gone by now."""
+    sites = {one.slide: one.site for one in read_samples(sheet, made_later=lambda path: True)}
+    return [CohortSlide(**{**vars(one), "site": sites.get(one.slide, "")}) for one in cohort]

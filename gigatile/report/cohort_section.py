@@ -1,0 +1,247 @@
+"""Who is in the cohort, how it was divided, and the proof that no patient stands in two splits."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
+from gigatile.settings import SPLITS
+
+# Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
+MPP_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold between splits; `shared` lists what breaks it."""
+
+    claim: str
+    shared: list[str]
+    counted: str
+
+
+def label_rows(cohort: Sequence[CohortSlide], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Count patients, slides, failures and tiles for each label; the last row is the whole."""
+    groups = [(label, [s for s in cohort if s.label == label]) for label in labels]
+    return [
+        {
+            "label": label,
+            "patients": len({s.patient for s in slides}),
+            "slides": len(slides),
+            "failed": sum(s.state != "tiled" for s in slides),
+            "tiles": sum(s.tiles for s in slides),
+        }
+        for label, slides in [*groups, (None, list(cohort))]
+    ]
+
+
+def site_rows(cohort: Sequence[CohortSlide], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Count each site's slides by label and by split; no rows where the sheet names no site."""
+    sites: dict[str, list[CohortSlide]] = defaultdict(list)
+    for one in cohort:
+        sites[one.site].append(one)
+    if not any(sites):
+        return []
+    return [
+        {
+            "site": site or "not given",
+            "patients": len({s.patient for s in slides}),
+            "slides": len(slides),
+            "by_label": [sum(s.label == label for s in slides) for label in labels],
+            "by_split": [sum(s.split == split for s in slides) for split in SPLITS],
+        }
+        for site, slides in sorted(sites.items())
+    ]
+
+
+def mpp_rows(states: Iterable[SlideState]) -> list[dict[str, Any]]:
+    """Count the slides of each scale, finest first; slides of unknown scale last."""
+    found = Counter((s.mpp, s.mpp_from) for s in states if s.state == "tiled")
+    order = sorted(found, key=lambda key: (key[0] is None, key[0] or 0, key[1] or ""))
+    return [{"mpp": mpp, "source": source, "slides": found[mpp, source]} for mpp, source in order]
+
+
+def mpp_warning(rows: Sequence[dict[str, Any]], wanted: float | None) -> str | None:
+    """Warn where tiles of different scale were treated as alike; None where there is no cause."""
+    if wanted is not None:
+        return None
+    known = [row["mpp"] for row in rows if row["mpp"] is not None]
+    unknown = sum(row["slides"] for row in rows if row["mpp"] is None)
+    differ = bool(known) and max(known) > min(known) * (1 + MPP_TOLERANCE)
+    if differ:
+        span = f"from {min(known):g} to {max(known):g} µm per pixel"
+        also = f", and {unknown} tell none at all" if unknown else ""
+        found = f"The slides' scales differ ({span}{also})"
+    elif known and unknown:
+        found = f"{unknown} of the slides tell no scale"
+    else:
+        return None
+    return (
+        f"{found} and tiles.mpp is null: each slide was cut at its own level 0, so the tiles do "
+        "not all show the same area. A model can learn the scale instead of the "
+        "tissue. Set tiles.mpp."
+    )
+
+
+def split_rows(splits: Splits) -> list[dict[str, Any]]:
+    """Return the splits in their order, each with its labels in theirs."""
+    return [
+        {"split": name, "whole": splits.splits[name], "labels": splits.splits[name].by_label}
+        for name in SPLITS
+        if name in splits.splits
+    ]
+
+
+def leakage_checks(
+    splits: Splits,
+    cohort: Sequence[CohortSlide],
+    states: Sequence[SlideState],
+    manifest: Manifest,
+    scored: Sequence[ScoredSlide],
+) -> list[Check]:
+    """Count anew, from the rows, what splits.json states, and look for what it cannot see.
+
+    A patient in two splits leaks. So does one slide file under two names, and a patient whose id is
+    spelled in two ways. What the model was trained on must be the tiles of the train and valid
+    slides, and what it was tested on those of the test slides.
+    """
+    prints = {s.slide: s.source.fingerprint or "" for s in states}
+    files = [(s.split, prints[s.slide], s.slide) for s in cohort if prints.get(s.slide)]
+    names: dict[str, list[str]] = defaultdict(list)
+    for _, print_, slide in files:
+        names[print_].append(slide)
+    checks = []
+    for one, two in combinations(SPLITS, 2):
+        stated = splits.shared_patients.get(f"{one}&{two}", [])
+        counted = shared(cohort, one, two, lambda s: s.patient)
+        sizes = [len({s.patient for s in cohort if s.split == split}) for split in (one, two)]
+        checks.append(
+            Check(
+                f"patients({one}) ∩ patients({two}) = ∅",
+                sorted({*stated, *counted}),
+                f"{sizes[0]} and {sizes[1]} patients",
+            )
+        )
+    spelled: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for s in cohort:
+        spelled["".join(s.patient.casefold().split())].add((s.patient, s.split))
+    checks.append(
+        Check(
+            "no patient's id is spelled in two ways across splits",
+            [
+                " / ".join(sorted({patient for patient, _ in ways}))
+                for _, ways in sorted(spelled.items())
+                if len({p for p, _ in ways}) > 1 and len({split for _, split in ways}) > 1
+            ],
+            f"{len(spelled)} ids, compared without case and spaces",
+        )
+    )
+    split_of = {s.slide: s.split for s in cohort}
+    checks.append(
+        Check(
+            "no slide file stands in two splits under two names",
+            [
+                " = ".join(slides)
+                for slides in names.values()
+                if len({split_of[slide] for slide in slides}) > 1
+            ],
+            f"{len(names)} fingerprints of {len(files)} files",
+        )
+    )
+    checks.append(
+        Check(
+            "the shards hold the tiles of the train and valid slides, no more and no fewer",
+            _other_tiles(manifest, cohort),
+            f"{sum(part.records for part in manifest.splits.values()):,} tiles in the shards",
+        )
+    )
+    checks.append(
+        Check(
+            "every scored slide is a test slide of the same patient",
+            _strangers(cohort, scored),
+            f"{len(scored)} scored slides",
+        )
+    )
+    checks.append(
+        Check(
+            "the counts in splits.json are those of the slides' table",
+            _miscounted(splits, cohort),
+            f"{len(cohort)} rows counted anew",
+        )
+    )
+    return checks
+
+
+def shared(
+    cohort: Iterable[CohortSlide], one: str, two: str, what: Callable[[CohortSlide], str]
+) -> list[str]:
+    """Return what stands in both of two splits, sorted."""
+    found: dict[str, set[str]] = {one: set(), two: set()}
+    for slide in cohort:
+        if slide.split in found:
+            found[slide.split].add(what(slide))
+    return sorted(found[one] & found[two])
+
+
+def left_out(
+    cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]
+) -> list[tuple[CohortSlide, str]]:
+    """Return the slides that no figure counts, each with the reason."""
+    counted = {s.slide for s in scored}
+    found = []
+    for one in cohort:
+        if one.state != "tiled":
+            found.append((one, one.reason or "failed; no reason was recorded"))
+        elif not one.tiles:
+            found.append((one, one.reason or "none of its tiles was kept"))
+        elif one.split == "test" and one.slide not in counted:
+            found.append(
+                (one, "it is a test slide with tiles, yet the evaluation has no scores of it")
+            )
+    return found
+
+
+def _strangers(cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]) -> list[str]:
+    known = {s.slide: s for s in cohort}
+    found = []
+    for one in scored:
+        row = known.get(one.slide)
+        if row is None:
+            found.append(f"{one.slide} is not in the cohort")
+        elif row.split != "test":
+            found.append(f"{one.slide} is in {row.split}")
+        elif (row.patient, row.label) != (one.patient, one.label):
+            found.append(f"{one.slide} has another patient or label in the cohort")
+    return found
+
+
+def _other_tiles(manifest: Manifest, cohort: Sequence[CohortSlide]) -> list[str]:
+    found = []
+    for name in ("train", "valid"):
+        counted: dict[str, int] = {}
+        for one in cohort:
+            if one.split == name and one.tiles:
+                counted[one.label] = counted.get(one.label, 0) + one.tiles
+        stated = manifest.splits[name].by_label if name in manifest.splits else {}
+        found += [
+            f"{name}, {label}: {stated.get(label, 0)} tiles in the shards, "
+            f"{counted.get(label, 0)} on the slides"
+            for label in sorted({*stated, *counted})
+            if stated.get(label, 0) != counted.get(label, 0)
+        ]
+    return [*found, *(f"{name} is in the shards" for name in manifest.splits if name == "test")]
+
+
+def _miscounted(splits: Splits, cohort: Sequence[CohortSlide]) -> list[str]:
+    found = []
+    for name, stated in splits.splits.items():
+        mine = [s for s in cohort if s.split == name]
+        counted = (len({s.patient for s in mine}), len(mine))
+        if counted != (stated.patients, stated.slides):
+            found.append(
+                f"{name}: {stated.patients} patients and {stated.slides} slides stated, "
+                f"{counted[0]} and {counted[1]} counted"
+            )
+    return found

@@ -1,0 +1,98 @@
+"""The report's figures: small SVG pictures, one idea each, the same bytes for the same figures."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gigatile.report.metrics import Curve
+
+# Okabe & Ito's colours, told apart with any colour vision; every line differs in its dashes too.
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7280"
+
+STYLE: Any = {
+    "svg.hashsalt": "gigatile",
+    # Letters as outlines: a page must look the same where the font is missing.
+    "svg.fonttype": "path",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.8,
+    "xtick.color": "#374151",
+    "ytick.color": "#374151",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "path.simplify": True,
+}
+
+
+def training_curve(
+    epochs: Sequence[float], train: Sequence[float], valid: Sequence[float], name: str
+) -> bytes:
+    """Draw one figure of training over the epochs, train solid and valid dashed; return SVG."""
+    with matplotlib.rc_context():
+        figure, axes = _canvas(4.6, 3.1)
+        marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(epochs) <= 30 else {}
+        axes.plot(epochs, train, color=BLUE, label="train", **marker)
+        axes.plot(epochs, valid, color=ORANGE, label="valid", linestyle=(0, (4, 2)), **marker)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        if name == "accuracy":
+            axes.set_ylim(0, 1.02)
+        else:
+            axes.set_ylim(bottom=0)
+        axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
+        axes.legend(loc="best", handlelength=2.6)
+        return _svg(figure)
+
+
+def roc(curve: Curve) -> bytes:
+    """Draw a ROC curve over its bootstrap band; return SVG."""
+    with matplotlib.rc_context():
+        figure, axes = _canvas(3.1, 3.1)
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (2, 3)))
+        if curve.band is not None:
+            band = curve.band
+            axes.fill_between(band.fpr, band.low, band.high, color=BLUE, alpha=0.18, linewidth=0)
+        axes.plot(curve.fpr, curve.tpr, color=BLUE)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_aspect("equal")
+        axes.set_xticks(np.linspace(0, 1, 5), ["0", ".25", ".5", ".75", "1"])
+        axes.set_yticks(np.linspace(0, 1, 5), ["0", ".25", ".5", ".75", "1"])
+        axes.set_xlabel("false positive rate")
+        axes.set_ylabel("true positive rate")
+        return _svg(figure)
+
+
+def describe_curve(history: Mapping[str, Sequence[float]], name: str) -> str:
+    """Say in words what a training curve shows, for those who do not see it."""
+    train, valid = history[name], history[f"valid_{name}"]
+    return (
+        f"{name} over {len(train)} epochs: train from {train[0]:.3f} to {train[-1]:.3f}, "
+        f"valid from {valid[0]:.3f} to {valid[-1]:.3f}"
+    )
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Any]:
+    # A user's own matplotlibrc must not change the report.
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(STYLE)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _svg(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing, facecolor="white")
+    text = buffer.getvalue()
+    # The prologue only points to a document type on the network, which no browser needs.
+    return text[text.index(b"<svg") :]

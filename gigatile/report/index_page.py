@@ -1,0 +1,245 @@
+"""The first page of a report: what was found, on whom, from which files, and how sure it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigatile.errors import UserError
+from gigatile.report import cohort_section as cohort_part
+from gigatile.report import figures
+from gigatile.report.heatmap import data_uri
+from gigatile.report.inputs import (
+    CohortSlide,
+    Manifest,
+    ModelSettings,
+    ScoredSlide,
+    SlideState,
+    Splits,
+)
+from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefined
+from gigatile.report.pages import render
+from gigatile.report.provenance import Ledger
+
+LEVELS = ("slide", "patient")
+CALLS = {"mean_call": "mean of the tile scores", "vote_call": "majority vote of the tiles"}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that the first page tells, read and checked."""
+
+    title: str
+    cohort: Sequence[CohortSlide]
+    states: Sequence[SlideState]
+    splits: Splits
+    manifest: Manifest
+    scored: Sequence[ScoredSlide]
+    metrics: Metrics
+    history: Mapping[str, Sequence[float]]
+    model: ModelSettings
+    versions: Mapping[str, Any]
+    ledger: Ledger
+
+
+def index_page(found: Findings) -> str:
+    """Render the first page."""
+    mpp = cohort_part.mpp_rows(found.states)
+    checks = cohort_part.leakage_checks(
+        found.splits, found.cohort, found.states, found.manifest, found.scored
+    )
+    wrong = [one for one in found.scored if one.call_mean != one.label]
+    return render(
+        "index.html.j2",
+        found=found,
+        classes=found.metrics.classes,
+        verdicts=[_verdict(found.metrics, name) for name in LEVELS],
+        labels=cohort_part.label_rows(found.cohort, found.splits.labels),
+        sites=cohort_part.site_rows(found.cohort, found.splits.labels),
+        mpp=mpp,
+        mpp_warning=cohort_part.mpp_warning(mpp, found.model.tiles.get("mpp")),
+        splits=cohort_part.split_rows(found.splits),
+        checks=checks,
+        broken=[check for check in checks if check.shared],
+        curves=_curves(found.history),
+        roc=[_roc(found.metrics, name) for name in LEVELS],
+        confusions=[_confusions(found.metrics, name) for name in LEVELS],
+        figures_table=_figures_table(found.metrics),
+        wrong=wrong,
+        left_out=cohort_part.left_out(found.cohort, found.scored),
+        settings=_settings(found),
+    )
+
+
+def check_confusion(metrics: Metrics, scored: Sequence[ScoredSlide], source: Any) -> None:
+    """Refuse metrics that do not count the very calls that the page lists.
+
+    Raises:
+        UserError: the confusion matrix of the slides is another.
+    """
+    for name, call in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
+        counted = [
+            [
+                sum(one.label == truth and getattr(one, call) == called for one in scored)
+                for called in metrics.classes
+            ]
+            for truth in metrics.classes
+        ]
+        if counted != getattr(metrics.slide.confusion, name):
+            raise UserError(
+                f"{source}: its confusion matrix of slides ({name}) is not what slides.tsv counts; "
+                "one of the two is stale, run the evaluation again"
+            )
+
+
+def unit(level: Level, name: str) -> str:
+    """Return what a level counts; a patient whose slides have two labels is a case of each."""
+    return name if name == "slide" or level.n == level.patients else "case"
+
+
+def flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Write nested settings as (dotted key, value) pairs, in their order."""
+    if isinstance(values, Mapping):
+        return [
+            pair
+            for key, value in values.items()
+            for pair in flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    if values is None or isinstance(values, bool):
+        return [(prefix, {None: "null", True: "true", False: "false"}[values])]
+    return [(prefix, f"{values:g}" if isinstance(values, float) else str(values))]
+
+
+def _verdict(metrics: Metrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    right = {
+        call: sum(getattr(level.confusion, call)[k][k] for k in range(len(metrics.classes)))
+        for call in CALLS
+    }
+    return {
+        "name": name,
+        "unit": unit(level, name),
+        "level": level,
+        "right": right,
+        "why": why_undefined(level, metrics.classes, name),
+    }
+
+
+def _curves(history: Mapping[str, Sequence[float]]) -> list[dict[str, str]]:
+    found = []
+    for name in ("loss", "accuracy"):
+        train, valid = history[name], history[f"valid_{name}"]
+        if not np.isfinite([*train, *valid]).any():
+            found.append({"name": name, "image": "", "alt": ""})
+            continue
+        picture = figures.training_curve(history["epoch"], train, valid, name)
+        found.append(
+            {
+                "name": name,
+                "image": data_uri(picture, "image/svg+xml"),
+                "alt": figures.describe_curve(history, name),
+            }
+        )
+    return found
+
+
+def _roc(metrics: Metrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    panels = []
+    for one in metrics.classes:
+        curve = level.roc_curve.get(one)
+        auc = level.roc_auc.per_class[one]
+        drawn = curve is not None and len(curve.fpr) > 1
+        # A band that no resample supports would only fill the figure.
+        if curve is not None and auc.low is None:
+            curve = curve.model_copy(update={"band": None})
+        panels.append(
+            {
+                "class": one,
+                "auc": auc,
+                "n": truths(level, metrics.classes)[one],
+                "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and drawn else "",
+                "band": bool(drawn and curve and curve.band),
+                "why": why_undefined(level, metrics.classes, name, one),
+            }
+        )
+    return {"name": name, "unit": unit(level, name), "level": level, "panels": panels}
+
+
+def _confusions(metrics: Metrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    tables = []
+    for call, text in CALLS.items():
+        counts = getattr(level.confusion, call)
+        rows = [
+            {
+                "truth": truth,
+                "total": sum(row),
+                "cells": [
+                    {"n": n, "share": n / sum(row) if sum(row) else 0.0, "right": k == j}
+                    for j, n in enumerate(row)
+                ],
+            }
+            for k, (truth, row) in enumerate(zip(metrics.classes, counts, strict=True))
+        ]
+        right = sum(counts[k][k] for k in range(len(counts)))
+        tables.append({"call": text, "rows": rows, "right": right, "total": level.n})
+    return {"name": name, "tables": tables}
+
+
+def _figures_table(metrics: Metrics) -> list[dict[str, Any]]:
+    """Return one row for each figure, with its interval at both levels."""
+    getters: list[tuple[str, str | None, Any]] = [
+        (f"Accuracy, {text}", None, lambda level, call=call: getattr(level.accuracy, call))
+        for call, text in CALLS.items()
+    ]
+    for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
+        getters.append(
+            (
+                f"{title}, mean of the classes",
+                None,
+                lambda level, key=key: getattr(level, key).macro,
+            )
+        )
+        getters += [
+            (
+                f"{title}, {one}",
+                one,
+                lambda level, key=key, one=one: getattr(level, key).per_class[one],
+            )
+            for one in metrics.classes
+        ]
+    rows = []
+    for title, one, getter in getters:
+        cells = []
+        for name in LEVELS:
+            level: Level = getattr(metrics, name)
+            found: Interval = getter(level)
+            why = why_undefined(level, metrics.classes, name, one)
+            cells.append({"ci": found, "why": why, "partial": found.resamples < metrics.resamples})
+        rows.append({"title": title, "cells": cells, "minor": one is not None})
+    return rows
+
+
+def _settings(found: Findings) -> list[dict[str, Any]]:
+    """Gather the settings as the stages recorded them, not as a settings file says today."""
+    return [
+        {"source": "splits.json", "pairs": flat({"split": {"seed": found.splits.seed}})},
+        {
+            "source": "shards/manifest.json",
+            "pairs": flat(
+                {"shards": {"target_mb": found.manifest.target_mb, "seed": found.manifest.seed}}
+            ),
+        },
+        {
+            "source": "model/settings.json",
+            "pairs": flat({"tiles": found.model.tiles, "train": found.model.train}),
+        },
+        {
+            "source": "evaluation/metrics.json",
+            "pairs": flat(
+                {"evaluate": {"resamples": found.metrics.resamples, "seed": found.metrics.seed}}
+            ),
+        },
+    ]

@@ -1,0 +1,26 @@
+"use strict";
+// The page reads well without this: it adds an opacity slider and tables that sort.
+for (const label of document.querySelectorAll(".opacity")) {
+  label.hidden = false;
+  const map = label.closest(".viewer").querySelector(".map");
+  label.querySelector("input").addEventListener("input", (event) => {
+    map.style.setProperty("--opacity", event.target.value / 100);
+  });
+}
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  const value = (row, column) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...table.tBodies[0].rows].sort((one, two) =>
+        value(one, column).localeCompare(value(two, column), "en", { numeric: true }));
+      table.tBodies[0].append(...(down ? rows.reverse() : rows));
+    });
+  });
+}

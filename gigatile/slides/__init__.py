@@ -1,0 +1,1 @@
+"""Slides: reading them, finding the tissue, and cutting it into tiles."""

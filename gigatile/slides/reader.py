@@ -1,0 +1,151 @@
+"""A slide as the rest of Gigatile sees it: its size, scale and levels, and RGB regions of it."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import openslide
+from PIL import Image
+
+# Regions are read in blocks of at most this side, so that a slide without a pyramid
+# costs time and not memory.
+BLOCK = 2048
+# A pixel counts as square where its sides differ by less than this share.
+SQUARE = 0.01
+
+
+class SlideError(Exception):
+    """A slide cannot be used; the message is the reason that its state records."""
+
+
+class Slide:
+    """An open slide.
+
+    Attributes:
+        width, height: size of level 0, in pixels.
+        downsamples: per level, how many pixels of level 0 one of its pixels spans (≥ 1).
+        mpp: micrometres per pixel of level 0 as the file tells it, or None.
+        vendor, objective_power: as the file tells them, or None.
+    """
+
+    def __init__(self, handle: openslide.OpenSlide, path: Path) -> None:
+        self._handle = handle
+        self._path = path
+        self.width, self.height = handle.dimensions
+        self.level_sizes: tuple[tuple[int, int], ...] = handle.level_dimensions
+        self.downsamples: tuple[float, ...] = handle.level_downsamples
+        self.vendor = handle.properties.get(openslide.PROPERTY_NAME_VENDOR)
+        self.objective_power = handle.properties.get(openslide.PROPERTY_NAME_OBJECTIVE_POWER)
+        self.mpp = self._mpp()
+
+    def _mpp(self) -> float | None:
+        try:
+            across = float(self._handle.properties[openslide.PROPERTY_NAME_MPP_X])
+            down = float(self._handle.properties[openslide.PROPERTY_NAME_MPP_Y])
+        except (KeyError, ValueError):
+            return None
+        if not (across > 0 and down > 0):
+            return None
+        if abs(across - down) > SQUARE * max(across, down):
+            raise SlideError(f"its pixels are not square: {across} by {down} µm")
+        return (across + down) / 2 if across != down else across
+
+    def region(self, x: int, y: int, level: int, width: int, height: int) -> Image.Image:
+        """Read RGB pixels of one level over white.
+
+        Args:
+            x, y: top-left corner in pixels of level 0.
+            level: the level to read.
+            width, height: size in pixels of that level.
+
+        Raises:
+            SlideError: the file cannot be read there.
+        """
+        try:
+            region = self._handle.read_region((x, y), level, (width, height))
+        except openslide.OpenSlideError as error:
+            raise SlideError(
+                f"it opens, but reading {width}×{height} px of level {level} at ({x}, {y}) "
+                f"fails: {error}"
+            ) from None
+        # Places that no scanner saw are transparent; they are glass to everyone downstream.
+        white = Image.new("RGB", region.size, (255, 255, 255))
+        white.paste(region, mask=region.getchannel("A"))
+        return white
+
+    def overview(self, downsample: float) -> tuple[np.ndarray, float]:
+        """Read the whole slide at low resolution.
+
+        Args:
+            downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
+
+        Returns:
+            RGB pixels, (height, width, 3) uint8, and their exact downsample. The last row and
+            column may reach over the slide's edge.
+        """
+        level = max(i for i, down in enumerate(self.downsamples) if i == 0 or down <= downsample)
+        level_down = self.downsamples[level]
+        factor = max(1, int(downsample / level_down + 1e-6))
+        width, height = self.level_sizes[level]
+        block = max(1, BLOCK // factor) * factor
+        picture = np.empty((-(-height // factor), -(-width // factor), 3), np.uint8)
+        for top in range(0, height, block):
+            for left in range(0, width, block):
+                part = self.region(
+                    round(left * level_down),
+                    round(top * level_down),
+                    level,
+                    min(block, width - left),
+                    min(block, height - top),
+                )
+                pixels = np.asarray(part.reduce(factor) if factor > 1 else part)
+                rows, columns = pixels.shape[:2]
+                row, column = top // factor, left // factor
+                picture[row : row + rows, column : column + columns] = pixels
+        return picture, factor * level_down
+
+
+@contextlib.contextmanager
+def open_slide(path: Path) -> Iterator[Slide]:
+    """Open a slide for one process; a handle is never shared over a fork.
+
+    Raises:
+        SlideError: the file is missing, is no slide, or is damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise SlideError("the file does not exist")
+    try:
+        handle = openslide.OpenSlide(path)
+    except openslide.OpenSlideUnsupportedFormatError:
+        raise SlideError(
+            f"no slide format that OpenSlide knows ({path.stat().st_size} bytes)"
+        ) from None
+    except openslide.OpenSlideError as error:
+        raise SlideError(f"it cannot be opened: {error}") from None
+    except OSError as error:
+        raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
+    with handle:
+        yield Slide(handle, path)
+
+
+def fingerprint(path: Path, blocks: int = 64, block_bytes: int = 65536) -> str:
+    """Identify a file's content at a cost that does not grow with its size.
+
+    BLAKE2b of the size and of `blocks` blocks spread evenly from the first byte to the last: all
+    of a file up to 4 MiB, 4 MiB of a larger one. What it can miss: a change of equal length that
+    lies between the blocks of a larger file. A rescan, another slide, a file cut short and a
+    file grown do not escape.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as handle:
+        if size <= blocks * block_bytes:
+            digest.update(handle.read())
+        else:
+            for block in range(blocks):
+                handle.seek((size - block_bytes) * block // (blocks - 1))
+                digest.update(handle.read(block_bytes))
+    return f"blake2b-{blocks}x{block_bytes}:{digest.hexdigest()}"

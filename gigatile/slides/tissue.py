@@ -1,0 +1,95 @@
+"""Tissue and background, decided on a low-resolution overview of a brightfield slide."""
+
+import numpy as np
+
+from gigatile.slides.grid import Grid
+from gigatile.slides.reader import SlideError
+
+# Otsu's threshold splits any picture in two, also one of tissue alone or of glass alone. Glass
+# of real scanners stays below the lower bound of saturation, and stained tissue above the upper.
+SATURATION_BOUNDS = (13, 31)
+# A brightfield slide is lit from below: its median pixel is bright, even where tissue covers all.
+DARK = 64
+# A slide is without tissue when less than this share of it, in a thousand, is stained.
+MIN_TISSUE = 0.001
+
+
+def tissue_mask(overview: np.ndarray) -> tuple[np.ndarray, int]:
+    """Tell tissue from background.
+
+    Args:
+        overview: RGB pixels, (height, width, 3) uint8.
+
+    Returns:
+        (height, width) bool, true on tissue; and the saturation (0-255) above which a pixel is
+        tissue: Otsu's threshold (Otsu 1979) kept within `SATURATION_BOUNDS`.
+
+    Raises:
+        SlideError: the slide is not brightfield, or has no tissue.
+    """
+    brightest = overview.max(axis=2)
+    median = float(np.median(brightest))
+    if median < DARK:
+        raise SlideError(
+            f"its background is dark (median brightness {median:.0f} of 255), as in fluorescence; "
+            "tissue is recognised on brightfield slides only"
+        )
+    saturation = _saturation(overview)
+    low, high = SATURATION_BOUNDS
+    threshold = int(np.clip(_otsu(saturation), low, high))
+    mask = saturation > threshold
+    if mask.mean() < MIN_TISSUE:
+        raise SlideError(
+            f"it has no tissue: {100 * mask.mean():.2f} % of it is stained (saturation above "
+            f"{threshold} of 255)"
+        )
+    return mask, threshold
+
+
+def tissue_fractions(mask: np.ndarray, downsample: float, grid: Grid) -> np.ndarray:
+    """Return the share of tissue of each tile, row by row: (n,) float64 in 0-1.
+
+    Args:
+        mask: (height, width) bool over the whole slide.
+        downsample: level-0 pixels per pixel of the mask.
+        grid: the tiles. Their edges may cut through pixels of the mask; those count by area.
+    """
+    # The integral of the mask, linear between its samples, is exact at fractional positions.
+    integral = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1))
+    integral[1:, 1:] = mask.cumsum(axis=0, dtype=np.float64).cumsum(axis=1)
+    corners = grid.corners()
+    left, top = corners.T / downsample
+    side = grid.extent / downsample
+
+    def total(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        y, x = y.clip(0, mask.shape[0]), x.clip(0, mask.shape[1])
+        row = np.minimum(y.astype(int), mask.shape[0] - 1)
+        column = np.minimum(x.astype(int), mask.shape[1] - 1)
+        v, u = y - row, x - column
+        upper = integral[row, column] * (1 - u) + integral[row, column + 1] * u
+        lower = integral[row + 1, column] * (1 - u) + integral[row + 1, column + 1] * u
+        return upper * (1 - v) + lower * v
+
+    bottom, right = top + side, left + side
+    covered = total(bottom, right) - total(top, right) - total(bottom, left) + total(top, left)
+    return np.clip(covered / side**2, 0, 1)
+
+
+def _saturation(pixels: np.ndarray) -> np.ndarray:
+    """Return HSV saturation, 0-255: (height, width) uint8. Black has none."""
+    high = pixels.max(axis=2).astype(np.uint16)
+    low = pixels.min(axis=2)
+    return ((high - low) * 255 // np.maximum(high, 1)).astype(np.uint8)
+
+
+def _otsu(values: np.ndarray) -> int:
+    """Return Otsu's threshold of uint8 values: it maximises the variance between two classes."""
+    counts = np.bincount(values.ravel(), minlength=256).astype(np.float64)
+    levels = np.arange(256)
+    below = counts.cumsum()
+    above = below[-1] - below
+    weighted = (counts * levels).cumsum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = weighted / below - (weighted[-1] - weighted) / above
+        between = np.nan_to_num(below * above * gap**2)
+    return int(between.argmax())

@@ -1,0 +1,66 @@
+# What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from gigatile.cohort.samples import SAFE_ID, read_samples
+from gigatile.errors import UserError
+from gigatile.settings import canonical, load_settings
+
+# The commands run in the environment that runs Snakemake, also when it was not activated.
+os.environ.update(PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+# Open MPI refuses to start as root, as in containers, and with more ranks than cores, as in a
+# trial on a laptop, unless it is told. The names are those of its releases 4 and 5.
+for name, value in {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}.items():
+    os.environ.setdefault(name, value)
+
+DEMO_SLIDES = Path("demo/slides")
+
+
+def read_sheet(sheet, labelled=True):
+    """Return the samples of a sheet by slide; the demo's slides may still be to be made."""
+    samples = read_samples(Path(sheet), labelled, lambda path: path.parent == DEMO_SLIDES)
+    return {sample.slide: sample for sample in samples}
+
+
+try:
+    SETTINGS = load_settings(config, "the configuration")
+    COHORT = read_sheet(SETTINGS.samples)
+    NEW = read_sheet(SETTINGS.predict.samples, labelled=False) if SETTINGS.predict.samples else {}
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+RUN = f"results/{SETTINGS.run}"
+
+
+wildcard_constraints:
+    slide=SAFE_ID,
+
+
+def section(name):
+    """Return the part of the settings that a rule reads, as text that is equal if they are."""
+    return canonical(getattr(SETTINGS, name))
+
+
+def grow(mem_mb):
+    """Return a job's memory: it doubles with each attempt."""
+    return lambda wildcards, attempt: mem_mb * 2 ** (attempt - 1)
+
+
+def mpp_option(sample):
+    """Return the option by which the sheet's scale of a slide takes the place of the file's."""
+    return "" if sample.mpp is None else f"--mpp {sample.mpp!r}"
+
+
+def folder(name="."):
+    """Return a folder of the run, for files that a table or a manifest names."""
+    return lambda wildcards: os.path.normpath(f"{RUN}/{name}")

@@ -1,0 +1,15 @@
+# The demo cohort: synthetic slides, drawn once each.
+
+
+rule demo_slide:
+    output:
+        "demo/slides/{slide}.svs",
+    log:
+        "demo/logs/{slide}.log",
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=10,
+    shell:
+        "python scripts/make_demo_slide.py --slide {wildcards.slide} --out {output} > {log} 2>&1"

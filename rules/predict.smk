@@ -1,0 +1,102 @@
+# New, unlabelled slides: tiled as the cohort was, called by its model.
+
+
+use rule tile as tile_new with:
+    input:
+        source=lambda wildcards: os.path.normpath(NEW[wildcards.slide].path),
+    output:
+        records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
+        state=f"{RUN}/predictions/tiles/{{slide}}.json",
+        overview=f"{RUN}/predictions/tiles/{{slide}}.jpg",
+    log:
+        f"{RUN}/logs/tile_new/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
+    params:
+        patient=lambda wildcards: NEW[wildcards.slide].patient,
+        label="",
+        mpp=lambda wildcards: mpp_option(NEW[wildcards.slide]),
+        settings=section("tiles"),
+
+
+rule collect_new:
+    input:
+        samples=SETTINGS.predict.samples or [],
+        states=expand(f"{RUN}/predictions/tiles/{{slide}}.json", slide=NEW),
+    output:
+        table=f"{RUN}/predictions/tiles.tsv",
+    log:
+        f"{RUN}/logs/collect_new.log",
+    benchmark:
+        f"{RUN}/benchmarks/collect_new.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=60,
+    params:
+        states=folder("predictions/tiles"),
+    shell:
+        "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"
+        " --out {output.table:q} > {log:q} 2>&1"
+
+
+rule predict:
+    input:
+        slides=f"{RUN}/predictions/tiles.tsv",
+        model=f"{RUN}/model/model.keras",
+        described=f"{RUN}/model/settings.json",
+    output:
+        tiles=f"{RUN}/predictions/tiles.parquet",
+        slides=report(
+            f"{RUN}/predictions/slides.tsv",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"table": "calls of the new slides"},
+        ),
+    log:
+        f"{RUN}/logs/predict.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=grow(4000),
+        runtime=480,
+    params:
+        records=folder("predictions/tiles"),
+        out=subpath(output.slides, parent=True),
+    shell:
+        "python scripts/predict.py --slides {input.slides:q} --records {params.records:q}"
+        " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
+        " > {log:q} 2>&1"
+
+
+rule prediction_pages:
+    input:
+        slides=f"{RUN}/predictions/tiles.tsv",
+        calls=rules.predict.output,
+        model=rules.train.output,
+    output:
+        report(
+            directory(f"{RUN}/predictions/pages"),
+            htmlindex="index.html",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"page": "the new slides"},
+        ),
+    log:
+        f"{RUN}/logs/prediction_pages.log",
+    benchmark:
+        f"{RUN}/benchmarks/prediction_pages.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(2000),
+        runtime=240,
+    params:
+        run=folder(),
+    shell:
+        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {output:q}"
+        " > {log:q} 2>&1"

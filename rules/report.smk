@@ -1,0 +1,33 @@
+# What people read.
+
+
+rule report:
+    input:
+        samples=SETTINGS.samples,
+        slides=f"{RUN}/tiles.tsv",
+        splits=f"{RUN}/splits.json",
+        shards=f"{RUN}/shards/manifest.json",
+        model=rules.train.output,
+        evaluation=rules.evaluate.output,
+    output:
+        report(
+            directory(f"{RUN}/report"),
+            htmlindex="index.html",
+            caption="captions/report.rst",
+            category="Report",
+            labels={"page": "the whole report"},
+        ),
+    log:
+        f"{RUN}/logs/report.log",
+    benchmark:
+        f"{RUN}/benchmarks/report.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(2000),
+        runtime=240,
+    params:
+        run=subpath(input.slides, parent=True),
+    shell:
+        "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+        " --out {output:q} > {log:q} 2>&1"

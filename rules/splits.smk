@@ -1,0 +1,24 @@
+# Patients into cohorts. Only the sheet decides, so this needs no slide.
+
+
+rule split_patients:
+    input:
+        samples=SETTINGS.samples,
+    output:
+        table=f"{RUN}/splits.tsv",
+        proof=f"{RUN}/splits.json",
+    log:
+        f"{RUN}/logs/split_patients.log",
+    benchmark:
+        f"{RUN}/benchmarks/split_patients.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=10,
+    params:
+        settings=section("split"),
+    shell:
+        "python scripts/split_patients.py --samples {input.samples:q}"
+        " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
+        " > {log:q} 2>&1"

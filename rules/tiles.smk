@@ -1,0 +1,51 @@
+# Slides to tiles, a job per slide; then one table of what became of each.
+
+
+rule tile:
+    input:
+        source=lambda wildcards: os.path.normpath(COHORT[wildcards.slide].path),
+    output:
+        records=f"{RUN}/tiles/{{slide}}.tfrecord",
+        state=f"{RUN}/tiles/{{slide}}.json",
+        overview=f"{RUN}/tiles/{{slide}}.jpg",
+    log:
+        f"{RUN}/logs/tile/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/tile/{{slide}}.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(2000),
+        runtime=120,
+    params:
+        patient=lambda wildcards: COHORT[wildcards.slide].patient,
+        label=lambda wildcards: COHORT[wildcards.slide].label,
+        mpp=lambda wildcards: mpp_option(COHORT[wildcards.slide]),
+        settings=section("tiles"),
+    shell:
+        "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
+        " --patient {params.patient:q} --label {params.label:q} {params.mpp}"
+        " --settings {params.settings:q} --records {output.records:q} --state {output.state:q}"
+        " --overview {output.overview:q} > {log:q} 2>&1"
+
+
+rule collect_tiles:
+    input:
+        splits=f"{RUN}/splits.tsv",
+        states=expand(f"{RUN}/tiles/{{slide}}.json", slide=COHORT),
+    output:
+        table=f"{RUN}/tiles.tsv",
+    log:
+        f"{RUN}/logs/collect_tiles.log",
+    benchmark:
+        f"{RUN}/benchmarks/collect_tiles.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=60,
+    params:
+        states=folder("tiles"),
+    shell:
+        "python scripts/collect_tiles.py --splits {input.splits:q} --states {params.states:q}"
+        " --out {output.table:q} > {log:q} 2>&1"

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Find the seed whose division into train, valid and test is best balanced over the labels.
+
+Only the sheet is looked at, neither images nor results, so choosing is honest.
+"""
+
+import argparse
+from pathlib import Path
+
+from gigatile.cohort.samples import read_samples
+from gigatile.cohort.splits import best_seed
+from gigatile.errors import UserError, run_command
+from gigatile.settings import SplitSettings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("samples", type=Path, help="the sample sheet")
+    parser.add_argument("--train", type=float, default=SplitSettings().train)
+    parser.add_argument("--valid", type=float, default=SplitSettings().valid)
+    parser.add_argument("--test", type=float, default=SplitSettings().test)
+    parser.add_argument("--tries", type=int, default=1000)
+    args = parser.parse_args()
+    try:
+        settings = SplitSettings(train=args.train, valid=args.valid, test=args.test)
+    except ValueError as error:
+        raise UserError(f"--train, --valid, --test: {error}") from None
+    samples = read_samples(args.samples, made_later=lambda path: True)
+    ranked = best_seed(samples, settings, args.tries)
+    if ranked[0][0] == float("inf"):
+        raise UserError(
+            f"{args.samples}: with none of {args.tries} seeds has each split every label; a label "
+            "needs at least three patients, or the sheet's column `split`"
+        )
+    for distance, seed in ranked[:5]:
+        print(f"seed {seed}: shares within {100 * distance:.1f} percentage points of the wanted")
+    print(f"In your configuration:\nsplit:\n  seed: {ranked[0][1]}")
+
+
+if __name__ == "__main__":
+    run_command(main)

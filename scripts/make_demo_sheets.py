@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Write the demo cohort's sheets, or check that the committed ones are what would be written."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.demo.cohort import labelled_sheet, new_sheet
+from gigatile.errors import all_faults, run_command
+from gigatile.files import write_text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="the sheets' folder")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    args = parser.parse_args()
+
+    sheets = {args.out / "samples.tsv": labelled_sheet(), args.out / "new.tsv": new_sheet()}
+    if not args.check:
+        for path, text in sheets.items():
+            write_text(path, text)
+        return
+    faults = [
+        f"{path}: {'differs from the cohort' if path.exists() else 'is missing'}"
+        for path, text in sheets.items()
+        if not path.exists() or path.read_bytes() != text.encode()
+    ]
+    if faults:
+        raise all_faults("the demo's sheets are stale; run this command without --check:", faults)
+
+
+if __name__ == "__main__":
+    run_command(main)

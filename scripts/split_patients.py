@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Divide a cohort's patients into train, valid and test, and write the proof."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.cohort.samples import read_samples
+from gigatile.cohort.splits import COLUMNS, assign, check_labels, describe
+from gigatile.errors import run_command
+from gigatile.files import sha256_of, write_json
+from gigatile.settings import SplitSettings, parse_section
+from gigatile.tables import write_table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=Path, required=True, help="the sample sheet")
+    parser.add_argument("--settings", required=True, help="the section `split` as JSON")
+    parser.add_argument("--table", type=Path, required=True, help="to write (.tsv)")
+    parser.add_argument("--proof", type=Path, required=True, help="to write (.json)")
+    args = parser.parse_args()
+    settings = parse_section(SplitSettings, args.settings)
+    samples = read_samples(args.samples, made_later=lambda path: True)
+    splits = assign(samples, settings)
+    check_labels(samples, splits, args.samples)
+    proof = describe(samples, splits, settings) | {"sheet_sha256": sha256_of(args.samples)}
+    rows = [(s.slide, s.patient, s.label, splits[s.patient]) for s in samples]
+    write_table(args.table, COLUMNS, rows)
+    write_json(args.proof, proof)
+
+
+if __name__ == "__main__":
+    run_command(main)

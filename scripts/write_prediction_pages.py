@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Write the pages of new slides: index.html and a page for each slide that the model called."""
+
+import argparse
+
+from gigatile.errors import run_command
+from gigatile.report import PredictionFiles, write_prediction_pages
+from gigatile.report.command_line import add_arguments, input_paths
+
+INPUTS = {
+    "slides_table": "predictions/tiles.tsv",
+    "tiles_dir": "predictions/tiles",
+    "tile_scores": "predictions/tiles.parquet",
+    "slide_scores": "predictions/slides.tsv",
+    "model_dir": "model",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser, INPUTS)
+    args = parser.parse_args()
+    files = PredictionFiles(**input_paths(args, INPUTS))
+    write_prediction_pages(files, args.out, args.title or "New slides", args.top_tiles)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,273 @@
+"""What the first page tells, and what it does not let pass."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CLASSES, Plan, build_run, cohort
+from test_self_contained import Page, report_files
+
+from gigatile.errors import UserError
+from gigatile.files import sha256_of, write_json
+from gigatile.report import write_report
+
+
+def index(run: Path, samples: Path | None = None) -> Page:
+    files = report_files(run)
+    files = type(files)(**{**vars(files), "samples": samples})
+    write_report(files, run / "report", "Demo")
+    return Page(run / "report/index.html")
+
+
+def change(path: Path, **values: Any) -> None:
+    write_json(path, json.loads(path.read_text()) | values)
+
+
+def section(page: Page, name: str) -> str:
+    found = re.search(rf'<section aria-labelledby="{name}">.*?</section>', page.html, re.DOTALL)
+    assert found
+    return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split())
+
+
+def test_the_verdict_counts_slides_and_patients(whole_run: Path, tmp_path: Path) -> None:
+    write_report(report_files(whole_run), tmp_path / "report", "Demo")
+    page = Page(tmp_path / "report/index.html")
+    metrics = json.loads((whole_run / "evaluation/metrics.json").read_text())
+    assert "On 9 test slides of 6 patients" in page.text
+    for level in ("slide", "patient"):
+        auc = metrics[level]["roc_auc"]["macro"]
+        for value in (auc["value"], auc["low"], auc["high"]):
+            assert f"{value:.3f}" in page.text
+    assert 'class="banner' not in page.html
+
+
+def test_every_claim_of_the_proof_is_spelled_out(run: Path) -> None:
+    proof = section(index(run), "splits")
+    for claim in ("train) ∩ patients(valid)", "train) ∩ patients(test)", "valid) ∩ patients(test)"):
+        assert f"patients({claim} = ∅" in proof
+    assert proof.count("✓ holds") == 8
+    assert "ab" * 32 in proof  # the sheet's checksum
+    assert re.search(r"train adeno 2 3 40\.0\s%\s40\.0\s%", proof)
+
+
+def test_a_patient_in_two_splits_raises_the_alarm(tmp_path: Path) -> None:
+    plans = cohort()
+    next(plan for plan in plans if plan.slide == "S14").patient = "P11"
+    page = index(build_run(tmp_path / "demo", plans))
+    assert page.html.count('class="banner alarm"') == 1
+    assert "Broken: patients(train) ∩ patients(test) = ∅. Found: P11" in page.text
+    assert "✗ broken by 1: P11" in section(page, "splits")
+
+
+def test_a_leak_that_splits_json_alone_states_is_believed(run: Path) -> None:
+    shared = {"train&valid": ["P77"], "train&test": [], "valid&test": []}
+    change(run / "splits.json", shared_patients=shared)
+    page = index(run)
+    assert 'class="banner alarm"' in page.html
+    assert "patients(train) ∩ patients(valid) = ∅. Found: P77" in page.text
+
+
+def test_a_leak_that_splits_json_denies_is_found(tmp_path: Path) -> None:
+    plans = cohort()
+    next(plan for plan in plans if plan.slide == "S14").patient = "P12"
+    run = build_run(tmp_path / "demo", plans)
+    change(run / "splits.json", shared_patients={"train&valid": [], "train&test": []})
+    assert "patients(valid) ∩ patients(test) = ∅. Found: P12" in index(run).text
+
+
+def test_one_slide_file_under_two_names_is_found(run: Path) -> None:
+    for slide in ("S00", "S14"):
+        path = run / f"tiles/{slide}.json"
+        change(path, source=json.loads(path.read_text())["source"] | {"fingerprint": "same"})
+    page = index(run)
+    assert "no slide file stands in two splits under two names. Found: S00 = S14" in page.text
+
+
+def test_one_patient_spelled_in_two_ways_is_found(tmp_path: Path) -> None:
+    plans = cohort()
+    next(plan for plan in plans if plan.slide == "S14").patient = "p 11"
+    page = index(build_run(tmp_path / "demo", plans))
+    assert "spelled in two ways across splits. Found: P11 / p 11" in page.text
+
+
+def test_other_tiles_in_the_shards_are_found(run: Path) -> None:
+    path = run / "shards/manifest.json"
+    splits = json.loads(path.read_text())["splits"]
+    splits["train"]["by_label"]["adeno"] += 1
+    change(path, splits=splits)
+    settings = run / "model/settings.json"
+    change(settings, inputs={"shards/manifest.json": sha256_of(path)})
+    assert "train, adeno:" in index(run).text
+
+
+def test_a_scored_slide_of_another_split_is_found(run: Path) -> None:
+    table = run / "tiles.tsv"
+    table.write_text(table.read_text().replace("S14\tP14\tnormal\ttest", "S14\tP14\tnormal\tvalid"))
+    change(
+        run / "evaluation/metrics.json",
+        inputs={"tiles.tsv": sha256_of(table)},
+    )
+    page = index(run)
+    assert "every scored slide is a test slide of the same patient. Found: S14 is in valid" in (
+        page.text
+    )
+
+
+def test_a_figure_that_is_not_defined_says_why(tmp_path: Path) -> None:
+    plans = [plan for plan in cohort() if plan.split != "test" or plan.label != "squamous"]
+    page = index(build_run(tmp_path / "demo", plans))
+    for level in ("slide", "patient"):
+        assert f"not defined: no test {level} of class “squamous”" in section(page, "roc")
+    figures = section(page, "figures")
+    assert figures.count("not defined no test slide of class “squamous”") == 4
+    assert "ROC AUC (mean of 3 classes) is not defined: no test slide of class" in page.text
+    assert re.search(r"squamous 0 0 0", section(page, "confusion"))
+
+
+def test_a_single_class_says_that_there_is_nothing_else(tmp_path: Path) -> None:
+    plans = [plan for plan in cohort() if plan.split != "test" or plan.label == "adeno"]
+    page = index(build_run(tmp_path / "demo", plans))
+    assert "not defined: every test slide is of class “adeno”" in section(page, "roc")
+
+
+def test_a_cohort_without_scored_slides_still_has_a_page(tmp_path: Path) -> None:
+    plans = [plan for plan in cohort() if plan.split != "test" or plan.reason]
+    page = index(build_run(tmp_path / "demo", plans))
+    assert "No test slide was scored" in page.text
+    assert "not defined: no test slide was scored" in page.text
+
+
+def test_an_interval_that_no_resample_supports_is_not_defined(run: Path) -> None:
+    path = run / "evaluation/metrics.json"
+    metrics = json.loads(path.read_text())
+    ci = {"value": 0.75, "low": None, "high": None, "resamples": 0}
+    metrics["slide"]["roc_auc"]["macro"] = ci
+    metrics["slide"]["roc_auc"]["per_class"]["adeno"] = ci
+    write_json(path, metrics)
+    page = index(run)
+    assert "is 0.750 (95\xa0% interval not defined) by slide" in page.html.replace("&nbsp;", "\xa0")
+    assert "no band, as too few resamples" in section(page, "roc")
+
+
+def test_slides_left_out_are_listed_with_their_reasons(run: Path) -> None:
+    listed = section(index(run), "left-out")
+    assert "F1 P00 adeno train not a slide: …/F1.svs: bad" in listed
+    assert "F2 P14 normal test none of its 63 tiles has tissue" in listed
+
+
+def test_a_test_slide_that_nobody_scored_is_listed(run: Path) -> None:
+    for name in ("tiles.tsv",):
+        text = (run / name).read_text()
+        row = "S99\tP14\tnormal\ttest\ttiled\t7\t\tabc\n"
+        (run / name).write_text(text + row)
+    state = json.loads((run / "tiles/S14.json").read_text())
+    write_json(run / "tiles/S99.json", state | {"slide": "S99"})
+    change(run / "evaluation/metrics.json", inputs={})
+    assert "S99 P14 normal test it is a test slide with tiles, yet" in section(
+        index(run), "left-out"
+    )
+
+
+def test_wrong_calls_stand_out_and_are_linked(run: Path) -> None:
+    page = index(run)
+    rows = (run / "evaluation/slides.tsv").read_text().splitlines()[1:]
+    wrong = [r.split("\t")[0] for r in rows if r.split("\t")[2] != r.split("\t")[-2]]
+    assert wrong, "the fixture must hold a wrong call"
+    slides = re.search(r'<section aria-labelledby="slides">.*?</section>', page.html, re.DOTALL)
+    assert slides and slides[0].count('<tr class="wrong">') == len(wrong)
+    for slide in wrong:
+        row = re.search(
+            rf'<tr class="wrong"><th[^>]*><a href="slides/{slide}.html">.*?</tr>', page.html
+        )
+        assert row and "✗" in row[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "scales", "warned"),
+    [
+        (None, (0.25, 0.5), "The slides' scales differ (from 0.25 to 0.5 µm per pixel)"),
+        (None, (None, 0.5), "1 of the slides tell no scale"),
+        (0.5, (0.25, 0.5), ""),
+        (None, (0.499, 0.5), ""),
+    ],
+)
+def test_mixed_scales_are_warned_of(
+    tmp_path: Path, wanted: float | None, scales: tuple[float | None, float], warned: str
+) -> None:
+    plans: list[Plan] = cohort()
+    plans[0].mpp = scales[0]
+    page = index(build_run(tmp_path / "demo", plans, settings={"size": 32, "mpp": wanted}))
+    assert ("Tiles of different scale" in page.text) == bool(warned)
+    assert warned in page.text
+
+
+def test_sites_come_from_the_sheet_which_must_be_the_one_that_was_split(
+    run: Path, tmp_path: Path
+) -> None:
+    sheet = tmp_path / "samples.tsv"
+    lines = ["slide\tpatient\tlabel\tpath\tsite"]
+    for row in (run / "tiles.tsv").read_text().splitlines()[1:]:
+        slide, patient, label = row.split("\t")[:3]
+        site = "Oslo" if label == "normal" else "Bern <1>"
+        lines.append(f"{slide}\t{patient}\t{label}\t{slide}.svs\t{site}")
+    sheet.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=r"splits\.json: was made from another"):
+        index(run, sheet)
+    change(run / "splits.json", sheet_sha256=sha256_of(sheet))
+    assert "Oslo 5 7 0 7 0 2 1 4" in section(index(run, sheet), "cohort")
+    assert "Bern &lt;1&gt; 10 13 7 0 6 5 2 6" in section(index(run, sheet), "cohort")
+
+
+def test_every_input_is_listed_with_its_checksum(run: Path) -> None:
+    listed = section(index(run), "provenance")
+    for name in (
+        "tiles.tsv",
+        "splits.json",
+        "shards/manifest.json",
+        "model/settings.json",
+        "model/versions.json",
+        "model/history.tsv",
+        "model/model.keras",
+        "evaluation/tiles.parquet",
+        "evaluation/slides.tsv",
+        "evaluation/metrics.json",
+    ):
+        assert f"{name} {sha256_of(run / name)}" in listed
+    assert listed.count("✓ agrees") == 5
+
+
+def test_a_group_has_the_checksum_that_the_shell_gives(run: Path) -> None:
+    import subprocess
+
+    command = "LC_ALL=C; export LC_ALL; sha256sum tiles/*.json | sha256sum"
+    printed = subprocess.run(command, shell=True, cwd=run, capture_output=True, text=True).stdout
+    assert f"tiles/*.json (20 files) {printed.split()[0]}" in section(index(run), "provenance")
+
+
+def test_settings_and_versions_are_those_that_were_recorded(run: Path) -> None:
+    text = section(index(run), "settings")
+    for pair in ("tiles.mpp 0.5", "train.ranks 2", "train.weights null", "split.seed 3"):
+        assert pair in text
+    for pair in ("shards.target_mb 100", "evaluate.resamples 50", "tensorflow 2.21.0"):
+        assert pair in text
+
+
+def test_patients_with_two_labels_are_counted_as_cases(run: Path) -> None:
+    path = run / "evaluation/metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["patient"]["patients"] = 5
+    write_json(path, metrics)
+    assert "By patient (6 cases of 5 patients)" in section(index(run), "roc")
+
+
+def test_the_classes_keep_their_order(run: Path) -> None:
+    heads = re.findall(r'<th scope="col" class="n">(\w+)</th>', section_html(index(run)))
+    assert tuple(heads[:3]) == CLASSES
+
+
+def section_html(page: Page) -> str:
+    found = re.search(r'<section aria-labelledby="confusion">.*?</section>', page.html, re.DOTALL)
+    assert found
+    return found[0]

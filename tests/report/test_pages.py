@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+
+from gigatile.errors import UserError
+from gigatile.report.metrics import Interval
+from gigatile.report.pages import check_slide_ids, figure, interval, without_folders, write_pages
+
+
+def put(folder: Path, text: str) -> None:
+    (folder / "index.html").write_text(text)
+    (folder / "slides/S1.html").write_text(text)
+
+
+def test_pages_appear_together(tmp_path: Path) -> None:
+    out = tmp_path / "run/report"
+    with write_pages(out) as building:
+        put(building, "new")
+        assert not out.exists()
+    assert (out / "index.html").read_text() == (out / "slides/S1.html").read_text() == "new"
+    assert [path.name for path in out.parent.iterdir()] == ["report"]
+
+
+def test_a_failure_leaves_the_old_pages_and_no_trace(tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    with write_pages(out) as building:
+        put(building, "old")
+    with pytest.raises(RuntimeError), write_pages(out) as building:
+        put(building, "new")
+        raise RuntimeError
+    assert (out / "index.html").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+
+
+def test_pages_of_slides_that_are_gone_go_and_other_files_stay(tmp_path: Path) -> None:
+    with write_pages(tmp_path / "predictions") as building:
+        put(building, "old")
+        (building / "slides/S0.html").write_text("gone from the sheet")
+    (tmp_path / "predictions/slides.tsv").write_text("not a page")
+    with write_pages(tmp_path / "predictions") as building:
+        put(building, "new")
+    found = {path.name for path in (tmp_path / "predictions").rglob("*") if path.is_file()}
+    assert found == {"index.html", "S1.html", "slides.tsv"}
+    assert (tmp_path / "predictions/slides.tsv").read_text() == "not a page"
+    assert (tmp_path / "predictions/index.html").read_text() == "new"
+
+
+def test_numbers_that_are_not_defined_are_called_so() -> None:
+    assert figure(None) == "not defined"
+    assert figure(0.0) == "0.000"
+    assert interval(Interval(value=1, low=None, high=None, resamples=0)) == "not defined"
+    both = interval(Interval(value=0.5, low=0.25, high=0.75, resamples=9))
+    assert both.startswith("0.250") and both.endswith("0.750")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/data/in/S1.svs: not a slide", "…/S1.svs: not a slide"),
+        ("cannot read '/mnt/a b/S1.svs'", "cannot read '…/S1.svs'"),
+        ("copied from ~/slides/S1.svs", "copied from …/S1.svs"),
+        (r"C:\slides\new\S1.svs is bad", "…/S1.svs is bad"),
+        ("file:///data/in/S1.svs", "…/S1.svs"),
+        ("0.5 µm/px, 1/2 and/or 3/4", "0.5 µm/px, 1/2 and/or 3/4"),
+        ("tiles/S1.svs", "tiles/S1.svs"),
+    ],
+)
+def test_folders_of_a_machine_are_cut_off(text: str, shown: str) -> None:
+    assert without_folders(text) == shown
+
+
+@pytest.mark.parametrize("bad", ["../S1", "a/b", ".hidden", "", "a b", "<b>"])
+def test_ids_that_could_name_another_file_are_refused(bad: str) -> None:
+    with pytest.raises(UserError, match=r"tiles\.tsv.*unsafe"):
+        check_slide_ids(["S1", bad], Path("tiles.tsv"))
+
+
+def test_an_id_stands_once() -> None:
+    with pytest.raises(UserError, match="twice"):
+        check_slide_ids(["S1", "S1"], Path("tiles.tsv"))

