@@ -60,7 +60,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except ValueError as error:
-        raise UserError(f"{path}: damaged, not JSON ({error}); delete it to have it remade") from None
+        raise UserError(
+            f"{path}: damaged, not JSON ({error}); delete it to have it remade"
+        ) from None
 
 
 def sha256_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Tab-separated tables that the workflow writes: plain cells, a header, the same bytes each time."""
+"""Tab-separated tables that the workflow writes: a header, plain cells, the same bytes always."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

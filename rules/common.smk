@@ -9,8 +9,12 @@ from gigatile.cohort.samples import SAFE_ID, read_samples
 from gigatile.errors import UserError
 from gigatile.settings import canonical, load_settings
 
-# The commands run in the environment that runs Snakemake, also when it was not activated.
-os.environ.update(PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+# The commands run with the Python that runs Snakemake, also when its environment was not activated,
+# and with the library that lies beside the Snakefile, also where none is installed.
+os.environ.update(
+    PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+    PYTHONPATH=workflow.basedir,
+)
 # Open MPI refuses to start as root, as in containers, and with more ranks than cores, as in a
 # trial on a laptop, unless it is told. The names are those of its releases 4 and 5.
 for name, value in {

@@ -5,7 +5,7 @@ rule demo_slide:
     output:
         "demo/slides/{slide}.svs",
     log:
-        "demo/logs/{slide}.log",
+        "demo/slides/{slide}.log",
     conda:
         "../envs/cpu.yaml"
     resources:

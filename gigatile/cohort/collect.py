@@ -47,9 +47,7 @@ def tiled_slides(table: Path, *splits: str) -> list[dict[str, str]]:
     """Return the rows of tiles.tsv whose slides have tiles, of the given splits (none: of all)."""
     rows = read_table(table, COLUMNS)
     return [
-        row
-        for row in rows
-        if row["state"] == "tiled" and (not splits or row["split"] in splits)
+        row for row in rows if row["state"] == "tiled" and (not splits or row["split"] in splits)
     ]
 
 
@@ -76,6 +74,8 @@ def check_any(table: Path) -> None:
     """Refuse a sheet of new slides of which none gave a tile."""
     if not tiled_slides(table):
         reasons = [f"{row['slide']}: {row['reason']}" for row in read_table(table, COLUMNS)]
-        raise all_faults(f"{table}: no slide could be used", reasons) if reasons else UserError(
-            f"{table}: no slide"
+        raise (
+            all_faults(f"{table}: no slide could be used", reasons)
+            if reasons
+            else UserError(f"{table}: no slide")
         )

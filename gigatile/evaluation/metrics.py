@@ -4,8 +4,7 @@ The figures are scikit-learn's own. Patients are the unit of resampling, since s
 patient are not independent (Field and Welsh 2007, https://doi.org/10.1111/j.1467-9868.2007.00593.x).
 """
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,7 @@ def evaluate(
     """
     levels = {"slide": calls, "patient": by_patient(calls, classes)}
     described = {"schema": SCHEMA, "classes": list(classes), **settings.model_dump()}
-    return described | {
-        level: _level(cases, classes, settings) for level, cases in levels.items()
-    }
+    return described | {level: _level(cases, classes, settings) for level, cases in levels.items()}
 
 
 def by_patient(calls: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
@@ -90,9 +87,7 @@ def _level(
     intervals = {name: _interval(whole[name], resampled[name]) for name in whole}
 
     def family(name: str) -> dict[str, Any]:
-        per_class = {
-            label: intervals[f"{name}/{number}"] for number, label in enumerate(classes)
-        }
+        per_class = {label: intervals[f"{name}/{number}"] for number, label in enumerate(classes)}
         return {"macro": intervals[f"{name}/macro"], "per_class": per_class}
 
     return {
@@ -134,7 +129,7 @@ def _figures(
     return found
 
 
-def _resamples(patients: np.ndarray, settings: EvaluationSettings) -> Any:
+def _resamples(patients: np.ndarray, settings: EvaluationSettings) -> Iterator[np.ndarray]:
     """Yield the cases of each bootstrap resample: patients drawn with replacement."""
     cases_of = [np.flatnonzero(patients == patient) for patient in np.unique(patients)]
     random = np.random.Generator(np.random.Philox(key64("bootstrap", settings.seed)))
@@ -144,12 +139,13 @@ def _resamples(patients: np.ndarray, settings: EvaluationSettings) -> Any:
 
 
 def _interval(value: float, resampled: list[float]) -> dict[str, float | int | None]:
+    """Return a figure and its interval; None where it is not defined, never a NaN."""
     defined = [one for one in resampled if not np.isnan(one)]
-    if np.isnan(value) or not defined:
-        return {"value": None, "low": None, "high": None, "resamples": len(defined)}
-    low, high = np.percentile(defined, INTERVAL)
-    rounded = (round(float(one), 6) for one in (value, low, high))
-    return dict(zip(("value", "low", "high"), rounded, strict=True)) | {"resamples": len(defined)}
+    found: dict[str, float | int | None] = dict.fromkeys(("value", "low", "high"))
+    if not np.isnan(value) and defined:
+        low, high = np.percentile(defined, INTERVAL)
+        found = {"value": _plain(value), "low": _plain(low), "high": _plain(high)}
+    return found | {"resamples": len(defined)}
 
 
 def _curve(
@@ -157,16 +153,17 @@ def _curve(
 ) -> dict[str, Any] | None:
     if not 0 < positive.sum() < len(positive):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fpr, tpr, _ = roc_curve(positive, scores)
+    fpr, tpr, _ = roc_curve(positive, scores)
+    # Where no resample had both sides, nothing is known: the band is everything.
     low, high = np.percentile(band, INTERVAL, axis=0) if band else (BAND * 0, BAND * 0 + 1)
-
-    def plain(values: np.ndarray) -> list[float]:
-        return [round(float(value), 6) for value in values]
-
+    around = {"fpr": BAND, "low": low, "high": high}
     return {
-        "fpr": plain(fpr),
-        "tpr": plain(tpr),
-        "band": {"fpr": plain(BAND), "low": plain(low), "high": plain(high)},
+        "fpr": [_plain(value) for value in fpr],
+        "tpr": [_plain(value) for value in tpr],
+        "band": {name: [_plain(value) for value in values] for name, values in around.items()},
     }
+
+
+def _plain(value: float) -> float:
+    """Round for JSON: six decimals are beyond what a cohort can tell and the same everywhere."""
+    return round(float(value), 6)

@@ -38,9 +38,7 @@ def _declare() -> Any:
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(
-        name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING
-    )
+    entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
     entry.field.add(
         name="value",
         number=2,
@@ -97,10 +95,10 @@ def decode_example(data: bytes) -> dict[str, bytes | float | int]:
         example = _Example.FromString(data)
     except DecodeError as error:
         raise ValueError(f"not a tf.train.Example: {error}") from None
-    values = {}
+    values: dict[str, bytes | float | int] = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")
-        listed = getattr(feature, kind).value if kind else ()
+        listed: Any = getattr(feature, kind).value if kind else ()
         if len(listed):
             values[name] = listed[0]
     return values

@@ -49,6 +49,8 @@ def index_page(found: Findings) -> str:
     checks = cohort_part.leakage_checks(
         found.splits, found.cohort, found.states, found.manifest, found.scored
     )
+    rows = _figures_table(found.metrics)
+    intervals = [cell["ci"] for row in rows for cell in row["cells"]]
     wrong = [one for one in found.scored if one.call_mean != one.label]
     return render(
         "index.html.j2",
@@ -65,7 +67,8 @@ def index_page(found: Findings) -> str:
         curves=_curves(found.history),
         roc=[_roc(found.metrics, name) for name in LEVELS],
         confusions=[_confusions(found.metrics, name) for name in LEVELS],
-        figures_table=_figures_table(found.metrics),
+        figures_table=rows,
+        no_width=any(ci.low is not None and ci.low == ci.high for ci in intervals),
         wrong=wrong,
         left_out=cohort_part.left_out(found.cohort, found.scored),
         settings=_settings(found),
@@ -222,24 +225,19 @@ def _figures_table(metrics: Metrics) -> list[dict[str, Any]]:
     return rows
 
 
-def _settings(found: Findings) -> list[dict[str, Any]]:
-    """Gather the settings as the stages recorded them, not as a settings file says today."""
+def _settings(found: Findings) -> list[tuple[str, str, str]]:
+    """Return (key, value, file) of the settings as the stages recorded them when they ran."""
+    metrics, manifest, model = found.metrics, found.manifest, found.model
+    recorded: dict[str, dict[str, Any]] = {
+        "splits.json": {"split": {"seed": found.splits.seed}},
+        "shards/manifest.json": {
+            "shards": {"target_mb": manifest.target_mb, "seed": manifest.seed}
+        },
+        "model/settings.json": {"tiles": model.tiles, "train": model.train},
+        "evaluation/metrics.json": {
+            "evaluate": {"resamples": metrics.resamples, "seed": metrics.seed}
+        },
+    }
     return [
-        {"source": "splits.json", "pairs": flat({"split": {"seed": found.splits.seed}})},
-        {
-            "source": "shards/manifest.json",
-            "pairs": flat(
-                {"shards": {"target_mb": found.manifest.target_mb, "seed": found.manifest.seed}}
-            ),
-        },
-        {
-            "source": "model/settings.json",
-            "pairs": flat({"tiles": found.model.tiles, "train": found.model.train}),
-        },
-        {
-            "source": "evaluation/metrics.json",
-            "pairs": flat(
-                {"evaluate": {"resamples": found.metrics.resamples, "seed": found.metrics.seed}}
-            ),
-        },
+        (key, value, source) for source, values in recorded.items() for key, value in flat(values)
     ]

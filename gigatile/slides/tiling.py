@@ -125,9 +125,7 @@ def _tiles(
     for (x, y), tissue in zip(grid.corners()[kept], fractions[kept], strict=True):
         pixels = read_tile(slide, grid, int(x), int(y))
         image = encode_jpeg(pixels, quality)
-        yield encode_tile(
-            Tile(image, *whose, int(x), int(y), grid.extent, grid.mpp, float(tissue))
-        )
+        yield encode_tile(Tile(image, *whose, int(x), int(y), grid.extent, grid.mpp, float(tissue)))
 
 
 def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, float]:

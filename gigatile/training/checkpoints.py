@@ -25,7 +25,7 @@ def save_checkpoint(
     header = json.dumps({"key": key, "state": state}).encode()
     arrays = {f"v{number:05d}": value for number, value in enumerate(variables)}
     with write_whole(folder / f"step-{step:09d}.npz") as temporary:
-        np.savez(temporary, header=np.frombuffer(header, np.uint8), **arrays)
+        np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
     for old in _newest_first(folder)[KEEP:]:
         old.unlink()
 

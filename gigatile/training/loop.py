@@ -147,9 +147,7 @@ class Classification:
             for number, weight in enumerate(self._weights)
         ]
         self.variables = [*model.variables, *optimizer.variables, *self._averages]
-        self.statistics = [
-            v for v in model.non_trainable_variables if v.dtype.startswith("float")
-        ]
+        self.statistics = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
         self.step = tf.function(self._step, reduce_retracing=True)
         self.score = tf.function(self._score, reduce_retracing=True)
 

@@ -44,7 +44,7 @@ def epoch_views(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def show(image: np.ndarray, view: int) -> np.ndarray:
-    """Return a square image, (side, side, channels), under one of the eight views; 0 is as it is."""
+    """Return a square image, (side, side, channels), under one of eight views; 0 is as it is."""
     turned = np.rot90(image, view % 4)
     return turned[:, ::-1] if view >= 4 else turned
 
@@ -54,9 +54,7 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
     return -(-n // batch_size)
 
 
-def batch_slice(
-    order: np.ndarray, step: int, batch_size: int, rank: int, ranks: int
-) -> BatchSlice:
+def batch_slice(order: np.ndarray, step: int, batch_size: int, rank: int, ranks: int) -> BatchSlice:
     """Return a rank's part of global batch `step`.
 
     The last batch is filled with samples from the beginning of the order at weight 0: every

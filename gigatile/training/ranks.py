@@ -13,9 +13,9 @@ os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "60")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
-import horovod.tensorflow as hvd  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
 
 
 @dataclass(frozen=True)

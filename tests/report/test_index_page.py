@@ -151,6 +151,20 @@ def test_an_interval_that_no_resample_supports_is_not_defined(run: Path) -> None
     assert "no band, as too few resamples" in section(page, "roc")
 
 
+@pytest.mark.parametrize("low", [0.9, 1.0])
+def test_an_interval_without_width_is_not_taken_for_certainty(run: Path, low: float) -> None:
+    path = run / "evaluation/metrics.json"
+    metrics = json.loads(path.read_text())
+    for level in ("slide", "patient"):
+        for name in ("accuracy", "roc_auc", "average_precision"):
+            figures = metrics[level][name]
+            for ci in (*figures.values(), *figures.get("per_class", {}).values()):
+                if "low" in ci:
+                    ci |= {"value": 1.0, "low": low, "high": 1.0}
+    write_json(path, metrics)
+    assert ("An interval without width" in index(run).text) == (low == 1.0)
+
+
 def test_slides_left_out_are_listed_with_their_reasons(run: Path) -> None:
     listed = section(index(run), "left-out")
     assert "F1 P00 adeno train not a slide: …/F1.svs: bad" in listed

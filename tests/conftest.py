@@ -1,0 +1,39 @@
+"""What all tests share: the real data, and commands run as a user runs them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A test that sometimes fails helps nobody, and a slow machine is no fault of the code.
+hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("gigatile")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data that lies beside the project and is never part of it."""
+    shared = ROOT.parent / "shared"
+    data = shared / "data"
+    if not data.is_dir():
+        if os.environ.get("CI") and shared.exists():
+            pytest.fail(f"{shared} is there, but no data in it: the real data must be tested here")
+        pytest.skip(f"real data not found: {data}")
+    return data
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `scripts/<name>` in a process of its own; its status is the caller's to check."""
+
+    def run(name: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, ROOT / "scripts" / name, *map(str, arguments)]
+        return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
+
+    return run

@@ -1,0 +1,122 @@
+"""A small training set in real shards, and real MPI launches of real commands."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gigatile.records import Tile, encode_tile, write_records
+from gigatile.records.shards import Source, write_shards
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings import ShardSettings
+
+ROOT = Path(__file__).parents[2]
+SIZE = 32
+CLASSES = ("coarse", "fine", "plain")
+
+
+def draw(label: str, random: np.random.Generator) -> np.ndarray:
+    """Draw a tile whose class is in its texture: (SIZE, SIZE, 3) uint8."""
+    grain = {"coarse": 8, "fine": 2, "plain": SIZE}[label]
+    noise = random.integers(60, 200, (SIZE // grain, SIZE // grain, 3), np.uint8)
+    return noise.repeat(grain, axis=0).repeat(grain, axis=1)
+
+
+@pytest.fixture(scope="session")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the manifest of shards of 6 slides: 75 tiles to train on, 27 to validate on."""
+    folder = tmp_path_factory.mktemp("training-set")
+    random = np.random.default_rng(3)
+    sources: dict[str, list[Source]] = {"train": [], "valid": []}
+    for split, tiles in (("train", 25), ("valid", 9)):
+        for label in CLASSES:
+            slide = f"{split}-{label}"
+            records = [
+                encode_tile(
+                    Tile(
+                        image=encode_jpeg(draw(label, random), 95),
+                        slide=slide,
+                        patient=slide,
+                        label=label,
+                        x=SIZE * number,
+                        y=0,
+                        extent=SIZE,
+                        mpp=0.5,
+                        tissue=1.0,
+                    )
+                )
+                for number in range(tiles)
+            ]
+            path = folder / f"{slide}.tfrecord"
+            write_records(path, records)
+            sources[split].append(Source(slide, label, path))
+    write_shards(sources, ShardSettings(target_mb=0.03), folder / "shards")
+    return folder / "shards" / "manifest.json"
+
+
+class Launcher:
+    """The launcher that the workflow uses, with its environment."""
+
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+
+    def command(self, ranks: int, program: str | Path, *arguments: object) -> list[str]:
+        """Return the command line that starts a Python program on some ranks."""
+        return [
+            "mpirun",
+            "-n",
+            str(ranks),
+            sys.executable,
+            str(ROOT / program),
+            *map(str, arguments),
+        ]
+
+    def run(
+        self, ranks: int, program: str | Path, *arguments: object
+    ) -> subprocess.CompletedProcess:
+        """Run a Python program on some ranks to its end."""
+        return subprocess.run(
+            self.command(ranks, program, *arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def train(
+        self, manifest: Path, out: Path, ranks: int = 1, check: bool = True, **settings: object
+    ) -> subprocess.CompletedProcess:
+        """Run scripts/train.py; the model goes to out/model, checkpoints to out/checkpoints."""
+        done = self.run(
+            ranks, "scripts/train.py", *self.train_arguments(manifest, out, ranks, **settings)
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def train_arguments(
+        self, manifest: Path, out: Path, ranks: int, **settings: object
+    ) -> list[str]:
+        """Return the arguments of scripts/train.py."""
+        values = {"ranks": ranks, "epochs": 2, "batch_size": 16, **settings}
+        return [
+            *("--manifest", str(manifest), "--settings", json.dumps(values), "--tiles", "{}"),
+            *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "model")),
+        ]
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Launcher:
+    """Return the MPI launcher."""
+    return Launcher()

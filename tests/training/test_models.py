@@ -1,0 +1,103 @@
+"""The models take tiles as they are and give scores; their settings do what they say."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from gigatile.errors import UserError
+from gigatile.settings import TrainSettings
+from gigatile.training.models import build_model
+
+
+@pytest.fixture(autouse=True)
+def float32_again():
+    yield
+    keras.mixed_precision.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["small_cnn", "resnet50"])
+def test_a_model_gives_scores_that_add_up(name, mixed):
+    model = build_model(TrainSettings(model=name, mixed_precision=mixed), 64, 3)
+    tiles = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
+    scores = model(tiles).numpy()
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
+
+
+def test_the_seed_decides_the_start():
+    first, same, other = (
+        build_model(TrainSettings(seed=seed), 32, 3).get_weights() for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first[0], same[0])
+    assert np.abs(first[0] - other[0]).max() > 0
+
+
+def test_pretrained_weights_come_from_a_local_file(tmp_path):
+    file = tmp_path / "resnet50.weights.h5"
+    donor = keras.applications.ResNet50(include_top=False, weights=None, input_shape=(64, 64, 3))
+    donor.save_weights(file)
+    settings = TrainSettings(model="resnet50", weights=str(file))
+    model = build_model(settings, 64, 3)
+    kernel = donor.get_layer("conv4_block2_2_conv").get_weights()[0]
+    backbone = next(layer for layer in model.layers if isinstance(layer, keras.Model))
+    np.testing.assert_array_equal(
+        backbone.get_layer("conv4_block2_2_conv").get_weights()[0], kernel
+    )
+    # A rank that gets its weights from rank 0 does not read them.
+    other = build_model(settings, 64, 3, pretrained=False)
+    backbone = next(layer for layer in other.layers if isinstance(layer, keras.Model))
+    assert np.abs(backbone.get_layer("conv4_block2_2_conv").get_weights()[0] - kernel).max() > 0
+
+
+def test_weights_that_cannot_be_had_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"train\.weights: no file .*nowhere\.h5"):
+        build_model(TrainSettings(model="resnet50", weights=str(tmp_path / "nowhere.h5")), 64, 3)
+    (tmp_path / "text.weights.h5").write_text("no weights")
+    with pytest.raises(UserError, match=r"text\.weights\.h5 cannot be had"):
+        build_model(
+            TrainSettings(model="resnet50", weights=str(tmp_path / "text.weights.h5")), 64, 3
+        )
+
+
+def test_a_trained_model_learns_and_says_what_it_was_made_of(launcher, manifest, tmp_path):
+    launcher.train(manifest, tmp_path, epochs=12, learning_rate=0.003)
+    history = np.loadtxt(tmp_path / "model" / "history.tsv", skiprows=1)
+    assert history.shape == (12, 5)
+    assert history[-1, 4] > 0.9, "three textures are easily told apart"
+    described = json.loads((tmp_path / "model" / "settings.json").read_text())
+    assert described["classes"] == ["coarse", "fine", "plain"]
+    assert described["train"]["learning_rate"] == 0.003
+    assert len(described["inputs"]["shards/manifest.json"]) == 64
+    versions = json.loads((tmp_path / "model" / "versions.json").read_text())
+    assert versions["keras"] == keras.__version__
+
+
+def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path):
+    launcher.train(manifest, tmp_path, ranks=2, mixed_precision=True)
+    history = np.loadtxt(tmp_path / "model" / "history.tsv", skiprows=1)
+    assert np.isfinite(history).all() and history[-1, 1] < history[0, 1]
+
+
+def test_a_loss_that_is_no_number_stops_with_advice(launcher, manifest, tmp_path):
+    done = launcher.train(manifest, tmp_path, check=False, learning_rate=1e30)
+    assert done.returncode != 0
+    assert "lower train.learning_rate" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "model" / "model.keras").exists()
+
+
+def test_a_damaged_shard_is_named_and_never_trained_on(launcher, manifest, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for path in manifest.parent.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    shard = sorted(folder.glob("train-*.tfrecord"))[0]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 4
+    shard.write_bytes(data)
+    done = launcher.train(folder / "manifest.json", tmp_path, check=False)
+    assert done.returncode != 0
+    assert shard.name in done.stderr and "checksum" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,85 @@
+"""A killed training goes on where it was."""
+
+import signal
+import subprocess
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
+
+EPOCHS = 6
+
+
+def weights(out):
+    return keras.models.load_model(out / "model" / "model.keras", compile=False).get_weights()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_path, ranks):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    launcher.train(manifest, undisturbed, ranks, epochs=EPOCHS)
+
+    arguments = launcher.train_arguments(manifest, killed, ranks, epochs=EPOCHS)
+    process = subprocess.Popen(
+        launcher.command(ranks, "scripts/train.py", *arguments),
+        env=launcher.environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    deadline = time.monotonic() + 200
+    while not list((killed / "checkpoints").glob("step-*.npz")):
+        assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.05)
+    subprocess.run(["pkill", "-KILL", "-g", str(process.pid)], check=False)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (killed / "model" / "model.keras").exists()
+
+    again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
+    assert "going on after epoch" in again.stdout
+    for one, other in zip(weights(undisturbed), weights(killed), strict=True):
+        np.testing.assert_array_equal(one, other)
+    history = "model/history.tsv"
+    assert (undisturbed / history).read_bytes() == (killed / history).read_bytes()
+    assert not (killed / "checkpoints").exists()
+
+
+def test_the_newest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
+    warnings = []
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, "mine", {"epoch": step}, [np.full(9, step, np.float32)])
+    state, (array,) = newest_checkpoint(tmp_path, "mine", warnings.append)
+    assert (state, array.tolist(), warnings) == ({"epoch": 2}, [2.0] * 9, [])
+
+    newest = tmp_path / "step-000000002.npz"
+    damaged = bytearray(newest.read_bytes())
+    place = damaged.index(np.full(9, 2, np.float32).tobytes())
+    damaged[place] ^= 1
+    newest.write_bytes(damaged)
+    state, (array,) = newest_checkpoint(tmp_path, "mine", warnings.append)
+    assert (state, array.tolist()) == ({"epoch": 1}, [1.0] * 9)
+    assert len(warnings) == 1 and newest.name in warnings[0] and "damaged" in warnings[0]
+
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert newest_checkpoint(tmp_path, "mine", warnings.append)[0] == {"epoch": 1}
+    assert newest_checkpoint(tmp_path, "another", warnings.append) is None
+    assert "other settings or data" in warnings[-1]
+
+
+def test_old_checkpoints_are_pruned(tmp_path):
+    for step in range(5):
+        save_checkpoint(tmp_path, step, "key", {}, [np.zeros(1)])
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "step-000000003.npz",
+        "step-000000004.npz",
+    ]
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken(launcher, manifest, tmp_path):
+    save_checkpoint(tmp_path / "checkpoints", 1, "another training", {"epoch": 1}, [])
+    done = launcher.train(manifest, tmp_path, epochs=1)
+    assert "of other settings or data, passed over" in done.stdout
