@@ -22,5 +22,5 @@ include: "rules/predict.smk"
 rule all:
     default_target: True
     input:
-        f"{RUN}/report",
-        f"{RUN}/predictions/pages" if NEW else [],
+        f"{RUN}/report/index.html",
+        f"{RUN}/predictions/pages/index.html" if NEW else [],

@@ -1,5 +1,6 @@
 # What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -60,9 +61,12 @@ def grow(mem_mb):
     return lambda wildcards, attempt: mem_mb * 2 ** (attempt - 1)
 
 
-def mpp_option(sample):
-    """Return the option by which the sheet's scale of a slide takes the place of the file's."""
-    return "" if sample.mpp is None else f"--mpp {sample.mpp!r}"
+def sample_options(sample):
+    """Return what the sheet says of a slide, as options of the command that tiles it."""
+    options = ["--patient", sample.patient, "--label", sample.label]
+    if sample.mpp is not None:
+        options += ["--mpp", repr(sample.mpp)]
+    return shlex.join(options)
 
 
 def folder(name="."):

@@ -13,9 +13,7 @@ use rule tile as tile_new with:
     benchmark:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
-        patient=lambda wildcards: NEW[wildcards.slide].patient,
-        label="",
-        mpp=lambda wildcards: mpp_option(NEW[wildcards.slide]),
+        sample=lambda wildcards: sample_options(NEW[wildcards.slide]),
         settings=section("tiles"),
 
 
@@ -79,13 +77,13 @@ rule prediction_pages:
         calls=rules.predict.output,
         model=rules.train.output,
     output:
-        report(
-            directory(f"{RUN}/predictions/pages"),
-            htmlindex="index.html",
+        index=report(
+            f"{RUN}/predictions/pages/index.html",
             caption="captions/predictions.rst",
             category="Predictions",
             labels={"page": "the new slides"},
         ),
+        pages=directory(f"{RUN}/predictions/pages/slides"),
     log:
         f"{RUN}/logs/prediction_pages.log",
     benchmark:
@@ -97,6 +95,7 @@ rule prediction_pages:
         runtime=240,
     params:
         run=folder(),
+        pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {output:q}"
+        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {params.pages:q}"
         " > {log:q} 2>&1"

@@ -10,13 +10,13 @@ rule report:
         model=rules.train.output,
         evaluation=rules.evaluate.output,
     output:
-        report(
-            directory(f"{RUN}/report"),
-            htmlindex="index.html",
+        index=report(
+            f"{RUN}/report/index.html",
             caption="captions/report.rst",
             category="Report",
-            labels={"page": "the whole report"},
+            labels={"page": "the cohort"},
         ),
+        pages=directory(f"{RUN}/report/slides"),
     log:
         f"{RUN}/logs/report.log",
     benchmark:
@@ -28,6 +28,7 @@ rule report:
         runtime=240,
     params:
         run=subpath(input.slides, parent=True),
+        report=subpath(output.index, parent=True),
     shell:
         "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        " --out {params.report:q} > {log:q} 2>&1"

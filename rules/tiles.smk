@@ -18,15 +18,12 @@ rule tile:
         mem_mb=grow(2000),
         runtime=120,
     params:
-        patient=lambda wildcards: COHORT[wildcards.slide].patient,
-        label=lambda wildcards: COHORT[wildcards.slide].label,
-        mpp=lambda wildcards: mpp_option(COHORT[wildcards.slide]),
+        sample=lambda wildcards: sample_options(COHORT[wildcards.slide]),
         settings=section("tiles"),
     shell:
         "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
-        " --patient {params.patient:q} --label {params.label:q} {params.mpp}"
-        " --settings {params.settings:q} --records {output.records:q} --state {output.state:q}"
-        " --overview {output.overview:q} > {log:q} 2>&1"
+        " {params.sample} --settings {params.settings:q} --records {output.records:q}"
+        " --state {output.state:q} --overview {output.overview:q} > {log:q} 2>&1"
 
 
 rule collect_tiles:

@@ -1,7 +1,7 @@
 """Who is in the cohort, how it was divided, and the proof that no patient stands in two splits."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -115,13 +115,12 @@ def leakage_checks(
     checks = []
     for one, two in combinations(SPLITS, 2):
         stated = splits.shared_patients.get(f"{one}&{two}", [])
-        counted = shared(cohort, one, two, lambda s: s.patient)
-        sizes = [len({s.patient for s in cohort if s.split == split}) for split in (one, two)]
+        counted = _patients(cohort, one) & _patients(cohort, two)
         checks.append(
             Check(
                 f"patients({one}) ∩ patients({two}) = ∅",
                 sorted({*stated, *counted}),
-                f"{sizes[0]} and {sizes[1]} patients",
+                f"{len(_patients(cohort, one))} and {len(_patients(cohort, two))} patients",
             )
         )
     spelled: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -174,17 +173,6 @@ def leakage_checks(
     return checks
 
 
-def shared(
-    cohort: Iterable[CohortSlide], one: str, two: str, what: Callable[[CohortSlide], str]
-) -> list[str]:
-    """Return what stands in both of two splits, sorted."""
-    found: dict[str, set[str]] = {one: set(), two: set()}
-    for slide in cohort:
-        if slide.split in found:
-            found[slide.split].add(what(slide))
-    return sorted(found[one] & found[two])
-
-
 def left_out(
     cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]
 ) -> list[tuple[CohortSlide, str]]:
@@ -201,6 +189,10 @@ def left_out(
                 (one, "it is a test slide with tiles, yet the evaluation has no scores of it")
             )
     return found
+
+
+def _patients(cohort: Sequence[CohortSlide], split: str) -> set[str]:
+    return {one.patient for one in cohort if one.split == split}
 
 
 def _strangers(cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]) -> list[str]:

@@ -74,11 +74,12 @@ def roc(curve: Curve) -> bytes:
 
 def describe_curve(history: Mapping[str, Sequence[float]], name: str) -> str:
     """Say in words what a training curve shows, for those who do not see it."""
-    train, valid = history[name], history[f"valid_{name}"]
-    return (
-        f"{name} over {len(train)} epochs: train from {train[0]:.3f} to {train[-1]:.3f}, "
-        f"valid from {valid[0]:.3f} to {valid[-1]:.3f}"
-    )
+    told = []
+    for split, key in (("train", name), ("valid", f"valid_{name}")):
+        measured = [value for value in history[key] if np.isfinite(value)]
+        span = f"from {measured[0]:.3f} to {measured[-1]:.3f}" if measured else "not measured"
+        told.append(f"{split} {span}")
+    return f"{name} over {len(history['epoch'])} epochs: {', '.join(told)}"
 
 
 def _canvas(width: float, height: float) -> tuple[Figure, Any]:

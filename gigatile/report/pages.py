@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,6 +48,7 @@ def _environment() -> jinja2.Environment:
         "count": count,
         "percent": percent,
         "plural": plural,
+        "some": some,
         "page": page_name,
         "no_folders": without_folders,
     }
@@ -89,6 +90,12 @@ def percent(share: float, digits: int = 0) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """Write a number and its noun."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def some(names: Sequence[str], at_most: int = 20) -> str:
+    """List names, the first few of very many."""
+    more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
 
 
 def without_folders(text: object) -> str:

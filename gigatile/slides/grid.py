@@ -1,5 +1,6 @@
 """The tile grid: where each tile lies on the slide, and how its pixels are to be had."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,23 +82,29 @@ def plan_grid(slide: Slide, mpp: float | None, settings: TileSettings) -> Grid:
             f"{extent:g} px"
         )
     # The coarsest level that still has every detail of the tile; a level fits as it is when the
-    # tile's side in its pixels is `size` to within half a pixel.
-    sides = [extent / down for down in slide.downsamples]
-    fine = [level for level, side in enumerate(sides) if side > settings.size - 0.5]
+    # tile's sides in its pixels are `size` to within half a pixel.
+    sides = [(extent / across, extent / down) for across, down in slide.scales]
+    fine = [level for level, side in enumerate(sides) if min(side) > settings.size - 0.5]
     level = max(fine, default=0)
-    resampled = abs(sides[level] - settings.size) >= 0.5
+    resampled = max(abs(side - settings.size) for side in sides[level]) >= 0.5
     return Grid(settings.size, wanted, extent, level, resampled, columns, rows)
 
 
 def read_tile(slide: Slide, grid: Grid, x: int, y: int) -> np.ndarray:
     """Return the pixels of the tile at corner (x, y): (size, size, 3) uint8."""
+    across, down = slide.scales[grid.level]
+    left, top = x / across, y / down
     if not grid.resampled:
-        return np.asarray(slide.region(x, y, grid.level, grid.size, grid.size))
-    side = grid.extent / slide.downsamples[grid.level]
-    pixels = int(np.ceil(side))
-    region = slide.region(x, y, grid.level, pixels, pixels)
-    # The box is fractional, so the image spans exactly `extent` whatever the level's downsample.
+        return np.asarray(slide.region(round(left), round(top), grid.level, grid.size, grid.size))
+    right, bottom = left + grid.extent / across, top + grid.extent / down
+    column, row = int(left), int(top)
+    region = slide.region(
+        column, row, grid.level, math.ceil(right) - column, math.ceil(bottom) - row
+    )
+    # The box is fractional, so the image spans exactly `extent` whatever the level's scale.
     resized = region.resize(
-        (grid.size, grid.size), Image.Resampling.BICUBIC, box=(0, 0, side, side)
+        (grid.size, grid.size),
+        Image.Resampling.BICUBIC,
+        box=(left - column, top - row, right - column, bottom - row),
     )
     return np.asarray(resized)

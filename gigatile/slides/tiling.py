@@ -74,8 +74,9 @@ def tile_slide(
     try:
         with open_slide(source) as slide:
             facts["source"] |= _source_facts(source, slide)
-            if sheet_mpp is None and slide.mpp is not None:
-                facts["mpp"], facts["mpp_from"] = slide.mpp, "file"
+            own_mpp = slide.mpp
+            if sheet_mpp is None and own_mpp is not None:
+                facts["mpp"], facts["mpp_from"] = own_mpp, "file"
             grid = plan_grid(slide, facts["mpp"], settings)
             facts["grid"] = asdict(grid)
             low, downsample = _overview(slide, grid)
@@ -128,19 +129,22 @@ def _tiles(
         yield encode_tile(Tile(image, *whose, int(x), int(y), grid.extent, grid.mpp, float(tissue)))
 
 
-def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, float]:
+def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, tuple[float, float]]:
     wanted = grid.extent / MASK_PIXELS_PER_TILE
     smallest = max(slide.width, slide.height) / MASK_LONGEST
     return slide.overview(max(1.0, wanted, smallest))
 
 
-def _fit(overview: np.ndarray, downsample: float, slide: Slide) -> Image.Image:
+def _fit(overview: np.ndarray, downsample: tuple[float, float], slide: Slide) -> Image.Image:
     """Return the overview at no more than `OVERVIEW_LONGEST`, spanning the slide exactly."""
-    box = (0, 0, slide.width / downsample, slide.height / downsample)
-    box = (0, 0, min(box[2], overview.shape[1]), min(box[3], overview.shape[0]))
-    shrink = min(1, OVERVIEW_LONGEST / max(box))
-    size = (max(1, round(box[2] * shrink)), max(1, round(box[3] * shrink)))
-    return Image.fromarray(overview).resize(size, Image.Resampling.BICUBIC, box=box)
+    across, down = downsample
+    width = min(slide.width / across, overview.shape[1])
+    height = min(slide.height / down, overview.shape[0])
+    shrink = min(1, OVERVIEW_LONGEST / max(width, height))
+    size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
+    return Image.fromarray(overview).resize(
+        size, Image.Resampling.BICUBIC, box=(0, 0, width, height)
+    )
 
 
 def _source_facts(source: Path, slide: Slide) -> dict[str, Any]:

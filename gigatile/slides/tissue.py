@@ -46,20 +46,22 @@ def tissue_mask(overview: np.ndarray) -> tuple[np.ndarray, int]:
     return mask, threshold
 
 
-def tissue_fractions(mask: np.ndarray, downsample: float, grid: Grid) -> np.ndarray:
+def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -> np.ndarray:
     """Return the share of tissue of each tile, row by row: (n,) float64 in 0-1.
 
     Args:
         mask: (height, width) bool over the whole slide.
-        downsample: level-0 pixels per pixel of the mask.
+        downsample: level-0 pixels per pixel of the mask, across and down.
         grid: the tiles. Their edges may cut through pixels of the mask; those count by area.
     """
     # The integral of the mask, linear between its samples, is exact at fractional positions.
-    integral = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1))
-    integral[1:, 1:] = mask.cumsum(axis=0, dtype=np.float64).cumsum(axis=1)
-    corners = grid.corners()
-    left, top = corners.T / downsample
-    side = grid.extent / downsample
+    # In whole numbers of 4 bytes: the mask of a large slide has tens of millions of pixels.
+    integral = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.uint32)
+    inner = integral[1:, 1:]
+    np.cumsum(mask, axis=0, dtype=np.uint32, out=inner)
+    np.cumsum(inner, axis=1, out=inner)
+    left, top = (grid.corners() / downsample).T
+    width, height = grid.extent / downsample[0], grid.extent / downsample[1]
 
     def total(y: np.ndarray, x: np.ndarray) -> np.ndarray:
         y, x = y.clip(0, mask.shape[0]), x.clip(0, mask.shape[1])
@@ -70,9 +72,9 @@ def tissue_fractions(mask: np.ndarray, downsample: float, grid: Grid) -> np.ndar
         lower = integral[row + 1, column] * (1 - u) + integral[row + 1, column + 1] * u
         return upper * (1 - v) + lower * v
 
-    bottom, right = top + side, left + side
+    bottom, right = top + height, left + width
     covered = total(bottom, right) - total(top, right) - total(bottom, left) + total(top, left)
-    return np.clip(covered / side**2, 0, 1)
+    return np.clip(covered / (width * height), 0, 1)
 
 
 def _saturation(pixels: np.ndarray) -> np.ndarray:

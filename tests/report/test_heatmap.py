@@ -143,7 +143,13 @@ def test_tiles_of_another_grid_are_refused(x: list[int], y: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("width", "mpp", "text"),
-    [(40_000, 0.25, "2 mm"), (40_000, 0.5, "5 mm"), (2_000, 0.5, "200 µm"), (8, 0.5, "1 µm")],
+    [
+        (40_000, 0.25, "2 mm"),
+        (40_000, 0.5, "5 mm"),
+        (28_000, 0.25, "1 mm"),
+        (2_000, 0.5, "200 µm"),
+        (8, 0.5, "1 µm"),
+    ],
 )
 def test_the_scale_bar_has_a_round_length(width: int, mpp: float, text: str) -> None:
     bar = heatmap.scale_bar(width, mpp)

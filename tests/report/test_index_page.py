@@ -122,7 +122,7 @@ def test_a_figure_that_is_not_defined_says_why(tmp_path: Path) -> None:
         assert f"not defined: no test {level} of class “squamous”" in section(page, "roc")
     figures = section(page, "figures")
     assert figures.count("not defined no test slide of class “squamous”") == 4
-    assert "ROC AUC (mean of 3 classes) is not defined: no test slide of class" in page.text
+    assert "ROC AUC (mean of 3 classes) is not defined (no test slide of class" in page.text
     assert re.search(r"squamous 0 0 0", section(page, "confusion"))
 
 
@@ -149,6 +149,17 @@ def test_an_interval_that_no_resample_supports_is_not_defined(run: Path) -> None
     page = index(run)
     assert "is 0.750 (95\xa0% interval not defined) by slide" in page.html.replace("&nbsp;", "\xa0")
     assert "no band, as too few resamples" in section(page, "roc")
+
+
+def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
+    lines = (run / "model/history.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    kept = ["\t".join([epoch, loss, "", "", ""]) for epoch, loss, *_ in rows]
+    (run / "model/history.tsv").write_text("\n".join([lines[0], *kept]) + "\n")
+    page = index(run)
+    alts = [a["alt"] for a in page.all("img") if "over 6 epochs" in a["alt"]]
+    assert alts == ["loss over 6 epochs: train from 1.100 to 0.185, valid not measured"]
+    assert "Accuracy: not defined, as no epoch measured it" in section(page, "training")
 
 
 @pytest.mark.parametrize("low", [0.9, 1.0])

@@ -4,7 +4,14 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.report.metrics import Interval
-from gigatile.report.pages import check_slide_ids, figure, interval, without_folders, write_pages
+from gigatile.report.pages import (
+    check_slide_ids,
+    figure,
+    interval,
+    some,
+    without_folders,
+    write_pages,
+)
 
 
 def put(folder: Path, text: str) -> None:
@@ -67,6 +74,12 @@ def test_numbers_that_are_not_defined_are_called_so() -> None:
 )
 def test_folders_of_a_machine_are_cut_off(text: str, shown: str) -> None:
     assert without_folders(text) == shown
+
+
+def test_of_very_many_names_the_first_are_listed() -> None:
+    names = [f"P{number}" for number in range(416)]
+    assert some(names[:2]) == "P0, P1"
+    assert some(names, 3) == "P0, P1, P2 and 413 more"
 
 
 @pytest.mark.parametrize("bad", ["../S1", "a/b", ".hidden", "", "a b", "<b>"])

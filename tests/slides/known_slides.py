@@ -1,0 +1,62 @@
+"""Slides for tests: real SVS files whose every pixel is known."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+
+GLASS = (243, 243, 243)
+STAIN = (190, 110, 160)
+
+
+def glass(height: int, width: int) -> np.ndarray:
+    """Return an empty slide: (height, width, 3) uint8."""
+    return np.full((height, width, 3), GLASS, np.uint8)
+
+
+def tissue(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Return stained tissue, (height, width, 3) uint8, in which no two tiles look alike."""
+    noise = np.random.default_rng(seed).integers(-25, 26, (height, width, 1))
+    return (np.array(STAIN) + noise).astype(np.uint8)
+
+
+def described(width: int, height: int, mpp: object = 0.5, power: object = 20) -> str:
+    """Return what an Aperio scanner says about a slide; None leaves a fact out."""
+    facts = "".join(
+        f"|{name} = {value}" for name, value in (("AppMag", power), ("MPP", mpp)) if value
+    )
+    return f"Aperio Image Library v12.0.15\r\n{width}x{height} [0,0 {width}x{height}]{facts}"
+
+
+def write_svs(
+    path: Path,
+    *levels: np.ndarray,
+    mpp: object = 0.5,
+    power: object = 20,
+    compression: str | None = "zlib",
+    tile: int = 64,
+    **layout: Any,
+) -> Path:
+    """Write an Aperio slide of exactly these levels; without loss unless `compression` says so."""
+    height, width = levels[0].shape[:2]
+    with tifffile.TiffWriter(path, byteorder="<") as tiff:
+        for level in levels:
+            tiff.write(
+                level,
+                photometric="rgb",
+                tile=(tile, tile),
+                compression=compression,
+                description=described(width, height, mpp, power),
+                metadata=None,
+                software=False,
+                **layout,
+            )
+    return path
+
+
+def tiles_of_level_0(path: Path) -> list[tuple[int, int]]:
+    """Return where the compressed tiles of a TIFF file's first image lie: (offset, bytes)."""
+    with tifffile.TiffFile(path) as tiff:
+        page = tiff.pages[0]
+        return list(zip(page.dataoffsets, page.databytecounts, strict=True))

@@ -1,0 +1,166 @@
+import numpy as np
+import openslide
+import pytest
+import tifffile
+from hypothesis import given
+from hypothesis import strategies as st
+from known_slides import GLASS, glass, write_svs
+
+from gigatile.demo.svs import shrink
+from gigatile.settings import TileSettings
+from gigatile.slides.grid import Grid, plan_grid, read_tile
+from gigatile.slides.reader import SlideError, open_slide
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory):
+    """A slide of 1,104 × 800 px at 0.5 µm, of random colours, and levels 2 and 8 times smaller."""
+    pixels = np.random.default_rng(1).integers(0, 256, (800, 1104, 3), np.uint8)
+    path = tmp_path_factory.mktemp("noise") / "noise.svs"
+    return write_svs(path, pixels, shrink(pixels, 2), shrink(pixels, 8))
+
+
+def plan(path, own=0.5, /, **settings) -> Grid:
+    with open_slide(path) as slide:
+        return plan_grid(slide, own, TileSettings(**settings))
+
+
+# --- Which level, and how large
+
+
+@pytest.mark.parametrize(
+    ("mpp", "wanted", "extent", "level", "resampled", "columns", "rows"),
+    [
+        (0.5, None, 64.0, 0, False, 17, 12),  # the slide's own scale
+        (None, None, 64.0, 0, False, 17, 12),  # unknown, and not needed
+        (0.5, 0.5, 64.0, 0, False, 17, 12),
+        (0.5, 1.0, 128.0, 1, False, 8, 6),  # a level fits
+        (0.5, 4.0, 512.0, 2, False, 2, 1),
+        (0.5, 0.75, 96.0, 0, True, 11, 8),  # none fits: the next finer one
+        (0.5, 3.0, 384.0, 1, True, 2, 2),
+        (0.499, 0.5, 64 * 0.5 / 0.499, 0, False, 17, 12),  # fits to within half a pixel
+        (0.25, 0.5, 128.0, 1, False, 8, 6),  # micrometres decide, not the number of the level
+        (0.54, 0.5, 64 * 0.5 / 0.54, 0, True, 18, 13),  # enlarged a little
+    ],
+)
+def test_micrometres_decide_the_level_and_the_extent(
+    noise, mpp, wanted, extent, level, resampled, columns, rows
+):
+    grid = plan(noise, mpp, size=64, mpp=wanted)
+    own = mpp if wanted is None else wanted
+    assert grid == Grid(64, own, pytest.approx(extent), level, resampled, columns, rows)
+
+
+def test_a_slide_much_coarser_than_wanted_is_refused(noise):
+    assert plan(noise, 0.55, size=64, mpp=0.5).resampled
+    with pytest.raises(SlideError, match=r"level 0 has 0\.56 µm per pixel; tiles\.mpp = 0\.5"):
+        plan(noise, 0.56, size=64, mpp=0.5)
+
+
+def test_a_tile_may_fill_the_slide_but_not_exceed_it(tmp_path):
+    path = write_svs(tmp_path / "s.svs", glass(100, 80))
+    assert plan(path, size=80) == Grid(80, 0.5, 80.0, 0, False, 1, 1)
+    with pytest.raises(SlideError, match=r"smaller than one tile: 80×100 px .* spans 81 px"):
+        plan(path, size=81)
+    with pytest.raises(SlideError, match="spans 160 px"):
+        plan(path, mpp=1.0, size=80)
+
+
+# --- Where the tiles lie
+
+
+@given(
+    extent=st.floats(16, 5000),
+    columns=st.integers(1, 3000),
+    rows=st.integers(1, 4),
+)
+def test_corners_are_within_half_a_pixel_of_their_place_however_far_along(extent, columns, rows):
+    corners = Grid(64, None, extent, 0, False, columns, rows).corners()
+    row, column = np.divmod(np.arange(columns * rows), columns)
+    assert corners.dtype == np.int64
+    assert np.abs(corners - np.stack([column, row], axis=1) * extent).max() <= 0.5
+
+
+def test_corners_are_those_of_the_rounding_rule():
+    grid = Grid(64, None, 100.3, 0, True, 30, 7)
+    expected = [(round(c * 100.3), round(r * 100.3)) for r in range(7) for c in range(30)]
+    assert grid.corners().tolist() == [list(corner) for corner in expected]
+
+
+# --- The pixels
+
+
+@pytest.mark.parametrize(
+    ("wanted", "level", "down"), [(None, 0, 1), (0.5, 0, 1), (1.0, 1, 2), (4.0, 2, 8)]
+)
+def test_tiles_at_a_level_are_that_levels_pixels(noise, wanted, level, down):
+    grid = plan(noise, size=64, mpp=wanted)
+    handle = openslide.OpenSlide(noise)
+    written = tifffile.imread(noise, key=level)
+    with open_slide(noise) as slide:
+        for x, y in grid.corners().tolist():
+            tile = read_tile(slide, grid, x, y)
+            expected = handle.read_region((x, y), level, (64, 64)).convert("RGB")
+            assert np.array_equal(tile, np.asarray(expected))
+            left, top = x // down, y // down
+            assert np.array_equal(tile, written[top : top + 64, left : left + 64])
+
+
+MARK = 41
+
+
+def marked(height: int, width: int, marks: list[tuple[int, int]]) -> np.ndarray:
+    """Return glass with a black square at each (x, y)."""
+    pixels = glass(height, width)
+    for x, y in marks:
+        pixels[y : y + MARK, x : x + MARK] = 0
+    return pixels
+
+
+def deviations(path, marks: list[tuple[int, int]], grid: Grid) -> list[float]:
+    """Return how far each mark that lies within a tile is from its place, in the tile's pixels."""
+    found = []
+    scale = grid.size / grid.extent
+    margin = 12  # px of level 0 around a mark in which there is no other
+    with open_slide(path) as slide:
+        for corner in grid.corners():
+            places = np.array(marks) - corner
+            inside = ((places >= margin) & (places + MARK + margin <= grid.extent)).all(axis=1)
+            if inside.any():
+                black = 1 - read_tile(slide, grid, *corner.tolist())[..., 0] / GLASS[0]
+                assert black.shape == (grid.size, grid.size)
+            for place in places[inside]:
+                left, top = np.floor((place - margin) * scale).astype(int)
+                right, bottom = np.ceil((place + MARK + margin) * scale).astype(int)
+                weight = black[top:bottom, left:right].clip(0)
+                y, x = np.indices(weight.shape) + 0.5
+                mass = weight.sum() + 1e-9
+                centre = (left + (weight * x).sum() / mass, top + (weight * y).sum() / mass)
+                found.append(np.abs(centre - (place + MARK / 2) * scale).max())
+    return found
+
+
+# The levels have downsamples such as 2.0009 and 3.0022, which are not whole.
+@pytest.mark.parametrize("factors", [(), (2,), (3,), (2, 3)])
+@pytest.mark.parametrize("wanted", [0.5, 0.7, 1.0, 1.003, 1.6, 2.2])
+def test_a_mark_lands_where_it_should(tmp_path, factors, wanted):
+    marks = [(x, y) for x in range(37, 2000, 110) for y in range(51, 1200, 110)]
+    pixels = marked(1303, 2049, marks)
+    path = write_svs(tmp_path / "s.svs", pixels, *(shrink(pixels, f) for f in factors))
+    found = deviations(path, marks, plan(path, size=100, mpp=wanted))
+    assert len(found) >= 5
+    assert max(found) < 1
+
+
+# 4.0 is level 8 as it is; for the others it is resampled.
+@pytest.mark.parametrize("wanted", [4.0, 4.03, 4.3, 7.7])
+def test_positions_do_not_drift_on_a_long_slide(tmp_path, wanted):
+    """Level 8 is 34 px high where 34.9 would be whole, so OpenSlide's one downsample is 8.1."""
+    marks = [(x, 45) for x in range(101, 16_300, 157)]
+    pixels = marked(279, 16_384, marks)
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8), tile=256)
+    grid = plan(path, size=16, mpp=wanted)
+    assert grid.level == 1
+    found = deviations(path, marks, grid)
+    assert len(found) >= 5
+    assert max(found) < 1

@@ -1,0 +1,202 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_slides import described, glass, write_svs
+from PIL import Image
+
+from gigatile.demo.svs import shrink
+from gigatile.slides.reader import BLOCK, SlideError, fingerprint, open_slide
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory):
+    pixels = np.random.default_rng(1).integers(0, 256, (400, 512, 3), np.uint8)
+    path = tmp_path_factory.mktemp("noise") / "noise.svs"
+    return write_svs(path, pixels, shrink(pixels, 4)), pixels
+
+
+# --- What the file tells
+
+
+def test_a_slide_tells_its_size_scale_and_levels(noise):
+    with open_slide(noise[0]) as slide:
+        assert (slide.width, slide.height) == (512, 400)
+        assert slide.level_sizes == ((512, 400), (128, 100))
+        assert slide.scales == [(1, 1), (4, 4)]
+        assert (slide.vendor, slide.objective_power, slide.mpp) == ("aperio", "20", 0.5)
+
+
+def test_a_level_has_a_scale_of_its_own_along_each_side(tmp_path):
+    pixels = glass(279, 4096)
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
+    with open_slide(path) as slide:
+        assert slide.scales == [(1, 1), (8, 279 / 34)]
+
+
+# 1e999 is infinite as a number.
+@pytest.mark.parametrize("mpp", [None, "nan", "inf", "1e999", "-0.5", "0.0", "unknown"])
+def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
+    path = write_svs(tmp_path / "s.svs", glass(80, 80), mpp=mpp)
+    with open_slide(path) as slide:
+        assert slide.mpp is None
+
+
+def tiff_with_resolution(path: Path, per_cm: tuple[float, float]) -> Path:
+    tifffile.imwrite(
+        path,
+        glass(256, 256),
+        photometric="rgb",
+        tile=(64, 64),
+        resolution=per_cm,
+        resolutionunit="CENTIMETER",
+        metadata=None,
+    )
+    return path
+
+
+def test_pixels_that_differ_by_less_than_a_hundredth_are_square(tmp_path):
+    with open_slide(tiff_with_resolution(tmp_path / "s.tiff", (20_000, 20_100))) as slide:
+        assert slide.mpp == pytest.approx((10_000 / 20_000 + 10_000 / 20_100) / 2)
+
+
+def test_pixels_that_are_not_square_are_refused_with_both_sides(tmp_path):
+    path = tiff_with_resolution(tmp_path / "s.tiff", (20_000, 40_000))
+    with open_slide(path) as slide, pytest.raises(SlideError, match=r"not square: 0\.5 by 0\.25"):
+        _ = slide.mpp
+
+
+# --- Regions
+
+
+def test_a_region_is_placed_in_pixels_of_its_level(noise):
+    path, pixels = noise
+    with open_slide(path) as slide:
+        assert np.array_equal(slide.region(37, 51, 0, 90, 70), pixels[51:121, 37:127])
+        level = shrink(pixels, 4)
+        assert np.array_equal(slide.region(37, 51, 1, 20, 30), level[51:81, 37:57])
+
+
+def test_what_lies_over_the_edge_or_was_never_scanned_is_white(tmp_path):
+    pixels = np.zeros((128, 128, 3), np.uint8)
+    path = tmp_path / "s.svs"
+    corners = [pixels[:64, :64], None, None, pixels[:64, :64]]  # two tiles were not scanned
+    tifffile.imwrite(
+        path,
+        iter(corners),
+        shape=pixels.shape,
+        dtype=pixels.dtype,
+        photometric="rgb",
+        tile=(64, 64),
+        compression="zlib",
+        description=described(128, 128),
+        metadata=None,
+    )
+    with open_slide(path) as slide:
+        region = np.asarray(slide.region(0, 0, 0, 150, 140))
+    assert (region[:64, :64] == 0).all()
+    assert (region[64:128, 64:128] == 0).all()
+    for unseen in (region[:64, 64:], region[64:128, :64], region[:, 128:], region[128:]):
+        assert (unseen == 255).all()
+
+
+# --- The overview
+
+
+@pytest.mark.parametrize(
+    ("wanted", "factor", "level"), [(1, 1, 0), (1.9, 1, 0), (3.5, 3, 0), (4, 1, 1), (13, 3, 1)]
+)
+def test_the_overview_is_each_blocks_mean_and_at_least_as_fine_as_wanted(
+    noise, wanted, factor, level
+):
+    path, pixels = noise
+    with open_slide(path) as slide:
+        picture, (across, down) = slide.overview(wanted)
+    source = shrink(pixels, 4) if level else pixels
+    assert np.array_equal(picture, Image.fromarray(source).reduce(factor))
+    assert across == down == factor * (4 if level else 1) <= wanted
+
+
+def test_the_blocks_of_an_overview_join_without_a_seam(tmp_path):
+    height, width = 700, 2 * BLOCK + 333
+    pixels = np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
+    path = write_svs(tmp_path / "s.svs", pixels, compression=None, tile=256)
+    with open_slide(path) as slide:
+        for wanted in (2, 3, 7):
+            picture, scale = slide.overview(wanted)
+            assert scale == (wanted, wanted)
+            assert np.array_equal(picture, Image.fromarray(pixels).reduce(wanted))
+
+
+def test_the_overview_of_a_long_slide_has_the_scale_of_each_side(tmp_path):
+    pixels = glass(279, 4096)
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
+    with open_slide(path) as slide:
+        picture, (across, down) = slide.overview(17)
+    assert picture.shape == (17, 256, 3)
+    assert (across, down) == (16, 2 * 279 / 34)
+
+
+def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp_path):
+    path = write_svs(tmp_path / "s.svs", glass(6000, 6000), tile=1024)  # 108 MB of pixels
+    program = f"""
+import re
+from pathlib import Path
+from gigatile.slides.reader import open_slide
+
+def peak():  # KiB
+    return int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+with open_slide(Path({str(path)!r})) as slide:
+    slide.region(0, 0, 0, 1, 1)
+    before = peak()
+    slide.overview(14)
+    print(peak() - before)
+"""
+    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(grown.stdout) < 120_000
+
+
+# --- The fingerprint
+
+
+@settings(max_examples=50)
+@given(content=st.binary(min_size=1, max_size=300), data=st.data())
+def test_every_byte_and_the_length_of_a_small_file_count(tmp_path_factory, content, data):
+    path = tmp_path_factory.mktemp("print") / "file"
+    path.write_bytes(content)
+    before = fingerprint(path)
+    assert fingerprint(path) == before
+    place = data.draw(st.integers(0, len(content) - 1))
+    changed = bytes((byte ^ 1) if n == place else byte for n, byte in enumerate(content))
+    for other in (changed, content[:-1], content + b"\0", content[:-1] + b"\0\0"):
+        path.write_bytes(other)
+        assert fingerprint(path) != before
+
+
+def test_the_fingerprint_of_a_large_file_sees_its_ends_and_its_length(tmp_path):
+    path = tmp_path / "file"
+    size = 100_000_000
+
+    def changed(place: int | None, length: int = size) -> str:
+        with path.open("wb") as handle:
+            handle.truncate(length)
+            if place is not None:
+                handle.seek(place)
+                handle.write(b"x")
+        return fingerprint(path)
+
+    seen = [changed(None), changed(0), changed(size - 1), changed(None, size - 1)]
+    assert len(set(seen)) == 4
+    assert changed(None) == seen[0]
+
+
+def test_the_fingerprint_says_how_it_was_made_and_stays_what_it_was(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"slide")
+    assert fingerprint(path) == "blake2b-64x65536:5e1ce61f18acfe883b5fe87d53e8f81c"

@@ -1,0 +1,253 @@
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from known_slides import STAIN, glass, tissue, write_svs
+from PIL import Image
+
+from gigatile.demo.svs import shrink
+from gigatile.records import decode_tile, read_records
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings import TileSettings
+from gigatile.slides.reader import fingerprint
+from gigatile.slides.tiling import tile_slide
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory):
+    """A slide of 700 × 520 px at 0.5 µm: the left 384 px are tissue, the rest is glass."""
+    pixels = glass(520, 700)
+    pixels[:, :384] = tissue(520, 384)
+    path = tmp_path_factory.mktemp("slide") / "half.svs"
+    return write_svs(path, pixels, shrink(pixels, 2), shrink(pixels, 4))
+
+
+def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
+    return tile_slide(
+        source,
+        "S1",
+        "P1",
+        "luad",
+        sheet_mpp,
+        TileSettings(**({"size": 64} | settings)),
+        out / "S1.tfrecord",
+        out / "S1.json",
+        out / "S1.jpg",
+    )
+
+
+def tiles_in(out: Path) -> list:
+    return [decode_tile(data) for data in read_records(out / "S1.tfrecord")]
+
+
+# --- The state
+
+
+def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_path):
+    settings = {"size": 64, "mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
+    state = cut(slide, tmp_path, **settings)
+    records = tmp_path / "S1.tfrecord"
+    assert state == {
+        "schema": 1,
+        "slide": "S1",
+        "patient": "P1",
+        "label": "luad",
+        "state": "tiled",
+        "reason": None,
+        "source": {
+            "name": "half.svs",
+            "bytes": slide.stat().st_size,
+            "fingerprint": fingerprint(slide),
+            "vendor": "aperio",
+            "width": 700,
+            "height": 520,
+            "levels": [
+                {"width": 700, "height": 520, "downsample": 1.0},
+                {"width": 350, "height": 260, "downsample": 2.0},
+                {"width": 175, "height": 130, "downsample": 4.0},
+            ],
+            "objective_power": "20",
+        },
+        "mpp": 0.5,
+        "mpp_from": "file",
+        "grid": {
+            "size": 64,
+            "mpp": 1.0,
+            "extent": 128.0,
+            "level": 1,
+            "resampled": False,
+            "columns": 5,
+            "rows": 4,
+        },
+        "tiles": {"kept": 12, "dropped": {"background": 8}},
+        "tissue_threshold": 13,
+        "records": {
+            "bytes": records.stat().st_size,
+            "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
+        },
+        "settings": settings,
+    }
+    assert json.loads((tmp_path / "S1.json").read_text()) == state
+
+
+def test_the_sheets_mpp_comes_before_the_files(slide, tmp_path):
+    state = cut(slide, tmp_path, sheet_mpp=0.25, mpp=0.5)
+    assert (state["mpp"], state["mpp_from"]) == (0.25, "sheet")
+    assert state["grid"]["extent"] == 128
+
+
+def test_a_tile_knows_whose_it_is_and_where_it_lies(slide, tmp_path):
+    cut(slide, tmp_path, mpp=0.8)
+    tiles = tiles_in(tmp_path)
+    corners = [(round(c * 102.4), round(r * 102.4)) for r in range(5) for c in range(6)]
+    assert [(tile.x, tile.y) for tile in tiles] == [(x, y) for x, y in corners if x < 384 - 51]
+    for tile in tiles:
+        assert (tile.slide, tile.patient, tile.label) == ("S1", "P1", "luad")
+        assert tile.extent == np.float32(102.4)
+        assert tile.mpp == np.float32(0.8)
+        assert tile.tissue == pytest.approx(min(1, (384 - tile.x) / 102.4), abs=0.01)
+
+
+def test_a_tile_is_the_slides_pixels_as_jpeg_of_the_wanted_quality(slide, tmp_path):
+    pixels = tissue(520, 384)
+    for quality in (30, 90):
+        cut(slide, tmp_path, quality=quality)
+        for tile in tiles_in(tmp_path):
+            if tile.x + 64 <= 384:
+                expected = pixels[tile.y : tile.y + 64, tile.x : tile.x + 64]
+                assert tile.image == encode_jpeg(expected, quality)
+                assert tile.pixels().shape == (64, 64, 3)
+
+
+# --- The background rule
+
+
+@pytest.mark.parametrize(
+    ("max_background", "kept"),
+    [(1, 8), (0.75, 8), (0.7499, 6), (0.5, 6), (0.4999, 4), (0.25, 4), (0.2499, 2), (0, 2)],
+)
+def test_a_tile_is_kept_up_to_exactly_the_wanted_background(tmp_path, max_background, kept):
+    """Two rows of four tiles with 100, 75, 50 and 25 % tissue."""
+    pixels = glass(128, 256)
+    for column, share in enumerate((64, 48, 32, 16)):
+        pixels[:, 64 * column : 64 * column + share] = STAIN
+    path = write_svs(tmp_path / "s.svs", pixels)
+    state = cut(path, tmp_path, max_background=max_background)
+    assert state["tiles"] == {"kept": kept, "dropped": {"background": 8 - kept}}
+    assert [(t.x, t.y) for t in tiles_in(tmp_path)] == [
+        (64 * column, 64 * row) for row in range(2) for column in range(kept // 2)
+    ]
+    shares = sorted({tile.tissue for tile in tiles_in(tmp_path)}, reverse=True)
+    assert shares == [1, 0.75, 0.5, 0.25][: kept // 2]
+
+
+# --- The overview
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "factors", "size"),
+    [
+        (300, 200, (), (50, 75)),  # a tile of 64 px has 16 px of the overview
+        (303, 205, (2,), (102, 151)),  # level 2 spans 2.01 px: two of its pixels were too coarse
+        (279, 16_384, (8,), (2048, 35)),  # level 8 is 34 px high, not 34.9
+        (16_384, 279, (8,), (35, 2048)),
+        (700, 9000, (), (2048, 159)),
+    ],
+)
+def test_the_overview_spans_the_slide_exactly(tmp_path, height, width, factors, size):
+    """Stain ends at three quarters of the way; so it does on the overview."""
+    pixels = glass(height, width)
+    pixels[: height * 3 // 4, : width * 3 // 4] = STAIN
+    levels = [shrink(pixels, factor) for factor in factors]
+    path = write_svs(tmp_path / "s.svs", pixels, *levels, tile=256)
+    cut(path, tmp_path)
+    overview = np.asarray(Image.open(tmp_path / "S1.jpg").convert("RGB")).astype(int)
+    assert overview.shape[1::-1] == pytest.approx(size, abs=1)
+    assert max(overview.shape) <= 2048
+    stained = (overview.max(axis=2) - overview.min(axis=2)) > 40
+    assert stained.any(axis=0).sum() == pytest.approx(overview.shape[1] * 0.75, abs=1.5)
+    assert stained.any(axis=1).sum() == pytest.approx(overview.shape[0] * 0.75, abs=1.5)
+
+
+def test_tissue_at_the_far_end_of_a_long_slide_is_found_where_it_is(tmp_path):
+    pixels = glass(279, 16_384)
+    pixels[:, 15_744:16_128] = STAIN
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8), tile=256)
+    state = cut(path, tmp_path, size=128, max_background=0.1)
+    assert state["tiles"]["kept"] == 6
+    assert [tile.x for tile in tiles_in(tmp_path)] == [15_744, 15_872, 16_000] * 2
+
+
+# --- The same bytes, whole or not at all
+
+
+def test_the_same_slide_gives_the_same_bytes(slide, tile, tmp_path):
+    one, two = tile(slide, folder="one", mpp=0.8), tile(slide, folder="two", mpp=0.8)
+    assert one.files == ["S1.jpg", "S1.json", "S1.tfrecord"]
+    for name in one.files:
+        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+    assert one.process.stdout == f"S1: {len(one.tiles)} tiles\n"
+
+
+def test_no_metadata_comes_along(slide, tmp_path):
+    cut(slide, tmp_path)
+    for data in (tiles_in(tmp_path)[0].image, (tmp_path / "S1.jpg").read_bytes()):
+        with Image.open(io.BytesIO(data)) as picture:
+            assert not {"exif", "icc_profile", "comment"} & set(picture.info)
+
+
+def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
+    """It has 5,184 tiles, enough to be met in the middle of its records."""
+    pixels = np.tile(tissue(512, 512), (9, 9, 1))
+    path = write_svs(tmp_path / "large.svs", pixels, shrink(pixels, 16), tile=512)
+    out = tmp_path / "out"
+    job = subprocess.Popen(
+        [
+            *(sys.executable, Path(__file__).parents[2] / "scripts/tile_slide.py"),
+            *("--source", path, "--slide", "S1", "--patient", "P1"),
+            *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
+            *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
+        ]
+    )
+    try:
+        while job.poll() is None:
+            if any(found.stat().st_size for found in out.glob(".S1-*.tfrecord")):
+                break
+            time.sleep(0.01)
+    finally:
+        os.kill(job.pid, signal.SIGKILL)
+        status = job.wait()
+    assert status == -signal.SIGKILL
+    left = [found.name for found in out.iterdir()]
+    assert len(left) == 1
+    assert left[0].startswith(".S1-")
+
+
+def test_a_killed_writer_leaves_the_old_file_as_it_was(tmp_path):
+    path = tmp_path / "S1.tfrecord"
+    path.write_bytes(b"old")
+    program = f"""
+import os, signal
+from pathlib import Path
+from gigatile.records import write_records
+
+def records():
+    for _ in range(1000):
+        yield bytes(10_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_records(Path({str(path)!r}), records())
+"""
+    killed = subprocess.run([sys.executable, "-c", program])
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"

@@ -1,0 +1,168 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from known_slides import GLASS, STAIN, glass, tissue
+from PIL import Image
+
+from gigatile.slides.grid import Grid
+from gigatile.slides.reader import SlideError
+from gigatile.slides.tissue import SATURATION_BOUNDS, tissue_fractions, tissue_mask
+
+
+def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
+    """Return the pixels with a camera's noise, each colour by itself."""
+    noise = np.random.default_rng(7).integers(-spread, spread + 1, pixels.shape)
+    return (pixels.astype(int) + noise).clip(0, 255).astype(np.uint8)
+
+
+# --- What is tissue
+
+
+def test_stain_is_tissue_and_glass_is_not():
+    pixels = glass(90, 120)
+    pixels[20:50, 30:100] = tissue(30, 70)
+    mask, threshold = tissue_mask(noisy(pixels, 3))
+    expected = np.zeros((90, 120), bool)
+    expected[20:50, 30:100] = True
+    assert np.array_equal(mask, expected)
+    assert SATURATION_BOUNDS[0] <= threshold <= SATURATION_BOUNDS[1]
+
+
+@pytest.mark.parametrize("side", [12, 30, 119])
+def test_the_share_of_tissue_does_not_move_the_border_into_it(side):
+    """Faint and strong stain on one slide: Otsu alone would keep the strong stain only."""
+    pixels = glass(120, 120)
+    pixels[:side] = (215, 165, 200)  # saturation 59
+    pixels[: side // 2] = (120, 20, 90)  # saturation 212
+    mask, _ = tissue_mask(noisy(pixels, 3))
+    assert mask[:side].all()
+    assert not mask[side:].any()
+
+
+def test_a_slide_that_is_all_tissue_loses_none_of_it():
+    mask, threshold = tissue_mask(tissue(200, 200))
+    assert mask.all()
+    assert threshold == SATURATION_BOUNDS[1]
+
+
+@pytest.mark.parametrize("colour", [GLASS, (255, 255, 255), (200, 200, 200), (236, 238, 243)])
+def test_glass_alone_is_a_slide_without_tissue(colour):
+    with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is stained"):
+        tissue_mask(noisy(np.full((100, 100, 3), colour, np.uint8), 2))
+
+
+def test_a_thousandth_of_the_slide_is_tissue_enough():
+    pixels = glass(100, 100)
+    pixels[:1, :9] = STAIN
+    with pytest.raises(SlideError, match=r"0\.09 % of it is stained"):
+        tissue_mask(pixels)
+    pixels[:1, :10] = STAIN
+    assert tissue_mask(pixels)[0].sum() == 10
+
+
+def test_fluorescence_on_black_is_told_from_brightfield():
+    pixels = np.zeros((100, 100, 3), np.uint8)
+    pixels[10:40, 10:90] = (20, 250, 60)
+    with pytest.raises(SlideError, match=r"dark .*as in fluorescence; tissue is recognised on bri"):
+        tissue_mask(noisy(pixels, 8))
+
+
+def test_dark_tissue_is_no_fluorescence():
+    assert tissue_mask(np.full((50, 50, 3), (90, 20, 70), np.uint8))[0].all()
+
+
+@given(npst.arrays(np.uint8, (12, 9, 3), elements=st.integers(0, 255)))
+def test_the_threshold_is_otsus_within_its_bounds(pixels):
+    try:
+        mask, threshold = tissue_mask(pixels)
+    except SlideError:
+        return
+    high, low = pixels.max(axis=2).astype(int), pixels.min(axis=2).astype(int)
+    saturation = (high - low) * 255 // np.maximum(high, 1)
+
+    def between(limit: int) -> float:
+        below, above = saturation[saturation <= limit], saturation[saturation > limit]
+        if not below.size or not above.size:
+            return 0
+        return below.size * above.size * (below.mean() - above.mean()) ** 2
+
+    variances = np.array([between(limit) for limit in range(256)])
+    otsu = np.flatnonzero(np.isclose(variances, variances.max()))
+    assert threshold in np.clip(otsu, *SATURATION_BOUNDS)
+    assert np.array_equal(mask, saturation > threshold)
+
+
+# --- Real tissue
+
+
+def test_real_tissue_is_found(shared_data):
+    def mask_of(name: str) -> np.ndarray:
+        with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
+            return tissue_mask(np.asarray(picture.convert("RGB")))[0]
+
+    assert mask_of("tcga-lung-rgb").mean() > 0.7  # open alveoli are background
+    faint = mask_of("almost-white-2")
+    assert faint[:30, 330:390].mean() > 0.9
+    assert faint[256:, :256].mean() < 0.2
+    fat = mask_of("tcga-red-pen")
+    assert fat[200:, 250:].mean() > 0.9
+    assert fat[50:70, 200:230].mean() < 0.1  # the inside of a fat cell
+
+
+# --- Shares of tiles
+
+
+def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -> np.ndarray:
+    """Add up, for each tile, what each pixel of the mask has in common with it."""
+
+    def overlaps(start: float, end: float, n: int) -> np.ndarray:
+        edges = np.arange(n + 1)
+        return (np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)).clip(0)
+
+    across, down = downsample
+    width, height = grid.extent / across, grid.extent / down
+    shares = []
+    for x, y in grid.corners().tolist():
+        rows = overlaps(y / down, y / down + height, mask.shape[0])
+        columns = overlaps(x / across, x / across + width, mask.shape[1])
+        shares.append(rows @ mask @ columns / (width * height))
+    return np.array(shares)
+
+
+@given(
+    mask=npst.arrays(bool, npst.array_shapes(min_dims=2, max_dims=2, max_side=30)),
+    across=st.floats(0.7, 9),
+    down=st.floats(0.7, 9),
+    extent=st.floats(0.6, 60),
+    columns=st.integers(1, 6),
+    rows=st.integers(1, 6),
+)
+def test_shares_of_tissue_are_those_of_adding_up_areas(mask, across, down, extent, columns, rows):
+    grid = Grid(16, None, extent, 0, False, columns, rows)
+    shares = tissue_fractions(mask, (across, down), grid)
+    assert shares.shape == (columns * rows,)
+    np.testing.assert_allclose(shares, brute_force(mask, (across, down), grid), atol=1e-9)
+
+
+def test_shares_are_exact_where_tiles_fit_the_mask():
+    mask = np.zeros((8, 12), bool)
+    mask[:3, :4] = True  # three quarters of the first tile
+    mask[4:, 4:8] = True  # all of the fifth
+    shares = tissue_fractions(mask, (16, 16), Grid(64, 0.5, 64.0, 0, False, 3, 2))
+    assert shares.tolist() == [0.75, 0, 0, 0, 1, 0]
+
+
+def test_the_mask_of_a_large_slide_is_not_blown_up():
+    mask = np.ones((2000, 2000), bool)
+    tracemalloc.start()
+    try:
+        shares = tissue_fractions(mask, (16, 16), Grid(224, None, 224.0, 0, False, 142, 142))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert shares.min() == 1
+    assert peak < 12 * mask.size

@@ -1,0 +1,63 @@
+"""What a dry run plans, and what a wrong setting or sheet makes of it."""
+
+from gigatile.cohort.samples import read_samples
+
+STAGES = {"collect_tiles", "split_patients", "write_shards", "train", "evaluate", "report", "all"}
+
+
+def test_a_fresh_clone_plans_the_demo_without_any_slide(clone):
+    samples = read_samples(clone.folder / "demo/samples.tsv", made_later=lambda path: True)
+    assert len({sample.patient for sample in samples}) >= 18
+    assert not (clone.folder / "demo/slides").exists()
+    expected = dict.fromkeys(STAGES, 1) | {"tile": len(samples), "demo_slide": len(samples)}
+    assert clone.jobs() == expected
+    assert not (clone.folder / "results").exists()
+
+
+def test_new_slides_add_their_own_jobs(clone):
+    jobs = clone.jobs("--config", "predict={samples: demo/new.tsv}")
+    new = {"tile_new": 3, "collect_new": 1, "predict": 1, "prediction_pages": 1}
+    assert {rule: jobs[rule] for rule in new} == new
+
+
+def test_a_configuration_of_ones_own_overrides_any_part(clone):
+    clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\ntrain: {ranks: 1, epochs: 3}\n")
+    clone.write("mine/a.svs", "")
+    clone.write("mine/samples.tsv", "slide\tpatient\tlabel\tpath\na\tp\tx\ta.svs\n")
+    printed = clone.snakemake("-n", "-p", "--configfile", "mine.yaml").stdout
+    assert "results/mine/report" in printed and "results/demo" not in printed
+    assert '"epochs":3' in printed and '"ranks":1' in printed and "mpirun -n 1 " in printed
+    assert '"batch_size":32' in printed, "what mine.yaml does not name stays as it is"
+
+
+def test_every_wrong_setting_is_told_at_once_and_without_a_traceback(clone):
+    clone.write("mine.yaml", "tiles: {sise: 3, quality: 300}\ntrian: {}\ntrain: {batch_size: 3}\n")
+    done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in told
+    assert "tiles.sise: no such key; did you mean 'size'?" in told
+    assert "trian: no such key; did you mean 'train'?" in told
+    assert "tiles.quality: found 300; must be less than or equal to 100" in told
+    assert "must be a multiple of ranks (2)" in told
+
+
+def test_every_wrong_row_is_told_at_once_and_without_a_traceback(clone):
+    clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
+    clone.write(
+        "mine/samples.tsv", "slide\tpatient\tlabel\tpath\na\tp\tx\ta.svs\nb/c\t\tx\tb.svs\n"
+    )
+    done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in told
+    for fault in ("row 2: no file mine/a.svs", "row 3: patient is empty", "row 3: slide 'b/c'"):
+        assert fault in told
+
+
+def test_another_cohort_needs_a_name_of_its_own(clone):
+    clone.write("mine.yaml", "samples: mine.tsv\n")
+    done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
+    assert "give a run over mine.tsv a name of its own" in done.stdout + done.stderr
+
+
+def test_the_slurm_profile_plans_the_same_jobs(clone):
+    assert clone.jobs("--profile", "profiles/slurm") == clone.jobs()

@@ -1,0 +1,170 @@
+"""A small cohort, bad slides among it, through the whole workflow as a user runs it."""
+
+import csv
+import hashlib
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+SMALL = ("--cores", "2", "--configfile", "small.yaml")
+# What must come out the same each time; a model file holds the date of its making.
+SAME_BYTES = (
+    "tiles/*.tfrecord",
+    "tiles/*.json",
+    "tiles/*.jpg",
+    "*.tsv",
+    "*.json",
+    "shards/*",
+    "model/history.tsv",
+    "model/settings.json",
+    "model/versions.json",
+    "evaluation/tiles.parquet",
+    "evaluation/slides.tsv",
+)
+
+
+def digests(run):
+    found = {}
+    for pattern in SAME_BYTES:
+        paths = sorted(run.glob(pattern))
+        assert paths, pattern
+        for path in paths:
+            found[str(path.relative_to(run))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def rows(path):
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle, delimiter="\t"))
+
+
+@pytest.fixture(scope="module")
+def results(small_run):
+    return small_run.folder / "results" / "small"
+
+
+def test_then_nothing_is_to_be_done(small_run):
+    assert small_run.jobs("--configfile", "small.yaml") == {}
+
+
+def test_bad_slides_are_recorded_and_the_cohort_goes_on(results):
+    table = {row["slide"]: row for row in rows(results / "tiles.tsv")}
+    assert len(table) == 12
+    failed = {slide: row["reason"] for slide, row in table.items() if row["state"] == "failed"}
+    assert set(failed) == {"text", "glass", "cut"}
+    index = (results / "report" / "index.html").read_text()
+    for slide, reason in failed.items():
+        state = json.loads((results / "tiles" / f"{slide}.json").read_text())
+        assert state["reason"] == reason
+        assert (results / "tiles" / f"{slide}.tfrecord").stat().st_size == 0
+        assert slide in index and reason.split(":")[0] in index
+    for row in table.values():
+        if row["state"] == "tiled":
+            assert int(row["tiles"]) > 50
+
+
+def test_no_patient_is_in_two_splits_and_a_file_proves_it(results):
+    proof = json.loads((results / "splits.json").read_text())
+    assert set(map(len, proof["shared_patients"].values())) == {0}
+    splits = {}
+    for row in rows(results / "splits.tsv"):
+        splits.setdefault(row["patient"], set()).add(row["split"])
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_every_tile_reaches_its_stage_exactly_once(results):
+    table = rows(results / "tiles.tsv")
+    manifest = json.loads((results / "shards/manifest.json").read_text())
+    for split in ("train", "valid"):
+        kept = sum(int(row["tiles"]) for row in table if row["split"] == split)
+        assert manifest["splits"][split]["records"] == kept > 0
+    scored = pq.read_table(results / "evaluation/tiles.parquet").to_pandas()
+    kept = sum(int(row["tiles"]) for row in table if row["split"] == "test")
+    assert len(scored) == kept == len(scored.drop_duplicates(["slide", "x", "y"]))
+    assert set(scored["slide"]) == {row["slide"] for row in rows(results / "evaluation/slides.tsv")}
+
+
+def test_the_report_has_a_page_for_each_test_slide(results):
+    pages = {path.stem for path in (results / "report/slides").glob("*.html")}
+    assert pages == {row["slide"] for row in rows(results / "evaluation/slides.tsv")}
+
+
+@pytest.mark.slow
+def test_the_same_run_elsewhere_gives_the_same_bytes(small_run, results, tmp_path):
+    """In another folder, on one core, and with the slides' times changed."""
+    again = type(small_run)(tmp_path)
+    shutil.copytree(small_run.folder / "cohort", tmp_path / "cohort", copy_function=shutil.copyfile)
+    shutil.copy(small_run.folder / "small.yaml", tmp_path)
+    again.snakemake("--cores", "1", "--configfile", "small.yaml")
+    assert digests(tmp_path / "results/small") == digests(results)
+
+
+@pytest.mark.slow
+def test_new_slides_are_called_by_the_trained_model(copied_run):
+    copied_run.write(
+        "new/new.tsv",
+        "slide\tpath\nnew-1\t../cohort/P10-1.svs\nnew-2\t../cohort/text.svs\n",
+    )
+    asked = (*SMALL, "--config", "predict={samples: new/new.tsv}")
+    assert set(copied_run.jobs(*asked)) == {
+        *("tile_new", "collect_new", "predict", "prediction_pages", "all")
+    }
+    copied_run.snakemake(*asked)
+    run = copied_run.folder / "results/small"
+    (called,) = rows(run / "predictions/slides.tsv")
+    assert "label" not in called
+    # The same slide stands in the test cohort, so the scores must be the same.
+    (known,) = [r for r in rows(run / "evaluation/slides.tsv") if r["slide"] == "P10-1"]
+    for column in ("tiles", "p_luad", "p_lusc", "p_normal", "call_mean", "call_vote"):
+        assert called[column] == known[column]
+    index = (run / "predictions/pages/index.html").read_text()
+    assert "new-1" in index and "new-2" in index
+    assert copied_run.jobs(*asked) == {}
+
+
+def test_snakemake_makes_its_own_report(small_run, tmp_path):
+    page = tmp_path / "report.html"
+    small_run.snakemake("--report", str(page), "--configfile", "small.yaml")
+    assert "the cohort" in page.read_text()
+
+
+def test_a_bad_slide_can_stop_the_run(copied_run):
+    copied_run.write("stop.yaml", (copied_run.folder / "small.yaml").read_text().replace(
+        "tiles: {size: 128}", "tiles: {size: 128, on_error: stop}"))  # fmt: skip
+    target = "results/small/tiles/text.json"
+    done = copied_run.snakemake(target, "--cores", "1", "--configfile", "stop.yaml", check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "slide text (cohort/text.svs): no slide format" in told
+    assert "Traceback" not in told
+
+
+def test_a_label_that_loses_its_last_slide_stops_with_its_reasons(copied_run):
+    """The only good `normal` slide of the test split is damaged."""
+    (copied_run.folder / "cohort/P09-1.svs").write_text("overwritten")
+    done = copied_run.snakemake(*SMALL, check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in told
+    assert "label 'normal' has no usable slide left in test" in told
+    assert "P09-1: no slide format" in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "stages"),
+    [
+        ("tiles: {quality: 80}", {"tile", "collect_tiles", "write_shards", "train", "evaluate"}),
+        ("split: {seed: 5}", {"split_patients", "collect_tiles", "write_shards", "train"}),
+        ("shards: {seed: 2}", {"write_shards", "train", "evaluate"}),
+        ("train: {epochs: 3}", {"train", "evaluate"}),
+        ("evaluate: {seed: 2}", {"evaluate"}),
+    ],
+)
+def test_a_changed_setting_plans_the_stages_that_read_it(small_run, setting, stages):
+    section, values = setting.split(": ", 1)
+    planned = set(small_run.jobs("--configfile", "small.yaml", "--config", f"{section}={values}"))
+    assert stages | {"report", "all"} <= planned
+    every = {"tile", "split_patients", "collect_tiles", "write_shards", "train", "evaluate"}
+    untouched = every - stages - {"evaluate"}
+    assert not planned & untouched
