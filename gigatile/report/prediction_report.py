@@ -48,7 +48,9 @@ def write_prediction_pages(
     ):
         ledger.add(name, path, shows)
     recorded = {row["slide"]: row["sha256"] for row in table}
-    slide_files = SlideFiles(files.tiles_dir, files.tile_scores, "predictions/")
+    slide_files = SlideFiles(
+        files.tiles_dir, files.tile_scores, "predictions/tiles", "predictions/tiles.parquet"
+    )
     with write_pages(out) as building:
         sums = write_slide_pages(
             scored, model.classes, slide_files, recorded, top_tiles, building / "slides"

@@ -24,11 +24,12 @@ CLASSES_SHOWN = 4
 
 @dataclass(frozen=True)
 class SlideFiles:
-    """Where the files behind the slide pages lie, and what they are called in the run."""
+    """Where the files behind the slide pages lie, and what they are called in the run's folder."""
 
     tiles_dir: Path
     scores: Path
-    prefix: str = ""
+    tiles_name: str = "tiles"
+    scores_name: str = "evaluation/tiles.parquet"
 
     def of(self, slide: str, kind: str) -> Path:
         """Return tiles/<slide>.<kind>."""
@@ -96,10 +97,10 @@ def slide_page(
     tiles = read_slide_tiles(files.scores, slide, list(classes), scored.tiles)
     overview = gallery.read_overview(files.of(slide, "jpg"), width, height)
     sums = {
-        f"{files.prefix}tiles/{slide}.{kind}": checksum(files.of(slide, kind))
+        f"{files.tiles_name}/{slide}.{kind}": checksum(files.of(slide, kind))
         for kind in ("json", "jpg", "tfrecord")
     }
-    found = sums[f"{files.prefix}tiles/{slide}.tfrecord"]
+    found = sums[f"{files.tiles_name}/{slide}.tfrecord"]
     if records_sha256 is not None and found != records_sha256:
         raise UserError(
             f"{files.of(slide, 'tfrecord')}: its SHA-256 is {found[:12]}…, that of its slide table "
@@ -124,7 +125,7 @@ def slide_page(
         galleries=galleries,
         neighbours=neighbours,
         sums=sums,
-        scores_name=f"{files.prefix}{'tiles' if files.prefix else 'evaluation/tiles'}.parquet",
+        scores_name=files.scores_name,
     )
     return page, sums
 

@@ -80,7 +80,7 @@ class Slide:
         except openslide.OpenSlideError as error:
             raise SlideError(
                 f"it opens, but reading {width}×{height} px of level {level} at ({left}, {top}) "
-                f"fails: {error}"
+                f"fails: {_told(error, self._path)}"
             ) from None
         # Places that no scanner saw are transparent; they are glass to everyone downstream.
         white = Image.new("RGB", region.size, (255, 255, 255))
@@ -126,6 +126,8 @@ def open_slide(path: Path) -> Iterator[Slide]:
     path = Path(path)
     if not path.exists():
         raise SlideError("the file does not exist")
+    if path.is_dir():
+        raise SlideError("it is a folder, not a file")
     try:
         handle = openslide.OpenSlide(path)
     except openslide.OpenSlideUnsupportedFormatError:
@@ -133,11 +135,16 @@ def open_slide(path: Path) -> Iterator[Slide]:
             f"no slide format that OpenSlide knows ({path.stat().st_size} bytes)"
         ) from None
     except openslide.OpenSlideError as error:
-        raise SlideError(f"it cannot be opened: {error}") from None
+        raise SlideError(f"it cannot be opened: {_told(error, path)}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
     with handle:
         yield Slide(handle, path)
+
+
+def _told(error: openslide.OpenSlideError, path: Path) -> str:
+    """Return OpenSlide's message without the folder: a reason is the same wherever slides lie."""
+    return str(error).replace(str(path), path.name)
 
 
 def fingerprint(path: Path, blocks: int = 64, block_bytes: int = 65536) -> str:

@@ -29,6 +29,8 @@ def test_calls_are_shown_and_nothing_is_judged(run: Path, new: Path) -> None:
         assert not re.search(r"Truth|✓|✗|ROC|[Aa]ccuracy", page.text)
     row = (new / "slides.tsv").read_text().splitlines()[1].split("\t")
     assert f"Call by the mean of tile scores {row[-2]}" in slide.text
+    assert "those of predictions/tiles.parquet" in slide.text
+    assert " predictions/tiles/S03.tfrecord " in slide.text
     assert len([a for a in slide.all("img") if a["alt"].startswith("Tile ")]) == 24
 
 

@@ -99,4 +99,5 @@ def test_a_slide_of_one_tile_has_a_page(tmp_path: Path) -> None:
 def test_the_files_behind_the_page_have_their_checksums(run: Path) -> None:
     page = slide(run, "S03")
     for kind in ("json", "jpg", "tfrecord"):
-        assert f"tiles/S03.{kind} {sha256_of(run / f'tiles/S03.{kind}')}" in page.text
+        assert f" tiles/S03.{kind} {sha256_of(run / f'tiles/S03.{kind}')}" in page.text
+    assert "those of evaluation/tiles.parquet" in page.text

@@ -149,7 +149,8 @@ def test_a_mark_lands_where_it_should(tmp_path, factors, wanted):
     path = write_svs(tmp_path / "s.svs", pixels, *(shrink(pixels, f) for f in factors))
     found = deviations(path, marks, plan(path, size=100, mpp=wanted))
     assert len(found) >= 5
-    assert max(found) < 1
+    # A level leaves out what fills no whole pixel of it, and its file does not tell how much.
+    assert max(found) < (1 if factors else 0.1)
 
 
 # 4.0 is level 8 as it is; for the others it is resampled.

@@ -1,0 +1,107 @@
+"""Every tile is scored once, and alike whatever stands beside it."""
+
+import json
+
+import keras
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from gigatile.errors import UserError
+from gigatile.evaluation.scoring import BATCH, Scorer, score_slides
+from gigatile.records import Tile, encode_tile, write_records
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings import TrainSettings
+from gigatile.training.models import build_model
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with an untrained model and the tiles of three slides."""
+    made = tmp_path_factory.mktemp("scoring")
+    build_model(TrainSettings(), SIZE, 3).save(made / "model.keras")
+    (made / "settings.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
+    random = np.random.default_rng(1)
+    for slide, tiles, size in (("one", 1, SIZE), ("many", BATCH + 5, SIZE), ("other", 1, 48)):
+        write_records(
+            made / f"{slide}.tfrecord",
+            [
+                encode_tile(
+                    Tile(
+                        image=encode_jpeg(random.integers(0, 255, (size, size, 3), np.uint8), 90),
+                        slide=slide,
+                        patient="P",
+                        label="a",
+                        x=number,
+                        y=7,
+                        extent=float(size),
+                        mpp=None,
+                        tissue=0.5,
+                    )
+                )
+                for number in range(tiles)
+            ],
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def scorer(folder):
+    return Scorer(folder / "model.keras", folder / "settings.json")
+
+
+def slides(*names):
+    return [{"slide": name, "patient": "P", "label": "a"} for name in names]
+
+
+def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
+    out = tmp_path / "tiles.parquet"
+    score_slides(scorer, slides("many", "one"), folder, out, tell=lambda line: None)
+    file = pq.ParquetFile(out)
+    assert file.num_row_groups == 2
+    table = file.read().to_pandas()
+    assert table["x"].tolist() == [*range(BATCH + 5), 0]
+    assert set(table["y"]) == {7} and set(table["slide"]) == {"many", "one"}
+
+    from gigatile.records import decode_tile, read_records
+
+    model = keras.models.load_model(folder / "model.keras")
+    tiles = [decode_tile(data).pixels() for data in read_records(folder / "many.tfrecord")]
+    expected = model.predict(np.stack(tiles), verbose=0)
+    found = table[table["slide"] == "many"][["p_a", "p_b", "p_c"]].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
+    paths = [tmp_path / "alone.parquet", tmp_path / "after.parquet"]
+    score_slides(scorer, slides("one"), folder, paths[0], tell=lambda line: None)
+    score_slides(scorer, slides("many", "one"), folder, paths[1], tell=lambda line: None)
+    alone, after = (pq.read_table(path).to_pandas().query("slide == 'one'") for path in paths)
+    assert alone.reset_index(drop=True).equals(after.reset_index(drop=True))
+
+
+def test_tiles_of_another_size_are_refused(folder, scorer, tmp_path):
+    out = tmp_path / "tiles.parquet"
+    with pytest.raises(UserError, match=r"slide other: tiles of 48×48 px .* 32×32"):
+        score_slides(scorer, slides("other"), folder, out, tell=lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"PK\x03\x04 cut short"])
+def test_a_file_that_is_no_model_is_named(folder, tmp_path, content):
+    path = tmp_path / "broken.keras"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"broken\.keras: cannot be loaded"):
+        Scorer(path, folder / "settings.json")
+
+
+def test_a_model_that_brings_code_is_refused(folder, tmp_path):
+    """A Lambda layer holds Python code; loading it would run a stranger's program."""
+    tiles = keras.Input((SIZE, SIZE, 3))
+    scores = keras.layers.Lambda(lambda x: x[:, 0, 0, :])(tiles)
+    path = tmp_path / "lambda.keras"
+    keras.Model(tiles, scores).save(path)
+    with pytest.raises(UserError, match=r"lambda\.keras: cannot be loaded"):
+        Scorer(path, folder / "settings.json")
