@@ -1,5 +1,6 @@
 """Errors that a user can act on, and how a command shows them."""
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
 
@@ -20,10 +21,24 @@ def all_faults(heading: str, faults: Sequence[str], at_most: int = 50) -> UserEr
     return UserError("\n".join([heading, *lines]))
 
 
+# What a disk says without naming the file.
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's `main`; a `UserError` ends it with status 2 and one message."""
+    """Run a command's `main`; a `UserError` ends it with status 2 and one message.
+
+    So does a file or a disk that the system refuses: no permission, a folder in place of a file, no
+    space left.
+    """
     try:
         main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None and error.errno not in _DISK_FAULTS:
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -10,7 +10,16 @@ import json
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from gigatile.errors import UserError, all_faults
 
@@ -20,7 +29,23 @@ SPLITS = ("train", "valid", "test")
 class Section(BaseModel):
     """A part of the settings: unknown keys are refused, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Defaults are validated so that a default and the same value given compare as equal text.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # YAML reads yes, no, on and off as true and false, which would pass for 1 and 0.
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
+            words = "`yes` and `on`" if value else "`no` and `off`"
+            raise ValueError(
+                f"found {str(value).lower()}, as which YAML reads {words} too; must be a number, "
+                "or a word in quotes"
+            )
+        return value
 
 
 class TileSettings(Section):
@@ -179,7 +204,7 @@ def load_settings(config: dict[str, Any], source: str = "the configuration") -> 
     Raises:
         UserError: every fault at once, each with its key, what was found and what would be right.
     """
-    return _check(Settings, config, source)
+    return check_section(Settings, config, source)
 
 
 def canonical(section: Section) -> str:
@@ -193,10 +218,15 @@ def parse_section(model: type[S], text: str) -> S:
         values = json.loads(text)
     except ValueError as error:
         raise UserError(f"--settings: not JSON ({error})") from None
-    return _check(model, values, "--settings")
+    return check_section(model, values, "--settings")
 
 
-def _check(model: type[S], values: Any, source: str) -> S:
+def check_section(model: type[S], values: Any, source: str) -> S:
+    """Turn plain values into a section.
+
+    Raises:
+        UserError: every fault at once, under a heading that names `source`.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -217,7 +247,8 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
     if fault["type"] == "value_error":
         return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
     if fault["type"] in ("model_type", "model_attributes_type"):
-        return f"{key}: found {fault['input']!r}; must be a section with keys of its own"
+        where = f"{key}: " if key else ""
+        return f"{where}found {fault['input']!r}; must be a section with keys of its own"
     message = fault["msg"].replace("Input should be", "must be").replace("String should", "must")
     return f"{key}: found {fault['input']!r}; {message}"
 
@@ -262,4 +293,6 @@ def _comment(description: str | None, indent: str) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return yaml.safe_dump(value, default_flow_style=True).replace("\n...", "").strip()

@@ -16,6 +16,8 @@ os.environ.update(
     PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
     PYTHONPATH=workflow.basedir,
 )
+# TensorFlow tells a user little that is new below the level of a warning.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 # Open MPI refuses to start as root, as in containers, and with more ranks than cores, as in a
 # trial on a laptop, unless it is told. The names are those of its releases 4 and 5.
 for name, value in {

@@ -8,9 +8,9 @@ import argparse
 from pathlib import Path
 
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.splits import best_seed
+from gigatile.cohort.splits import assign, best_seed, check_labels
 from gigatile.errors import UserError, run_command
-from gigatile.settings import SplitSettings
+from gigatile.settings import SPLITS, SplitSettings, check_section
 
 
 def main() -> None:
@@ -21,10 +21,10 @@ def main() -> None:
     parser.add_argument("--test", type=float, default=SplitSettings().test)
     parser.add_argument("--tries", type=int, default=1000)
     args = parser.parse_args()
-    try:
-        settings = SplitSettings(train=args.train, valid=args.valid, test=args.test)
-    except ValueError as error:
-        raise UserError(f"--train, --valid, --test: {error}") from None
+    if args.tries < 1:
+        raise UserError(f"--tries {args.tries}: at least one seed must be tried")
+    shares = {name: getattr(args, name) for name in SPLITS}
+    settings = check_section(SplitSettings, shares, "--train, --valid, --test")
     samples = read_samples(args.samples, made_later=lambda path: True)
     ranked = best_seed(samples, settings, args.tries)
     if ranked[0][0] == float("inf"):
@@ -32,9 +32,11 @@ def main() -> None:
             f"{args.samples}: with none of {args.tries} seeds has each split every label; a label "
             "needs at least three patients, or the sheet's column `split`"
         )
+    best = settings.model_copy(update={"seed": ranked[0][1]})
+    check_labels(samples, assign(samples, best), args.samples)
     for distance, seed in ranked[:5]:
         print(f"seed {seed}: shares within {100 * distance:.1f} percentage points of the wanted")
-    print(f"In your configuration:\nsplit:\n  seed: {ranked[0][1]}")
+    print(f"In your configuration:\nsplit:\n  seed: {best.seed}")
 
 
 if __name__ == "__main__":

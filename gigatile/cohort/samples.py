@@ -1,8 +1,7 @@
 """The sample sheet: who is in the cohort. Read and checked once, every fault in one message."""
 
 import codecs
-import csv
-import io
+import os
 import re
 import unicodedata
 from collections import defaultdict
@@ -113,7 +112,8 @@ def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
+        before = data[: error.start]
+        line = before.count(b"\n") + before.count(b"\r") - before.count(b"\r\n") + 1
         raise UserError(
             f"{sheet}, row {line}: not {encoding} text (byte {data[error.start]:#04x}); "
             "save the sheet as UTF-8"
@@ -121,19 +121,21 @@ def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
     if "\0" in text:
         raise UserError(f"{sheet}: contains zero bytes; it is no text file")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    numbered = [(row, [cell.strip() for cell in cells]) for row, cells in enumerate(rows, 1)]
+    lines = enumerate(text.split("\n"), 1)
+    numbered = [(row, [cell.strip() for cell in line.split("\t")]) for row, line in lines]
     return [(row, cells) for row, cells in numbered if any(cells)]
 
 
 def _header_faults(header: list[str], required: tuple[str, ...]) -> list[str]:
     missing = [column for column in required if column not in header]
+    found = ", ".join(header) or "nothing"
+    if len(found) > 300:  # no header at all, but some other file's text
+        found = f"{found[:300]}…"
     if missing and len(header) == 1 and re.search("[,;]", header[0]):
-        return [f"found {header[0]!r}: separated by commas or semicolons; must be tab-separated"]
+        return [f"found {found!r}: separated by commas or semicolons; must be tab-separated"]
     faults = [f"column {name!r} stands twice" for name in sorted({h for h in header if h})
               if header.count(name) > 1]  # fmt: skip
     if missing:
-        found = ", ".join(header) or "nothing"
         faults.append(f"column(s) {', '.join(missing)} missing; found: {found}")
     return faults
 
@@ -146,9 +148,12 @@ def _parse_row(
     def wrong(what: str) -> None:
         faults.append(f"row {row}: {what}")
 
-    slide = cells["slide"]
-    patient = cells.get("patient", "") or ("" if labelled else slide)
-    label = cells["label"] if labelled else ""
+    # Two blanks or a spreadsheet's no-break space look like one blank, so they are one.
+    slide, patient, label, site = (
+        " ".join(cells.get(column, "").split()) for column in ("slide", "patient", "label", "site")
+    )
+    if not labelled:
+        patient, label = patient or slide, ""
     for column in ("slide", "patient", "label", "path") if labelled else ("slide", "path"):
         if not cells[column]:
             wrong(f"{column} is empty")
@@ -172,14 +177,19 @@ def _parse_row(
             mpp = float("nan")
         if not low <= mpp <= high:
             wrong(f"mpp {cells['mpp']!r} must be micrometres per pixel, a number in {low}-{high:g}")
-    path = folder / cells["path"]
-    return Sample(slide, patient, label, path, mpp, split, cells.get("site", ""), row), faults
+    path = folder / cells["path"] if cells["path"] else Path()
+    return Sample(slide, patient, label, path, mpp, split, site, row), faults
 
 
 def _missing_files(samples: list[Sample], made_later: Callable[[Path], bool]) -> list[str]:
     faults = []
     for sample in samples:
-        if sample.path.name and not sample.path.exists() and not made_later(sample.path):
+        try:
+            missing = not sample.path.exists()
+        except OSError as error:
+            faults.append(f"row {sample.row}: {sample.path}: {error.strerror}")
+            continue
+        if missing and not made_later(sample.path):
             faults.append(f"row {sample.row}: no file {sample.path}")
     return faults
 
@@ -188,11 +198,15 @@ def _conflicts(samples: list[Sample]) -> list[str]:
     """Find what no single row shows: the same slide, file or patient under contrary names."""
     faults = []
     by_slide, by_path, by_patient = defaultdict(list), defaultdict(list), defaultdict(list)
+    folders: dict[Path, Path] = {}
     spellings: dict[str, dict[str, int]] = {}
     for sample in samples:
-        by_slide[sample.slide.casefold()].append(sample)
-        by_path[str(sample.path)].append(sample)
-        by_patient[sample.patient].append(sample)
+        if sample.slide:
+            by_slide[sample.slide.casefold()].append(sample)
+        if sample.path.name:
+            by_path[_real(sample.path, folders)].append(sample)
+        if sample.patient:
+            by_patient[sample.patient].append(sample)
         if sample.label:
             spellings.setdefault(sample.label.casefold(), {}).setdefault(sample.label, sample.row)
     for same in by_slide.values():
@@ -233,6 +247,18 @@ def _conflicts(samples: list[Sample]) -> list[str]:
             where = ", ".join(f"{label!r} in row {row}" for label, row in spelled.items())
             faults.append(f"row {max(spelled.values())}: one label is spelled in two ways: {where}")
     return faults
+
+
+def _real(path: Path, folders: dict[Path, Path]) -> Path:
+    """Return a file's path without links and detours: one file under two names is one slide.
+
+    `folders` keeps what was found, since resolving a path looks at every folder above it.
+    """
+    if os.path.islink(path):  # noqa: PTH114 - of a name that is too long, Path's own raises
+        return path.resolve()
+    if path.parent not in folders:
+        folders[path.parent] = path.parent.resolve()
+    return folders[path.parent] / path.name
 
 
 def _row_of(fault: str) -> int:

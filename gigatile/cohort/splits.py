@@ -97,12 +97,13 @@ def check_labels(samples: list[Sample], splits: Mapping[str, str], sheet: Path) 
     if len(classes_of(samples)) < 2:
         faults.append(f"only one label, {classes_of(samples)[0]!r}; a classifier needs two")
     if faults:
-        advice = (
-            f"a label that a split lacks can be had by another seed (python "
-            f"scripts/choose_split_seed.py {sheet}), by the sheet's column `split`, or by more "
-            "patients"
+        # In the heading, since a message that is too long loses its end.
+        heading = (
+            f"{sheet}: the division into splits cannot be used. A label that a split lacks can be "
+            f"had by another seed (python scripts/choose_split_seed.py {sheet}), by the sheet's "
+            "column `split`, or by more patients"
         )
-        raise all_faults(f"{sheet}: the division into splits cannot be used", [*faults, advice])
+        raise all_faults(heading, faults)
 
 
 def imbalance(samples: list[Sample], splits: Mapping[str, str], settings: SplitSettings) -> float:

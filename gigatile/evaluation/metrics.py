@@ -1,7 +1,8 @@
 """Figures of a test cohort, each with a 95 % bootstrap interval over patients.
 
 The figures are scikit-learn's own; those of the resamples are equal to it and faster. Patients are
-the unit of resampling, since slides of one patient are not independent (Field and Welsh 2007, https://doi.org/10.1111/j.1467-9868.2007.00593.x).
+the unit of resampling, since slides of one patient are not independent (Field and Welsh 2007,
+https://doi.org/10.1111/j.1467-9868.2007.00593.x).
 """
 
 from collections.abc import Sequence

@@ -39,11 +39,17 @@ def write_shards(sources: dict[str, Sequence[Source]], settings: ShardSettings, 
     Args:
         sources: the slides of each split.
         settings: wanted size of a shard, and the seed of the shuffle.
-        out: the folder. Files in it that the new manifest does not name are deleted.
+        out: the folder. Shards in it that the new manifest does not name are deleted.
 
     Raises:
-        UserError: a record file is damaged or was tiled under another label.
+        UserError: a record file is damaged or was tiled under another label, or a split has no
+            slide.
     """
+    for split, slides in sources.items():
+        if not slides:
+            raise UserError(
+                f"no slide with tiles is in {split}; there is nothing to make shards of"
+            )
     labels = sorted({source.label for split in sources.values() for source in split})
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
@@ -61,7 +67,8 @@ def write_shards(sources: dict[str, Sequence[Source]], settings: ShardSettings, 
         for shard in part["shards"]
         for name in (shard["file"], shard["index"])
     }
-    for path in out.iterdir():
+    # Also what a killed run left under a temporary name; other files are none of our business.
+    for path in out.glob("*-?????-of-?????*"):
         if path.name not in written:
             path.unlink()
     write_json(out / MANIFEST, manifest)
@@ -150,7 +157,8 @@ class ShardReader:
         """Open a split.
 
         Raises:
-            UserError: the manifest or one of its files is missing, or a shard has another size.
+            UserError: the manifest or one of its files is missing, a shard has another size or an
+                index another content.
         """
         described = read_json(manifest)
         self.classes: list[str] = described["classes"]
@@ -166,6 +174,11 @@ class ShardReader:
                 raise UserError(
                     f"{path}: {path.stat().st_size} bytes where the manifest says "
                     f"{shard['bytes']}; damaged, delete {manifest} to have it remade"
+                )
+            if sha256_of(index) != shard["index_sha256"]:
+                raise UserError(
+                    f"{index}: not what the manifest says; damaged, delete {manifest} to have it "
+                    "remade"
                 )
             self._paths.append(path)
             offsets.append(np.load(index, allow_pickle=False))

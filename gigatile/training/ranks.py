@@ -11,7 +11,6 @@ from dataclasses import dataclass
 # A collective that some rank never joins would wait for ever; after this it is an error.
 os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "60")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "300")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import horovod.tensorflow as hvd
 import numpy as np

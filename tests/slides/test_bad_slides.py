@@ -1,5 +1,8 @@
 """Every way in which a slide can be bad, through the command: a state, a reason, no traceback."""
 
+import itertools
+import shutil
+
 import numpy as np
 import pytest
 import tifffile
@@ -286,3 +289,31 @@ def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, 
     assert first.startswith(f"error: slide S1 ({path}): {reason}")
     assert second == "To go on without such slides, set tiles.on_error: record"
     assert outcome.files == []
+
+
+# --- The cohort goes on without them, as long as it can
+
+
+def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile, command, tmp_path):
+    good = write_svs(tmp_path / "good.svs", tissue(128, 128))
+    empty = write_svs(tmp_path / "empty.svs", glass(128, 128))
+    states = tmp_path / "states"
+    states.mkdir()
+    usable, lost = tile(good, folder="good").folder, tile(empty, folder="empty").folder
+    rows = ["slide\tpatient\tlabel\tsplit"]
+    for label, split in itertools.product(("luad", "lusc"), ("train", "valid", "test")):
+        folder = lost if (label, split) == ("lusc", "valid") else usable
+        shutil.copy(folder / "S1.json", states / f"{label}-{split}.json")
+        rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}")
+    (tmp_path / "splits.tsv").write_text("\n".join(rows) + "\n")
+    collected = command(
+        "collect_tiles.py",
+        *("--splits", tmp_path / "splits.tsv", "--states", states),
+        *("--out", tmp_path / "tiles.tsv"),
+    )
+    assert collected.returncode == 2
+    assert collected.stderr == (
+        f"error: {tmp_path / 'tiles.tsv'}: the cohort cannot be used as it is\n"
+        "  - label 'lusc' has no usable slide left in valid; lost:\n"
+        "      lusc-valid: it has no tissue: 0.00 % of it is stained (saturation above 13 of 255)\n"
+    )

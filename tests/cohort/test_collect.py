@@ -1,0 +1,159 @@
+from pathlib import Path
+
+import pytest
+
+from gigatile.cohort.collect import check_any, check_remaining, collect_states, tiled_slides
+from gigatile.errors import UserError
+from gigatile.files import write_json
+from gigatile.tables import read_table, write_table
+
+SPLITS = ("slide", "patient", "label", "split")
+COHORT = [
+    (f"{label}-{split}", f"{label} of {split}", label, split)
+    for label in ("luad", "lusc")
+    for split in ("train", "valid", "test")
+]
+
+
+def write_state(folder: Path, slide: str, tiles: int = 3, reason: str | None = None) -> None:
+    state = {
+        "state": "failed" if reason else "tiled",
+        "reason": reason,
+        "tiles": {"kept": 0 if reason else tiles, "dropped": {"background": 1}},
+        "records": {"bytes": 10, "sha256": f"sha of {slide}"},
+    }
+    write_json(folder / f"{slide}.json", state)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A cohort with a slide of each label in each split, all tiled."""
+    write_table(tmp_path / "splits.tsv", SPLITS, COHORT)
+    for slide, *_ in COHORT:
+        write_state(tmp_path, slide)
+    return tmp_path
+
+
+def collect(folder: Path) -> Path:
+    collect_states(read_table(folder / "splits.tsv"), folder, folder / "tiles.tsv")
+    return folder / "tiles.tsv"
+
+
+def collect_by_command(command, folder: Path, **new):
+    cohort = ("--new", new["new"]) if new else ("--splits", folder / "splits.tsv")
+    return command("collect_tiles.py", *cohort, "--states", folder, "--out", folder / "tiles.tsv")
+
+
+def test_the_table_tells_what_became_of_each_slide(folder):
+    write_state(folder, "lusc-valid", reason="it opens,\tbut\nfails")
+    table = collect(folder)
+    lines = table.read_text().splitlines()
+    assert lines[0] == "slide\tpatient\tlabel\tsplit\tstate\ttiles\treason\tsha256"
+    assert lines[1] == "luad-train\tluad of train\tluad\ttrain\ttiled\t3\t\tsha of luad-train"
+    assert lines[5] == (
+        "lusc-valid\tlusc of valid\tlusc\tvalid\tfailed\t0\tit opens, but fails\tsha of lusc-valid"
+    )
+    assert [line.split("\t")[0] for line in lines[1:]] == [slide for slide, *_ in COHORT]
+
+
+def test_only_slides_with_tiles_go_on(folder):
+    write_state(folder, "luad-train", reason="bad")
+    table = collect(folder)
+    assert [row["slide"] for row in tiled_slides(table, "train")] == ["lusc-train"]
+    both = [row["slide"] for row in tiled_slides(table, "train", "valid")]
+    assert both == ["luad-valid", "lusc-train", "lusc-valid"]
+    assert len(tiled_slides(table)) == 5
+
+
+def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(command, folder):
+    spare = ("spare", "P9", "luad", "train")
+    write_table(folder / "splits.tsv", SPLITS, [*COHORT, spare])
+    write_state(folder, "spare")
+    write_state(folder, "luad-train", reason="bad")
+    assert collect_by_command(command, folder).returncode == 0
+    check_remaining(folder / "tiles.tsv")
+
+
+def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, folder):
+    second = ("second", "P9", "luad", "train")
+    write_table(folder / "splits.tsv", SPLITS, [*COHORT, second])
+    write_state(folder, "luad-train", reason="it has no tissue: 0.00 % of it is stained")
+    write_state(folder, "second", reason="the file does not exist")
+    write_state(folder, "lusc-test", reason="it is smaller than one tile")
+    stopped = collect_by_command(command, folder)
+    assert stopped.returncode == 2
+    assert stopped.stderr.splitlines() == [
+        f"error: {folder / 'tiles.tsv'}: the cohort cannot be used as it is",
+        "  - label 'luad' has no usable slide left in train; lost:",
+        "      luad-train: it has no tissue: 0.00 % of it is stained",
+        "      second: the file does not exist",
+        "  - label 'lusc' has no usable slide left in test; lost:",
+        "      lusc-test: it is smaller than one tile",
+    ]
+
+
+def test_a_whole_label_that_is_lost_is_named_in_every_split(folder):
+    for split in ("train", "valid", "test"):
+        write_state(folder, f"lusc-{split}", reason="bad")
+    with pytest.raises(UserError) as caught:
+        check_remaining(collect(folder))
+    for split in ("train", "valid", "test"):
+        assert f"label 'lusc' has no usable slide left in {split}" in str(caught.value)
+    assert "luad" not in str(caught.value)
+
+
+def test_a_missing_or_damaged_state_is_named(command, folder):
+    (folder / "lusc-test.json").unlink()
+    missing = collect_by_command(command, folder)
+    assert missing.returncode == 2
+    assert missing.stderr == f"error: {folder}/lusc-test.json: no such file\n"
+    (folder / "lusc-test.json").write_text('{"state": ')
+    damaged = collect_by_command(command, folder)
+    assert damaged.returncode == 2
+    assert damaged.stderr.startswith(f"error: {folder}/lusc-test.json: damaged, not JSON")
+
+
+def test_the_same_states_give_the_same_bytes(folder):
+    first = collect(folder).read_bytes()
+    assert collect(folder).read_bytes() == first
+
+
+# --- New slides
+
+
+@pytest.fixture
+def new(tmp_path) -> Path:
+    sheet = tmp_path / "new.tsv"
+    sheet.write_text("slide\tpath\tpatient\nN1\tn1.svs\tP1\nN2\tn2.svs\t\n")
+    return sheet
+
+
+def test_new_slides_have_neither_label_nor_split(command, new, tmp_path):
+    write_state(tmp_path, "N1")
+    write_state(tmp_path, "N2", reason="bad")
+    assert collect_by_command(command, tmp_path, new=new).returncode == 0
+    rows = read_table(tmp_path / "tiles.tsv")
+    assert [(r["slide"], r["patient"], r["label"], r["split"], r["state"]) for r in rows] == [
+        ("N1", "P1", "", "", "tiled"),
+        ("N2", "N2", "", "", "failed"),
+    ]
+
+
+def test_new_slides_of_which_none_can_be_used_stop_the_run(command, new, tmp_path):
+    write_state(tmp_path, "N1", reason="the file does not exist")
+    write_state(tmp_path, "N2", reason="bad")
+    stopped = collect_by_command(command, tmp_path, new=new)
+    assert stopped.returncode == 2
+    assert stopped.stderr.splitlines() == [
+        f"error: {tmp_path / 'tiles.tsv'}: no slide could be used",
+        "  - N1: the file does not exist",
+        "  - N2: bad",
+    ]
+
+
+def test_a_table_of_something_else_is_refused(tmp_path):
+    write_table(tmp_path / "tiles.tsv", ("slide", "state"), [("S1", "tiled")])
+    with pytest.raises(
+        UserError, match=r"tiles\.tsv: column\(s\) patient, label, split, tiles, re"
+    ):
+        check_any(tmp_path / "tiles.tsv")

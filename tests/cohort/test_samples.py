@@ -1,0 +1,359 @@
+import codecs
+from pathlib import Path
+
+import pytest
+
+from gigatile.cohort.samples import Sample, classes_of, read_samples
+from gigatile.errors import UserError
+
+HEADER = "slide\tpatient\tlabel\tpath"
+GOOD = (HEADER, "S1\tP1\tluad\ta.svs", "S2\tP1\tnormal\tb.svs", "S3\tP2\tlusc\tc.svs")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder with the files a.svs to f.svs."""
+    for name in "abcdef":
+        (tmp_path / f"{name}.svs").touch()
+    return tmp_path
+
+
+def write(folder: Path, *lines: str, end: str = "\n", encoding: str = "utf-8") -> Path:
+    sheet = folder / "samples.tsv"
+    sheet.write_bytes(end.join((*lines, "")).encode(encoding))
+    return sheet
+
+
+def faults(folder: Path, *lines: str, **options) -> list[str]:
+    """Return the lines of the message that refuses a sheet, without its heading."""
+    sheet = write(folder, *lines)
+    with pytest.raises(UserError) as caught:
+        read_samples(sheet, **options)
+    heading, *found = str(caught.value).splitlines()
+    assert heading == f"{sheet}: {len(found)} fault(s)"
+    return [line.removeprefix("  - ") for line in found]
+
+
+def ids(samples: list[Sample]) -> list[str]:
+    return [sample.slide for sample in samples]
+
+
+# --- Good sheets
+
+
+def test_a_sheet_is_read_as_it_stands(folder):
+    sheet = write(
+        folder,
+        "site\tslide\tpath\tlabel\tpatient\tmpp\tsplit\tnotes",
+        "north\tS-1.x\ta.svs\tluad\tPatient 1\t0.25\ttest\tany \"thing'",
+        f"\tS2\t{folder}/b.svs\tnormal\tPatient 2\t\t\t",
+    )
+    assert read_samples(sheet) == [
+        Sample("S-1.x", "Patient 1", "luad", folder / "a.svs", 0.25, "test", "north", 2),
+        Sample("S2", "Patient 2", "normal", folder / "b.svs", None, "", "", 3),
+    ]
+
+
+def test_paths_are_relative_to_the_sheet(folder, monkeypatch):
+    (folder / "sheets").mkdir()
+    sheet = write(folder / "sheets", HEADER, "S1\tP1\tluad\t../a.svs")
+    monkeypatch.chdir("/")
+    assert read_samples(sheet)[0].path.resolve() == folder / "a.svs"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_every_spreadsheets_text_is_read(folder, end, encoding):
+    sheet = write(folder, *GOOD, end=end, encoding=encoding)
+    assert read_samples(sheet) == read_samples(write(folder, *GOOD))
+
+
+def test_utf_16_of_either_order_is_read(folder):
+    sheet = folder / "samples.tsv"
+    text = "\n".join(GOOD)
+    sheet.write_bytes(codecs.BOM_UTF16_BE + text.encode("utf-16-be"))
+    assert ids(read_samples(sheet)) == ["S1", "S2", "S3"]
+    sheet.write_bytes(codecs.BOM_UTF16_LE + text.encode("utf-16-le"))
+    assert ids(read_samples(sheet)) == ["S1", "S2", "S3"]
+
+
+def test_blank_lines_and_blanks_around_cells_do_not_matter_but_rows_keep_their_numbers(folder):
+    sheet = write(
+        folder,
+        "",
+        "\t\t\t",
+        f"  {HEADER.replace('slide', ' slide ')}",
+        "",
+        *GOOD[1:3],
+        " ",
+        GOOD[3],
+    )
+    samples = read_samples(sheet)
+    assert ids(samples) == ["S1", "S2", "S3"]
+    assert [sample.row for sample in samples] == [5, 6, 8]
+
+
+def test_blanks_that_look_like_one_are_one(folder):
+    """Else a patient could be in two splits, and a label differ from the one in the tables."""
+    sheet = write(
+        folder,
+        HEADER,
+        "S1\tJ.  Doe\tlung cancer\ta.svs",
+        "S2\tJ.\u00a0Doe\tlung\u00a0cancer\tb.svs",
+    )
+    assert {(s.patient, s.label) for s in read_samples(sheet)} == {("J. Doe", "lung cancer")}
+
+
+def test_the_labels_have_one_order(folder):
+    assert classes_of(read_samples(write(folder, *GOOD))) == ["luad", "lusc", "normal"]
+
+
+def test_a_file_that_will_be_made_may_be_missing(folder):
+    sheet = write(folder, HEADER, "S1\tP1\tluad\tlater/a.svs", "S2\tP2\tluad\tgone.svs")
+    asked = []
+
+    def made_later(path: Path) -> bool:
+        asked.append(path)
+        return path.parent.name == "later"
+
+    with pytest.raises(UserError, match=r"row 3: no file .*gone\.svs"):
+        read_samples(sheet, made_later=made_later)
+    assert asked == [folder / "later/a.svs", folder / "gone.svs"]
+
+
+# --- Sheets of new slides
+
+
+def test_a_sheet_of_new_slides_needs_only_slide_and_path(folder):
+    samples = read_samples(write(folder, "slide\tpath", "N1\ta.svs", "N2\tb.svs"), labelled=False)
+    assert [(s.slide, s.patient, s.label, s.split) for s in samples] == [
+        ("N1", "N1", "", ""),
+        ("N2", "N2", "", ""),
+    ]
+
+
+def test_a_sheet_of_new_slides_may_name_patients_and_its_labels_are_ignored(folder):
+    sheet = write(
+        folder, "slide\tpath\tpatient\tlabel\tsplit\tmpp", "N1\ta.svs\tP1\tluad\ttest\t0.5"
+    )
+    (sample,) = read_samples(sheet, labelled=False)
+    assert (sample.patient, sample.label, sample.split, sample.mpp) == ("P1", "", "", 0.5)
+
+
+# --- What is wrong with a whole sheet
+
+
+def refused(sheet: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read_samples(sheet)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("line", [HEADER.replace("\t", ","), HEADER.replace("\t", ";")])
+def test_another_separator_is_recognised(folder, line):
+    message = refused(write(folder, line, "S1,P1,luad,a.svs"))
+    assert "row 1 (the header)" in message
+    assert "separated by commas or semicolons; must be tab-separated" in message
+
+
+def test_missing_and_double_columns_are_named_together(folder):
+    message = refused(write(folder, "Slide\tpatient\tpatient\tpath", "S1\tP1\tP1\ta.svs"))
+    assert "column 'patient' stands twice" in message
+    assert "column(s) slide, label missing; found: Slide, patient, patient, path" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "column(s) slide, patient, label, path missing; found: nothing"),
+        (b"\n\n \t \n", "column(s) slide, patient, label, path missing; found: nothing"),
+        (HEADER.encode(), "no slide under the header; one row per slide is needed"),
+        (b"slide\tpatient\nS1\tJos\xe9\n", "row 2: not utf-8-sig text (byte 0xe9); save the she"),
+        (b"slide\rS1\rJos\xe9\r", "row 3: not utf-8-sig text (byte 0xe9)"),
+        (b"slide\r\nS1\r\nJos\xe9\r\n", "row 3: not utf-8-sig text (byte 0xe9)"),
+        (b"II*\0\x08\0\0\0", "contains zero bytes; it is no text file"),
+        (b"x" * 300_000, "column(s) slide, patient, label, path missing; found: "),
+    ],
+)
+def test_what_is_no_sheet_is_refused(folder, content, fault):
+    sheet = folder / "samples.tsv"
+    sheet.write_bytes(content)
+    message = refused(sheet)
+    assert str(sheet) in message
+    assert fault in message
+    assert len(message) < 1000
+
+
+def test_a_missing_sheet_and_a_folder_are_refused(folder):
+    assert "gone.tsv: no such sample sheet" in refused(folder / "gone.tsv")
+    assert "cannot be read: Is a directory" in refused(folder)
+
+
+# --- What is wrong with rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (["S1\tP1\tluad"], ["row 2: 3 cells where the header has 4 columns"]),
+        (["S1\tP1\tluad\ta.svs\t"], ["row 2: 5 cells where the header has 4 columns"]),
+        (["\tP1\tluad\ta.svs"], ["row 2: slide is empty"]),
+        (["S1\t\tluad\ta.svs"], ["row 2: patient is empty"]),
+        (["S1\tP1\t\ta.svs"], ["row 2: label is empty"]),
+        (["S1\tP1\tluad\t"], ["row 2: path is empty"]),
+        (["\t\t\ta.svs"], [f"row 2: {name} is empty" for name in ("slide", "patient", "label")]),
+        # Two empty cells are not the same slide, nor the same patient, nor the same file.
+        (["\tP1\tluad\t"] * 2,
+         [f"row {row}: {name} is empty" for row in (2, 3) for name in ("slide", "path")]),
+        (["S1\tP1\tluad\t", "S2\tP2\tluad\t"], ["row 2: path is empty", "row 3: path is empty"]),
+        (["S\tP\u200b1\tluad\ta.svs"], [r"row 2: patient 'P\u200b1' holds an invisible character"]),
+        (["S\tP1\tlu\u00adad\ta.svs"], [r"row 2: label 'lu\xadad' holds an invisible character"]),
+    ],
+)  # fmt: skip
+def test_a_faulty_row_is_named_with_its_number(folder, rows, found):
+    assert faults(folder, HEADER, *rows) == found
+
+
+@pytest.mark.parametrize(
+    "slide",
+    [
+        "a/b",
+        "../a",
+        ".a",
+        "-a",
+        "a b",
+        "a:b",
+        "ä",
+        "a\\b",
+        "a*",
+        "x" * 151,
+        "{slide}",
+        '"S1"',
+        "a'",
+    ],
+)
+def test_an_id_that_is_unsafe_as_a_file_name_is_refused(folder, slide):
+    (fault,) = faults(folder, HEADER, f"{slide}\tP1\tluad\ta.svs")
+    assert fault.startswith(f"row 2: slide {slide!r} is unsafe as a file name; use up to 150")
+
+
+@pytest.mark.parametrize("slide", ["a", "9", "A.b_c-d", "x" * 150, "TCGA-67-3772-01A-01-TS1.4e9a"])
+def test_a_safe_id_is_taken(folder, slide):
+    assert ids(read_samples(write(folder, HEADER, f"{slide}\tP1\tluad\ta.svs"))) == [slide]
+
+
+@pytest.mark.parametrize("mpp", ["0,5", "20x", "nan", "inf", "-0.5", "0", "0.009", "101", "µm"])
+def test_an_mpp_that_no_microscope_has_is_refused(folder, mpp):
+    (fault,) = faults(folder, f"{HEADER}\tmpp", f"S1\tP1\tluad\ta.svs\t{mpp}")
+    assert fault == f"row 2: mpp {mpp!r} must be micrometres per pixel, a number in 0.01-100"
+
+
+@pytest.mark.parametrize("split", ["Train", "validation", "0"])
+def test_an_unknown_split_is_refused(folder, split):
+    (fault,) = faults(folder, f"{HEADER}\tsplit", f"S1\tP1\tluad\ta.svs\t{split}")
+    assert fault == f"row 2: split {split!r} must be train, valid, test or empty"
+
+
+def test_missing_files_are_named_with_their_rows(folder):
+    found = faults(
+        folder, HEADER, "S1\tP1\tluad\ta.svs", "S2\tP2\tluad\tx/b.svs", "S3\tP3\tluad\tg"
+    )
+    assert found == [f"row 3: no file {folder}/x/b.svs", f"row 4: no file {folder}/g"]
+
+
+def test_a_path_that_no_system_takes_is_named(folder):
+    (fault,) = faults(folder, HEADER, f"S1\tP1\tluad\t{'x' * 300}")
+    assert fault.startswith("row 2: ")
+    assert fault.endswith(": File name too long")
+
+
+# --- What no single row shows
+
+
+def test_a_slide_may_stand_once(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "S2\tP2\tluad\tb.svs", "S1\tP1\tluad\ta.svs"]
+    assert faults(folder, HEADER, *rows) == ["row 4: slide 'S1' stands already in row 2"]
+
+
+def test_ids_that_differ_only_in_case_are_one_file_on_some_systems(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "s1\tP2\tluad\tb.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        "row 3: slide 's1' stands already in row 2 as 'S1', which some file systems take as equal"
+    ]
+
+
+def test_a_slide_under_two_patients_is_refused(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "S1\tP2\tluad\ta.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        "row 3: slide 'S1' stands already in row 2, there of patient 'P1', here of 'P2'"
+    ]
+
+
+def test_a_slide_under_two_labels_is_refused(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "S1\tP1\tlusc\ta.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        "row 3: slide 'S1' stands already in row 2, there with label 'luad', here with 'lusc'"
+    ]
+
+
+def test_a_file_may_stand_once_under_whatever_name(folder):
+    (folder / "link.svs").symlink_to(folder / "a.svs")
+    (folder / "way").symlink_to(folder)
+    spelled = ["a.svs", "./a.svs", "x/../a.svs", f"{folder}/a.svs", "link.svs", "way/a.svs"]
+    (folder / "x").mkdir()
+    rows = [f"S{n}\tP{n}\tluad\t{path}" for n, path in enumerate(spelled)]
+    assert faults(folder, HEADER, *rows) == [
+        f"row {n + 2}: file {folder / spelled[n]} is already slide 'S0' in row 2; "
+        "a slide may stand once"
+        for n in range(1, 6)
+    ]
+
+
+def test_a_patient_fixed_to_two_splits_is_refused(folder):
+    rows = [
+        "S1\tP1\tluad\ta.svs\ttrain",
+        "S2\tP1\tluad\tb.svs\t",
+        "S3\tP1\tluad\tc.svs\ttest",
+        "S4\tP2\tluad\td.svs\tvalid",
+        "S5\tP2\tluad\te.svs\tvalid",
+    ]
+    assert faults(folder, f"{HEADER}\tsplit", *rows) == [
+        "row 4: patient 'P1' is fixed to several splits (train in row 2, test in row 4); "
+        "all slides of a patient belong to one"
+    ]
+
+
+def test_slides_whose_patient_is_missing_are_not_of_one_patient(folder):
+    rows = ["S1\t\tluad\ta.svs\ttrain", "S2\t\tluad\tb.svs\ttest"]
+    found = faults(folder, f"{HEADER}\tsplit", *rows)
+    assert found == ["row 2: patient is empty", "row 3: patient is empty"]
+
+
+def test_a_label_spelled_in_two_ways_is_refused(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "S2\tP2\tLUAD\tb.svs", "S3\tP3\tlusc\tc.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        "row 3: one label is spelled in two ways: 'luad' in row 2, 'LUAD' in row 3"
+    ]
+
+
+def test_all_faults_come_in_one_message_in_the_order_of_the_rows(folder):
+    rows = [
+        "S1\tP1\tluad\ta.svs\t0.5\ttrain",
+        "s1\tP1\tLuad\tb.svs\t\ttest",
+        "a/b\t\tlusc\tgone.svs\t20x\tdev",
+        "short",
+        "S4\tP4\tlusc\ta.svs\t\t",
+    ]
+    found = faults(folder, f"{HEADER}\tmpp\tsplit", *rows)
+    assert [fault.split(":")[0] for fault in found] == ["row 3"] * 3 + ["row 4"] * 5 + [
+        "row 5",
+        "row 6",
+    ]
+
+
+def test_a_sheet_with_thousands_of_faults_has_a_message_that_can_be_read(folder):
+    sheet = write(folder, HEADER, *["S1\tP1\tluad\tgone.svs"] * 5000)
+    lines = refused(sheet).splitlines()
+    assert lines[0] == f"{sheet}: 9999 fault(s)"
+    assert len(lines) == 52
+    assert lines[-1] == "  … and 9949 more"

@@ -1,0 +1,292 @@
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigatile.errors import UserError
+from gigatile.settings import (
+    PredictSettings,
+    Section,
+    Settings,
+    ShardSettings,
+    SplitSettings,
+    TileSettings,
+    TrainSettings,
+    canonical,
+    commented_yaml,
+    load_settings,
+    parse_section,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "config.yaml"
+
+# The keys that other projects' configurations rely on.
+RELIED_ON = {
+    "": ("run", "samples"),
+    "tiles": ("size", "mpp", "max_background", "quality", "on_error"),
+    "split": ("train", "valid", "test", "seed"),
+    "shards": ("target_mb", "seed"),
+    "train": ("ranks", "epochs", "batch_size", "learning_rate", "model", "mixed_precision"),
+    "predict": ("samples",),
+}
+
+
+def load(text: str) -> Settings:
+    """Load what a user writes, on top of a run's name."""
+    return load_settings({"run": "mine"} | yaml.safe_load(text))
+
+
+def faults(text: str) -> list[str]:
+    """Return the lines of the message that refuses `text`, without its heading."""
+    with pytest.raises(UserError) as caught:
+        load(text)
+    heading, *lines = str(caught.value).splitlines()
+    assert heading == f"the configuration: {len(lines)} wrong setting(s)"
+    return [line.removeprefix("  - ") for line in lines]
+
+
+# --- The keys, and the file that explains them
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section, keys in RELIED_ON.items() for key in keys]
+)
+def test_every_key_that_others_rely_on_exists_and_is_explained(section, key):
+    values = yaml.safe_load(CONFIG.read_text())
+    assert key in (values[section] if section else values)
+    lines = CONFIG.read_text().splitlines()
+    indent = "  " if section else ""
+    start = lines.index(f"{section}:") if section else 0
+    place = next(n for n in range(start, len(lines)) if lines[n].startswith(f"{indent}{key}:"))
+    assert lines[place - 1].startswith(f"{indent}# ")
+
+
+def test_config_yaml_describes_the_defaults():
+    assert load_settings(yaml.safe_load(CONFIG.read_text())) == Settings()
+    assert CONFIG.read_text() == commented_yaml(Settings())
+
+
+def test_a_config_yaml_that_drifted_is_found_and_mended(command, tmp_path):
+    copy = tmp_path / "config.yaml"
+    shutil.copy(CONFIG, copy)
+    assert command("write_config.py", "--check", "--out", copy).returncode == 0
+    copy.write_text(copy.read_text().replace("size: 224", "size: 256"))
+    found = command("write_config.py", "--check", "--out", copy)
+    assert found.returncode == 1
+    assert "is not what gigatile/settings.py describes; run" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "size: 256" in copy.read_text()
+    assert command("write_config.py", "--out", copy).returncode == 0
+    assert copy.read_text() == CONFIG.read_text()
+
+
+def test_every_default_survives_being_written_as_yaml():
+    changed = load(
+        "samples: 'my sheet: north #1.tsv'\ntiles: {mpp: 0.25}\ntrain: {learning_rate: 1e-7}\n"
+        "predict: {samples: 'no'}"
+    )
+    assert load_settings(yaml.safe_load(commented_yaml(changed))) == changed
+
+
+# --- Unknown keys
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("tiles: {sise: 3}", "tiles.sise: no such key; did you mean 'size'?"),
+        ("tiles: {maxbackground: 1}", "tiles.maxbackground: no such key; did you mean 'max_backgr"),
+        ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
+        ("epochs: 3", "epochs: no such key; known keys: run, samples, tiles, split, shards, train"),
+        ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
+        ("1: 2", "1: found 1; Keys should be strings"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(text, fault):
+    (found,) = faults(text)
+    assert found.startswith(fault)
+
+
+def test_all_faults_come_at_once():
+    found = faults(
+        """
+        run: a b
+        tiles: {sise: 3, quality: 0, mpp: "0,5"}
+        split: {train: 0.7}
+        train: {batch_size: 3}
+        shards: {target_mb: -1}
+        predict: []
+        nonsense: true
+        """
+    )
+    assert found == [
+        "run: found 'a b'; must match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
+        "tiles.mpp: found '0,5'; must be a valid number, unable to parse string as a number",
+        "tiles.quality: found 0; must be greater than or equal to 1",
+        "tiles.sise: no such key; did you mean 'size'?",
+        "split: train, valid and test must add up to 1; they add up to 1.1",
+        "shards.target_mb: found -1; must be greater than 0",
+        "train: batch_size (3) must be a multiple of ranks (2): it counts the tiles of all ranks "
+        "together",
+        "predict: found []; must be a section with keys of its own",
+        "nonsense: no such key; known keys: run, samples, tiles, split, shards, train, evaluate, "
+        "predict",
+    ]
+
+
+# --- What YAML makes of what people write
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers():
+    assert yaml.safe_load("1e-3") == "1e-3"
+    settings = load("train: {learning_rate: 1e-3}\nsplit: {seed: 7.0}")
+    assert settings.train.learning_rate == 0.001
+    assert settings.split.seed == 7
+
+
+def test_a_run_may_be_named_by_a_number():
+    assert load("run: 2026").run == "2026"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("run: 1.5", "run: found 1.5; must be a valid string"),
+        (
+            "run: yes",
+            "run: found true, as which YAML reads `yes` and `on` too; must be a number, or",
+        ),
+        ("run: ../up", "run: found '../up'; must match pattern"),
+        ("run: ''", "run: found ''; must match pattern"),
+        (
+            "train: {epochs: on}",
+            "train.epochs: found true, as which YAML reads `yes` and `on` too;",
+        ),
+        (
+            "tiles: {mpp: no}",
+            "tiles.mpp: found false, as which YAML reads `no` and `off` too; must",
+        ),
+        ("train: {weights: no}", "train.weights: found false, as which YAML reads `no` and `off` "),
+        ("tiles: {mpp: .nan}", "tiles.mpp: found nan; must be a finite number"),
+        ("train: {learning_rate: .inf}", "train.learning_rate: found inf; must be a finite number"),
+        ("split: {seed: 7.5}", "split.seed: found 7.5; must be a valid integer"),
+        ("tiles:", "tiles: found None; must be a section with keys of its own"),
+        ("samples: ''", "samples: found ''; must have at least 1 character"),
+        (
+            "train: {model: resnet}",
+            "train.model: found 'resnet'; must be 'small_cnn' or 'resnet50'",
+        ),
+        ("tiles: {on_error: skip}", "tiles.on_error: found 'skip'; must be 'record' or 'stop'"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(text, fault):
+    (found,) = faults(text)
+    assert found.startswith(fault)
+
+
+def test_a_switch_may_be_yes_or_no():
+    assert load("train: {mixed_precision: yes}").train.mixed_precision is True
+    assert load("train: {mixed_precision: 'off'}").train.mixed_precision is False
+
+
+# --- Values that must fit each other
+
+
+def test_shares_must_add_up():
+    load("split: {train: 0.2, valid: 0.7, test: 0.1}")  # 0.9999999999999999 as the machine adds
+    assert faults("split: {train: 0.5}") == [
+        "split: train, valid and test must add up to 1; they add up to 0.9"
+    ]
+    assert faults("split: {train: 0, valid: 0.8}")[0].startswith("split.train: found 0; must be gr")
+
+
+def test_small_cnn_takes_no_weights():
+    load("train: {model: resnet50, weights: imagenet}")
+    assert "weights are for model: resnet50" in faults("train: {weights: imagenet}")[0]
+
+
+def test_another_sheet_needs_a_name_of_its_own():
+    load_settings({"run": "mine", "samples": "mine.tsv"})
+    with pytest.raises(UserError, match="'demo' belongs to the demo cohort; give a run over mine"):
+        load_settings({"samples": "mine.tsv"})
+
+
+# --- The text that a stage depends on
+
+
+def shuffled(value, rng):
+    """Return the same settings, keys in another order and whole floats spelled as integers."""
+    if isinstance(value, dict):
+        keys = rng.sample(list(value), len(value))
+        return {key: shuffled(value[key], rng) for key in keys}
+    if isinstance(value, float):
+        return rng.choice([value, repr(value)] + [int(value)] * value.is_integer())
+    return value
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(16, 4096),
+    mpp=st.none() | st.floats(0.02, 100) | st.integers(1, 100),
+    target=st.floats(0.001, 10_000) | st.integers(1, 10_000),
+    rate=st.floats(1e-9, 1e3),
+)
+def test_equal_settings_are_equal_text(seed, size, mpp, target, rate):
+    rng = random.Random(seed)
+    values = {
+        "run": "mine",
+        "tiles": {"size": size, "mpp": mpp, "max_background": 1.0},
+        "shards": {"target_mb": target, "seed": seed},
+        "train": {"learning_rate": rate},
+    }
+    one, two = load_settings(values), load_settings(shuffled(values, rng))
+    for name in ("tiles", "split", "shards", "train", "evaluate", "predict"):
+        section = getattr(one, name)
+        text = canonical(section)
+        assert text == canonical(getattr(two, name))
+        assert parse_section(type(section), text) == section
+        assert list(json.loads(text)) == sorted(type(section).model_fields)
+
+
+@pytest.mark.parametrize(
+    "section", [TileSettings, SplitSettings, ShardSettings, TrainSettings, PredictSettings]
+)
+def test_a_default_and_the_same_value_given_are_equal_text(section: type[Section]):
+    given_all = yaml.safe_load(CONFIG.read_text())
+    name = section.__name__.removesuffix("Settings").lower()
+    values = given_all.get(name) or given_all[f"{name}s"]
+    assert canonical(section(**values)) == canonical(section())
+
+
+def test_different_settings_are_different_text():
+    texts = {
+        canonical(TileSettings(**values))
+        for values in ({}, {"size": 225}, {"mpp": 0.5}, {"mpp": 0.25}, {"max_background": 0.51})
+    }
+    assert len(texts) == 5
+
+
+def test_settings_do_not_change_under_way():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().tiles.size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{size: 3}", "--settings: not JSON"),
+        ("", "--settings: not JSON"),
+        ("[]", "--settings: 1 wrong setting(s)\n  - found []; must be a section with keys"),
+        ('{"sise": 3}', "--settings: 1 wrong setting(s)\n  - sise: no such key; did you mean 'si"),
+    ],
+)
+def test_a_commands_settings_are_checked_too(text, fault):
+    with pytest.raises(UserError) as caught:
+        parse_section(TileSettings, text)
+    assert str(caught.value).startswith(fault)
