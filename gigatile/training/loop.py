@@ -1,12 +1,11 @@
 """The training loop: every task and every number of ranks goes through `train`."""
 
-import contextlib
 import hashlib
 import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,16 @@ from gigatile.files import read_json, sha256_of, write_json, write_whole
 from gigatile.records.shards import ShardReader
 from gigatile.settings import TileSettings, TrainSettings
 from gigatile.tables import write_table
-from gigatile.training.batches import Batch, batches
+from gigatile.training.batches import batches
 from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
-from gigatile.training.models import LOGITS, build_model
+from gigatile.training.classification import Classification
+from gigatile.training.models import build_model
 from gigatile.training.order import epoch_order, epoch_views, steps_per_epoch
 from gigatile.training.ranks import Ranks
 
 HISTORY = ("epoch", "loss", "accuracy", "valid_loss", "valid_accuracy")
 # Seconds between two lines of progress within an epoch.
 TELL_EVERY = 10.0
-# Share of the moving average of the weights that a step keeps, once training has gone on for long.
-AVERAGE = 0.999
 
 
 def train(
@@ -67,7 +65,7 @@ def train(
     # Every rank looks at the same folder, but what rank 0 found there decides.
     found = newest_checkpoint(checkpoints, key, tell) if ranks.writes else None
     done, history = 0, []
-    if found:
+    if found and found[0]["epoch"] <= settings.epochs:
         state, arrays = found
         done, history = state["epoch"], state["history"]
         for variable, array in zip(task.variables, arrays, strict=True):
@@ -87,12 +85,14 @@ def train(
         order = epoch_order(n, settings.seed, epoch)
         views = epoch_views(n, settings.seed, epoch) * (settings.views == "random")
         tell_step = _progress(epoch, settings, n, ranks, tell)
-        loss, accuracy = task.one_epoch(readers["train"], order, views, task.step, tell_step)
+        loss, accuracy = _one_epoch(
+            readers["train"], order, views, task.step, settings, ranks, tell_step
+        )
         ranks.average(task.statistics, "statistics")
         in_order = np.arange(len(readers["valid"]))
         with task.averaged():
-            valid_loss, valid_accuracy = task.one_epoch(
-                readers["valid"], in_order, 0 * in_order, task.score
+            valid_loss, valid_accuracy = _one_epoch(
+                readers["valid"], in_order, 0 * in_order, task.score, settings, ranks
             )
         if not math.isfinite(loss):
             raise UserError(
@@ -118,111 +118,25 @@ def train(
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 
-class Classification:
-    """A classifier, its optimizer, and a training and a scoring step over all ranks.
-
-    Beside the weights that are trained runs their moving average, which is what is validated and
-    saved: it takes the noise of the last steps out of the result (Polyak and Juditsky 1992,
-    https://doi.org/10.1137/0330046).
-
-    Attributes:
-        variables: everything that a checkpoint holds: of the model, of the optimizer, and the
-            averages.
-        statistics: the model's running means (batch normalisation), which each rank gathers on
-            its own samples.
-    """
-
-    def __init__(self, model: keras.Model, settings: TrainSettings, ranks: Ranks) -> None:
-        self._settings, self._ranks = settings, ranks
-        self._logits = keras.Model(model.input, model.get_layer(LOGITS).output)
-        self._weights = model.trainable_variables
-        optimizer = keras.optimizers.Adam(settings.learning_rate)
-        if settings.mixed_precision:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizer.build(self._weights)
-        self._optimizer = optimizer
-        # From an array: made from another variable's value it would be that same variable.
-        self._averages = [
-            keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}")
-            for number, weight in enumerate(self._weights)
-        ]
-        self.variables = [*model.variables, *optimizer.variables, *self._averages]
-        self.statistics = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
-        self.step = tf.function(self._step, reduce_retracing=True)
-        self.score = tf.function(self._score, reduce_retracing=True)
-
-    def _score(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the weighted sums of loss and of right calls over this rank's samples."""
-        return self._sums(self._logits(images, training=False), labels, weights)
-
-    def _step(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Update the weights by the mean gradient over the global batch; return as `_score`.
-
-        Each rank divides by the samples of all ranks and the gradients are summed, so the update
-        is the same however the batch is divided.
-        """
-        with tf.GradientTape() as tape:
-            loss, right = self._sums(self._logits(images, training=True), labels, weights)
-            mean = self._optimizer.scale_loss(loss / total)
-        gradients = tape.gradient(mean, [weight.value for weight in self._weights])
-        gradients = self._ranks.sum_gradients(gradients)
-        self._optimizer.apply(gradients, self._weights)
-        # The window grows with the steps, so that a short training does not drag its start along.
-        done = tf.cast(self._optimizer.iterations, tf.float32)
-        kept = tf.minimum(AVERAGE, (1 + done) / (10 + done))
-        for average, weight in zip(self._averages, self._weights, strict=True):
-            average.assign(kept * average + (1 - kept) * weight)
-        return loss, right
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Let the model have the averaged weights within the block."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        for average, weight in zip(self._averages, self._weights, strict=True):
-            held = np.array(weight)
-            weight.assign(average)
-            average.assign(held)
-
-    @staticmethod
-    def _sums(
-        logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) == labels, tf.float32)
-        return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
-
-    def one_epoch(
-        self,
-        reader: ShardReader,
-        order: np.ndarray,
-        views: np.ndarray,
-        run: Callable[..., tuple[tf.Tensor, tf.Tensor]],
-        tell_step: Callable[[int, float], None] = lambda step, loss: None,
-    ) -> tuple[float, float]:
-        """Run `step` or `score` over an epoch; return mean loss and accuracy over all ranks."""
-        ranks = self._ranks
-        sums = np.zeros(3, np.float64)
-        mine = batches(
-            reader, order, views, self._settings.batch_size, ranks.rank, ranks.size, ranks.threads
-        )
-        batch: Batch
-        for step, batch in enumerate(mine, 1):
-            total = np.float32(batch.total)
-            loss, right = run(batch.images, batch.labels, batch.weights, total)
-            sums += float(loss), float(right), float(batch.weights.sum())
-            tell_step(step, sums[0] / max(sums[2], 1))
-        loss_sum, right_sum, samples = ranks.sum(sums, "epoch")
-        return float(loss_sum / samples), float(right_sum / samples)
+def _one_epoch(
+    reader: ShardReader,
+    order: np.ndarray,
+    views: np.ndarray,
+    run: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+    settings: TrainSettings,
+    ranks: Ranks,
+    tell_step: Callable[[int, float], None] = lambda step, loss: None,
+) -> tuple[float, float]:
+    """Run a task's step or score over an epoch; return mean loss and accuracy over all ranks."""
+    sums = np.zeros(3, np.float64)
+    mine = batches(reader, order, views, settings.batch_size, ranks.rank, ranks.size, ranks.threads)
+    for step, batch in enumerate(mine, 1):
+        total = np.float32(batch.total)
+        loss, right = run(batch.images, batch.labels, batch.weights, total)
+        sums += float(loss), float(right), float(batch.weights.sum())
+        tell_step(step, sums[0] / max(sums[2], 1))
+    loss_sum, right_sum, samples = ranks.sum(sums, "epoch")
+    return float(loss_sum / samples), float(right_sum / samples)
 
 
 def _tile_size(reader: ShardReader) -> int:

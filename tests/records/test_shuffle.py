@@ -18,8 +18,8 @@ def test_the_numbers_are_those_of_splitmix64():
 
 
 def test_the_numbers_are_the_same_on_every_machine_and_for_ever():
-    assert key64("shards", 1, "S1") == 6151424003310283340
-    assert permutation(10, "order", 1, 0).tolist() == [0] * 10
+    assert key64("shards", 1, "S1") == 18241354503574615755
+    assert permutation(10, "order", 1, 0).tolist() == [9, 8, 7, 0, 1, 5, 2, 3, 6, 4]
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 10**9), max_size=20))

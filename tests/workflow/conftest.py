@@ -1,14 +1,11 @@
-"""Copies of the project as a user has them after a clone, and a small cohort to run in them."""
+"""A small cohort to run in copies of the project."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from clones import ROOT, Clone
 
-ROOT = Path(__file__).parents[2]
 # Three patients per label, one in each split, and three slides that cannot be used.
 COHORT = {
     "train": ["P01-1", "P02-1", "P03-1"],
@@ -22,60 +19,6 @@ tiles: {size: 128}
 train: {ranks: 1, epochs: 1, batch_size: 32}
 evaluate: {resamples: 50}
 """
-
-
-class Clone:
-    """A copy of the project's own files in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, folder / name)
-        self.folder = folder
-
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess:
-        """Run a command of the project's environment in the clone."""
-        bin_folder = Path(sys.executable).parent
-        done = subprocess.run(
-            [str(bin_folder / command[0]), *command[1:]],
-            cwd=self.folder,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-            capture_output=True,
-            text=True,
-            timeout=1000,
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-        """Run Snakemake in the clone."""
-        return self.run("snakemake", *arguments, check=check)
-
-    def write(self, name: str, text: str) -> Path:
-        """Write a file into the clone."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def jobs(self, *arguments: str) -> dict[str, int]:
-        """Return how many jobs of each rule a dry run plans."""
-        printed = self.snakemake("--dry-run", "--quiet", "reason", *arguments).stdout
-        if "Nothing to be done" in printed:
-            return {}
-        table = printed.split("Job stats:")[1].split("\n\n")[0].splitlines()[3:]
-        counts = {line.split()[0]: int(line.split()[1]) for line in table if line.strip()}
-        counts.pop("total", None)
-        return counts
 
 
 @pytest.fixture

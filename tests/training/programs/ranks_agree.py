@@ -20,7 +20,7 @@ args = parser.parse_args()
 
 ranks = join()
 
-from gigatile.training.loop import Classification  # noqa: E402
+from gigatile.training.classification import Classification  # noqa: E402
 from gigatile.training.models import build_model  # noqa: E402
 
 settings = TrainSettings(ranks=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)

@@ -1,0 +1,99 @@
+"""The task of classifying tiles: what a training step does, and what is averaged over steps."""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gigatile.settings import TrainSettings
+from gigatile.training.models import LOGITS
+from gigatile.training.ranks import Ranks
+
+# Share of the moving average of the weights that a step keeps, once training has gone on for long.
+AVERAGE = 0.999
+
+
+class Classification:
+    """A classifier, its optimizer, and a training and a scoring step over all ranks.
+
+    Beside the weights that are trained runs their moving average, which is what is validated and
+    saved: it takes the noise of the last steps out of the result (Polyak and Juditsky 1992,
+    https://doi.org/10.1137/0330046).
+
+    Attributes:
+        variables: everything that a checkpoint holds: of the model, of the optimizer, and the
+            averages.
+        statistics: the model's running means (batch normalisation), which each rank gathers on
+            its own samples.
+    """
+
+    def __init__(self, model: keras.Model, settings: TrainSettings, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._logits = keras.Model(model.input, model.get_layer(LOGITS).output)
+        self._weights = model.trainable_variables
+        optimizer = keras.optimizers.Adam(settings.learning_rate)
+        if settings.mixed_precision:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        optimizer.build(self._weights)
+        self._optimizer = optimizer
+        # From an array: made from another variable's value it would be that same variable.
+        self._averages = [
+            keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}")
+            for number, weight in enumerate(self._weights)
+        ]
+        self.variables = [*model.variables, *optimizer.variables, *self._averages]
+        self.statistics = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
+        self.step = tf.function(self._step, reduce_retracing=True)
+        self.score = tf.function(self._score, reduce_retracing=True)
+
+    def _score(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the weighted sums of loss and of right calls over this rank's samples."""
+        return self._sums(self._logits(images, training=False), labels, weights)
+
+    def _step(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Update the weights by the mean gradient over the global batch; return as `_score`.
+
+        Each rank divides by the samples of all ranks and the gradients are summed, so the update
+        is the same however the batch is divided.
+        """
+        with tf.GradientTape() as tape:
+            loss, right = self._sums(self._logits(images, training=True), labels, weights)
+            mean = self._optimizer.scale_loss(loss / total)
+        gradients = tape.gradient(mean, [weight.value for weight in self._weights])
+        gradients = self._ranks.sum_gradients(gradients)
+        self._optimizer.apply(gradients, self._weights)
+        # The window grows with the steps, so that a short training does not drag its start along.
+        done = tf.cast(self._optimizer.iterations, tf.float32)
+        kept = tf.minimum(AVERAGE, (1 + done) / (10 + done))
+        for average, weight in zip(self._averages, self._weights, strict=True):
+            average.assign(kept * average + (1 - kept) * weight)
+        return loss, right
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the model have the averaged weights within the block."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for average, weight in zip(self._averages, self._weights, strict=True):
+            held = np.array(weight)
+            weight.assign(average)
+            average.assign(held)
+
+    @staticmethod
+    def _sums(
+        logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        right = tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) == labels, tf.float32)
+        return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)

@@ -1,0 +1,35 @@
+"""The folders in which the pages are tried."""
+
+import functools
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clones import Clone
+from markdown_pages import blocks
+from provoked import provoked_by_sheets, provoked_by_slides  # noqa: F401 - fixtures
+from trials import try_blocks
+
+
+@pytest.fixture(scope="session")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Try a page in a work folder of its own and return the folder; each page once.
+
+    README.md is tried in a fresh clone and leaves a finished run, with a copy of which every other
+    page begins.
+    """
+
+    @functools.cache
+    def try_page(page: str) -> Path:
+        folder = tmp_path_factory.mktemp(Path(page).stem)
+        if page == "README.md":
+            Clone(folder)
+            (folder / ".venv").symlink_to(sys.prefix)
+        else:
+            shutil.copytree(try_page("README.md"), folder, symlinks=True, dirs_exist_ok=True)
+        try_blocks([one for one in blocks(page) if one.marks.get("in") != "checkout"], folder)
+        return folder
+
+    return try_page

@@ -1,0 +1,198 @@
+"""Whatever README.md and docs/ show is tried; what they name is there."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from clones import ROOT
+from markdown_pages import NAMES, anchors, blocks, code, links, pattern, prose, table, tables
+from trials import try_blocks
+
+from gigatile.settings import Section, Settings, commented_yaml
+
+LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
+MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
+# What cannot be run here, and why that is no gap.
+NOT_RUN = {
+    ("README.md", "make test\n"): "it runs these tests",
+    (
+        "docs/cluster.md",
+        "CONDA_OVERRIDE_CUDA=12.9 mamba env create -f envs/gpu.yaml\n"
+        "conda activate gigatile-gpu\n"
+        "pip install --no-deps -e .\n",
+    ): "conda is no part of the set-up",
+}
+
+
+# --- Every block
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_block_is_of_a_known_kind(page):
+    above = None
+    for block in blocks(page):
+        assert block.language in LANGUAGES, block.where
+        assert set(block.marks) <= MARKS, block.where
+        assert block.marks.get("in", "checkout") == "checkout", block.where
+        if block.language == "text":
+            assert above in ("bash", "python"), f"{block.where}: which command prints this?"
+        if block.language in ("json", "tsv"):
+            assert {"file", "excerpt"} & set(block.marks), f"{block.where}: of which file?"
+        above = block.language
+
+
+def test_what_is_not_run_is_known():
+    found = {
+        (page, block.text) for page in NAMES for block in blocks(page) if "not run" in block.marks
+    }
+    assert found == set(NOT_RUN)
+
+
+def test_make_test_is_there_and_ci_calls_it():
+    assert re.search(r"^test: setup", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "make test"
+
+
+def test_the_conda_commands_name_what_is_there():
+    (text,) = [text for page, text in NOT_RUN if page == "docs/cluster.md"]
+    assert subprocess.run(["bash", "-n", "-c", text], check=False).returncode == 0
+    (file,) = re.findall(r"-f (\S+)", text)
+    (name,) = re.findall(r"conda activate (\S+)", text)
+    assert yaml.safe_load((ROOT / file).read_text())["name"] == name
+    assert yaml.safe_load((ROOT / "envs/cpu.yaml").read_text())["name"] in prose("docs/cluster.md")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", NAMES)
+def test_what_a_page_shows_works(page, tried):
+    tried(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/first-run.md"])
+def test_the_demo_runs_in_this_very_checkout(page):
+    """Once for real; then nothing is left to do."""
+    mine, take = [], False
+    for block in blocks(page):
+        take = block.marks.get("in") == "checkout" or (take and block.language == "text")
+        mine += [block] if take else []
+    assert "make demo" in mine[0].text
+    try_blocks(mine, ROOT)
+    index = ROOT / "results/demo/report/index.html"
+    assert "Slides left out" in index.read_text()
+
+
+# --- Every name
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_link_leads_somewhere(page):
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page}: {link}"
+
+
+def test_the_first_page_leads_to_every_page_and_picture_used():
+    assert {link for link in links("README.md") if link.endswith(".md")} >= set(NAMES[1:])
+    shown = {Path(link).name for page in NAMES for link in links(page) if "pictures/" in link}
+    assert shown == {path.name for path in (ROOT / "docs/pictures").iterdir()}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_file_of_the_project_that_is_named_is_there(page):
+    for name in code(prose(page)):
+        if re.fullmatch(r"(rules|scripts|envs|profiles|gigatile|demo)/[\w./*-]+", name):
+            assert list(ROOT.glob(name)), f"{page}: {name}"
+
+
+def test_the_settings_page_has_every_key_with_its_default_and_no_other():
+    known = {}
+    for name, value in Settings():
+        if isinstance(value, Section):
+            known |= {f"{name}.{key}": inner for key, inner in value}
+        else:
+            known[name] = value
+    shown = {
+        code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in table("docs/settings.md", "Key")
+    }
+    assert shown == known
+    assert list(shown) == list(known), "in another order than config.yaml"
+    assert (ROOT / "config.yaml").read_text() == commented_yaml(Settings())
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_setting_that_is_named_exists(page):
+    sections = "|".join(name for name, value in Settings() if isinstance(value, Section))
+    for name in re.findall(rf"`((?:{sections})\.[a-z_]+)[`:]", prose(page)):
+        section, key = name.split(".")
+        if key not in ("tsv", "json", "parquet", "smk", "py"):
+            assert key in type(getattr(Settings(), section)).model_fields, f"{page}: {name}"
+
+
+@pytest.mark.slow
+def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried):
+    run = tried("docs/predict.md") / "results/mine"
+    parts = {"slide": "[A-Z]\\d", "shard": "(train|valid)-\\d{5}-of-\\d{5}", "stage": "[a-z_]+"}
+    shown = {
+        name: pattern(name, **parts)
+        for row in table("docs/outputs.md", "File")
+        for name in code(row[0])
+        if name != "checkpoints/"
+    }
+    files = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+    files = {name for name in files if not name.endswith(".snakemake_timestamp")}
+    unused = [name for name, one in shown.items() if not any(map(one.fullmatch, files))]
+    unnamed = [f for f in files if not any(one.fullmatch(f) for one in shown.values())]
+    assert (unused, unnamed) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/predict.md"])
+def test_the_short_lists_of_results_name_what_is_there(page, tried):
+    run = tried("docs/predict.md") / "results/mine"
+    (rows,) = [one for one in tables(page) if one[0][0].startswith("In `results/")]
+    folder = run / code(rows[0][0])[0].removeprefix("results/<run>/")
+    for row in rows[1:]:
+        names = code(row[0])
+        for name in names:
+            here = [folder / name, (folder / names[0]).parent / name]
+            assert any(path.exists() for path in here), f"{page}: {name}"
+
+
+# --- Every message
+
+
+def message_rows(page: str, heading: str) -> dict[str, re.Pattern[str]]:
+    return {code(row[0])[0]: pattern(code(row[0])[0]) for row in table(page, heading)}
+
+
+def assert_told(rows: dict[str, re.Pattern[str]], messages: list[str]) -> None:
+    """Check that each message has its row and each row its message."""
+    assert [m for m in messages if not any(row.search(m) for row in rows.values())] == []
+    unseen = [name for name, row in rows.items() if not any(row.search(m) for m in messages)]
+    assert unseen == []
+
+
+def test_the_messages_of_a_sheet_are_those_of_its_page(provoked_by_sheets):
+    assert_told(message_rows("docs/your-cohort.md", "Message"), provoked_by_sheets)
+
+
+def test_the_reasons_of_bad_slides_are_those_of_their_page(provoked_by_slides):
+    rows = message_rows("docs/bad-slides.md", "Reason recorded")
+    assert_told(rows, provoked_by_slides)
+    for name, row in rows.items():
+        assert any(row.fullmatch(reason) for reason in provoked_by_slides), f"not in full: {name}"
+
+
+def test_the_messages_of_the_set_up_are_those_of_its_page():
+    """None can be provoked on a machine where these tests run, so they are sought in the script."""
+    script = (ROOT / "envs/setup.sh").read_text()
+    for shown in message_rows("docs/first-run.md", "Message"):
+        assert shown.rstrip("… ") in script, shown

@@ -1,0 +1,160 @@
+"""How the blocks of a page are tried, and what a reader has that a fresh clone has not."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from clones import ROOT
+from markdown_pages import Block, pattern
+
+from gigatile.demo.cohort import COHORT
+from gigatile.settings import load_settings
+
+BIN = Path(sys.executable).parent
+OF_ANOTHER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHONPATH")
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does who has activated the environment."""
+    env = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_MAKE}
+    env["PATH"] = f"{BIN}:{env['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1000,
+    )
+    assert "Traceback" not in done.stdout, done.stdout
+    return done
+
+
+# --- What a reader has and a clone has not
+
+
+def draw(folder: Path, slides: dict[str, str]) -> None:
+    """Draw slides of the demo under names of their own; one that cannot be read has no drawing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, drawn in slides.items():
+        target = folder / f"{name}.svs"
+        if drawn:
+            script = ["scripts/make_demo_slide.py", "--slide", drawn, "--out", str(target)]
+            assert run(["python", *script], ROOT).returncode == 0
+        else:
+            target.write_text("no slide")
+
+
+def slides_of_the_sheet(folder: Path) -> None:
+    """Draw the slides of mine/samples.tsv; S2 is a file that is no slide."""
+    rows = [line.split("\t") for line in (folder / "mine/samples.tsv").read_text().splitlines()[1:]]
+    drawn = {
+        label: iter([s.slide for s in COHORT if s.label == label and s.oddity == "none"])
+        for label in {row[2] for row in rows}
+    }
+    draw(folder / "mine/slides", {r[0]: next(drawn[r[2]]) if r[0] != "S2" else "" for r in rows})
+
+
+def sheet_with_commas(folder: Path) -> None:
+    text = (folder / "mine/samples.tsv").read_text()
+    (folder / "mine/cohort.csv").write_text(text.replace("\t", ","))
+
+
+def new_slides(folder: Path) -> None:
+    draw(folder / "new/slides", {"N1": "N01-1", "N2": "N02-1"})
+
+
+def model_alone(folder: Path) -> None:
+    shutil.copytree(folder / "results/mine/model", folder / "model")
+
+
+def lung_sheet(folder: Path) -> None:
+    labels = ("lung_aca", "lung_n", "lung_scc")
+    rows = [f"{c}{n}\tp{c}{n}\t{c}\t{c}{n}.svs" for c in labels for n in range(10)]
+    (folder / "lung").mkdir()
+    for row in rows:
+        (folder / "lung" / row.split("\t")[3]).touch()
+    (folder / "lung/samples.tsv").write_text("\n".join(["slide\tpatient\tlabel\tpath", *rows, ""]))
+
+
+SETUPS: dict[str, Callable[[Path], None]] = {
+    "mine/slides": slides_of_the_sheet,
+    "mine/cohort.csv": sheet_with_commas,
+    "new/slides": new_slides,
+    "model alone": model_alone,
+    "lung/samples.tsv": lung_sheet,
+}
+
+
+# --- Running a page
+
+
+def try_block(block: Block, folder: Path) -> str:
+    """Run or check one block; return what it printed."""
+    if "setup" in block.marks:
+        SETUPS[block.marks["setup"]](folder)
+    if "file" in block.marks:
+        path = folder / block.marks["file"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+    if "excerpt" in block.marks:
+        check_excerpt(block, folder / block.marks["excerpt"])
+    elif block.language == "yaml":
+        load_settings(yaml.safe_load(block.text), block.where)
+    if block.language == "bash":
+        text = block.text
+        if "planned" in block.marks:
+            text = re.sub(r"^snakemake ", "snakemake -n ", text, flags=re.MULTILINE)
+        done = run(["bash", "-euo", "pipefail", "-c", text], folder)
+        assert (done.returncode != 0) == ("fails" in block.marks), f"{block.where}\n{done.stdout}"
+        return done.stdout
+    if block.language == "python":
+        done = run(["python", "-c", block.text], folder)
+        assert done.returncode == 0, f"{block.where}\n{done.stdout}"
+        return done.stdout
+    return ""
+
+
+def check_excerpt(block: Block, path: Path) -> None:
+    """Check that what a block shows of a file is in the file, whatever the values are."""
+    text = path.read_text()
+    if block.language == "tsv":
+        assert text.startswith(block.text), f"{block.where}: {path.name} has another heading"
+    elif block.language == "yaml":
+        assert yaml.safe_load(block.text) == yaml.safe_load(text), block.where
+    else:
+        assert_shaped_like(json.loads(block.text), json.loads(text), block.where)
+
+
+def assert_shaped_like(shown: Any, real: Any, where: str) -> None:
+    assert type(shown) is type(real), f"{where}: shown {shown!r}, found {real!r}"
+    if isinstance(shown, dict):
+        for key, value in shown.items():
+            assert key in real, f"{where}: no {key!r} in {list(real)}"
+            assert_shaped_like(value, real[key], f"{where}, {key}")
+    elif isinstance(shown, list):
+        assert bool(shown) == bool(real), f"{where}: shown {shown}, found {real}"
+        for value in shown[:1]:
+            assert_shaped_like(value, real[0], where)
+
+
+def try_blocks(chosen: list[Block], folder: Path) -> None:
+    """Run blocks in their order; a block of text must be what the one above it printed."""
+    printed = ""
+    for block in chosen:
+        if "not run" in block.marks:
+            continue
+        if block.language == "text":
+            for line in block.text.splitlines():
+                assert pattern(line).search(printed), f"{block.where}: {line}\nnot in:\n{printed}"
+        else:
+            printed = try_block(block, folder)

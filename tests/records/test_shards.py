@@ -1,0 +1,405 @@
+import hashlib
+import itertools
+import json
+import random
+import tracemalloc
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigatile.errors import UserError
+from gigatile.records import (
+    RecordError,
+    Tile,
+    decode_tile,
+    encode_tile,
+    read_records,
+    write_records,
+)
+from gigatile.records.shards import ShardReader, Source, write_shards
+from gigatile.settings import ShardSettings
+from gigatile.tables import write_table
+
+
+def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:
+    image = np.random.default_rng([number, *slide.encode()]).bytes(size)
+    return Tile(image, slide, f"P-{slide}", label, number, 0, 16.0, None, 1.0)
+
+
+def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int = 100):
+    """Write the records of slides with so many tiles, of the labels luad and lusc in turn."""
+    sources = []
+    for number, count in enumerate(counts):
+        slide, label = f"{prefix}{number}", ("luad", "lusc")[number % 2]
+        path = folder / f"{slide}.tfrecord"
+        write_records(path, (encode_tile(tile(slide, n, label, size)) for n in range(count)))
+        sources.append(Source(slide, label, path))
+    return sources
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> dict[str, list[Source]]:
+    """Ten slides to train on, with 0 to 81 tiles, and three to validate on."""
+    folder = tmp_path_factory.mktemp("tiles")
+    return {
+        "train": write_sources(folder, [9 * n for n in range(10)], "T"),
+        "valid": write_sources(folder, [12, 1, 20], "V"),
+    }
+
+
+def names(sources: list[Source]) -> list[tuple[str, int]]:
+    """Return (slide, number) of each of the slides' tiles."""
+    return [
+        (found.slide, found.x)
+        for source in sources
+        for found in map(decode_tile, read_records(source.records))
+    ]
+
+
+def read_shards(folder: Path, split: str) -> list[list[tuple[str, int]]]:
+    """Return (slide, number) of each tile of each shard that the manifest names, in order."""
+    shards = json.loads((folder / "manifest.json").read_text())["splits"][split]["shards"]
+    return [
+        [(t.slide, t.x) for t in map(decode_tile, read_records(folder / shard["file"]))]
+        for shard in shards
+    ]
+
+
+def joined(shards: list[list[tuple[str, int]]]) -> list[tuple[str, int]]:
+    return list(itertools.chain.from_iterable(shards))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# --- Every tile once, shuffled
+
+
+def test_every_tile_is_in_exactly_one_shard_of_its_split(sources, tmp_path):
+    write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
+    for split, slides in sources.items():
+        shards = read_shards(tmp_path, split)
+        assert len(shards) > 1
+        assert Counter(joined(shards)) == Counter(names(slides))
+
+
+def test_tiles_keep_their_bytes(sources, tmp_path):
+    write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
+    before = {data for source in sources["valid"] for data in read_records(source.records)}
+    after = {data for shard in tmp_path.glob("valid*.tfrecord") for data in read_records(shard)}
+    assert before == after
+
+
+@settings(max_examples=25)
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    target=st.floats(0.0003, 0.01),
+    seed=st.integers(0, 100),
+)
+def test_no_tile_is_lost_or_doubled_whatever_the_counts(tmp_path_factory, counts, target, seed):
+    folder = tmp_path_factory.mktemp("tiles")
+    slides = write_sources(folder, counts)
+    write_shards({"train": slides}, ShardSettings(target_mb=target, seed=seed), folder / "shards")
+    shards = read_shards(folder / "shards", "train")
+    assert sorted(joined(shards)) == sorted(names(slides))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+def test_tiles_are_shuffled_over_all_slides(tmp_path):
+    slides = write_sources(tmp_path, [100] * 10)
+    write_shards({"train": slides}, ShardSettings(target_mb=0.05), tmp_path / "shards")
+    shards = read_shards(tmp_path / "shards", "train")
+    assert len(shards) == 5
+    for shard in shards:
+        counts = Counter(slide for slide, _ in shard)
+        assert len(counts) == 10
+        assert max(counts.values()) < 50  # of 200, where 20 are expected
+    order = joined(shards)
+    same_slide = sum(one[0] == two[0] for one, two in itertools.pairwise(order))
+    assert 60 < same_slide < 140  # of 999, where 100 are expected
+    rising = sum(one < two for one, two in itertools.pairwise(order))
+    assert 430 < rising < 570
+
+
+def test_another_seed_is_another_order(sources, tmp_path):
+    orders = []
+    for seed in (1, 2):
+        write_shards(sources, ShardSettings(target_mb=1, seed=seed), tmp_path / str(seed))
+        orders.append(read_shards(tmp_path / str(seed), "train"))
+    assert orders[0] != orders[1]
+    assert sorted(orders[0][0]) == sorted(orders[1][0])
+
+
+def test_a_slide_more_changes_the_order_by_its_own_tiles_alone(sources, tmp_path):
+    orders = []
+    for left_out in (0, 1):
+        slides = {"train": sources["train"][left_out * 4 :]}
+        write_shards(slides, ShardSettings(target_mb=1), tmp_path / str(left_out))
+        orders.append(joined(read_shards(tmp_path / str(left_out), "train")))
+    kept = {source.slide for source in sources["train"][4:]}
+    assert [one for one in orders[0] if one[0] in kept] == orders[1]
+
+
+# --- The same bytes
+
+
+def test_the_same_tiles_give_the_same_bytes_in_whatever_order_they_come(sources, tmp_path):
+    settings = ShardSettings(target_mb=0.002)
+    write_shards(sources, settings, tmp_path / "one")
+    first = bytes_of(tmp_path / "one")
+    write_shards(sources, settings, tmp_path / "one")  # over what is there
+    assert bytes_of(tmp_path / "one") == first
+    shuffled = {
+        split: random.Random(3).sample(slides, len(slides)) for split, slides in sources.items()
+    }
+    write_shards(shuffled, settings, tmp_path / "two")
+    assert bytes_of(tmp_path / "two") == first
+
+
+# --- Number and size
+
+
+@pytest.mark.parametrize(
+    ("target_mb", "number"), [(100, 1), (0.2, 1), (0.1, 2), (0.05, 4), (0.01, 20), (1e-9, 60)]
+)
+def test_the_wanted_size_decides_the_number_of_shards(tmp_path, target_mb, number):
+    slides = write_sources(tmp_path, [20, 40], size=3200)
+    size = sum(source.records.stat().st_size for source in slides)
+    assert size == pytest.approx(200_000, rel=0.02)
+    write_shards({"train": slides}, ShardSettings(target_mb=target_mb), tmp_path / "shards")
+    shards = sorted((tmp_path / "shards").glob("*.tfrecord"))
+    assert [path.name for path in shards] == [
+        f"train-{n:05d}-of-{number:05d}.tfrecord" for n in range(number)
+    ]
+    assert sum(path.stat().st_size for path in shards) == size
+
+
+def test_slides_without_tiles_give_one_empty_shard(tmp_path):
+    slides = write_sources(tmp_path, [0, 0])
+    write_shards({"train": slides}, ShardSettings(), tmp_path / "shards")
+    assert read_shards(tmp_path / "shards", "train") == [[]]
+    assert len(ShardReader(tmp_path / "shards/manifest.json", "train")) == 0
+
+
+def test_a_split_without_a_slide_is_refused(sources, tmp_path):
+    with pytest.raises(UserError, match="no slide with tiles is in valid"):
+        write_shards(sources | {"valid": []}, ShardSettings(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_holds_about_one_shard(tmp_path):
+    slides = write_sources(tmp_path, [100] * 6, size=20_000)  # 12 MB
+
+    def peak(target_mb: float) -> float:
+        tracemalloc.start()
+        try:
+            out = tmp_path / str(target_mb)
+            write_shards({"train": slides}, ShardSettings(target_mb=target_mb), out)
+            return tracemalloc.get_traced_memory()[1] / 1e6
+        finally:
+            tracemalloc.stop()
+
+    assert peak(100) > 12
+    assert peak(1) < 3
+    assert peak(0.1) < 1.5
+
+
+# --- The manifest
+
+
+def test_the_manifest_tells_everything(sources, tmp_path):
+    write_shards(sources, ShardSettings(target_mb=0.002, seed=7), tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert {key: manifest[key] for key in ("schema", "seed", "target_mb", "classes")} == {
+        "schema": 1,
+        "seed": 7,
+        "target_mb": 0.002,
+        "classes": ["luad", "lusc"],
+    }
+    assert list(manifest["splits"]) == ["train", "valid"]
+    train, valid = manifest["splits"]["train"], manifest["splits"]["valid"]
+    assert (train["records"], train["slides"]) == (405, 10)
+    assert train["by_label"] == {"luad": 180, "lusc": 225}
+    assert (valid["records"], valid["slides"]) == (33, 3)
+    assert valid["by_label"] == {"luad": 32, "lusc": 1}
+    for part in (train, valid):
+        assert sum(shard["records"] for shard in part["shards"]) == part["records"]
+        for shard in part["shards"]:
+            data = (tmp_path / shard["file"]).read_bytes()
+            assert shard["bytes"] == len(data)
+            assert shard["sha256"] == hashlib.sha256(data).hexdigest()
+            assert shard["records"] == len(list(read_records(tmp_path / shard["file"])))
+            index = (tmp_path / shard["index"]).read_bytes()
+            assert shard["index_sha256"] == hashlib.sha256(index).hexdigest()
+
+
+def test_shards_of_an_earlier_run_are_removed_and_other_files_are_not(sources, tmp_path):
+    write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / ".train-00003-of-00009-abc123.tfrecord").touch()  # of a killed run
+    write_shards(sources, ShardSettings(target_mb=100), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "folder",
+        "manifest.json",
+        "notes.txt",
+        "train-00000-of-00001.offsets.npy",
+        "train-00000-of-00001.tfrecord",
+        "valid-00000-of-00001.offsets.npy",
+        "valid-00000-of-00001.tfrecord",
+    ]
+
+
+def test_the_manifest_is_gone_before_the_first_shard_is_written_and_comes_last(sources, tmp_path):
+    """The writing breaks off at the last slide of valid; the shards of train are new by then."""
+    write_shards(sources, ShardSettings(target_mb=0.002), tmp_path / "shards")
+    (tmp_path / "V2.tfrecord").write_bytes(sources["valid"][2].records.read_bytes()[:-1])
+    broken = [*sources["valid"][:2], Source("V2", "luad", tmp_path / "V2.tfrecord")]
+    with pytest.raises(RecordError, match=r"V2\.tfrecord: .*the file ends inside it"):
+        write_shards(sources | {"valid": broken}, ShardSettings(target_mb=100), tmp_path / "shards")
+    assert (tmp_path / "shards/train-00000-of-00001.tfrecord").exists()
+    assert not (tmp_path / "shards/manifest.json").exists()
+
+
+def test_a_damaged_record_file_leaves_no_manifest(sources, tmp_path):
+    write_shards(sources, ShardSettings(), tmp_path / "shards")
+    data = bytearray(sources["train"][3].records.read_bytes())
+    data[-10] ^= 1
+    (tmp_path / "T3.tfrecord").write_bytes(data)
+    bad = Source("T3", "lusc", tmp_path / "T3.tfrecord")
+    with pytest.raises(RecordError, match=r"T3\.tfrecord: the record at byte \d+ is damaged"):
+        write_shards({"train": [*sources["train"][:3], bad]}, ShardSettings(), tmp_path / "shards")
+    assert not (tmp_path / "shards/manifest.json").exists()
+
+
+def test_tiles_of_another_label_are_refused(sources, tmp_path):
+    changed = Source("T3", "luad", sources["train"][3].records)
+    with pytest.raises(UserError) as caught:
+        write_shards({"train": [changed]}, ShardSettings(), tmp_path)
+    assert str(caught.value) == (
+        f"{changed.records}: tiled under label 'lusc', but the cohort now says 'luad'; delete the "
+        "file to have it remade"
+    )
+
+
+# --- Reading
+
+
+@pytest.fixture
+def shards(sources, tmp_path) -> Path:
+    write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
+    return tmp_path
+
+
+def test_a_reader_has_every_tile_by_its_number(shards):
+    order = joined(read_shards(shards, "train"))
+    reader = ShardReader(shards / "manifest.json", "train")
+    assert reader.classes == ["luad", "lusc"]
+    assert len(reader) == len(order) == 405
+    for number in random.Random(1).sample(range(405), 405):
+        found = reader[number]
+        assert (found.slide, found.x) == order[number]
+        assert found == decode_tile(encode_tile(tile(*order[number], found.label)))
+    for number in (-1, 405):
+        with pytest.raises(IndexError):
+            reader[number]
+    assert len(list(reader)) == 405
+    reader.close()
+
+
+def test_a_reader_serves_threads_at_once(shards):
+    order = joined(read_shards(shards, "train"))
+    reader = ShardReader(shards / "manifest.json", "train")
+    numbers = random.Random(2).choices(range(405), k=8000)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(reader.__getitem__, numbers))
+    reader.close()
+    assert [(one.slide, one.x) for one in found] == [order[number] for number in numbers]
+
+
+def test_a_shard_of_another_size_is_refused(shards):
+    path = next(shards.glob("train-*.tfrecord"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"bytes where the manifest says \d+; damaged, delete"):
+        ShardReader(shards / "manifest.json", "train")
+    ShardReader(shards / "manifest.json", "valid").close()
+
+
+def test_a_tampered_shard_is_refused_at_the_tile_that_changed(shards):
+    path = min(shards.glob("train-*.tfrecord"))
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    reader = ShardReader(shards / "manifest.json", "train")
+    damaged = []
+    for number in range(len(reader)):
+        try:
+            _ = reader[number]
+        except RecordError as error:
+            damaged.append(number)
+            assert str(path) in str(error)
+    assert len(damaged) == 1
+    reader.close()
+
+
+@pytest.mark.parametrize("change", ["truncated", "swapped", "another array"])
+def test_a_tampered_index_is_refused(shards, change):
+    path = next(shards.glob("train-*.npy"))
+    offsets = np.load(path)
+    if change == "truncated":
+        path.write_bytes(path.read_bytes()[:-5])
+    else:
+        np.save(path, offsets[::-1] if change == "swapped" else offsets[:3])
+    with pytest.raises(UserError, match=r"offsets\.npy: not what the manifest says; damaged"):
+        ShardReader(shards / "manifest.json", "train")
+
+
+@pytest.mark.parametrize("pattern", ["train-*.tfrecord", "train-*.npy", "manifest.json"])
+def test_a_missing_file_is_named(shards, pattern):
+    path = next(shards.glob(pattern))
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{path.name}.*(not there|no such file)"):
+        ShardReader(shards / "manifest.json", "train")
+
+
+# --- The command
+
+
+def write_by_command(command, folder: Path, rows: list[tuple], **settings):
+    columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
+    write_table(folder / "tiles.tsv", columns, rows)
+    return command(
+        "write_shards.py",
+        *("--slides", folder / "tiles.tsv", "--records", folder),
+        *("--settings", json.dumps(settings), "--out", folder / "shards"),
+    )
+
+
+def test_the_command_takes_what_was_tiled_of_train_and_valid(command, tmp_path):
+    slides = write_sources(tmp_path, [5, 6, 7, 8])
+    splits = ("train", "valid", "test", "train")
+    rows = [
+        (s.slide, "P", s.label, split, "tiled", 1, "", "")
+        for s, split in zip(slides, splits, strict=True)
+    ]
+    rows.append(("S9", "P9", "luad", "train", "failed", 0, "the file does not exist", ""))
+    done = write_by_command(command, tmp_path, rows, target_mb=0.001)
+    assert done.returncode == 0, done.stderr
+    found = {split: joined(read_shards(tmp_path / "shards", split)) for split in ("train", "valid")}
+    assert sorted(found["train"]) == names([slides[0], slides[3]])
+    assert sorted(found["valid"]) == names([slides[1]])
+
+
+def test_the_command_says_which_split_is_empty(command, tmp_path):
+    rows = [("S0", "P", "luad", "train", "tiled", 1, "", "")]
+    write_sources(tmp_path, [5])
+    refused = write_by_command(command, tmp_path, rows)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: no slide with tiles is in valid")
+    assert not (tmp_path / "shards").exists()

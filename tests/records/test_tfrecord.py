@@ -1,0 +1,332 @@
+"""The record files, read and written by us and by TensorFlow itself."""
+
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigatile.records import (
+    RecordError,
+    Tile,
+    decode_tile,
+    encode_tile,
+    read_records,
+    write_records,
+)
+from gigatile.records.example import decode_example, encode_example
+from gigatile.records.shards import Source, write_shards
+from gigatile.records.tfrecord import frame, read_at, record_offsets
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings import ShardSettings
+
+FEATURES = ("image", "slide", "patient", "label", "x", "y", "extent", "mpp", "tissue")
+ODD = "Zoë\u2028 患者/1"
+
+
+def a_tile(number: int = 0, slide: str = "S1", **change) -> Tile:
+    pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+    values = {
+        "image": encode_jpeg(pixels, 90),
+        "slide": slide,
+        "patient": f"P of {slide}",
+        "label": "luad",
+        "x": 16 * number,
+        "y": 2**40,
+        "extent": 16.125,
+        "mpp": 0.499,
+        "tissue": 0.75,
+    }
+    return Tile(**values | change)
+
+
+# --- By TensorFlow
+
+
+@pytest.fixture(scope="module")
+def tf():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow
+
+    return tensorflow
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> list[Source]:
+    folder = tmp_path_factory.mktemp("tiles")
+    found = []
+    for slide in ("S1", "S2", "S3"):
+        path = folder / f"{slide}.tfrecord"
+        write_records(path, [encode_tile(a_tile(n, slide)) for n in range(7)])
+        found.append(Source(slide, "luad", path))
+    return found
+
+
+def parse(tf, data) -> dict:
+    """Parse a record as any user of TensorFlow would."""
+    kinds = dict.fromkeys(("image", "slide", "patient", "label"), tf.string)
+    kinds |= dict.fromkeys(("x", "y"), tf.int64)
+    kinds |= dict.fromkeys(("extent", "mpp", "tissue"), tf.float32)
+    assert set(kinds) == set(FEATURES)
+    schema = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
+    return tf.io.parse_single_example(data, schema)
+
+
+def test_stock_tensorflow_reads_tiles(tf, sources):
+    read = [parse(tf, data) for data in tf.data.TFRecordDataset(str(sources[1].records))]
+    assert len(read) == 7
+    for number, found in enumerate(read):
+        tile = a_tile(number, "S2")
+        for name in ("image", "slide", "patient", "label"):
+            value = getattr(tile, name)
+            expected = value.encode() if isinstance(value, str) else value
+            assert found[name].numpy() == expected
+        assert (int(found["x"]), int(found["y"])) == (16 * number, 2**40)
+        for name in ("extent", "mpp", "tissue"):
+            assert found[name].numpy() == np.float32(getattr(tile, name))
+        assert tf.io.decode_jpeg(found["image"]).shape == (16, 16, 3)
+
+
+def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
+    write_shards({"train": sources}, ShardSettings(target_mb=0.004), tmp_path)
+    shards = sorted(map(str, tmp_path.glob("train-*.tfrecord")))
+    assert len(shards) > 1
+    read = [parse(tf, data) for data in tf.data.TFRecordDataset(shards)]
+    found = sorted((one["slide"].numpy().decode(), int(one["x"])) for one in read)
+    assert found == sorted((s, 16 * n) for s in ("S1", "S2", "S3") for n in range(7))
+
+
+def test_a_tile_is_the_bytes_that_tensorflow_would_write(tf):
+    for tile in (a_tile(), a_tile(label=""), a_tile(slide=ODD), a_tile(x=0, y=0, tissue=0.1)):
+        feature = {}
+        for name, value in vars(tile).items():
+            if isinstance(value, float):
+                kind = {"float_list": tf.train.FloatList(value=[value])}
+            elif isinstance(value, int):
+                kind = {"int64_list": tf.train.Int64List(value=[value])}
+            else:
+                data = value.encode() if isinstance(value, str) else value
+                kind = {"bytes_list": tf.train.BytesList(value=[data])}
+            feature[name] = tf.train.Feature(**kind)
+        theirs = tf.train.Example(features=tf.train.Features(feature=feature))
+        assert encode_tile(tile) == theirs.SerializeToString(deterministic=True)
+        assert decode_tile(theirs.SerializeToString()) == decode_tile(encode_tile(tile))
+
+
+def test_a_file_is_the_bytes_that_tensorflow_would_write(tf, tmp_path):
+    records = [b"", b"a", encode_tile(a_tile()), bytes(range(256)) * 300]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for data in records:
+            writer.write(data)
+    assert write_records(tmp_path / "ours", records) == 4
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert list(read_records(tmp_path / "theirs")) == records
+
+
+def test_what_tensorflow_calls_damaged_is_damaged(tf, tmp_path):
+    path = tmp_path / "x.tfrecord"
+    data = frame(b"some data")
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(tf.errors.DataLossError):
+            list(tf.data.TFRecordDataset(str(path)))
+        with pytest.raises(RecordError):
+            list(read_records(path))
+
+
+# --- Tiles
+
+
+def test_a_tile_comes_back_as_it_was():
+    tile = a_tile(slide=ODD, label="")
+    back = decode_tile(encode_tile(tile))
+    assert back.mpp == np.float32(0.499)
+    assert vars(back) | {"mpp": 0.499} == vars(tile)
+    assert back.pixels().shape == (16, 16, 3)
+
+
+def test_an_unknown_mpp_is_no_feature_and_comes_back_as_unknown():
+    data = encode_tile(a_tile(mpp=None))
+    assert "mpp" not in decode_example(data)
+    assert decode_tile(data).mpp is None
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=10),
+        st.one_of(
+            st.binary(max_size=50),
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(width=32, allow_nan=False),
+        ),
+        max_size=6,
+    )
+)
+def test_an_example_comes_back_as_it_was_whatever_the_order(features):
+    data = encode_example(features)
+    assert decode_example(data) == features
+    assert encode_example(dict(reversed(features.items()))) == data
+
+
+def test_equal_tiles_are_equal_bytes_in_every_process():
+    program = (
+        "import hashlib; from gigatile.records import Tile, encode_tile;"
+        "print(hashlib.sha256(encode_tile("
+        "Tile(b'i', 'S', 'P', 'l', 1, 2, 3.5, None, .5))).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", b"not an example", b"\x0a\x7f" + b"x" * 40])
+def test_what_is_no_example_is_refused(data):
+    with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
+        decode_example(data)
+
+
+# --- Files
+
+
+@given(st.lists(st.binary(max_size=200), max_size=12))
+def test_records_come_back_as_they_were(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("records") / "x.tfrecord"
+    assert write_records(path, records) == len(records)
+    assert list(read_records(path)) == records
+    offsets = record_offsets(path)
+    assert offsets.dtype == np.int64
+    assert offsets.tolist() == [sum(16 + len(r) for r in records[:n]) for n in range(len(records))]
+    with path.open("rb") as handle:
+        for offset, data in reversed(list(zip(offsets.tolist(), records, strict=True))):
+            assert read_at(handle.fileno(), offset, path) == data
+        assert handle.tell() == 0
+
+
+def test_a_file_without_records_is_empty(tmp_path):
+    assert write_records(tmp_path / "x.tfrecord", ()) == 0
+    assert (tmp_path / "x.tfrecord").read_bytes() == b""
+    assert list(read_records(tmp_path / "x.tfrecord")) == []
+    assert record_offsets(tmp_path / "x.tfrecord").shape == (0,)
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    def records():
+        yield b"one"
+        raise OSError("the slide cannot be read further")
+
+    with pytest.raises(OSError, match="cannot be read further"):
+        write_records(tmp_path / "x.tfrecord", records())
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Damage. The second of three records begins at byte 26 and has 30 bytes of data.
+
+RECORDS = (b"0123456789", b"a" * 30, b"last")
+LENGTH, LENGTH_CRC, DATA, DATA_CRC = 26, 34, 38, 68
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    write_records(path, RECORDS)
+
+    def change(place: int | None = None, bit: int = 0, keep: int | None = None):
+        data = bytearray(path.read_bytes()[:keep])
+        if place is not None:
+            data[place] ^= 1 << bit
+        path.write_bytes(data)
+        return path
+
+    return change
+
+
+def message(path, read) -> str:
+    with pytest.raises(RecordError) as caught:
+        read(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: the record at byte ")
+    assert text.endswith("; delete the file to have it remade")
+    return text.removeprefix(f"{path}: the record at byte ").split(";")[0]
+
+
+def read_second(path) -> bytes:
+    with path.open("rb") as handle:
+        return read_at(handle.fileno(), 26, path)
+
+
+@pytest.mark.parametrize("place", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
+def test_a_flipped_bit_in_a_length_or_its_checksum_is_found_and_named(damaged, place):
+    path = damaged(place, bit=5)
+    for read in (lambda p: list(read_records(p)), record_offsets, read_second):
+        assert message(path, read) == "26 is damaged: the checksum of its length does not fit"
+
+
+@pytest.mark.parametrize("place", [DATA, DATA + 29, DATA_CRC, DATA_CRC + 3])
+def test_a_flipped_bit_in_data_or_its_checksum_is_found_and_named(damaged, place):
+    path = damaged(place, bit=5)
+    for read in (lambda p: list(read_records(p)), read_second):
+        assert message(path, read) == "26 is damaged: the checksum of its data does not fit"
+    assert record_offsets(path).tolist() == [0, 26, 72]
+
+
+@pytest.mark.parametrize(
+    ("keep", "found"),
+    [
+        (27, "26 is damaged: the file ends inside its header"),
+        (37, "26 is damaged: the file ends inside its header"),
+        (38, "26 is damaged: the file ends inside it"),
+        (71, "26 is damaged: the file ends inside it"),
+        (91, "72 is damaged: the file ends inside it"),
+    ],
+)
+def test_a_truncated_file_is_found_and_named(damaged, keep, found):
+    path = damaged(keep=keep)
+    assert message(path, lambda p: list(read_records(p))) == found
+    assert message(path, record_offsets) == found
+    if found.startswith("26"):
+        assert message(path, read_second) == found
+
+
+def test_the_records_before_the_damage_can_be_read(damaged):
+    reader = read_records(damaged(DATA))
+    assert next(reader) == RECORDS[0]
+    with pytest.raises(RecordError):
+        next(reader)
+
+
+@settings(max_examples=300)
+@given(place=st.integers(0, 91), bit=st.integers(0, 7))
+def test_no_flipped_bit_goes_unseen(tmp_path_factory, place, bit):
+    path = tmp_path_factory.mktemp("records") / "x.tfrecord"
+    data = bytearray(b"".join(map(frame, RECORDS)))
+    assert len(data) == 92
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+    with pytest.raises(RecordError):
+        list(read_records(path))
+
+
+def test_a_length_beyond_all_reason_is_not_believed(tmp_path):
+    """It would take all memory; its checksum, of zeros, does not fit."""
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(struct.pack("<QI", 2**62, 0) + b"data")
+    for read in (lambda p: list(read_records(p)), record_offsets):
+        assert message(path, read) == "0 is damaged: the checksum of its length does not fit"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    path = tmp_path / "gone.tfrecord"
+    for read in (lambda: list(read_records(path)), lambda: record_offsets(path)):
+        with pytest.raises(RecordError, match=r"gone\.tfrecord: no such record file"):
+            read()
