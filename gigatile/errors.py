@@ -37,8 +37,9 @@ def run_command(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None and error.errno not in _DISK_FAULTS:
+        path = error.filename2 or error.filename  # of a rename, what it was to become
+        if path is None and error.errno not in _DISK_FAULTS:
             raise
-        where = "" if error.filename is None else f"{error.filename}: "
+        where = "" if path is None else f"{path}: "
         print(f"error: {where}{error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -4,6 +4,7 @@
 import argparse
 from pathlib import Path
 
+from gigatile.cohort.samples import parse_mpp
 from gigatile.errors import run_command
 from gigatile.settings import TileSettings, parse_section
 from gigatile.slides.tiling import tile_slide
@@ -15,7 +16,7 @@ def main() -> None:
     parser.add_argument("--slide", required=True, help="the slide's id")
     parser.add_argument("--patient", required=True)
     parser.add_argument("--label", default="", help="empty for a new slide")
-    parser.add_argument("--mpp", type=float, help="overrides what the file tells")
+    parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides what the file tells")
     parser.add_argument("--settings", required=True, help="the section `tiles` as JSON")
     parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
     parser.add_argument("--state", type=Path, required=True, help="to write (.json)")

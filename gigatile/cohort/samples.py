@@ -98,6 +98,22 @@ def classes_of(samples: list[Sample]) -> list[str]:
     return sorted({sample.label for sample in samples})
 
 
+def parse_mpp(text: str) -> float:
+    """Return the micrometres per pixel that a user gives for a slide's level 0.
+
+    Raises:
+        UserError: it is no number, or none that a microscope has.
+    """
+    low, high = MPP_BOUNDS
+    try:
+        mpp = float(text)
+    except ValueError:
+        mpp = float("nan")
+    if not low <= mpp <= high:
+        raise UserError(f"mpp {text!r} must be micrometres per pixel, a number in {low}-{high:g}")
+    return mpp
+
+
 def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
     """Return (line number, stripped cells) of each line that is not blank."""
     try:
@@ -170,13 +186,10 @@ def _parse_row(
         wrong(f"split {split!r} must be train, valid, test or empty")
     mpp = None
     if cells.get("mpp"):
-        low, high = MPP_BOUNDS
         try:
-            mpp = float(cells["mpp"])
-        except ValueError:
-            mpp = float("nan")
-        if not low <= mpp <= high:
-            wrong(f"mpp {cells['mpp']!r} must be micrometres per pixel, a number in {low}-{high:g}")
+            mpp = parse_mpp(cells["mpp"])
+        except UserError as error:
+            wrong(str(error))
     path = folder / cells["path"] if cells["path"] else Path()
     return Sample(slide, patient, label, path, mpp, split, site, row), faults
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clones import Clone
-from markdown_pages import blocks
+from markdown_pages import in_checkout
 from provoked import provoked_by_sheets, provoked_by_slides  # noqa: F401 - fixtures
 from trials import try_blocks
 
@@ -29,7 +29,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             (folder / ".venv").symlink_to(sys.prefix)
         else:
             shutil.copytree(try_page("README.md"), folder, symlinks=True, dirs_exist_ok=True)
-        try_blocks([one for one in blocks(page) if one.marks.get("in") != "checkout"], folder)
+        try_blocks(in_checkout(page, False), folder)
         return folder
 
     return try_page

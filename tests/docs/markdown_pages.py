@@ -65,6 +65,18 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
+def in_checkout(page: str, wanted: bool) -> list[Block]:
+    """Return the blocks that are run in the project's own folder, or all others."""
+    chosen, here = [], False
+    for block in blocks(page):
+        # Text belongs to the command above it.
+        if block.language != "text":
+            here = block.marks.get("in") == "checkout"
+        if here == wanted:
+            chosen.append(block)
+    return chosen
+
+
 def prose(page: str) -> str:
     """Return a page without its blocks and comments."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 import yaml
 from clones import ROOT
-from markdown_pages import NAMES, anchors, blocks, code, links, pattern, prose, table, tables
+from markdown_pages import (
+    NAMES,
+    anchors,
+    blocks,
+    code,
+    in_checkout,
+    links,
+    pattern,
+    prose,
+    table,
+    tables,
+)
 from trials import try_blocks
 
 from gigatile.settings import Section, Settings, commented_yaml
@@ -74,10 +85,7 @@ def test_what_a_page_shows_works(page, tried):
 @pytest.mark.parametrize("page", ["README.md", "docs/first-run.md"])
 def test_the_demo_runs_in_this_very_checkout(page):
     """Once for real; then nothing is left to do."""
-    mine, take = [], False
-    for block in blocks(page):
-        take = block.marks.get("in") == "checkout" or (take and block.language == "text")
-        mine += [block] if take else []
+    mine = in_checkout(page, True)
     assert "make demo" in mine[0].text
     try_blocks(mine, ROOT)
     index = ROOT / "results/demo/report/index.html"

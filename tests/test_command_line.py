@@ -1,0 +1,115 @@
+"""The commands of the data stages as a user meets them: quick to start, and no traceback."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = (
+    "choose_split_seed.py",
+    "collect_tiles.py",
+    "split_patients.py",
+    "tile_slide.py",
+    "write_config.py",
+    "write_shards.py",
+)
+# Each takes a second or more to import, where a tile job of a small slide takes half of one.
+HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplotlib", "pyarrow"}
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    """A folder with a good sheet, a binary file, a broken JSON and an empty table."""
+    (tmp_path / "sheet.tsv").write_text("slide\tpatient\tlabel\tpath\nS1\tP1\tluad\ta.svs\n")
+    (tmp_path / "splits.tsv").write_text("slide\tpatient\tlabel\tsplit\nS1\tP1\tluad\ttrain\n")
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 4)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "S1.json").write_text("{")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(command, name):
+    shown = command(name, "--help")
+    assert shown.returncode == 0
+    assert "usage:" in shown.stdout
+    assert len(shown.stdout.splitlines()) > 5
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_of_the_data_stages_imports_what_it_does_not_need(name):
+    line = [sys.executable, "-X", "importtime", ROOT / "scripts" / name, "--help"]
+    shown = subprocess.run(line, capture_output=True, text=True, check=True)
+    imported = set(re.findall(r"\| +(\w+)", shown.stderr))
+    assert "gigatile" in imported
+    assert not imported & HEAVY
+
+
+def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_data):
+    source = shared_data / "wsi/cmu-1-small-region.svs"
+    line = [
+        *(sys.executable, "-X", "importtime", ROOT / "scripts/tile_slide.py"),
+        *("--source", source, "--slide", "S1", "--patient", "P1", "--settings", "{}"),
+        *("--records", tmp_path / "a.tfrecord", "--state", tmp_path / "a.json"),
+        *("--overview", tmp_path / "a.jpg"),
+    ]
+    shown = subprocess.run(line, capture_output=True, text=True, check=True)
+    imported = set(re.findall(r"\| +(\w+)", shown.stderr))
+    assert {"openslide", "numpy", "PIL"} <= imported
+    assert not imported & (HEAVY | {"tifffile", "snakemake"})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("choose_split_seed.py gone.tsv", "gone.tsv: no such sample sheet"),
+        ("choose_split_seed.py binary", "binary, row 3: not utf-8-sig text"),
+        ("choose_split_seed.py folder", "folder: cannot be read: Is a directory"),
+        ("choose_split_seed.py sheet.tsv", "a label needs at least three patients"),
+        ("split_patients.py --samples gone.tsv --settings {} --table t --proof p", "gone.tsv: no "),
+        ("split_patients.py --samples sheet.tsv --settings {x --table t --proof p", "not JSON"),
+        (
+            'split_patients.py --samples sheet.tsv --settings {"sed":1} --table t --proof p',
+            "sed: no such key; did you mean 'seed'?",
+        ),
+        ("collect_tiles.py --splits gone.tsv --states . --out o", "gone.tsv: no such file"),
+        ("collect_tiles.py --splits sheet.tsv --states . --out o", "column(s) split missing"),
+        ("collect_tiles.py --splits binary --states . --out o", "binary: damaged, not UTF-8"),
+        ("collect_tiles.py --splits folder --states . --out o", "folder: Is a directory"),
+        ("collect_tiles.py --splits splits.tsv --states folder --out o", "folder/S1.json: no such"),
+        ("collect_tiles.py --splits splits.tsv --states . --out o", "S1.json: damaged, not JSON"),
+        ("collect_tiles.py --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
+        ("write_shards.py --slides gone.tsv --records . --settings {} --out o", "gone.tsv: no suc"),
+        ("write_shards.py --slides sheet.tsv --records . --settings {} --out o", "column(s) split"),
+        ("write_config.py --out folder", "folder: Is a directory"),
+        ("write_config.py --check --out gone.yaml", "gone.yaml is not what gigatile/settings.py"),
+        ("tile_slide.py --mpp 0", "mpp '0' must be micrometres per pixel, a number in 0.01-100"),
+        ("tile_slide.py --mpp -1", "mpp '-1' must be micrometres per pixel"),
+        ("tile_slide.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
+        ("tile_slide.py --mpp 1 --settings [1]", "--settings: 1 wrong setting(s)\n  - found [1]; "),
+        ("tile_slide.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
+    ],
+)
+def test_a_mistake_ends_in_one_message_that_names_it(command, files, line, message):
+    name, *arguments = line.split()
+    if name == "tile_slide.py":
+        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        rest = {
+            "--source": "binary",
+            "--slide": "S",
+            "--patient": "P",
+            "--settings": "{}",
+            "--records": "r.tfrecord",
+            "--state": "s.json",
+            "--overview": "o.jpg",
+        }
+        arguments = [word for pair in (rest | given).items() for word in pair]
+    refused = command(name, *arguments, cwd=files)
+    assert refused.returncode in (1, 2)
+    assert refused.stdout == ""
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "pydantic" not in refused.stderr

@@ -1,0 +1,254 @@
+import errno
+import hashlib
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import openslide
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigatile.errors import UserError, all_faults, run_command
+from gigatile.files import checksums, read_json, sha256_of, write_json, write_text, write_whole
+from gigatile.software import versions
+from gigatile.tables import read_table, write_table
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- Whole or not at all
+
+
+def test_a_file_appears_when_its_block_ends(tmp_path):
+    path = tmp_path / "new" / "folder" / "x.json"
+    with write_whole(path) as temporary:
+        assert temporary.parent == path.parent
+        assert temporary.suffix == ".json"
+        assert temporary.name.startswith(".x-")
+        temporary.write_text("{}")
+        assert not path.exists()
+    assert path.read_text() == "{}"
+    assert files_in(path.parent) == ["x.json"]
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, old):
+    path = tmp_path / "x.txt"
+    if old:
+        path.write_text(old)
+
+    def write_half() -> None:
+        with write_whole(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert files_in(tmp_path) == (["x.txt"] if old else [])
+    assert not old or path.read_text() == old
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_kill_leaves_what_was_there(tmp_path, old):
+    path = tmp_path / "x.txt"
+    if old:
+        path.write_text(old)
+    program = f"""
+import os, signal
+from pathlib import Path
+from gigatile.files import write_whole
+with write_whole(Path({str(path)!r})) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    assert path.exists() == bool(old)
+    assert not old or path.read_text() == old
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_file_is_as_readable_as_the_umask_allows(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "x.txt", "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x.txt").stat().st_mode) == mode
+
+
+def test_text_is_written_as_it_stands(tmp_path):
+    text = "a\r\nb\nµ\u2028"
+    write_text(tmp_path / "x.txt", text)
+    assert (tmp_path / "x.txt").read_bytes() == text.encode()
+
+
+def test_a_full_disk_ends_a_command_with_one_message_and_no_file(tmp_path, command):
+    """A limit on the size of files stands for the disk: both refuse the next byte."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    full = command("write_config.py", "--out", tmp_path / "config.yaml", preexec_fn=limit)
+    assert full.returncode == 2
+    assert full.stderr == "error: File too large\n"
+    assert files_in(tmp_path) == []
+
+
+# --- JSON
+
+
+def test_json_keeps_its_order_and_its_letters(tmp_path):
+    value = {"b": 1, "a": [None, 0.1, "µ"], "c": {}}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+    assert list(read_json(tmp_path / "x.json")) == ["b", "a", "c"]
+    assert "µ" in (tmp_path / "x.json").read_text()
+    first = (tmp_path / "x.json").read_bytes()
+    write_json(tmp_path / "x.json", value)
+    assert (tmp_path / "x.json").read_bytes() == first
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_know_is_refused(tmp_path, number):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"value": number})
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": ', b"\xff\xfe{", b"no"])
+def test_what_is_no_json_is_named(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_json(path)
+    assert str(caught.value).startswith(f"{path}: damaged, not JSON (")
+    assert str(caught.value).endswith("); delete it to have it remade")
+
+
+def test_json_that_is_missing_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.json: no such file"):
+        read_json(tmp_path / "gone.json")
+
+
+# --- Checksums
+
+
+def test_checksums_are_sha_256(tmp_path):
+    for name, size in (("empty", 0), ("large", 3_000_001)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    found = checksums({"a": tmp_path / "empty", "b": tmp_path / "large"})
+    assert found == {
+        "a": hashlib.sha256(b"").hexdigest(),
+        "b": hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest(),
+    }
+    assert sha256_of(tmp_path / "large") == found["b"]
+
+
+# --- Tables
+
+
+cells = st.text(max_size=8).map(lambda text: " ".join(text.split()))
+
+
+@given(
+    columns=st.integers(2, 4).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.lists(cells, min_size=n, max_size=n)))
+    )
+)
+def test_a_table_comes_back_as_it_was(tmp_path_factory, columns):
+    n, rows = columns
+    path = tmp_path_factory.mktemp("table") / "x.tsv"
+    names = [f"column {number}" for number in range(n)]
+    write_table(path, names, rows)
+    assert read_table(path, names) == [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_cells_are_plain(tmp_path):
+    path = tmp_path / "x.tsv"
+    write_table(path, ("a", "b", "c"), [(None, 0.5, "it fails:\n\tline  2\r"), (True, 1, "")])
+    assert path.read_bytes() == b"a\tb\tc\n\t0.5\tit fails: line 2\nTrue\t1\t\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"a\tb\n1\t2\n", "column(s) c missing; found: 'a\\tb'"),
+        (b"", "column(s) a, c missing; found: ''"),
+        (b"a\tc\n1\t2\n3\n", "row 3: 1 cells where the header has 2; damaged"),
+        (b"a\tc\n1\t2\t3\n", "row 2: 3 cells where the header has 2; damaged"),
+        (b"a\tc\n\xff\t2\n", "damaged, not UTF-8 text; delete it to have it remade"),
+    ],
+)
+def test_a_table_that_is_not_whole_is_named(tmp_path, content, fault):
+    path = tmp_path / "x.tsv"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_table(path, ("a", "c"))
+    assert str(path) in str(caught.value)
+    assert fault in str(caught.value)
+
+
+def test_a_table_that_is_missing_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.tsv: no such file"):
+        read_table(tmp_path / "gone.tsv")
+
+
+# --- Messages
+
+
+def test_all_faults_stand_in_one_message():
+    assert str(all_faults("sheet:", ["one", "two"])) == "sheet:\n  - one\n  - two"
+    many = str(all_faults("sheet:", [str(n) for n in range(60)])).splitlines()
+    assert len(many) == 52
+    assert many[-1] == "  … and 10 more"
+
+
+def ends(error: Exception, capsys) -> tuple[object, str]:
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as caught:
+        run_command(main)
+    return caught.value.code, capsys.readouterr().err
+
+
+def test_a_users_mistake_ends_with_status_2_and_its_message(capsys):
+    assert ends(UserError("sheet.tsv, row 3: wrong"), capsys) == (
+        2,
+        "error: sheet.tsv, row 3: wrong\n",
+    )
+
+
+def test_what_the_system_refuses_ends_with_status_2_and_names_the_file(capsys):
+    denied = PermissionError(errno.EACCES, "Permission denied", "/data/x.tsv")
+    assert ends(denied, capsys) == (2, "error: /data/x.tsv: Permission denied\n")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert ends(full, capsys) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("error", [ValueError("ours"), OSError(errno.EBADF, "ours")])
+def test_our_own_mistakes_keep_their_traceback(error):
+    def main() -> None:
+        raise error
+
+    with pytest.raises(type(error), match="ours"):
+        run_command(main)
+
+
+# --- Software
+
+
+def test_the_versions_are_those_of_what_is_installed():
+    found = versions()
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["numpy"] == numpy.__version__
+    assert found["openslide-python"] == openslide.__version__
+    assert {"keras", "horovod", "snakemake"} <= set(found)
+    assert {"tensorflow", "tensorflow-cpu"} & set(found)
