@@ -115,9 +115,9 @@ class TrainSettings(Section):
         "small_cnn",
         description="small_cnn: learns on two cores. resnet50: needs GPUs.",
     )
-    weights: str | None = Field(
+    weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description="Start of resnet50: null (random), `imagenet` (downloads), or a local .h5 "
+        description="Start of resnet50: none (random), `imagenet` (downloads), or a local .h5 "
         "file.",
     )
     views: Literal["random", "identity"] = Field(

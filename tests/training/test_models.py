@@ -27,6 +27,10 @@ def test_a_model_gives_scores_that_add_up(name, mixed):
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
 
 
+def test_none_is_a_word_for_random_weights():
+    assert TrainSettings.model_validate({"model": "resnet50", "weights": "none"}).weights is None
+
+
 def test_the_seed_decides_the_start():
     first, same, other = (
         build_model(TrainSettings(seed=seed), 32, 3).get_weights() for seed in (1, 1, 2)
