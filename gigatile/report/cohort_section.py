@@ -180,10 +180,8 @@ def left_out(
     counted = {s.slide for s in scored}
     found = []
     for one in cohort:
-        if one.state != "tiled":
-            found.append((one, one.reason or "failed; no reason was recorded"))
-        elif not one.tiles:
-            found.append((one, one.reason or "none of its tiles was kept"))
+        if one.state != "tiled" or not one.tiles:
+            found.append((one, one.reason or "it gave no tiles; no reason was recorded"))
         elif one.split == "test" and one.slide not in counted:
             found.append(
                 (one, "it is a test slide with tiles, yet the evaluation has no scores of it")
