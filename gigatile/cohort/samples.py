@@ -212,7 +212,7 @@ def _conflicts(samples: list[Sample]) -> list[str]:
     faults = []
     by_slide, by_path, by_patient = defaultdict(list), defaultdict(list), defaultdict(list)
     folders: dict[Path, Path] = {}
-    spellings: dict[str, dict[str, int]] = {}
+    spellings: dict[tuple[str, str], dict[str, int]] = {}
     for sample in samples:
         if sample.slide:
             by_slide[sample.slide.casefold()].append(sample)
@@ -220,8 +220,10 @@ def _conflicts(samples: list[Sample]) -> list[str]:
             by_path[_real(sample.path, folders)].append(sample)
         if sample.patient:
             by_patient[sample.patient].append(sample)
-        if sample.label:
-            spellings.setdefault(sample.label.casefold(), {}).setdefault(sample.label, sample.row)
+        for column, name in (("label", sample.label), ("patient", sample.patient)):
+            # One patient under two spellings could come into two splits.
+            alike = unicodedata.normalize("NFKC", name).casefold()
+            spellings.setdefault((column, alike), {}).setdefault(name, sample.row)
     for same in by_slide.values():
         first = same[0]
         for other in same[1:]:
@@ -255,10 +257,11 @@ def _conflicts(samples: list[Sample]) -> list[str]:
                 f"row {row}: patient {patient!r} is fixed to several splits ({where}); "
                 "all slides of a patient belong to one"
             )
-    for spelled in spellings.values():
+    for (column, _), spelled in spellings.items():
         if len(spelled) > 1:
-            where = ", ".join(f"{label!r} in row {row}" for label, row in spelled.items())
-            faults.append(f"row {max(spelled.values())}: one label is spelled in two ways: {where}")
+            where = ", ".join(f"{name!r} in row {row}" for name, row in spelled.items())
+            row = max(spelled.values())
+            faults.append(f"row {row}: one {column} is spelled in two ways: {where}")
     return faults
 
 

@@ -254,8 +254,6 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
             score that is not in 0-1.
     """
     columns = ["x", "y", *(f"p_{name}" for name in classes)]
-    if not Path(path).is_file():
-        raise UserError(f"{path}: no such file")
     try:
         found = ds.dataset(path, format="parquet").to_table(
             columns=columns, filter=ds.field("slide") == slide

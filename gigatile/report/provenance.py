@@ -77,10 +77,8 @@ class Ledger:
 
 
 def checksum(path: Path) -> str:
-    """Return a file's SHA-256; a missing file is a `UserError` that names it."""
+    """Return a file's SHA-256; a file that cannot be read is a `UserError` that names it."""
     try:
         return sha256_of(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None

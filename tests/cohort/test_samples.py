@@ -336,6 +336,15 @@ def test_a_label_spelled_in_two_ways_is_refused(folder):
     ]
 
 
+@pytest.mark.parametrize("other", ["p1", "\uff301"])  # lower case; a full-width P
+def test_a_patient_spelled_in_two_ways_is_refused(folder, other):
+    """Each spelling would be hashed by itself, and the patient could come into two splits."""
+    rows = ["S1\tP1\tluad\ta.svs", f"S2\t{other}\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        f"row 3: one patient is spelled in two ways: 'P1' in row 2, {other!r} in row 3"
+    ]
+
+
 def test_all_faults_come_in_one_message_in_the_order_of_the_rows(folder):
     rows = [
         "S1\tP1\tluad\ta.svs\t0.5\ttrain",

@@ -42,7 +42,7 @@ def test_failed_slides_are_listed_with_their_reasons(run: Path, new: Path) -> No
 
 def test_the_model_is_identified(run: Path, new: Path) -> None:
     index, _ = pages(run)
-    assert sha256_of(run / "model/model.keras") in index.text
+    assert f"SHA-256 of the model: {sha256_of(run / 'model/model.keras')}" in index.text
     assert "tiles.size 32" in index.text and "tensorflow 2.21.0" in index.text
     assert f"predictions/tiles.parquet {sha256_of(new / 'tiles.parquet')}" in index.text
 
