@@ -52,6 +52,7 @@ rule predict:
             category="Predictions",
             labels={"table": "calls of the new slides"},
         ),
+        provenance=f"{RUN}/predictions/provenance.json",
     log:
         f"{RUN}/logs/predict.log",
     benchmark:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gigatile.cohort.collect import tiled_slides
 from gigatile.errors import run_command
+from gigatile.files import checksums, write_json
 
 
 def main() -> None:
@@ -25,6 +26,10 @@ def main() -> None:
     score_slides(scorer, tiled_slides(args.slides), args.records, tiles, tell=print)
     calls = call_slides(tiles, scorer.classes).drop(columns="label")
     write_calls(calls, args.out / "slides.tsv")
+    inputs = {"model/model.keras": args.model, "predictions/tiles.tsv": args.slides}
+    outputs = {f"predictions/{path.name}": path for path in (tiles, args.out / "slides.tsv")}
+    described = {"classes": scorer.classes, "inputs": checksums(inputs | outputs)}
+    write_json(args.out / "provenance.json", described)
 
 
 if __name__ == "__main__":

@@ -125,9 +125,11 @@ def _interval(value: float, resampled: np.ndarray) -> dict[str, float | int | No
     """Return a figure and its interval; None where it is not defined, never a NaN."""
     defined = resampled[~np.isnan(resampled)]
     found: dict[str, float | int | None] = dict.fromkeys(("value", "low", "high"))
-    if not np.isnan(value) and len(defined):
-        low, high = np.percentile(defined, INTERVAL)
-        found = {"value": _plain(value), "low": _plain(low), "high": _plain(high)}
+    if not np.isnan(value):
+        found["value"] = _plain(value)
+        if len(defined):
+            low, high = np.percentile(defined, INTERVAL)
+            found |= {"low": _plain(low), "high": _plain(high)}
     return found | {"resamples": len(defined)}
 
 

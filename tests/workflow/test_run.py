@@ -119,6 +119,9 @@ def test_new_slides_are_called_by_the_trained_model(copied_run):
     (known,) = [r for r in rows(run / "evaluation/slides.tsv") if r["slide"] == "P10-1"]
     for column in ("tiles", "p_luad", "p_lusc", "p_normal", "call_mean", "call_vote"):
         assert called[column] == known[column]
+    provenance = json.loads((run / "predictions/provenance.json").read_text())
+    model = hashlib.sha256((run / "model/model.keras").read_bytes()).hexdigest()
+    assert provenance["inputs"]["model/model.keras"] == model
     index = (run / "predictions/pages/index.html").read_text()
     assert "new-1" in index and "new-2" in index
     assert copied_run.jobs(*asked) == {}
