@@ -11,6 +11,8 @@ rule split_patients:
         f"{RUN}/logs/split_patients.log",
     benchmark:
         f"{RUN}/benchmarks/split_patients.tsv"
+    # A division that cannot be used is told before days of tiling.
+    priority: 100
     conda:
         "../envs/cpu.yaml"
     resources:

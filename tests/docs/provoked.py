@@ -37,6 +37,7 @@ SHEETS = {
     "a slide of two labels": f"{HEAD}\n{GOOD}\na\tp\ty\tb.svs\n",
     "a file twice": f"{HEAD}\n{GOOD}\nb\tp\tx\ta.svs\n",
     "a patient in two splits": f"{HEAD}\tsplit\n{GOOD}\ttrain\nb\tp\tx\tb.svs\ttest\n",
+    "a patient in two spellings": f"{HEAD}\n{GOOD}\nb\tP\tx\tb.svs\n",
     "a label in two spellings": f"{HEAD}\n{GOOD}\nb\tq\tX\tb.svs\n",
 }
 
