@@ -74,8 +74,7 @@ def tile_slide(
     try:
         with open_slide(source) as slide:
             facts["source"] |= _source_facts(source, slide)
-            own_mpp = slide.mpp
-            if sheet_mpp is None and own_mpp is not None:
+            if sheet_mpp is None and (own_mpp := slide.mpp) is not None:
                 facts["mpp"], facts["mpp_from"] = own_mpp, "file"
             grid = plan_grid(slide, facts["mpp"], settings)
             facts["grid"] = asdict(grid)

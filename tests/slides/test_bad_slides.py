@@ -12,7 +12,7 @@ from PIL import Image
 from gigatile.demo.svs import write_svs as write_demo_svs
 
 
-def failed(outcome, reason: str) -> dict:
+def assert_failed(outcome, reason: str) -> dict:
     """Check all that a failed slide leaves, and return its state."""
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.process.stderr == ""
@@ -30,7 +30,7 @@ def failed(outcome, reason: str) -> dict:
     return state
 
 
-def tiled(outcome, kept: int | None = None) -> dict:
+def assert_tiled(outcome, kept: int | None = None) -> dict:
     """Check all that a good slide leaves, and return its state."""
     assert outcome.process.returncode == 0, outcome.process.stderr
     state = outcome.state
@@ -63,7 +63,7 @@ def damaged(source, target, start: int, junk: bytes):
 def test_a_text_file_named_as_a_slide(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.write_text("Dear colleague,\nplease find the slides on the disk.\n")
-    state = failed(tile(path), "no slide format that OpenSlide knows (52 bytes)")
+    state = assert_failed(tile(path), "no slide format that OpenSlide knows (52 bytes)")
     assert state["source"] == {"name": "s.svs"} | dict.fromkeys(list(state["source"])[1:])
     assert state["grid"] is None
 
@@ -71,23 +71,23 @@ def test_a_text_file_named_as_a_slide(tile, tmp_path):
 def test_an_empty_file(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.touch()
-    failed(tile(path), "(0 bytes)")
+    assert_failed(tile(path), "(0 bytes)")
 
 
 def test_a_missing_file(tile, tmp_path):
-    failed(tile(tmp_path / "gone.svs"), "the file does not exist")
+    assert_failed(tile(tmp_path / "gone.svs"), "the file does not exist")
 
 
 def test_a_folder(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.mkdir()
-    failed(tile(path), "it is a folder")
+    assert_failed(tile(path), "it is a folder")
 
 
 def test_a_picture(tile, tmp_path):
     path = tmp_path / "s.svs"
     Image.fromarray(tissue(200, 200)).save(path, "JPEG")
-    failed(tile(path), "no slide format that OpenSlide knows")
+    assert_failed(tile(path), "no slide format that OpenSlide knows")
 
 
 # --- Damaged
@@ -100,7 +100,7 @@ def test_a_tiff_whose_tiles_openslide_cannot_decode(tile, tmp_path):
         tag = tiff.pages[0].tags["Compression"]
     path = damaged(path, tmp_path / "bad.svs", tag.valueoffset, (52479).to_bytes(2, "little"))
     assert len(path.read_bytes()) == len(data)
-    failed(tile(path), "it cannot be opened: Unsupported TIFF compression: 52479")
+    assert_failed(tile(path), "it cannot be opened: Unsupported TIFF compression: 52479")
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
@@ -108,7 +108,9 @@ def test_a_slide_cut_short(tile, tmp_path, pyramid, share):
     path = tmp_path / "s.svs"
     data = pyramid.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    failed(tile(path), f"no slide format that OpenSlide knows ({int(len(data) * share)} bytes)")
+    assert_failed(
+        tile(path), f"no slide format that OpenSlide knows ({int(len(data) * share)} bytes)"
+    )
 
 
 def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
@@ -117,7 +119,7 @@ def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
     offset, length = tiles[len(tiles) // 2]
     path = damaged(pyramid, tmp_path / "s.svs", offset, bytes(length))
     outcome = tile(path)
-    state = failed(outcome, "it opens, but reading 64×64 px of level 0 at (")
+    state = assert_failed(outcome, "it opens, but reading 64×64 px of level 0 at (")
     assert "fails: Not a JPEG file" in state["reason"]
     assert state["source"]["width"] == 1800
     assert state["grid"]["columns"] == 28
@@ -130,7 +132,7 @@ def test_a_slide_whose_overview_cannot_be_read(tile, tmp_path, pyramid):
         offset, length = tiff.pages[2].dataoffsets[0], tiff.pages[2].databytecounts[0]
     path = damaged(pyramid, tmp_path / "s.svs", offset, bytes(length))
     outcome = tile(path)
-    failed(outcome, "of level 1 at (0, 0) fails")
+    assert_failed(outcome, "of level 1 at (0, 0) fails")
     with Image.open(outcome.folder / "S1.jpg") as overview:
         assert overview.size == (1, 1)
 
@@ -140,7 +142,7 @@ def test_a_slide_whose_last_tiles_are_missing(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="jpeg")
     offset, _ = tiles_of_level_0(path)[-1]
     path.write_bytes(path.read_bytes()[: offset + 10])
-    state = failed(tile(path), "it cannot be opened: ")
+    state = assert_failed(tile(path), "it cannot be opened: ")
     assert "Short read of file s.svs: 10 < " in state["reason"]  # and nobody's folders
 
 
@@ -155,7 +157,7 @@ def test_jpeg_2000_tiles(tile, tmp_path, compression):
         stored = np.asarray(Image.fromarray(pixels).convert("YCbCr"))
     path = write_svs(tmp_path / "s.svs", stored, compression=compression)
     outcome = tile(path, quality=100)
-    tiled(outcome, kept=100)
+    assert_tiled(outcome, kept=100)
     first = outcome.tiles[0]
     assert np.abs(first.pixels().astype(int) - pixels[:64, :64]).mean() < 4
 
@@ -164,7 +166,7 @@ def test_damaged_jpeg_2000_tiles(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     offset, length = tiles_of_level_0(path)[50]
     path = damaged(path, tmp_path / "bad.svs", offset, bytes(length))
-    failed(tile(path), "it opens, but reading")
+    assert_failed(tile(path), "it opens, but reading")
 
 
 # --- Good files that cannot give what is wanted
@@ -172,42 +174,43 @@ def test_damaged_jpeg_2000_tiles(tile, tmp_path):
 
 def test_a_slide_smaller_than_a_tile(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(63, 500))
-    failed(tile(path), "it is smaller than one tile: 500×63 px where a tile spans 64 px")
+    assert_failed(tile(path), "it is smaller than one tile: 500×63 px where a tile spans 64 px")
 
 
 def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
     outcome = tile(path)
-    state = tiled(outcome, kept=4)
+    state = assert_tiled(outcome, kept=4)
     assert (state["mpp"], state["mpp_from"], state["grid"]["mpp"]) == (None, None, None)
     assert [one.mpp for one in outcome.tiles] == [None] * 4
 
 
 def test_a_slide_without_mpp_where_it_is_needed(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
-    state = failed(tile(path, mpp=0.5), "the file tells no mpp (its magnification, 20x, is no mea")
+    state = assert_failed(
+        tile(path, mpp=0.5), "the file tells no mpp (its magnification, 20x, is no mea"
+    )
     assert "tiles.mpp = 0.5 needs it; give it in the sheet's column mpp" in state["reason"]
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None, power=None)
-    failed(tile(path, mpp=0.5), "the file tells no mpp (nor a magnification), and tiles.mpp")
+    assert_failed(tile(path, mpp=0.5), "the file tells no mpp (nor a magnification), and tiles.mpp")
 
 
 def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(256, 256), mpp=None)
     outcome = tile(path, "--mpp", 0.25, mpp=0.5)
-    state = tiled(outcome, kept=4)
+    state = assert_tiled(outcome, kept=4)
     assert (state["mpp"], state["mpp_from"]) == (0.25, "sheet")
     assert {one.extent for one in outcome.tiles} == {128}
 
 
 def test_a_slide_with_an_mpp_that_is_no_number(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp="inf")
-    state = tiled(tile(path), kept=4)
+    state = assert_tiled(tile(path), kept=4)
     assert state["mpp"] is None
-    failed(tile(path, mpp=0.5), "the file tells no mpp")
+    assert_failed(tile(path, mpp=0.5), "the file tells no mpp")
 
 
-@pytest.mark.parametrize("options", [(), ("--mpp", 0.5)])
-def test_pixels_that_are_not_square(tile, tmp_path, options):
+def test_pixels_that_are_not_square(tile, tmp_path):
     path = tmp_path / "s.tiff"
     tifffile.imwrite(
         path,
@@ -218,14 +221,19 @@ def test_pixels_that_are_not_square(tile, tmp_path, options):
         resolutionunit="CENTIMETER",
         metadata=None,
     )
-    state = failed(tile(path, *options), "its pixels are not square: 0.5 by 0.25 µm")
+    state = assert_failed(tile(path), "its pixels are not square: 0.5 by 0.25 µm")
     assert state["source"]["vendor"] == "generic-tiff"
     assert state["source"]["width"] == 128
+    # Whoever knows better says so in the sheet, which overrides whatever the file tells.
+    state = assert_tiled(tile(path, "--mpp", 0.5), kept=4)
+    assert (state["mpp"], state["mpp_from"]) == (0.5, "sheet")
 
 
 def test_level_0_coarser_than_wanted(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=0.5)
-    failed(tile(path, mpp=0.25), "its level 0 has 0.5 µm per pixel; tiles.mpp = 0.25 would need")
+    assert_failed(
+        tile(path, mpp=0.25), "its level 0 has 0.5 µm per pixel; tiles.mpp = 0.25 would need"
+    )
 
 
 # --- Without tissue, or only tissue
@@ -234,7 +242,7 @@ def test_level_0_coarser_than_wanted(tile, tmp_path):
 def test_a_slide_without_tissue(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", glass(640, 640))
     outcome = tile(path)
-    state = failed(
+    state = assert_failed(
         outcome, "it has no tissue: 0.00 % of it is stained (saturation above 13 of 255)"
     )
     assert state["grid"]["columns"] == 10
@@ -246,7 +254,9 @@ def test_a_slide_with_too_little_tissue_for_any_tile(tile, tmp_path):
     pixels = glass(640, 640)
     pixels[300:340, 300:340] = STAIN  # a corner of each of four tiles
     path = write_svs(tmp_path / "s.svs", pixels)
-    state = failed(tile(path), "none of its 100 tiles has at most 50% background; the best has ")
+    state = assert_failed(
+        tile(path), "none of its 100 tiles has at most 50% background; the best has "
+    )
     assert state["reason"].endswith("90.2%")
     assert state["tiles"]["dropped"] == {"background": 100}
 
@@ -255,7 +265,9 @@ def test_fluorescence_on_black(tile, tmp_path):
     pixels = np.zeros((640, 640, 3), np.uint8)
     pixels[100:300, 50:400, 1] = 230
     path = write_svs(tmp_path / "s.svs", pixels)
-    failed(tile(path), "its background is dark (median brightness 0 of 255), as in fluorescence")
+    assert_failed(
+        tile(path), "its background is dark (median brightness 0 of 255), as in fluorescence"
+    )
 
 
 def test_all_tissue_and_no_glass(tile, tmp_path):
@@ -263,7 +275,7 @@ def test_all_tissue_and_no_glass(tile, tmp_path):
     pixels = tissue(640, 640)
     pixels[:320] = (pixels[:320] * 0.8).astype(np.uint8)
     path = write_svs(tmp_path / "s.svs", pixels)
-    tiled(tile(path, max_background=0.01), kept=100)
+    assert_tiled(tile(path, max_background=0.01), kept=100)
 
 
 # --- tiles.on_error: stop
