@@ -60,7 +60,7 @@ def train(
     classes = readers["train"].classes
     model = build_model(settings, _tile_size(readers["train"]), len(classes), ranks.writes)
     task = Classification(model, settings, ranks)
-    key = _key(manifest, settings, tiles)
+    key = _key(manifest, settings, tiles, [list(variable.shape) for variable in task.variables])
 
     # Every rank looks at the same folder, but what rank 0 found there decides.
     found = newest_checkpoint(checkpoints, key, tell) if ranks.writes else None
@@ -143,10 +143,16 @@ def _tile_size(reader: ShardReader) -> int:
     return reader[0].pixels().shape[0]
 
 
-def _key(manifest: Path, settings: TrainSettings, tiles: TileSettings) -> str:
-    """Identify what a checkpoint belongs to: data and settings, but not how long or how wide."""
+def _key(
+    manifest: Path, settings: TrainSettings, tiles: TileSettings, shapes: list[list[int]]
+) -> str:
+    """Identify what a checkpoint belongs to: data, settings and the shapes of its arrays.
+
+    Not how long or on how many ranks: those may change before a training goes on. The shapes keep
+    a checkpoint of another version of the model from being taken for one of this.
+    """
     values: dict[str, Any] = settings.model_dump(exclude={"epochs", "ranks"})
-    identity = json.dumps([sha256_of(manifest), values, tiles.model_dump()], sort_keys=True)
+    identity = json.dumps([sha256_of(manifest), values, tiles.model_dump(), shapes], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 

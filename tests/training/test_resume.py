@@ -1,6 +1,5 @@
 """A killed training goes on where it was."""
 
-import signal
 import subprocess
 import time
 
@@ -34,9 +33,14 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
     while not list((killed / "checkpoints").glob("step-*.npz")):
         assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was written"
         time.sleep(0.05)
-    subprocess.run(["pkill", "-KILL", "-g", str(process.pid)], check=False)
-    process.send_signal(signal.SIGKILL)
+    # The launcher gives each rank a process group of its own; the session holds them all.
+    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=True)
     process.communicate(timeout=60)
+    while (
+        subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.DEVNULL).returncode == 0
+    ):
+        assert time.monotonic() < deadline, "a rank is left"
+        time.sleep(0.05)
     assert not (killed / "model" / "model.keras").exists()
 
     again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
