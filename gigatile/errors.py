@@ -13,6 +13,15 @@ class UserError(Exception):
     """
 
 
+# The status of a command that did not finish and is to be called again: it was asked to stop, or
+# lost one that it worked with, and goes on from where it was. It is EX_TEMPFAIL of sysexits.h.
+START_AGAIN = 75
+
+
+class StartAgain(Exception):
+    """A command ends early through no fault, and the same command goes on. The message says why."""
+
+
 def all_faults(heading: str, faults: Sequence[str], at_most: int = 50) -> UserError:
     """Gather every fault of one file into one `UserError`, so that all are mended in one go."""
     lines = [f"  - {fault}" for fault in faults[:at_most]]
@@ -25,21 +34,34 @@ def all_faults(heading: str, faults: Sequence[str], at_most: int = 50) -> UserEr
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Run a command's `main`; a `UserError` ends it with status 2 and one message.
+def told(error: Exception) -> str | None:
+    """Return what a user is told of an error; None for a bug, which is shown with its traceback.
 
-    So does a file or a disk that the system refuses: no permission, a folder in place of a file, no
-    space left.
+    Told is a `UserError`, and a file or a disk that the system refuses: no permission, a folder in
+    place of a file, no space left.
+    """
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        path = error.filename2 or error.filename  # of a rename, what it was to become
+        if path is not None or error.errno in _DISK_FAULTS:
+            return f"{'' if path is None else f'{path}: '}{error.strerror}"
+    return None
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run a command's `main`; an error that can be told ends it with status 2 and one message.
+
+    `StartAgain` ends it with its message and with `START_AGAIN`.
     """
     try:
         main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        path = error.filename2 or error.filename  # of a rename, what it was to become
-        if path is None and error.errno not in _DISK_FAULTS:
+    except StartAgain as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(START_AGAIN)
+    except Exception as error:
+        message = told(error)
+        if message is None:
             raise
-        where = "" if path is None else f"{path}: "
-        print(f"error: {where}{error.strerror}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(2)

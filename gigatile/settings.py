@@ -7,7 +7,7 @@ so that a stage depends on the settings that it reads and on nothing else.
 
 import difflib
 import json
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -33,6 +33,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
+    # Keys that say how a stage is run and not what it makes; `canonical` leaves them out.
+    LAYOUT: ClassVar[frozenset[str]] = frozenset()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -102,13 +104,32 @@ class ShardSettings(Section):
 class TrainSettings(Section):
     """How the model is trained."""
 
-    ranks: int = Field(2, ge=1, description="Processes that train together, one per GPU or core.")
+    LAYOUT: ClassVar[frozenset[str]] = frozenset(
+        {"nodes", "ranks_per_node", "cores_per_rank", "stall_limit", "save_minutes"}
+    )
+
+    nodes: int = Field(1, ge=1, description="Machines that train together.")
+    ranks_per_node: int = Field(
+        2, ge=1, description="Processes on each of them: one per GPU, or one per few cores."
+    )
+    cores_per_rank: int = Field(
+        1, ge=1, description="Cores of a process, for its arithmetic and to decode its tiles."
+    )
+    stall_limit: int = Field(
+        300,
+        ge=10,
+        description="Seconds without a finished step after which a process ends, as another must "
+        "be gone.",
+    )
+    save_minutes: float = Field(
+        10, gt=0, description="A checkpoint at least this often, within an epoch too."
+    )
     epochs: int = Field(8, ge=1, description="Times that every training tile is shown.")
     batch_size: int = Field(
         32,
         ge=1,
         description="Tiles per step over all ranks together, so that more ranks change the speed\n"
-        "and not the result. A multiple of `ranks`.",
+        "and not the result. A multiple of nodes x ranks_per_node.",
     )
     learning_rate: float = Field(0.001, gt=0, description="Adam's step size.")
     model: Literal["small_cnn", "resnet50"] = Field(
@@ -132,12 +153,18 @@ class TrainSettings(Section):
     def _batch_divides(self) -> "TrainSettings":
         if self.batch_size % self.ranks:
             raise ValueError(
-                f"batch_size ({self.batch_size}) must be a multiple of ranks ({self.ranks}): "
-                "it counts the tiles of all ranks together"
+                f"batch_size ({self.batch_size}) must be a multiple of nodes x ranks_per_node "
+                f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the tiles of "
+                "all ranks together"
             )
         if self.weights is not None and self.model == "small_cnn":
             raise ValueError("weights are for model: resnet50; small_cnn starts from random ones")
         return self
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return self.nodes * self.ranks_per_node
 
 
 class EvaluationSettings(Section):
@@ -208,17 +235,30 @@ def load_settings(config: dict[str, Any], source: str = "the configuration") -> 
 
 
 def canonical(section: Section) -> str:
-    """Return a section as JSON that is equal exactly when the settings are equal."""
-    return json.dumps(section.model_dump(), sort_keys=True, separators=(",", ":"))
+    """Return a section as JSON that is equal exactly when a stage makes the same of it.
+
+    The section's `LAYOUT` is left out: a training on more nodes makes the same model, and where the
+    text is a rule's parameter, another layout must not train again what is trained.
+    """
+    values = section.model_dump(exclude=set(section.LAYOUT))
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
-def parse_section(model: type[S], text: str) -> S:
-    """Read back what `canonical` wrote, as a command gets it on its command line."""
+def parse_section(model: type[S], text: str, **layout: Any) -> S:
+    """Read back what `canonical` wrote, as a command gets it on its command line.
+
+    Args:
+        model: the kind of section.
+        text: the JSON.
+        layout: what `canonical` leaves out, from options of their own; else the defaults.
+    """
     try:
         values = json.loads(text)
     except ValueError as error:
         raise UserError(f"--settings: not JSON ({error})") from None
-    return check_section(model, values, "--settings")
+    return check_section(
+        model, values | layout if isinstance(values, dict) else values, "--settings"
+    )
 
 
 def check_section(model: type[S], values: Any, source: str) -> S:

@@ -1,43 +1,67 @@
 #!/usr/bin/env python3
-"""Train a model on shards; run under an MPI launcher, one process per GPU or core."""
+"""Train a model on shards; run under an MPI launcher, one process per GPU or per few cores.
+
+Status 75 means: stopped by SIGTERM or SIGUSR2, or another process is gone. The same command goes on
+from where it was.
+"""
 
 import argparse
 from pathlib import Path
 
-from gigatile.errors import run_command
-from gigatile.settings import TileSettings, TrainSettings, parse_section
+from gigatile.errors import UserError, run_command
+from gigatile.training.cores import limit_pools
+from gigatile.training.interruption import catch_signals
 
 
 def main() -> None:
+    # Before all that takes time to import, so that a signal of the first seconds is heard, too.
+    catch_signals()
+    from gigatile.settings import TileSettings, TrainSettings, parse_section
+
+    default = {name: field.default for name, field in TrainSettings.model_fields.items()}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
     parser.add_argument("--settings", required=True, help="the section `train` as JSON")
     parser.add_argument("--tiles", required=True, help="the section `tiles` as JSON")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of its own")
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
+    parser.add_argument("--ranks", type=int, required=True, help="processes launched, all in all")
+    for option, key, kind, text in (
+        ("--cores", "cores_per_rank", int, "cores of each process"),
+        ("--stall-limit", "stall_limit", int, "seconds without a step after which it ends"),
+        ("--save-minutes", "save_minutes", float, "between two checkpoints at most"),
+    ):
+        text += f" (default: {default[key]:g})"
+        parser.add_argument(option, dest=key, type=kind, default=default[key], help=text)
     args = parser.parse_args()
-    settings = parse_section(TrainSettings, args.settings)
+    settings = parse_section(
+        TrainSettings,
+        args.settings,
+        nodes=1,
+        ranks_per_node=args.ranks,
+        **{key: getattr(args, key) for key in ("cores_per_rank", "stall_limit", "save_minutes")},
+    )
     tiles = parse_section(TileSettings, args.tiles)
+    limit_pools(settings.cores_per_rank)
 
-    from gigatile.errors import UserError
     from gigatile.training.loop import train
     from gigatile.training.ranks import join
 
-    ranks = join()
-    if ranks.size != settings.ranks:
-        raise UserError(
-            f"started as {ranks.size} process(es), but train.ranks is {settings.ranks}; "
-            "the launcher and the settings must agree"
+    with join(settings.cores_per_rank, settings.stall_limit) as ranks:
+        if ranks.size != settings.ranks:
+            raise UserError(
+                f"started as {ranks.size} process(es), but train.nodes x train.ranks_per_node is "
+                f"{settings.ranks}; the launcher and the settings must agree"
+            )
+        train(
+            args.manifest,
+            settings,
+            tiles,
+            args.checkpoints,
+            args.out,
+            ranks,
+            tell=lambda line: print(line, flush=True),
         )
-    train(
-        args.manifest,
-        settings,
-        tiles,
-        args.checkpoints,
-        args.out,
-        ranks,
-        tell=lambda line: print(line, flush=True),
-    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ RELIED_ON = {
     "tiles": ("size", "mpp", "max_background", "quality", "on_error"),
     "split": ("train", "valid", "test", "seed"),
     "shards": ("target_mb", "seed"),
-    "train": ("ranks", "epochs", "batch_size", "learning_rate", "model", "mixed_precision"),
+    "train": (
+        *("nodes", "ranks_per_node", "cores_per_rank", "stall_limit", "save_minutes"),
+        *("epochs", "batch_size", "learning_rate", "model", "mixed_precision"),
+    ),
     "predict": ("samples",),
 }
 
@@ -105,6 +108,7 @@ def test_every_default_survives_being_written_as_yaml():
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
         ("epochs: 3", "epochs: no such key; known keys: run, samples, tiles, split, shards, train"),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
+        ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
         ("1: 2", "1: found 1; Keys should be strings"),
     ],
 )
@@ -132,8 +136,8 @@ def test_all_faults_come_at_once():
         "tiles.sise: no such key; did you mean 'size'?",
         "split: train, valid and test must add up to 1; they add up to 1.1",
         "shards.target_mb: found -1; must be greater than 0",
-        "train: batch_size (3) must be a multiple of ranks (2): it counts the tiles of all ranks "
-        "together",
+        "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
+        "the tiles of all ranks together",
         "predict: found []; must be a section with keys of its own",
         "nonsense: no such key; known keys: run, samples, tiles, split, shards, train, evaluate, "
         "predict",
@@ -182,6 +186,8 @@ def test_a_run_may_be_named_by_a_number():
             "train: {model: resnet}",
             "train.model: found 'resnet'; must be 'small_cnn' or 'resnet50'",
         ),
+        ("train: {stall_limit: 9}", "train.stall_limit: found 9; must be greater than or equal to"),
+        ("train: {save_minutes: 0}", "train.save_minutes: found 0; must be greater than 0"),
         ("tiles: {on_error: skip}", "tiles.on_error: found 'skip'; must be 'record' or 'stop'"),
     ],
 )
@@ -251,7 +257,7 @@ def test_equal_settings_are_equal_text(seed, size, mpp, target, rate):
         text = canonical(section)
         assert text == canonical(getattr(two, name))
         assert parse_section(type(section), text) == section
-        assert list(json.loads(text)) == sorted(type(section).model_fields)
+        assert list(json.loads(text)) == sorted(set(type(section).model_fields) - section.LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +268,19 @@ def test_a_default_and_the_same_value_given_are_equal_text(section: type[Section
     name = section.__name__.removesuffix("Settings").lower()
     values = given_all.get(name) or given_all[f"{name}s"]
     assert canonical(section(**values)) == canonical(section())
+
+
+def test_the_layout_of_a_training_is_no_part_of_its_text():
+    """So more nodes do not train again what is trained; and a command gets it back."""
+    layout = {"nodes": 3, "ranks_per_node": 4, "cores_per_rank": 5, "stall_limit": 60}
+    layout |= {"save_minutes": 0.5}
+    assert set(layout) == TrainSettings.LAYOUT < set(TrainSettings.model_fields)
+    there, here = TrainSettings(**layout, batch_size=24), TrainSettings(batch_size=24)
+    assert canonical(there) == canonical(here) and there.ranks == 12
+    assert parse_section(TrainSettings, canonical(here), **layout) == there
+    # 5 tiles per step are no multiple of the two ranks that are the default.
+    five = canonical(TrainSettings(ranks_per_node=5, batch_size=5))
+    assert parse_section(TrainSettings, five, ranks_per_node=1).batch_size == 5
 
 
 def test_different_settings_are_different_text():

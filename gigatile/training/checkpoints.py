@@ -1,4 +1,4 @@
-"""Checkpoints: where a killed training goes on.
+"""The files of checkpoints: where a training goes on that was killed or asked to stop.
 
 A checkpoint is a NumPy archive (no pickle) of every variable, whole or not at all, each array with
 a CRC. It belongs to a key, which says what it was trained on and how: with another key it
@@ -28,6 +28,9 @@ def save_checkpoint(
         np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
     for old in _newest_first(folder)[KEEP:]:
         old.unlink()
+    # What a kill left half-written; nobody else writes here.
+    for unfinished in folder.glob(".step-*.npz"):
+        unfinished.unlink()
 
 
 def newest_checkpoint(
@@ -52,4 +55,8 @@ def newest_checkpoint(
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.npz"), reverse=True) if folder.is_dir() else []
+    # By time and not by step: a longer training of other settings may have left its own here.
+    def written(path: Path) -> tuple[int, str]:
+        return path.stat().st_mtime_ns, path.name
+
+    return sorted(folder.glob("step-*.npz"), key=written, reverse=True)

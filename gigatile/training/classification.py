@@ -49,31 +49,44 @@ class Classification:
         self.score = tf.function(self._score, reduce_retracing=True)
 
     def _score(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the weighted sums of loss and of right calls over this rank's samples."""
         return self._sums(self._logits(images, training=False), labels, weights)
 
     def _step(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, total: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Update the weights by the mean gradient over the global batch; return as `_score`.
+        self,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        total: tf.Tensor,
+        wishes: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Update the weights by the mean gradient over the global batch.
 
         Each rank divides by the samples of all ranks and the gradients are summed, so the update
         is the same however the batch is divided.
+
+        Args:
+            images, labels, weights, total: a `Batch`.
+            wishes: (n,) float32 of this rank's.
+
+        Returns:
+            The weighted sums as of `_score`, and the sum of the wishes of all ranks: they travel
+            with the gradients, as a message of their own would cost as much time again.
         """
         with tf.GradientTape() as tape:
             loss, right = self._sums(self._logits(images, training=True), labels, weights)
             mean = self._optimizer.scale_loss(loss / total)
         gradients = tape.gradient(mean, [weight.value for weight in self._weights])
-        gradients = self._ranks.sum_gradients(gradients)
+        *gradients, agreed = self._ranks.sum_in_step([*gradients, wishes])
         self._optimizer.apply(gradients, self._weights)
         # The window grows with the steps, so that a short training does not drag its start along.
         done = tf.cast(self._optimizer.iterations, tf.float32)
         kept = tf.minimum(AVERAGE, (1 + done) / (10 + done))
         for average, weight in zip(self._averages, self._weights, strict=True):
             average.assign(kept * average + (1 - kept) * weight)
-        return loss, right
+        return loss, right, agreed
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:

@@ -1,17 +1,13 @@
 """The training loop: every task and every number of ranks goes through `train`."""
 
-import hashlib
-import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from gigatile import software
 from gigatile.errors import UserError
@@ -19,16 +15,19 @@ from gigatile.files import read_json, sha256_of, write_json, write_whole
 from gigatile.records.shards import ShardReader
 from gigatile.settings import TileSettings, TrainSettings
 from gigatile.tables import write_table
-from gigatile.training.batches import batches
-from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
+from gigatile.training.batches import Batch, batches
 from gigatile.training.classification import Classification
 from gigatile.training.models import build_model
 from gigatile.training.order import epoch_order, epoch_views, steps_per_epoch
 from gigatile.training.ranks import Ranks
+from gigatile.training.resuming import Checkpoints, Position, key_of
 
 HISTORY = ("epoch", "loss", "accuracy", "valid_loss", "valid_accuracy")
 # Seconds between two lines of progress within an epoch.
 TELL_EVERY = 10.0
+# Batches of the validation between two agreements on whether to stop. A training step agrees by the
+# way; here it is a message of its own, for which the ranks wait for each other.
+AGREE_EVERY = 10
 
 
 def train(
@@ -42,8 +41,8 @@ def train(
 ) -> None:
     """Train a tile classifier on all ranks; rank 0 writes the model.
 
-    A training that was killed goes on after the last epoch that it completed, with the samples in
-    the order that they would have had.
+    A training that was killed or stopped goes on after the last step that was saved, with the
+    samples in the order that they would have had.
 
     Args:
         manifest: the shards' manifest; must have the splits train and valid.
@@ -55,123 +54,116 @@ def train(
 
     Raises:
         UserError: the input is missing or damaged, or does not fit the settings.
+        StartAgain: a signal came; the training is saved.
     """
     readers = {split: ShardReader(manifest, split) for split in ("train", "valid")}
     classes = readers["train"].classes
+    n = len(readers["train"])
+    steps = steps_per_epoch(n, settings.batch_size)
     model = build_model(settings, _tile_size(readers["train"]), len(classes), ranks.writes)
     task = Classification(model, settings, ranks)
-    key = _key(manifest, settings, tiles, [list(variable.shape) for variable in task.variables])
-
-    # Every rank looks at the same folder, but what rank 0 found there decides.
-    found = newest_checkpoint(checkpoints, key, tell) if ranks.writes else None
-    done, history = 0, []
-    if found and found[0]["epoch"] <= settings.epochs:
-        state, arrays = found
-        done, history = state["epoch"], state["history"]
-        for variable, array in zip(task.variables, arrays, strict=True):
-            variable.assign(array)
-        tell(f"going on after epoch {done} of {settings.epochs}")
-    done = int(ranks.sum(np.array(done), "epochs done"))
-    ranks.same_everywhere(task.variables, "initial")
-
-    n = len(readers["train"])
+    key = key_of(manifest, settings, tiles, task)
+    saved = Checkpoints(checkpoints, key, task, ranks, settings, steps, tell)
+    in_order = np.arange(len(readers["valid"]))
+    mine = settings.batch_size, ranks.rank, ranks.size, ranks.threads
+    at = saved.restore()
+    saved.grant(ranks.sum(saved.wishes(), "wishes"), at)
     if ranks.writes:
         tell(
             f"{settings.model}: {model.count_params():,} parameters, {n} tiles of "
-            f"{len(classes)} classes, {steps_per_epoch(n, settings.batch_size)} steps of "
-            f"{settings.batch_size} tiles per epoch on {ranks.size} rank(s)"
+            f"{len(classes)} classes, {steps} steps of {settings.batch_size} tiles per epoch "
+            f"on {ranks.size} rank(s), {ranks.threads} core(s) each"
         )
-    for epoch in range(done, settings.epochs):
+
+    for epoch in range(at.epoch, settings.epochs):
         order = epoch_order(n, settings.seed, epoch)
         views = epoch_views(n, settings.seed, epoch) * (settings.views == "random")
-        tell_step = _progress(epoch, settings, n, ranks, tell)
-        loss, accuracy = _one_epoch(
-            readers["train"], order, views, task.step, settings, ranks, tell_step
-        )
-        ranks.average(task.statistics, "statistics")
-        in_order = np.arange(len(readers["valid"]))
-        with task.averaged():
-            valid_loss, valid_accuracy = _one_epoch(
-                readers["valid"], in_order, 0 * in_order, task.score, settings, ranks
+        tell_step = _progress(at, settings, steps, ranks, tell)
+        for batch in batches(readers["train"], order, views, *mine, first_step=at.step):
+            loss, right, agreed = task.step(
+                batch.images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
             )
+            at.sums += float(loss), float(right), float(batch.weights.sum())
+            at.step += 1
+            ranks.alive(f"in epoch {epoch + 1}, step {at.step} of {steps}")
+            tell_step(at)
+            saved.grant(agreed, at)
+        loss, accuracy = _means(at.sums, ranks)
+        ranks.average(task.statistics, "statistics")
+
+        with task.averaged():
+            valid = batches(readers["valid"], in_order, 0 * in_order, *mine)
+            valid_sums, agreed = _validate(valid, task, epoch, ranks, saved)
+        # A validation that was broken off begins anew, after the last step of its epoch.
+        saved.grant(agreed, at)
+        valid_loss, valid_accuracy = _means(valid_sums, ranks)
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}; lower train.learning_rate "
                 f"(now {settings.learning_rate:g})"
             )
+        row = [epoch + 1, loss, accuracy, valid_loss, valid_accuracy]
+        at = Position(epoch=epoch + 1, history=[*at.history, row])
+        saved.save(at)
         if ranks.writes:
-            history.append([epoch + 1, loss, accuracy, valid_loss, valid_accuracy])
             tell(
                 f"epoch {epoch + 1}/{settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}; "
                 f"valid loss {valid_loss:.4f}, accuracy {valid_accuracy:.3f}"
             )
-            save_checkpoint(
-                checkpoints,
-                (epoch + 1) * steps_per_epoch(n, settings.batch_size),
-                key,
-                {"epoch": epoch + 1, "history": history},
-                [variable.numpy() for variable in task.variables],
-            )
+
+    ranks.wait_no_more()
     if ranks.writes:
         with task.averaged():
-            _write(out, model, history, classes, settings, tiles, manifest)
+            _write(out, model, at.history, classes, settings, tiles, manifest)
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 
-def _one_epoch(
-    reader: ShardReader,
-    order: np.ndarray,
-    views: np.ndarray,
-    run: Callable[..., tuple[tf.Tensor, tf.Tensor]],
-    settings: TrainSettings,
-    ranks: Ranks,
-    tell_step: Callable[[int, float], None] = lambda step, loss: None,
-) -> tuple[float, float]:
-    """Run a task's step or score over an epoch; return mean loss and accuracy over all ranks."""
-    sums = np.zeros(3, np.float64)
-    mine = batches(reader, order, views, settings.batch_size, ranks.rank, ranks.size, ranks.threads)
-    for step, batch in enumerate(mine, 1):
-        total = np.float32(batch.total)
-        loss, right = run(batch.images, batch.labels, batch.weights, total)
+def _validate(
+    shown: Iterator[Batch], task: Classification, epoch: int, ranks: Ranks, saved: Checkpoints
+) -> tuple[np.ndarray, np.ndarray]:
+    """Score batches; return this rank's sums and what all agreed on, broken off if that is to stop.
+
+    The sums are as those of a `Position`.
+    """
+    sums, agreed = np.zeros(3), saved.wishes()
+    for number, batch in enumerate(shown):
+        if number % AGREE_EVERY == 0:
+            agreed = ranks.sum(saved.wishes(), "wishes")
+            if agreed[1:].any():
+                break
+        loss, right = task.score(batch.images, batch.labels, batch.weights)
         sums += float(loss), float(right), float(batch.weights.sum())
-        tell_step(step, sums[0] / max(sums[2], 1))
-    loss_sum, right_sum, samples = ranks.sum(sums, "epoch")
-    return float(loss_sum / samples), float(right_sum / samples)
+        ranks.alive(f"in the validation of epoch {epoch + 1}, batch {number + 1}")
+    return sums, agreed
+
+
+def _means(sums: np.ndarray, ranks: Ranks) -> tuple[float, float]:
+    """Return the loss and the accuracy per sample over all ranks, of the sums of each."""
+    loss, right, samples = ranks.sum(sums, "sums")
+    return float(loss / samples), float(right / samples)
 
 
 def _tile_size(reader: ShardReader) -> int:
     return reader[0].pixels().shape[0]
 
 
-def _key(
-    manifest: Path, settings: TrainSettings, tiles: TileSettings, shapes: list[list[int]]
-) -> str:
-    """Identify what a checkpoint belongs to: data, settings and the shapes of its arrays.
-
-    Not how long or on how many ranks: those may change before a training goes on. The shapes keep
-    a checkpoint of another version of the model from being taken for one of this.
-    """
-    values: dict[str, Any] = settings.model_dump(exclude={"epochs", "ranks"})
-    identity = json.dumps([sha256_of(manifest), values, tiles.model_dump(), shapes], sort_keys=True)
-    return hashlib.sha256(identity.encode()).hexdigest()
-
-
 def _progress(
-    epoch: int, settings: TrainSettings, n: int, ranks: Ranks, tell: Callable[[str], None]
-) -> Callable[[int, float], None]:
+    begin: Position, settings: TrainSettings, steps: int, ranks: Ranks, tell: Callable[[str], None]
+) -> Callable[[Position], None]:
     """Return what tells, every few seconds, how far an epoch is; on rank 0 alone."""
+    first = begin.step
     begun = told = time.monotonic()
-    steps = steps_per_epoch(n, settings.batch_size)
 
-    def tell_step(step: int, loss: float) -> None:
+    def tell_step(at: Position) -> None:
         nonlocal told
         now = time.monotonic()
         if ranks.writes and now - told >= TELL_EVERY:
             told = now
-            rate = step * settings.batch_size / (now - begun)
-            left = (steps - step) * settings.batch_size / rate
+            rate = (at.step - first) * settings.batch_size / (now - begun)
+            left = (steps - at.step) * settings.batch_size / rate
+            loss = at.sums[0] / max(at.sums[2], 1)
             tell(
-                f"epoch {epoch + 1}/{settings.epochs}, step {step}/{steps}: loss {loss:.4f}, "
+                f"epoch {at.epoch + 1}/{settings.epochs}, step {at.step}/{steps}: loss {loss:.4f}, "
                 f"{rate:.0f} tiles/s, {left:.0f} s left in this epoch"
             )
 
@@ -190,10 +182,11 @@ def _write(
     out.mkdir(parents=True, exist_ok=True)
     rows = [[epoch, *(f"{value:.6f}" for value in values)] for epoch, *values in history]
     write_table(out / "history.tsv", HISTORY, rows)
+    made = settings.model_dump(exclude=set(settings.LAYOUT))
     described = {
         "classes": classes,
         "tiles": tiles.model_dump(),
-        "train": settings.model_dump(),
+        "train": {"ranks": settings.ranks, **made},
         "data": read_json(manifest)["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
     }

@@ -16,6 +16,8 @@ from gigatile.settings import ShardSettings
 
 ROOT = Path(__file__).parents[2]
 SIZE = 32
+# How a training runs is no part of its settings' text.
+OPTIONS = {"cores": "--cores", "stall_limit": "--stall-limit", "save_minutes": "--save-minutes"}
 CLASSES = ("coarse", "fine", "plain")
 
 
@@ -109,9 +111,12 @@ class Launcher:
         self, manifest: Path, out: Path, ranks: int, **settings: object
     ) -> list[str]:
         """Return the arguments of scripts/train.py."""
-        values = {"ranks": ranks, "epochs": 2, "batch_size": 16, **settings}
+        layout = {name: settings.pop(name) for name in OPTIONS if name in settings}
+        values = {"epochs": 2, "batch_size": 16, **settings}
         return [
             *("--manifest", str(manifest), "--settings", json.dumps(values), "--tiles", "{}"),
+            *("--ranks", str(ranks)),
+            *(word for name, value in layout.items() for word in (OPTIONS[name], str(value))),
             *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "model")),
         ]
 

@@ -1,8 +1,15 @@
 """Several real MPI ranks train as one."""
 
+import json
+import os
+import time
+
 import keras
 import numpy as np
 import pytest
+from test_cores import tree
+
+from gigatile.errors import START_AGAIN
 
 
 def weights(out):
@@ -46,13 +53,26 @@ def test_another_seed_gives_other_weights(launcher, manifest, one_rank, tmp_path
 
 
 def test_ranks_on_different_data_keep_equal_weights(launcher, tmp_path):
-    """They start from different weights, too, and get different batches."""
+    """They start from different weights, too, and get different batches; and each has its cores."""
+    cpus = sorted(os.sched_getaffinity(0))
+    half = len(cpus) // 2
+    nodes = [",".join(map(str, part)) for part in (cpus[:half], cpus[half:]) if part]
     done = launcher.run(
-        2, "tests/training/programs/ranks_agree.py", tmp_path, "--reduce", "operations"
+        2,
+        "tests/training/programs/ranks_agree.py",
+        tmp_path,
+        *("--reduce", "operations", "--tree", tree(tmp_path / "nodes", *nodes)),
     )
     assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("rank-*"))) == 2
     assert len(digests(tmp_path)) == 1
+
+    cores = [json.loads((tmp_path / f"cores-{rank}").read_text()) for rank in (0, 1)]
+    if half:
+        where = [str(set(part)) for part in (cpus[:half], cpus[half:])]
+        assert [one["places"] for one in cores] == [[place] for place in where]
+    for one in cores:
+        assert one["threads"] == max(1, min(8, half)), "its share, though it may have 8"
 
 
 def test_the_check_above_finds_a_wrapper_that_reduces_nothing(launcher, tmp_path):
@@ -67,14 +87,28 @@ def test_the_check_above_finds_a_wrapper_that_reduces_nothing(launcher, tmp_path
 def test_a_launch_with_another_number_of_ranks_is_refused(launcher, manifest, tmp_path):
     arguments = launcher.train_arguments(manifest, tmp_path, ranks=4)
     done = launcher.run(2, "scripts/train.py", *arguments)
-    assert done.returncode != 0
-    assert "started as 2 process(es), but train.ranks is 4" in done.stderr
+    assert done.returncode == 2
+    told = "started as 2 process(es), but train.nodes x train.ranks_per_node is 4"
+    assert f"error (rank 0 of 2 on {os.uname().nodename}): {told}" in done.stderr
+    assert done.stderr.count(told) == 1, "what all ranks find is told once"
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "model").exists()
 
 
-def test_an_error_on_one_rank_ends_all(launcher, manifest, tmp_path):
-    """Rank 1 leaves in the middle; rank 0 waits for it in a collective and must not wait on."""
-    done = launcher.run(2, "tests/training/programs/one_rank_fails.py")
-    assert done.returncode != 0
-    assert "rank 1 has had enough" in done.stderr
+@pytest.mark.parametrize(
+    ("how", "status", "told"),
+    [
+        ("bug", 1, "a bug (rank 1 of 2 on {host}):\nTraceback (most recent call last)"),
+        ("mistake", 2, "error (rank 1 of 2 on {host}): rank 1 has read nonsense\n"),
+        ("kill", 128 + 9, "exited on\nsignal 9"),
+        ("leave", START_AGAIN, "stopped (rank 0 of 2 on {host}): another rank ended; see its"),
+    ],
+)
+def test_the_end_of_one_rank_ends_all(launcher, how, status, told):
+    """Rank 0 waits for rank 1 in a collective and must not wait on; its status hides no other."""
+    begun = time.monotonic()
+    done = launcher.run(2, "tests/training/programs/one_rank_fails.py", how)
+    assert told.format(host=os.uname().nodename) in done.stderr
+    assert done.returncode == status
+    assert done.stderr.count("Traceback") == (how == "bug")
+    assert time.monotonic() - begun < 50, "Horovod's and the watchdog's limit is 60 s"

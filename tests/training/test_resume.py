@@ -18,10 +18,14 @@ def weights(out):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_path, ranks):
+    """At any step: two ranks save after each, one rank after each epoch."""
+    minutes = {1: 10, 2: 1e-6}[ranks]
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     launcher.train(manifest, undisturbed, ranks, epochs=EPOCHS)
 
-    arguments = launcher.train_arguments(manifest, killed, ranks, epochs=EPOCHS)
+    arguments = launcher.train_arguments(
+        manifest, killed, ranks, epochs=EPOCHS, save_minutes=minutes
+    )
     process = subprocess.Popen(
         launcher.command(ranks, "scripts/train.py", *arguments),
         env=launcher.environment,
@@ -80,6 +84,19 @@ def test_old_checkpoints_are_pruned(tmp_path):
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "step-000000003.npz",
         "step-000000004.npz",
+    ]
+
+
+def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path):
+    for step in (70, 80):
+        save_checkpoint(tmp_path, step, "before", {}, [])
+    (tmp_path / ".step-000000090-x.npz").write_text("left by a kill")
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, "now", {"step": step}, [])
+        assert newest_checkpoint(tmp_path, "now", pytest.fail) == ({"step": step}, [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-000000002.npz",
+        "step-000000003.npz",
     ]
 
 

@@ -1,11 +1,26 @@
-"""Rank 1 raises while rank 0 waits for it."""
+"""Rank 1 ends in one of many ways while rank 0 waits for it."""
 
+import os
+import signal
+import sys
+
+import horovod.tensorflow as hvd
 import numpy as np
 
+from gigatile.errors import UserError
 from gigatile.training.ranks import join
 
-ranks = join()
-ranks.sum(np.zeros(1), "together")
-if ranks.rank == 1:
-    raise RuntimeError("rank 1 has had enough")
-ranks.sum(np.zeros(1), "alone")
+with join(cores=1, stall_limit=60) as ranks:
+    ranks.sum(np.zeros(1), "together")
+    if ranks.rank == 1:
+        match sys.argv[1]:
+            case "bug":
+                raise RuntimeError("rank 1 has had enough")
+            case "mistake":
+                raise UserError("rank 1 has read nonsense")
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "leave":
+                hvd.shutdown()
+                os._exit(0)
+    ranks.sum(np.zeros(1), "alone")

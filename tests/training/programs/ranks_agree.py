@@ -6,47 +6,59 @@ reduction by Horovod's optimizer wrapper for Keras, as a newcomer would write it
 
 import argparse
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import numpy as np
 
 from gigatile.settings import TrainSettings
+from gigatile.training.cores import THREADS, TREE
 from gigatile.training.ranks import Ranks, join
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
 parser.add_argument("--reduce", choices=("operations", "wrapper"), required=True)
+parser.add_argument("--tree", type=Path, default=TREE, help="the machine's NUMA nodes")
 args = parser.parse_args()
-
-ranks = join()
-
-from gigatile.training.classification import Classification  # noqa: E402
-from gigatile.training.models import build_model  # noqa: E402
-
-settings = TrainSettings(ranks=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)
-model = build_model(settings, 32, 3)
 
 
 class Alone(Ranks):
     """Ranks whose gradients are left to somebody else."""
 
-    def sum_gradients(self, gradients):
-        return list(gradients)
+    def sum_in_step(self, values):
+        return list(values)
 
 
-alone = Alone(ranks.rank, ranks.size, ranks.threads)
-task = Classification(model, settings, ranks if args.reduce == "operations" else alone)
-if args.reduce == "wrapper":
-    import horovod.tensorflow.keras as hvd_keras
+def train(ranks: Ranks) -> str:
+    from gigatile.training.classification import Classification
+    from gigatile.training.models import build_model
 
-    task._optimizer = hvd_keras.DistributedOptimizer(task._optimizer)
-ranks.same_everywhere(task.variables, "initial")
+    settings = TrainSettings(ranks_per_node=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)
+    model = build_model(settings, 32, 3)
+    alone = Alone(ranks.rank, ranks.size, ranks.threads)
+    task = Classification(model, settings, ranks if args.reduce == "operations" else alone)
+    if args.reduce == "wrapper":
+        import horovod.tensorflow.keras as hvd_keras
 
-random = np.random.default_rng(100 + ranks.rank)
-for _ in range(3):
-    images = random.integers(0, 255, (8, 32, 32, 3), np.uint8)
-    labels = random.integers(0, 3, 8).astype(np.int32)
-    task.step(images, labels, np.ones(8, np.float32), np.float32(8 * ranks.size))
-# A file per rank: what two ranks print can be mixed within a line.
-digest = hashlib.sha256(b"".join(np.array(v).tobytes() for v in model.variables)).hexdigest()
-(args.out / f"rank-{ranks.rank}").write_text(digest)
+        task._optimizer = hvd_keras.DistributedOptimizer(task._optimizer)
+    ranks.same_everywhere(task.variables, "initial")
+
+    random = np.random.default_rng(100 + ranks.rank)
+    for step in range(3):
+        images = random.integers(0, 255, (8, 32, 32, 3), np.uint8)
+        labels = random.integers(0, 3, 8).astype(np.int32)
+        wishes = np.array([step == 2, ranks.rank == 1, 0], np.float32)
+        total = np.float32(8 * ranks.size)
+        *_, agreed = task.step(images, labels, np.ones(8, np.float32), total, wishes)
+    if args.reduce == "operations":
+        np.testing.assert_array_equal(agreed, [ranks.size, 1, 0])
+    return hashlib.sha256(b"".join(np.array(v).tobytes() for v in model.variables)).hexdigest()
+
+
+with join(cores=8, stall_limit=60, tree=args.tree) as ranks:
+    # A file per rank: what two ranks print can be mixed within a line.
+    (args.out / f"rank-{ranks.rank}").write_text(train(ranks))
+    places = {str(os.sched_getaffinity(int(path.name))) for path in THREADS.iterdir()}
+    described = {"threads": ranks.threads, "places": sorted(places)}
+    (args.out / f"cores-{ranks.rank}").write_text(json.dumps(described))

@@ -1,0 +1,82 @@
+"""What ends a training before its end: a signal that asks for it, and another rank that is gone.
+
+Only the standard library is imported, so that a signal is heard before TensorFlow is even loaded.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from gigatile.errors import START_AGAIN
+
+# What schedulers send before they take a job's machine. Not SIGUSR1: NCCL has used it for itself.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+# Seconds between two looks of the watchdog.
+LOOK_EVERY = 1.0
+
+_heard: set[int] = set()
+
+
+def catch_signals() -> None:
+    """From now on a signal of `SIGNALS` is only remembered; `heard` tells of it."""
+    for number in SIGNALS:
+        signal.signal(number, _remember)
+
+
+def _remember(number: int, frame: FrameType | None) -> None:
+    # No more than this: between which two instructions it happens, nobody knows.
+    _heard.add(number)
+
+
+def heard() -> list[bool]:
+    """Return for each of `SIGNALS` whether this process has had it."""
+    return [number in _heard for number in SIGNALS]
+
+
+class Watchdog:
+    """Ends this process when it has waited for too long, which no error would.
+
+    Where the network is cut or a node is gone, MPI waits without end, and Horovod's own check of
+    stalled ranks waits with it. So a thread of its own watches, and leaves with `START_AGAIN`.
+    """
+
+    def __init__(self, limit: float, name: str) -> None:
+        """Begin to watch.
+
+        Args:
+            limit: seconds after which waiting ends the process.
+            name: of this process, for the message; may be set anew when more is known.
+        """
+        self._limit, self.name = limit, name
+        self._where, self._beats, self._off = "at the start", 0, False
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def alive(self, where: str) -> None:
+        """Say that the process got on: what it has done, or where it is."""
+        self._where, self._beats = where, self._beats + 1
+
+    def off(self) -> None:
+        """Watch no more."""
+        self._off = True
+
+    def _watch(self) -> None:
+        silent, beats = 0.0, self._beats
+        # Looks are counted, not a clock read: while the process itself is suspended, it is not the
+        # others who keep it waiting.
+        while not self._off:
+            time.sleep(min(LOOK_EVERY, self._limit / 10))
+            silent += min(LOOK_EVERY, self._limit / 10)
+            if self._beats != beats:
+                silent, beats = 0.0, self._beats
+            elif silent >= self._limit and not self._off:
+                message = (
+                    f"{self.name}: no step finished for {silent:.0f} s, last {self._where}; "
+                    "another rank or its node is gone or unreachable; started again, the training "
+                    "goes on from the newest checkpoint"
+                )
+                # In one write, past Python's buffers and their locks: lines of ranks do not mix.
+                os.write(sys.stderr.fileno(), f"{message}\n".encode())
+                os._exit(START_AGAIN)

@@ -1,0 +1,218 @@
+"""Starting the ranks of a training: one way for a laptop's `mpirun` and for a cluster's `srun`.
+
+Under SLURM this is also the layer, and the only one, that starts a stopped training again. A rank
+that was asked to stop (before a preemption or the end of the time limit), that waited too long for
+another, or that was lost with its node leaves with a status that says so; the job then goes back
+into the queue under its own number, and its next start goes on from the newest checkpoint.
+Snakemake sees a job that waits. An error of the user or a bug ends the job for good.
+
+Source of the variables: `man srun`, INPUT ENVIRONMENT VARIABLES; `man scontrol`, requeue.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigatile import slurm
+from gigatile.errors import UserError
+from gigatile.files import read_json, write_json
+
+# Statuses with which a command says that starting it again would change nothing.
+FINAL = (0, 1, 2)
+# Starts in a row that may end without a new checkpoint before the job fails.
+FRUITLESS = 3
+# Seconds that SLURM has, after it took a job back into the queue, to end this start of it.
+REQUEUE_LIMIT = 300.0
+# The signal that asks the ranks to save and leave. `srun` and `mpirun` pass it on, while SIGTERM
+# makes them end the ranks at once.
+STOP = signal.SIGUSR2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks run where.
+
+    Attributes:
+        nodes: hosts.
+        ranks_per_node: processes on each.
+        cores: cores of each process.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    cores: int
+
+    @property
+    def ranks(self) -> int:
+        """All processes together."""
+        return self.nodes * self.ranks_per_node
+
+
+def launch(
+    launcher: str, layout: Layout, command: Sequence[str], log: Path, checkpoints: Path
+) -> int:
+    """Run a command on all ranks, its output shown and kept; return the status to leave with.
+
+    Args:
+        launcher: what starts ranks here, with its options: `mpirun`, `srun --mpi=pmix`, ….
+        layout: how many ranks, and where.
+        command: what each rank runs.
+        log: takes the output of all ranks, of every start of the same job.
+        checkpoints: the folder in which a training's progress is seen; takes what one start leaves
+            for the next.
+
+    Raises:
+        UserError: the launcher is not installed here.
+        slurm.SlurmError: SLURM does not answer what it is asked about its own job.
+    """
+    # SLURM's own variables tell more, but Snakemake's executor leaves only this one.
+    job = os.environ.get("SLURM_JOB_ID")
+    line = [*shlex.split(launcher), "-n", str(layout.ranks), *command]
+    starts = _Starts(checkpoints, again=job is not None and slurm.restarts_of(job) > 0)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as shown, starts.log.open("a+") as kept:
+        # Snakemake removes a log before each start of its job; what earlier starts wrote is here.
+        kept.seek(0)
+        shown.write(kept.read())
+
+        def tell(text: str) -> None:
+            for stream in (sys.stdout, shown, kept):
+                stream.write(text)
+                stream.flush()
+
+        status = _run(line, environment(os.environ, layout, job), tell)
+        if status in FINAL:
+            starts.forget()
+            return status
+        if not job:
+            tell(f"the training was stopped (status {status}); run again, it goes on\n")
+            return status
+        if not starts.may_start_again():
+            tell(f"{FRUITLESS} starts in a row (status {status}) without a new checkpoint\n")
+            starts.forget()
+            return status
+        return _requeue(job, status, tell)
+
+
+def environment(given: Mapping[str, str], layout: Layout, job: str | None) -> dict[str, str]:
+    """Return the environment for a launcher: what is known of the allocation, and a laptop's leave.
+
+    Snakemake's SLURM executor takes most of SLURM's variables away before the command starts;
+    without them `srun` would give each rank one core and place the ranks as it likes, and `mpirun`
+    would start all of them on the first node.
+    """
+    # Open MPI refuses to start as root, as in containers, and with more ranks than cores, as in a
+    # trial on a laptop, unless it is told. The names are those of its releases 4 and 5.
+    defaults = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+    if job:
+        nodes = slurm.nodes_of(job)
+        per_node = f"{layout.ranks_per_node}(x{layout.nodes})"
+        # Leave to oversubscribe would put all ranks on the first node.
+        del defaults["OMPI_MCA_rmaps_base_oversubscribe"]
+        defaults |= {
+            "OMPI_MCA_rmaps_base_mapping_policy": f"ppr:{layout.ranks_per_node}:node",
+            "PRTE_MCA_rmaps_default_mapping_policy": f"ppr:{layout.ranks_per_node}:node",
+            "SLURM_NODELIST": nodes,
+            "SLURM_JOB_NODELIST": nodes,
+            "SLURM_NNODES": str(layout.nodes),
+            "SLURM_JOB_NUM_NODES": str(layout.nodes),
+            "SLURM_NTASKS": str(layout.ranks),
+            "SLURM_NTASKS_PER_NODE": str(layout.ranks_per_node),
+            "SLURM_TASKS_PER_NODE": per_node,
+            "SLURM_CPUS_PER_TASK": str(layout.cores),
+            "SRUN_CPUS_PER_TASK": str(layout.cores),
+            # One rank that ends ends all; without it the others wait for the end of the job.
+            "SLURM_KILL_BAD_EXIT": "1",
+        }
+    return defaults | dict(given)
+
+
+def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]) -> int:
+    """Run the launcher; signals to this process ask its ranks to stop. Return a shell's status."""
+    try:
+        child = subprocess.Popen(
+            line,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # A Ctrl-C in a terminal reaches the ranks through here, as a request.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(
+            f"{line[0]}: {error.strerror}; the ranks are started with the resource `launcher` of "
+            "the rule train, which a profile sets"
+        ) from None
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, lambda *_: child.send_signal(STOP))
+    assert child.stdout is not None
+    for text in child.stdout:
+        tell(text)
+    status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+def _requeue(job: str, status: int, tell: Callable[[str], None]) -> int:
+    """Give the job back to SLURM, which then ends this start of it; return a status if it fails."""
+    try:
+        # SLURM may have decided already: to cancel the job, or to start it again itself.
+        state = slurm.state_of(job)
+        if state != "RUNNING":
+            tell(f"status {status}: job {job} is {state}\n")
+            return status
+        slurm.requeue(job)
+    except slurm.SlurmError as error:
+        tell(f"status {status}: SLURM does not take job {job} back: {error}\n")
+        return status
+    tell(f"status {status}: job {job} is back in the queue; it goes on from its checkpoint\n")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(REQUEUE_LIMIT)
+    tell(f"job {job} was not ended within {REQUEUE_LIMIT:g} s\n")
+    return status
+
+
+class _Starts:
+    """The starts of one job: what they wrote, and how many in a row brought no new checkpoint."""
+
+    def __init__(self, checkpoints: Path, again: bool) -> None:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        self.log = checkpoints / "starts.log"
+        self._count = checkpoints / "starts.json"
+        self._checkpoints = checkpoints
+        self._before = self._newest()
+        if not again:
+            self.forget()
+
+    def _newest(self) -> str:
+        return max((path.name for path in self._checkpoints.glob("step-*.npz")), default="")
+
+    def may_start_again(self) -> bool:
+        """Count this start; return whether another one is worth it."""
+        fruitless = 0
+        if self._newest() == self._before:
+            fruitless = 1
+            if self._count.exists():
+                fruitless += read_json(self._count)["fruitless"]
+        write_json(self._count, {"fruitless": fruitless})
+        return fruitless < FRUITLESS
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.log.unlink(missing_ok=True)
+        self._count.unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""Where a training is, when that is saved, and how all ranks go on from there."""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigatile.errors import StartAgain
+from gigatile.files import sha256_of
+from gigatile.settings import TileSettings, TrainSettings
+from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
+from gigatile.training.classification import Classification
+from gigatile.training.interruption import SIGNALS, heard
+from gigatile.training.ranks import Ranks
+
+# Another content of checkpoints is another number, so that an older one is not misread.
+SCHEMA = 2
+
+
+@dataclass
+class Position:
+    """How far a training is.
+
+    Attributes:
+        epoch: complete ones.
+        step: steps done of the one after them.
+        sums: (3,) float64 over the samples that this rank has seen in these steps: of loss, of
+            right calls, of weights.
+        history: a row per complete epoch; from before a restart on rank 0 alone, which needs it.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    history: list[list[float]] = field(default_factory=list)
+
+
+class Checkpoints:
+    """Saves a training now and then and when it is asked to stop; finds where it was.
+
+    All ranks call a method at the same step. Only rank 0 reads and writes files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        task: Classification,
+        ranks: Ranks,
+        settings: TrainSettings,
+        steps: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Name what is saved, and where; nothing is read yet.
+
+        Args:
+            folder: of its own; may be missing.
+            key: of the training, as `key_of` gives it.
+            task: its variables are saved and restored.
+            ranks: the processes that train together.
+            settings: how long the training is, and how often it is saved at least.
+            steps: per epoch.
+            tell: takes lines for the user, on rank 0.
+        """
+        self._folder, self._key, self._task, self._ranks = folder, key, task, ranks
+        self._settings, self._steps, self._tell = settings, steps, tell
+        self._saved, self._newest = time.monotonic(), (0, 0)
+
+    def restore(self) -> Position:
+        """Give every rank the state of the newest checkpoint; where there is none, rank 0's state.
+
+        As many ranks as have saved it get their own parts back. For another number, the statistics
+        are the mean of theirs, and rank 0 takes over what they had summed up.
+        """
+        task, ranks, at = self._task, self._ranks, Position()
+        place, parts = np.zeros(2, np.int64), np.stack([self._own(at)] * ranks.size)
+        found = newest_checkpoint(self._folder, self._key, self._tell) if ranks.writes else None
+        # A checkpoint beyond the last epoch is of a training that was to be longer.
+        if found and (found[0]["epoch"], found[0]["step"]) <= (self._settings.epochs, 0):
+            state, (*arrays, parts) = found
+            for variable, array in zip(task.variables, arrays, strict=True):
+                variable.assign(array)
+            place[:], at.history = (state["epoch"], state["step"]), state["history"]
+            parts = _parts_for(ranks.size, parts)
+        ranks.same_everywhere(task.variables, "initial")
+        at.epoch, at.step = map(int, ranks.from_first(place, "place"))
+        self._newest = at.epoch, at.step
+        mine = ranks.from_first(parts, "parts")[ranks.rank]
+        at.sums, mine = mine[:3], mine[3:]
+        for variable in task.statistics:
+            own, mine = np.split(mine, [math.prod(variable.shape)])
+            variable.assign(own.reshape(variable.shape).astype(variable.dtype))
+        if ranks.writes and self._newest != (0, 0):
+            self._tell(f"going on after {self._where(at)}")
+        ranks.alive(f"after {self._where(at)}")
+        return at
+
+    def save(self, at: Position) -> None:
+        """Save a position, unless it is the one that was saved or restored last."""
+        self._saved = time.monotonic()
+        if self._newest == (at.epoch, at.step):
+            return
+        self._newest = at.epoch, at.step
+        parts = self._ranks.gather(self._own(at), "parts")
+        if self._ranks.writes:
+            save_checkpoint(
+                self._folder,
+                at.epoch * self._steps + at.step,
+                self._key,
+                {"epoch": at.epoch, "step": at.step, "history": at.history},
+                [*(variable.numpy() for variable in self._task.variables), parts],
+            )
+        self._ranks.alive(f"after {self._where(at)}")
+
+    def wishes(self) -> np.ndarray:
+        """Return what this rank wants: to save, and to stop for each of `SIGNALS`; float32, 0 or 1.
+
+        The sum over all ranks is what they agree on: what one wants, all do.
+        """
+        due = time.monotonic() - self._saved >= 60 * self._settings.save_minutes
+        return np.array([due and self._ranks.writes, *heard()], np.float32)
+
+    def grant(self, agreed: np.ndarray, at: Position) -> None:
+        """Do what the ranks have agreed on.
+
+        Raises:
+            StartAgain: the training is to stop; it is saved.
+        """
+        save, *stop = np.asarray(agreed) > 0
+        if save or any(stop):
+            self.save(at)
+        if any(stop):
+            names = [signal.name for signal, asked in zip(SIGNALS, stop, strict=True) if asked]
+            raise StartAgain(
+                f"stopped by {' and '.join(names)} after {self._where(at)}; nothing is lost, "
+                "the same command goes on from there"
+            )
+
+    def _where(self, at: Position) -> str:
+        part = f", step {at.step} of {self._steps}" if at.step else ""
+        return f"epoch {at.epoch} of {self._settings.epochs}{part}"
+
+    def _own(self, at: Position) -> np.ndarray:
+        """Return what each rank has of its own: (n,) float64, which holds single precision too."""
+        values = [np.array(v, np.float64).ravel() for v in self._task.statistics]
+        return np.concatenate([at.sums, *values])
+
+
+def _parts_for(size: int, parts: np.ndarray) -> np.ndarray:
+    """Divide what some ranks had, (ranks, n), among `size` ranks: (size, n)."""
+    if len(parts) == size:
+        return parts
+    divided = np.stack([parts.mean(axis=0)] * size)
+    divided[:, :3] = 0
+    divided[0, :3] = parts[:, :3].sum(axis=0)
+    return divided
+
+
+def key_of(
+    manifest: Path, settings: TrainSettings, tiles: TileSettings, task: Classification
+) -> str:
+    """Identify what a checkpoint belongs to: data, settings and the shapes of its arrays.
+
+    Not how long, or on which machines: those may change before a training goes on. The shapes keep
+    a checkpoint of another version of the model from being taken for one of this.
+    """
+    values: dict[str, Any] = settings.model_dump(exclude={"epochs", *settings.LAYOUT})
+    shapes = [list(variable.shape) for variable in task.variables]
+    identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

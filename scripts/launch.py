@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Run a command on the ranks of a training, on a laptop or inside a SLURM job."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from gigatile.errors import run_command
+from gigatile.training.launch import Layout, launch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launcher", required=True, help="mpirun, srun --mpi=pmix, …")
+    parser.add_argument("--nodes", type=int, required=True, help="hosts")
+    parser.add_argument("--ranks-per-node", type=int, required=True, help="processes on each")
+    parser.add_argument("--cores", type=int, required=True, help="cores of each process")
+    parser.add_argument("--log", type=Path, required=True, help="takes the output of all ranks")
+    parser.add_argument("--checkpoints", type=Path, required=True, help="folder of the training's")
+    parser.add_argument("command", nargs="+", help="what each rank runs, after --")
+    args = parser.parse_args()
+    layout = Layout(args.nodes, args.ranks_per_node, args.cores)
+    sys.exit(launch(args.launcher, layout, args.command, args.log, args.checkpoints))
+
+
+if __name__ == "__main__":
+    run_command(main)

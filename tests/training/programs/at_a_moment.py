@@ -1,0 +1,45 @@
+"""Run scripts/train.py, and send ranks a signal at a moment of the training."""
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+import keras
+
+from gigatile.training import models
+from gigatile.training.ranks import Ranks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--moment", default="", help="as a rank tells its watchdog")
+parser.add_argument("--send", default="SIGTERM")
+parser.add_argument("--to", type=int, nargs="+", default=[0, 1], help="ranks")
+parser.add_argument("--uneven", action="store_true", help="a model with a state of each rank's own")
+args, rest = parser.parse_known_args()
+
+alive = Ranks.alive
+
+
+def alive_and_struck(self, where):
+    alive(self, where)
+    if where == args.moment and self.rank in args.to:
+        os.kill(os.getpid(), signal.Signals[args.send])
+
+
+def uneven(tiles, settings):
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1)(tiles)
+    x = keras.layers.Conv2D(8, 5, strides=2, use_bias=False)(x)
+    x = keras.layers.BatchNormalization(momentum=0.8)(x)
+    x = keras.layers.ReLU()(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.layers.Dropout(0.3)(x)
+
+
+Ranks.alive = alive_and_struck
+if args.uneven:
+    models._small_cnn = uneven
+script = Path(__file__).parents[3] / "scripts" / "train.py"
+sys.argv = [str(script), *rest]
+runpy.run_path(str(script), run_name="__main__")

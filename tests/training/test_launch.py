@@ -1,0 +1,71 @@
+"""The launcher of the ranks on a laptop: output, status, signals. `nice` stands in for `mpirun`.
+
+It takes `-n`, too, and then runs its command once. What SLURM adds is in tests/cluster.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def line(folder, *command, launcher="nice"):
+    return [
+        *(sys.executable, ROOT / "scripts/launch.py", "--launcher", launcher),
+        *("--nodes", "1", "--ranks-per-node", "2", "--cores", "1", "--log", folder / "log"),
+        *("--checkpoints", folder / "checkpoints", "--", *command),
+    ]
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def run(*command, **options):
+        return subprocess.run(
+            line(tmp_path, *command, **options), capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 75])
+def test_the_status_is_that_of_the_ranks(launch, status):
+    assert launch("sh", "-c", f"exit {status}").returncode == status
+
+
+def test_a_rank_that_a_signal_ended_has_a_shells_status(launch):
+    assert launch("sh", "-c", "kill -KILL $$").returncode == 137
+
+
+def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):
+    done = launch("sh", "-c", "echo spoken; echo complained >&2; exit 75")
+    kept = (tmp_path / "log").read_text()
+    assert kept == done.stdout
+    assert kept.splitlines()[:2] == ["spoken", "complained"]
+    assert "run again, it goes on" in kept
+
+
+def test_a_launcher_that_is_not_there_is_named(launch):
+    done = launch("true", launcher="no-such-launcher")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "no-such-launcher" in done.stderr and "resource `launcher`" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_asks_the_ranks_to_save(tmp_path, number):
+    """They would not hear of SIGTERM in time: `mpirun` and `srun` end them for it."""
+    program = "trap 'echo asked; exit 75' USR2; echo ready; while :; do sleep 0.1; done"
+    process = subprocess.Popen(line(tmp_path, "bash", "-c", program), stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while "ready" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(30) == 75
+    assert "asked" in (tmp_path / "log").read_text()

@@ -1,0 +1,95 @@
+"""A training that is asked to stop, or waits for a rank that is gone, is saved and goes on."""
+
+import time
+
+import keras
+import numpy as np
+
+from gigatile.errors import START_AGAIN
+from gigatile.training.resuming import _parts_for
+
+PROGRAM = "tests/training/programs/at_a_moment.py"
+EPOCHS = 3
+
+
+def weights(out):
+    return keras.models.load_model(out / "model" / "model.keras", compile=False).get_weights()
+
+
+def train(launcher, manifest, out, *options, **settings):
+    """Train on 2 ranks, 5 steps per epoch, and interfere as the options of the program say."""
+    arguments = launcher.train_arguments(manifest, out, 2, epochs=EPOCHS, **settings)
+    return launcher.run(2, PROGRAM, *options, *arguments)
+
+
+def assert_stopped(done, told):
+    assert done.returncode == START_AGAIN, done.stdout + done.stderr
+    assert done.stderr.count("stopped by") == 1
+    assert f"stopped by {told}; nothing is lost, the same command goes on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manifest, tmp_path):
+    """With a state of each rank's own, random masks and a scaled loss: all there is to save."""
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    options = {"mixed_precision": True}
+    done = train(launcher, manifest, undisturbed, "--uneven", **options)
+    assert done.returncode == 0, done.stderr
+
+    # One rank alone is asked, in the middle of an epoch; all stop after the next step.
+    moment = ("--moment", "in epoch 2, step 2 of 5", "--send", "SIGUSR2", "--to", 1)
+    done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
+    assert_stopped(done, "SIGUSR2 after epoch 1 of 3, step 3 of 5")
+    assert not (stopped / "model").exists()
+    with np.load(sorted((stopped / "checkpoints").iterdir())[-1]) as archive:
+        parts = archive[archive.files[-1]]
+    assert np.abs(parts[0] - parts[1]).max() > 1e-3, "two ranks had the same: nothing is tested"
+
+    # All are asked, when the epoch's validation is about to begin.
+    moment = ("--moment", "in epoch 2, step 5 of 5")
+    done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
+    assert "going on after epoch 1 of 3, step 3 of 5" in done.stdout
+    assert_stopped(done, "SIGTERM after epoch 1 of 3, step 5 of 5")
+
+    # The last of it is done before the next chance to stop: it is ended and not thrown away.
+    moment = ("--moment", "in the validation of epoch 3, batch 2")
+    done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
+    assert done.returncode == 0, done.stderr
+    assert "going on after epoch 1 of 3, step 5 of 5" in done.stdout
+    for one, other in zip(weights(undisturbed), weights(stopped), strict=True):
+        np.testing.assert_array_equal(one, other)
+    history = "model/history.tsv"
+    assert (undisturbed / history).read_bytes() == (stopped / history).read_bytes()
+    assert not (stopped / "checkpoints").exists()
+
+
+def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
+    launcher, manifest, tmp_path
+):
+    """What a cut network looks like: a rank is there and says nothing, so step 3 is not saved."""
+    moment = ("--moment", "in epoch 2, step 3 of 5", "--send", "SIGSTOP", "--to", 1)
+    begun = time.monotonic()
+    done = train(launcher, manifest, tmp_path / "two", *moment, stall_limit=25, save_minutes=1e-6)
+    assert done.returncode == START_AGAIN, done.stdout + done.stderr
+    assert "rank 0 of 2 on " in done.stderr
+    assert "no step finished for 25 s, last in epoch 2, step 3 of 5; another rank" in done.stderr
+    assert time.monotonic() - begun < 250
+
+    again = launcher.train(manifest, tmp_path / "two", epochs=EPOCHS)
+    assert "going on after epoch 1 of 3, step 2 of 5" in again.stdout
+    launcher.train(manifest, tmp_path / "one", epochs=EPOCHS)
+    for one, other in zip(weights(tmp_path / "one"), weights(tmp_path / "two"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=2e-5)
+    alone, changed = (
+        np.loadtxt(tmp_path / out / "model" / "history.tsv", skiprows=1) for out in ("one", "two")
+    )
+    np.testing.assert_allclose(alone, changed, atol=2e-4)
+
+
+def test_what_ranks_had_is_divided_among_another_number():
+    """Sums of loss, right calls and weights stay in all what they were; statistics are the mean."""
+    parts = np.array([[1.0, 2, 3, 10, 20], [4, 5, 6, 30, 60]])
+    np.testing.assert_array_equal(_parts_for(2, parts), parts)
+    np.testing.assert_array_equal(_parts_for(1, parts), [[5, 7, 9, 20, 40]])
+    expected = [[5, 7, 9, 20, 40], [0, 0, 0, 20, 40], [0, 0, 0, 20, 40]]
+    np.testing.assert_array_equal(_parts_for(3, parts), expected)
