@@ -1,14 +1,19 @@
 # What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
+import contextlib
+import io
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
+from snakemake.cli import parse_args
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.samples import SAFE_ID, read_samples
 from gigatile.errors import UserError
 from gigatile.settings import canonical, load_settings
+from gigatile.slurm import await_jobs_of
 
 # The commands run with the Python that runs Snakemake, also when its environment was not activated,
 # and with the library that lies beside the Snakefile, also where none is installed.
@@ -18,17 +23,6 @@ os.environ.update(
 )
 # TensorFlow tells a user little that is new below the level of a warning.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-# Open MPI refuses to start as root, as in containers, and with more ranks than cores, as in a
-# trial on a laptop, unless it is told. The names are those of its releases 4 and 5.
-for name, value in {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-}.items():
-    os.environ.setdefault(name, value)
 
 DEMO_SLIDES = Path("demo/slides")
 
@@ -49,6 +43,34 @@ except UserError as error:
 RUN = f"results/{SETTINGS.run}"
 
 
+def runs_on_slurm():
+    """Return whether this Snakemake is about to submit jobs; a look at the plan is not."""
+    if not workflow.is_main_process or shutil.which("squeue") is None:
+        return False
+    if any(Path(".snakemake/locks").glob("*")):
+        return False  # another is at work, or was killed: Snakemake says what to do
+    with contextlib.redirect_stderr(io.StringIO()):
+        options = parse_args(sys.argv[1:])[1]
+    looks = (
+        "dryrun",
+        "unlock",
+        "touch",
+        "lint",
+        "summary",
+        "dag",
+        "rulegraph",
+        "report",
+        "list_rules",
+    )
+    return options.executor == "slurm" and not any(getattr(options, name) for name in looks)
+
+
+# Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves. What
+# they make is waited for, before the plan is made.
+if runs_on_slurm():
+    await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
+
+
 wildcard_constraints:
     slide=SAFE_ID,
 
@@ -58,9 +80,9 @@ def section(name):
     return canonical(getattr(SETTINGS, name))
 
 
-def grow(mem_mb):
-    """Return a job's memory: it doubles with each attempt."""
-    return lambda wildcards, attempt: mem_mb * 2 ** (attempt - 1)
+def grow(amount):
+    """Return a job's memory or time: it doubles with each attempt."""
+    return lambda wildcards, attempt: amount * 2 ** (attempt - 1)
 
 
 def sample_options(sample):
@@ -74,3 +96,30 @@ def sample_options(sample):
 def folder(name="."):
     """Return a folder of the run, for files that a table or a manifest names."""
     return lambda wildcards: os.path.normpath(f"{RUN}/{name}")
+
+
+def mpi_job(train):
+    """Return what tells the SLURM executor the shape of the job; a laptop does not read it."""
+    if train.ranks == 1:
+        # No MPI job to the executor, and yet one that starts its own step.
+        return {"mpi": ""}
+    # It wants tasks_per_node to be more than 1.
+    if train.ranks_per_node == 1:
+        return {"mpi": "yes", "nodes": train.nodes, "tasks": train.nodes}
+    return {"mpi": "yes", "nodes": train.nodes, "tasks_per_node": train.ranks_per_node}
+
+
+def launch_options(train):
+    """Return where the ranks run, as options of the command that launches them."""
+    return (
+        f"--nodes {train.nodes} --ranks-per-node {train.ranks_per_node}"
+        f" --cores {train.cores_per_rank}"
+    )
+
+
+def rank_options(train):
+    """Return how a rank runs, as options of its own command."""
+    return (
+        f"--ranks {train.ranks} --cores {train.cores_per_rank}"
+        f" --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
+    )

@@ -10,6 +10,7 @@ rule demo_slide:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(1000),
-        runtime=10,
+        runtime=grow(10),
+        slide_at_once=1,
     shell:
         "python scripts/make_demo_slide.py --slide {wildcards.slide} --out {output} > {log} 2>&1"

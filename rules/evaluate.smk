@@ -29,7 +29,7 @@ rule evaluate:
     threads: 4
     resources:
         mem_mb=grow(4000),
-        runtime=480,
+        runtime=grow(480),
     params:
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),

@@ -31,7 +31,7 @@ rule collect_new:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(1000),
-        runtime=60,
+        runtime=grow(60),
     params:
         states=folder("predictions/tiles"),
     shell:
@@ -62,7 +62,7 @@ rule predict:
     threads: 4
     resources:
         mem_mb=grow(4000),
-        runtime=480,
+        runtime=grow(480),
     params:
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
@@ -93,7 +93,7 @@ rule prediction_pages:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(2000),
-        runtime=240,
+        runtime=grow(240),
     params:
         run=folder(),
         pages=subpath(output.index, parent=True),

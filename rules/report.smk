@@ -25,7 +25,7 @@ rule report:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(2000),
-        runtime=240,
+        runtime=grow(240),
     params:
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),

@@ -17,7 +17,7 @@ rule write_shards:
     resources:
         # One shard is in memory at a time, its records twice.
         mem_mb=grow(1000 + round(3 * SETTINGS.shards.target_mb)),
-        runtime=240,
+        runtime=grow(240),
     params:
         records=folder("tiles"),
         shards=subpath(output.manifest, parent=True),

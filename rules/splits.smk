@@ -17,7 +17,7 @@ rule split_patients:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(1000),
-        runtime=10,
+        runtime=grow(10),
     params:
         settings=section("split"),
     shell:

@@ -16,7 +16,9 @@ rule tile:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(2000),
-        runtime=120,
+        runtime=grow(20),
+        # On a cluster several slides share a job; see profiles/slurm.
+        slide_at_once=1,
     params:
         sample=lambda wildcards: sample_options(COHORT[wildcards.slide]),
         settings=section("tiles"),
@@ -40,7 +42,7 @@ rule collect_tiles:
         "../envs/cpu.yaml"
     resources:
         mem_mb=grow(1000),
-        runtime=60,
+        runtime=grow(60),
     params:
         states=folder("tiles"),
     shell:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from clones import Clone
+from small_cohort import make_small_cohort
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,3 +39,9 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(line, capture_output=True, text=True, timeout=300, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def small_cohort(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Return a clone in which the small cohort lies, nothing of it done yet. Do not change it."""
+    return make_small_cohort(tmp_path_factory.mktemp("small"))

@@ -21,12 +21,14 @@ def test_new_slides_add_their_own_jobs(clone):
 
 
 def test_a_configuration_of_ones_own_overrides_any_part(clone):
-    clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\ntrain: {ranks: 1, epochs: 3}\n")
+    clone.write(
+        "mine.yaml", "run: mine\nsamples: mine/samples.tsv\ntrain: {ranks_per_node: 1, epochs: 3}\n"
+    )
     clone.write("mine/a.svs", "")
     clone.write("mine/samples.tsv", "slide\tpatient\tlabel\tpath\na\tp\tx\ta.svs\n")
     printed = clone.snakemake("-n", "-p", "--configfile", "mine.yaml").stdout
     assert "results/mine/report" in printed and "results/demo" not in printed
-    assert '"epochs":3' in printed and '"ranks":1' in printed and "mpirun -n 1 " in printed
+    assert '"epochs":3' in printed and "--ranks 1 " in printed
     assert '"batch_size":32' in printed, "what mine.yaml does not name stays as it is"
 
 
@@ -38,7 +40,7 @@ def test_every_wrong_setting_is_told_at_once_and_without_a_traceback(clone):
     assert "tiles.sise: no such key; did you mean 'size'?" in told
     assert "trian: no such key; did you mean 'train'?" in told
     assert "tiles.quality: found 300; must be less than or equal to 100" in told
-    assert "must be a multiple of ranks (2)" in told
+    assert "must be a multiple of nodes x ranks_per_node (1 x 2 = 2)" in told
 
 
 def test_every_wrong_row_is_told_at_once_and_without_a_traceback(clone):

@@ -1,0 +1,51 @@
+"""A small cohort in a copy of the project: nine good slides and three bad ones."""
+
+from pathlib import Path
+
+from clones import ROOT, Clone
+
+# Three patients per label, one in each split, and three slides that cannot be used.
+COHORT = {
+    "train": ["P01-1", "P02-1", "P03-1"],
+    "valid": ["P04-1", "P05-1", "P06-1"],
+    "test": ["P10-1", "P08-1", "P09-1"],
+}
+SMALL = """\
+run: small
+samples: cohort/samples.tsv
+tiles: {size: 128}
+train: {ranks_per_node: 1, epochs: 1, batch_size: 32}
+evaluate: {resamples: 50}
+"""
+
+
+def make_small_cohort(folder: Path) -> Clone:
+    """Make a clone with small.yaml and its cohort: nine good slides and three bad ones."""
+    made = Clone(folder)
+    sheet = [line.split("\t") for line in (ROOT / "demo/samples.tsv").read_text().splitlines()[1:]]
+    whose = {row[0]: (row[1], row[2]) for row in sheet}
+    lines = ["slide\tpatient\tlabel\tpath\tsplit"]
+    for split, slides in COHORT.items():
+        for slide in slides:
+            made.run(
+                "python",
+                *("scripts/make_demo_slide.py", "--slide", slide),
+                *("--out", f"cohort/{slide}.svs"),
+            )
+            patient, label = whose[slide]
+            lines.append(f"{slide}\t{patient}\t{label}\t{slide}.svs\t{split}")
+    made.write("cohort/text.svs", "no slide at all")
+    made.run(
+        *("python", "scripts/make_demo_slide.py", "--slide", "P11-2"),
+        *("--out", "cohort/glass.svs"),
+    )
+    whole = (made.folder / "cohort/P01-1.svs").read_bytes()
+    (made.folder / "cohort/cut.svs").write_bytes(whole[: len(whole) // 3])
+    lines += [
+        "text\tB1\tluad\ttext.svs\ttest",
+        "glass\tB2\tlusc\tglass.svs\ttrain",
+        "cut\tB3\tnormal\tcut.svs\tvalid",
+    ]
+    made.write("cohort/samples.tsv", "\n".join(lines) + "\n")
+    made.write("small.yaml", SMALL)
+    return made
