@@ -9,10 +9,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench lock clean distclean
+.PHONY: help setup demo test lint format bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 	@PYTHON="$(PYTHON)" bash envs/setup.sh
@@ -21,7 +21,8 @@ demo: setup ## run the whole workflow on the demo cohort and say where its repor
 	@snakemake --cores $(CORES) --show-failed-logs
 	@echo "the report: $(CURDIR)/results/demo/report/index.html"
 
-test: setup ## run the tests; ARGS='-m "not slow"' leaves out the long ones
+test: setup ## run the tests; ARGS='-m "not slow and not cluster"' leaves out the long ones
+	@bash tests/cluster/install.sh
 	@python -m pytest $(ARGS)
 
 lint: setup ## check format, style, the workflow and the types
@@ -38,6 +39,13 @@ format: setup ## bring every file into the house's format
 
 bench: setup ## run every benchmark and print its ratio
 	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done
+
+cluster-up: setup ## start a SLURM cluster of three nodes on this machine (root on Debian)
+	@bash tests/cluster/install.sh
+	@python tests/cluster/cluster.py up
+
+cluster-down: ## end it; nothing of it is left
+	@python3 tests/cluster/cluster.py down
 
 lock: ## write envs/requirements.lock anew from requirements.in; ARGS=--upgrade takes the newest versions
 	@bash envs/lock.sh $(ARGS)

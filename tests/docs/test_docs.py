@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from markdown_pages import (
     table,
     tables,
 )
-from trials import try_blocks
+from sources import slurm_files, texts_in
+from trials import check_excerpt, try_blocks
 
 from gigatile.settings import Section, Settings, commented_yaml
 
@@ -28,8 +30,36 @@ MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
 # What cannot be run here, and why that is no gap.
 NOT_RUN = {
     ("README.md", "make test\n"): "it runs these tests",
+    ("docs/slurm.md", "make setup\nsource .venv/bin/activate\n"): "it made what runs these tests",
     (
-        "docs/cluster.md",
+        "docs/slurm.md",
+        "sacctmgr show assoc user=$USER format=account\n"
+        "sinfo --format='%P %l %D %c %m %G'\n"
+        "scontrol show partition | grep -E 'PartitionName|PreemptMode'\n"
+        "srun --mpi=list\n"
+        "scontrol show config | grep MinJobAge\n",
+    ): "only the reader's cluster has the answers",
+    (
+        "docs/slurm.md",
+        "python scripts/await_jobs.py\n",
+    ): "tests/cluster has the Snakefile wait in the same way",
+    (
+        "docs/slurm.md",
+        "squeue --me --format='%i %T %M %R %k'\n"
+        "tail -f results/mine/logs/train.log\n"
+        "scontrol show job 4242\n"
+        'scontrol show hostnames "$(squeue --noheader --job 4242 --format=%N)"\n'
+        "sstat --allsteps --jobs 4242 --format=JobID,MaxRSS,AveCPU\n"
+        "srun --overlap --jobid 4242 --nodelist n2 --nodes 1 --ntasks 1 --pty top\n",
+    ): "they look at a job that runs, and one of them until it is left",
+    (
+        "docs/slurm.md",
+        "make cluster-up\n"
+        "python tests/cluster/cluster.py run sinfo\n"
+        "python tests/cluster/cluster.py run\n",
+    ): "tests/cluster/test_cluster.py starts, uses and ends one by hand",
+    (
+        "docs/slurm.md",
         "CONDA_OVERRIDE_CUDA=12.9 mamba env create -f envs/gpu.yaml\n"
         "conda activate gigatile-gpu\n"
         "pip install --no-deps -e .\n",
@@ -59,6 +89,8 @@ def test_what_is_not_run_is_known():
         (page, block.text) for page in NAMES for block in blocks(page) if "not run" in block.marks
     }
     assert found == set(NOT_RUN)
+    for _, text in NOT_RUN:
+        assert subprocess.run(["bash", "-n", "-c", text], check=False).returncode == 0, text
 
 
 def test_make_test_is_there_and_ci_calls_it():
@@ -67,12 +99,11 @@ def test_make_test_is_there_and_ci_calls_it():
 
 
 def test_the_conda_commands_name_what_is_there():
-    (text,) = [text for page, text in NOT_RUN if page == "docs/cluster.md"]
-    assert subprocess.run(["bash", "-n", "-c", text], check=False).returncode == 0
+    (text,) = [text for _, text in NOT_RUN if "conda" in text]
     (file,) = re.findall(r"-f (\S+)", text)
     (name,) = re.findall(r"conda activate (\S+)", text)
     assert yaml.safe_load((ROOT / file).read_text())["name"] == name
-    assert yaml.safe_load((ROOT / "envs/cpu.yaml").read_text())["name"] in prose("docs/cluster.md")
+    assert yaml.safe_load((ROOT / "envs/cpu.yaml").read_text())["name"] in prose("docs/slurm.md")
 
 
 @pytest.mark.slow
@@ -174,6 +205,16 @@ def test_the_short_lists_of_results_name_what_is_there(page, tried):
             assert any(path.exists() for path in here), f"{page}: {name}"
 
 
+def test_the_cluster_page_shows_every_line_of_its_profile():
+    profile = "profiles/slurm/config.yaml"
+    shown = [b for b in blocks("docs/slurm.md") if b.marks.get("excerpt") == profile]
+    for block in shown:
+        check_excerpt(block, ROOT / profile)
+    lines = {line for block in shown for line in block.text.splitlines()}
+    set_there = [line for line in (ROOT / profile).read_text().splitlines() if line.strip()]
+    assert [line for line in set_there if line.strip()[0] != "#" and line not in lines] == []
+
+
 # --- Every message
 
 
@@ -204,3 +245,29 @@ def test_the_messages_of_the_set_up_are_those_of_its_page():
     script = (ROOT / "envs/setup.sh").read_text()
     for shown in message_rows("docs/first-run.md", "Message"):
         assert shown.rstrip("… ") in script, shown
+
+
+def assert_sayable(rows: list[list[str]], texts: list[str]) -> None:
+    """Check that each message shown is a part of a text in the source; … is anything."""
+    for shown in code(" ".join(row[0] for row in rows)):
+        assert any(pattern(shown).search(text) for text in texts), shown
+
+
+def test_the_messages_on_the_cluster_page_are_those_of_the_source():
+    own = texts_in([*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
+    assert_sayable(table("docs/slurm.md", "Gigatile says"), own)
+    theirs = [Path(find_spec("snakemake.exceptions").origin)]
+    theirs += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
+    assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(theirs))
+
+
+def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
+    """Those of the release that the test cluster is made of."""
+    files = slurm_files()
+    if not files:
+        pytest.skip("no SLURM is installed")
+    words = b"\0".join(path.read_bytes() for path in files)
+    for heading in ("SLURM says", "Reason"):
+        for row in table("docs/slurm.md", heading):
+            for shown in code(row[0]):
+                assert shown.encode() in words, shown

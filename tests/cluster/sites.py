@@ -1,0 +1,121 @@
+"""Copies of the project on the test cluster, and Snakemakes at work in them."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clones import Clone
+from cluster import Cluster
+
+# What a real cluster takes its time for, a test does not wait for.
+HURRY = (
+    *("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2"),
+    *("--max-status-checks-per-second", "1", "--latency-wait", "20"),
+    *("--default-resources", "slurm_account='lab'", "slurm_partition='cpu'", "mem_mb=1000"),
+    *("runtime=20", "tmpdir='/run/cluster/local'"),
+)
+# Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
+SRUN = "train:launcher='srun --mpi=pmix'"
+
+# Seconds before a job that was taken back may start: its nodes would refuse its old credential.
+WAIT = 6
+
+
+class Site:
+    """A copy of the project in a folder that every host of the cluster sees."""
+
+    def __init__(self, clone: Clone, cluster: Cluster) -> None:
+        self.clone, self.cluster, self.folder = clone, cluster, clone.folder
+
+    def command(self, *arguments: str) -> str:
+        """Return the shell command of a Snakemake on the login host."""
+        words = ["snakemake", *arguments, "--profile", "profiles/slurm", *HURRY]
+        path = f"PATH={Path(sys.executable).parent}:$PATH"
+        return f"cd {shlex.quote(str(self.folder))} && {path} exec {shlex.join(words)}"
+
+    def snakemake(
+        self, *arguments: str, check: bool = True, timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake on the login host to its end."""
+        return self.cluster.run(self.command(*arguments), check=check, timeout=timeout)
+
+    def start(self, *arguments: str) -> "Run":
+        """Start Snakemake on the login host."""
+        return Run(self, *arguments)
+
+    def log(self) -> str:
+        """Return what the ranks wrote."""
+        path = self.folder / "results/small/logs/train.log"
+        return path.read_text() if path.exists() else ""
+
+
+class Run:
+    """A Snakemake at work on the login host, its output in a file."""
+
+    def __init__(self, site: Site, *arguments: str) -> None:
+        self.site = site
+        self.output = site.folder / "snakemake.out"
+        with self.output.open("w") as handle:
+            self.process = subprocess.Popen(
+                site.cluster.enter(site.command(*arguments)),
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+            )
+
+    def text(self) -> str:
+        """Return its output so far."""
+        return self.output.read_text()
+
+    def until(self, true: Callable[[], object], seconds: float, what: str) -> None:
+        """Wait for something while Snakemake is at work."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert self.process.poll() is None, f"Snakemake ended; {what}\n{self.text()}"
+            assert time.monotonic() < deadline, f"{what}\n{self.text()}\n{self.site.log()}"
+            time.sleep(0.1)
+
+    def until_epoch(self, epoch: int, seconds: float = 150) -> None:
+        """Wait until the latest start of the training is in an epoch, counted from 1."""
+        wanted = re.compile(rf"^epoch {epoch - 1}/\d+: ", re.MULTILINE)
+        self.until(
+            lambda: wanted.search(self.site.log().rpartition(" parameters, ")[2]),
+            seconds,
+            f"not in epoch {epoch}",
+        )
+
+    def job(self, rule: str = "train") -> str:
+        """Return the number under which SLURM has a rule's job; wait until it has one."""
+        pattern = re.compile(rf"submitted with SLURM jobid (\d+) \(log: .*rule_{rule}/")
+        self.until(lambda: pattern.search(self.text()), 60, f"no job of {rule}")
+        return pattern.findall(self.text())[-1]
+
+    def state(self, job: str) -> str:
+        """Return a job's state in SLURM's words."""
+        asked = f"squeue --noheader --states=all --job {job} --format=%T"
+        return self.site.cluster.run(asked, check=False).stdout.strip()
+
+    def again(self, job: str, times: int = 1) -> None:
+        """Wait until SLURM took a job back, and start it: it may put that off by two minutes."""
+
+        def taken_back() -> bool:
+            shown = self.site.cluster.run(f"scontrol show job {job}", check=False).stdout
+            return f"Restarts={times} " in shown and self.state(job) in ("PENDING", "RUNNING")
+
+        self.until(taken_back, 90, f"job {job} is not back in the queue")
+        time.sleep(WAIT)
+        # By now it may have started by itself.
+        self.site.cluster.run(f"scontrol update JobId={job} StartTime=now", check=False)
+
+    def stop(self) -> None:
+        """Interrupt Snakemake, which cancels its jobs; what was to be seen was seen."""
+        self.site.cluster.run("pkill -INT -o -f 'bin/snakemake'")
+        self.process.wait(60)
+
+    def end(self, seconds: float = 300) -> int:
+        """Wait for the end; return the status."""
+        return self.process.wait(seconds)

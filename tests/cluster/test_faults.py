@@ -1,0 +1,258 @@
+"""What a training and its workflow survive, each on the real cluster.
+
+The result is that of an undisturbed run, to the bit: two ranks on two nodes.
+"""
+
+import re
+import shlex
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from cluster import NODES, ROOT
+from sites import WAIT
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("whole_cluster"),
+]
+
+MODEL = "results/small/model/model.keras"
+TRAINING = """\
+run: small
+samples: cohort/samples.tsv
+tiles: {size: 128}
+train: {nodes: 2, ranks_per_node: 1, epochs: 4, batch_size: 32, save_minutes: 0.02, stall_limit: 30}
+evaluate: {resamples: 50}
+"""
+TRAIN = (MODEL, "--configfile", "small.yaml")
+
+
+def weights(site):
+    return keras.models.load_model(site.folder / MODEL, compile=False).get_weights()
+
+
+def history(site):
+    return (site.folder / "results/small/model/history.tsv").read_bytes()
+
+
+@pytest.fixture
+def training(site):
+    """Return a copy in which everything is ready to train on two nodes."""
+    site.clone.write("small.yaml", TRAINING)
+    return site
+
+
+@pytest.fixture(scope="session")
+def undisturbed(new_site):
+    """Return a copy in which nothing disturbed the training."""
+    site = new_site()
+    site.clone.write("small.yaml", TRAINING)
+    site.snakemake(*TRAIN)
+    return site
+
+
+def assert_equal(site, undisturbed):
+    for one, other in zip(weights(site), weights(undisturbed), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert history(site) == history(undisturbed)
+
+
+def assert_started_again(run, site, times=1):
+    """By one layer: SLURM, under the same number. Snakemake submitted one job and no more."""
+    assert len(re.findall("submitted with SLURM jobid", run.text())) == 1, run.text()
+    assert site.log().count(" parameters, ") == 1 + times, site.log()
+    assert site.log().count("going on after ") == times, site.log()
+    assert "Trying to restart" not in run.text()
+
+
+def first_node(cluster, job):
+    return cluster.run(f"squeue -h -j {job} -o %B").stdout.strip()
+
+
+def other_node(cluster, job):
+    both = cluster.run(f"scontrol show hostnames $(squeue -h -j {job} -o %N)").stdout.split()
+    return next(node for node in both if node != first_node(cluster, job))
+
+
+def test_nodes_that_lose_power(cluster, training, undisturbed):
+    """First the one on which the job's script runs, then one on which only a rank does."""
+    run = training.start(*TRAIN)
+    job = run.job()
+    run.until_epoch(2)
+    cluster.kill_node(first_node(cluster, job))
+    run.again(job)
+    run.until_epoch(3)
+    cluster.start_node(next(node for node in NODES if cluster.is_off(node)))
+    cluster.kill_node(other_node(cluster, job))
+    run.again(job, times=2)
+    assert run.end() == 0, run.text()
+    assert_started_again(run, training, times=2)
+    assert_equal(training, undisturbed)
+
+
+def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
+    """SLURM would wait for the node for long; the rank that is left does not."""
+    cluster.set_node_timeout(300)
+    run = training.start(*TRAIN)
+    job = run.job()
+    run.until_epoch(2)
+    node = other_node(cluster, job)
+    cluster.cut_network(node)
+    cut = time.monotonic()
+    run.until(lambda: "no step finished for 30 s" in training.log(), 60, "the job hangs")
+    run.until(lambda: run.state(job) != "RUNNING", 60, "the job is not given back")
+    assert time.monotonic() - cut < 90
+    # Nobody can reach the node, and SLURM waits for it, until somebody takes it out.
+    time.sleep(3)
+    cluster.kill_node(node)
+    cluster.run(f"scontrol update NodeName={node} State=DOWN Reason=cut")
+    run.again(job)
+    assert run.end() == 0, run.text()
+    assert_started_again(run, training)
+    assert_equal(training, undisturbed)
+
+
+def test_preemption(cluster, training, undisturbed):
+    run = training.start(*TRAIN)
+    job = run.job()
+    run.until_epoch(2)
+    urgent = cluster.run(
+        "sbatch --parsable -A lab -p urgent -N3 --exclusive -t 1 -o /dev/null --wrap 'sleep 5'"
+    ).stdout.strip()
+    run.until(lambda: run.state(job) in ("PENDING", "COMPLETING"), 60, "nothing was preempted")
+    cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
+    run.again(job)
+    assert run.end() == 0, run.text()
+    assert re.search(
+        r"stopped by SIG(TERM|USR2) after epoch \d of 4, step \d+ of 16", training.log()
+    ), training.log()
+    assert_started_again(run, training)
+    assert_equal(training, undisturbed)
+
+
+def test_the_end_of_the_time_limit(cluster, training, undisturbed):
+    """The ranks are asked to save before it comes, and the job goes back into the queue."""
+    run = training.start(*TRAIN)
+    job = run.job()
+    run.until_epoch(2)
+    # Two minutes before the limit is now. SLURM looks every half a minute; until then nothing is
+    # done.
+    cluster.run("pkill -STOP -f 'python scripts/train.py'")
+    cluster.run(f"scontrol update JobId={job} TimeLimit=2")
+    time.sleep(35)
+    cluster.run("pkill -CONT -f 'python scripts/train.py'")
+    run.again(job)
+    cluster.run(f"scontrol update JobId={job} TimeLimit=10")
+    assert run.end() == 0, run.text()
+    assert "stopped by SIGUSR2" in training.log()
+    assert_started_again(run, training)
+    assert_equal(training, undisturbed)
+
+
+def test_a_rank_that_raises(cluster, training):
+    """Its message is what is shown; the others end with it, and so do the job and Snakemake."""
+    shard = next((training.folder / "results/small/shards").glob("train-*.tfrecord"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 4
+    shard.write_bytes(data)
+    run = training.start(*TRAIN, "--retries", "0", "--rerun-triggers", "mtime")
+    job = run.job()
+    run.until(lambda: "error (rank " in training.log(), 90, "no rank complained")
+    raised = time.monotonic()
+    run.until(lambda: run.state(job) == "FAILED", 30, "the other rank does not end")
+    assert time.monotonic() - raised < 30
+    assert run.end() == 1
+    assert re.search(rf"error \(rank \d of 2 on n\d\): .*{shard.name}.*checksum", run.text())
+    assert training.log().count("error (rank ") == 1
+    assert "Traceback" not in training.log()
+    assert len(re.findall("submitted with SLURM jobid", run.text())) == 1
+
+
+def test_starts_that_lead_nowhere_end(cluster, tmp_path):
+    """A training that never reaches a checkpoint is given back twice, and then fails."""
+    launch = (
+        f"cd {tmp_path} && PYTHONPATH={ROOT} {sys.executable} {ROOT}/scripts/launch.py"
+        " --launcher srun --nodes 2 --ranks-per-node 1 --cores 1 --log log"
+        " --checkpoints checkpoints -- sh -c 'echo start; exit 75'"
+    )
+    job = cluster.run(
+        f"sbatch --parsable -A lab -N2 -n2 --requeue -o {tmp_path}/out --wrap {shlex.quote(launch)}"
+    ).stdout.strip()
+    for times in (1, 2):
+        cluster.wait_for(
+            f"scontrol show job {job} | grep -q 'Restarts={times} '"
+            f" && squeue -h -j {job} -o %T | grep -qx PENDING",
+            60,
+        )
+        time.sleep(WAIT)
+        cluster.run(f"scontrol update JobId={job} StartTime=now", check=False)
+    cluster.wait_for(f"squeue -h -t all -j {job} -o %T | grep -qx FAILED", 60)
+    log = (tmp_path / "log").read_text()
+    assert log.count("start\n") == 3 * 2, "two ranks, three starts, all in one log"
+    assert "3 starts in a row (status 75) without a new checkpoint" in log
+
+
+def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):
+    """Its controller goes twice, and accounting for the whole time in which a training runs."""
+    run = training.start(*TRAIN)
+    run.job()
+    run.until_epoch(2)
+    cluster.stop_service("slurmdbd")
+    cluster.stop_service("slurmctld")
+    time.sleep(15)
+    cluster.start_controller()
+    run.until_epoch(3)
+    cluster.stop_service("slurmctld")
+    time.sleep(15)
+    cluster.start_controller()
+    cluster.start_accounting()
+    assert run.end() == 0, run.text()
+    assert len(re.findall("submitted with SLURM jobid", run.text())) == 1
+    assert training.log().count(" parameters, ") == 1
+    assert_equal(training, undisturbed)
+
+
+def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
+    """The job that it left is waited for, and its result is kept."""
+    first = training.start(*TRAIN)
+    job = first.job()
+    first.until_epoch(2)
+    cluster.run("pkill -KILL -f 'bin/snakemake results'")
+    first.end(10)
+    assert first.state(job) == "RUNNING"
+    training.snakemake("--unlock", *TRAIN)
+    again = training.start(*TRAIN)
+    assert again.end() == 0, again.text()
+    assert f"  {job}  RUNNING  train" in again.text()
+    assert "submitted with SLURM jobid" not in again.text()
+    assert training.log().count(" parameters, ") == 1
+    assert_equal(training, undisturbed)
+
+
+def test_a_cancelled_job_is_noticed(cluster, training):
+    run = training.start(*TRAIN, "--retries", "0")
+    job = run.job()
+    cluster.run(f"scancel {job}")
+    assert run.end(60) == 1, run.text()
+    assert run.state(job) == "CANCELLED"
+
+
+def test_a_tile_job_that_needs_more_memory_gets_more(cluster, site):
+    """SLURM kills it at its limit; the next attempt asks for twice as much."""
+    states = "results/small/tiles/P01-1.json"
+    before = (site.folder / states).read_bytes()
+    run = site.start(
+        *(states, "--forcerun", "tile", "--configfile", "small.yaml"),
+        *("--set-resources", "tile:mem_mb=100*2**(attempt-1)", "--retries", "3"),
+    )
+    assert run.end() == 0, run.text()
+    jobs = re.findall(r"submitted with SLURM jobid (\d+)", run.text())
+    asked = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o reqmem").stdout.split()
+    assert len(asked) > 1 and asked == [f"{100 * 2**n}M" for n in range(len(asked))]
+    logs = (site.folder / ".snakemake/slurm_logs/group_tile_tile").glob("*.log")
+    assert any("exceeded memory limit" in log.read_text() for log in logs)
+    assert (site.folder / states).read_bytes() == before

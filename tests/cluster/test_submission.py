@@ -1,0 +1,115 @@
+"""What is submitted for each shape of a training: the exact `sbatch` line, and what it gave."""
+
+import re
+import shlex
+
+import pytest
+from sites import SRUN
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("whole_cluster"),
+]
+
+MODEL = "results/small/model/model.keras"
+SETTINGS = """\
+run: small
+samples: cohort/samples.tsv
+tiles: {{size: 128}}
+train: {{{layout}, epochs: 1, batch_size: 32}}
+evaluate: {{resamples: 50}}
+"""
+
+
+def train(site, layout, *options):
+    """Train with a layout; return the run, its job, and the sbatch options of its submission."""
+    site.clone.write("small.yaml", SETTINGS.format(layout=layout))
+    run = site.start(MODEL, "--configfile", "small.yaml", "--verbose", *options)
+    job = run.job()
+    line = re.search(r"sbatch call: (.*?) --wrap=", run.text(), re.DOTALL)[1]
+    words = shlex.split(line)
+    # What differs from run to run: the run's number and the folder.
+    at = words.index("--job-name")
+    assert words[:2] == ["sbatch", "--parsable"] and words[-2 if "-D" in words[-2:] else -3]
+    del words[at : at + 2]
+    for option in ("--output", "-D"):
+        at = words.index(option)
+        assert words[at + 1].startswith(str(site.folder))
+        del words[at : at + 2]
+    return run, job, " ".join(words[2:])
+
+
+def ranks(cluster, folder):
+    """Return what each rank at work was given: node, rank, and its GPUs."""
+    program = (
+        "for p in $(pgrep -f 'python scripts/train.py'); do"
+        " tr '\\0' '\\n' </proc/$p/environ 2>/dev/null"
+        " | grep -E '^(SLURMD_NODENAME|SLURM_PROCID|CUDA_VISIBLE_DEVICES|SLURM_CPUS_PER_TASK|PWD)='"
+        " | sort | tr '\\n' ' '; echo; done"
+    )
+    found = set()
+    for line in cluster.run(program).stdout.splitlines():
+        given = dict(word.split("=", 1) for word in line.split())
+        if given.get("PWD") == str(folder) and "SLURM_PROCID" in given:
+            found.add(
+                (
+                    int(given["SLURM_PROCID"]),
+                    given["SLURMD_NODENAME"],
+                    given.get("CUDA_VISIBLE_DEVICES"),
+                    given.get("SLURM_CPUS_PER_TASK"),
+                )
+            )
+    return sorted(found)
+
+
+def test_one_rank_on_one_core(cluster, site):
+    run, _, options = train(site, "nodes: 1, ranks_per_node: 1")
+    assert options == (
+        "--export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 4000 --requeue --ntasks=1"
+        " --cpus-per-task=1 --signal=USR2@120"
+    )
+    run.until(lambda: "on 1 rank(s), 1 core(s) each" in site.log(), 90, "no rank")
+    run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")
+    run.stop()
+
+
+def test_two_nodes_of_four_gpus(cluster, site):
+    run, job, options = train(
+        site,
+        "nodes: 2, ranks_per_node: 4",
+        *("--set-resources", SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
+        *("train:mem_mb=12000",),
+    )
+    assert options == (
+        "--export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000 --nodes=2 --requeue"
+        " --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4"
+    )
+    run.until(lambda: len(ranks(cluster, site.folder)) == 8, 90, "not 8 ranks")
+    given = ranks(cluster, site.folder)
+    assert [rank for rank, *_ in given] == list(range(8))
+    assert [node for _, node, *_ in given[:4]] == [given[0][1]] * 4
+    assert [node for _, node, *_ in given[4:]] == [given[4][1]] * 4 != [given[0][1]] * 4
+    assert {gpus for *_, gpus, _ in given} == {"0,1,2,3"}
+    assert cluster.run(f"scontrol show job -d {job}").stdout.count("GRES=gpu:4(IDX:0-3)") == 1
+    run.until(lambda: "on 8 rank(s)" in site.log(), 120, "they are not one world")
+    run.stop()
+
+
+def test_a_site_that_uses_mpirun(cluster, site):
+    run, job, options = train(
+        site,
+        "nodes: 2, ranks_per_node: 2, cores_per_rank: 2",
+        *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
+    )
+    assert options == (
+        "--export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 8000 --nodes=2 --requeue"
+        " --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120"
+    )
+    run.until(lambda: "on 4 rank(s)" in site.log(), 90, "they are not one world")
+    # The launcher itself names the program, too.
+    hosts = "pgrep -fc '^python scripts/train.py'"
+    seen = cluster.run(f"srun --overlap --jobid {job} -N2 -n2 {hosts}").stdout
+    assert seen.split() == ["2", "2"]
+    run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")
+    run.stop()
