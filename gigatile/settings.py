@@ -34,7 +34,7 @@ class Section(BaseModel):
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
     # Keys that say how a stage is run and not what it makes; `canonical` leaves them out.
-    LAYOUT: ClassVar[frozenset[str]] = frozenset()
+    EXECUTION: ClassVar[frozenset[str]] = frozenset()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -104,7 +104,7 @@ class ShardSettings(Section):
 class TrainSettings(Section):
     """How the model is trained."""
 
-    LAYOUT: ClassVar[frozenset[str]] = frozenset(
+    EXECUTION: ClassVar[frozenset[str]] = frozenset(
         {"nodes", "ranks_per_node", "cores_per_rank", "stall_limit", "save_minutes"}
     )
 
@@ -237,10 +237,10 @@ def load_settings(config: dict[str, Any], source: str = "the configuration") -> 
 def canonical(section: Section) -> str:
     """Return a section as JSON that is equal exactly when a stage makes the same of it.
 
-    The section's `LAYOUT` is left out: a training on more nodes makes the same model, and where the
-    text is a rule's parameter, another layout must not train again what is trained.
+    The section's `EXECUTION` is left out: a training on more nodes makes the same model, and where
+    the text is a rule's parameter, another layout must not train again what is trained.
     """
-    values = section.model_dump(exclude=set(section.LAYOUT))
+    values = section.model_dump(exclude=set(section.EXECUTION))
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 

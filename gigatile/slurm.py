@@ -1,14 +1,16 @@
-"""What is asked of SLURM: which jobs are in its queue, on which nodes one runs, to take one back.
+"""What is asked of SLURM: which jobs are in its queue, where this one runs, to take it back.
 
 Source of the formats: `man squeue`, OUTPUT FORMAT; `man scontrol`, requeue.
 """
 
+import os
 import re
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gigatile.errors import UserError
 
@@ -16,6 +18,8 @@ from gigatile.errors import UserError
 ANSWER_LIMIT = 60.0
 ASK_EVERY = 10.0
 SILENCE_LIMIT = 1800.0
+
+Answer = TypeVar("Answer")
 
 
 class SlurmError(Exception):
@@ -29,14 +33,17 @@ class Job:
     Attributes:
         number: its id.
         state: RUNNING, PENDING, COMPLETING, ….
-        work: what it does; Snakemake's executor writes `rule_` and the rule's name.
-        nodes: where it runs, or why it waits.
+        rule: what it does for Snakemake, whose executor writes this into the comment; of a group,
+            its rules.
+        nodes: where it runs as SLURM writes it, `n[1-2]`, or why it waits.
+        folder: where it was submitted.
     """
 
     number: str
     state: str
-    work: str
+    rule: str
     nodes: str
+    folder: Path
 
 
 def _ask(*command: str) -> str:
@@ -49,19 +56,47 @@ def _ask(*command: str) -> str:
     return done.stdout
 
 
-def jobs_of(folder: Path) -> list[Job]:
-    """Return this user's jobs that a Snakemake in `folder` submitted and that have not ended.
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """Return what SLURM answers; a controller that is away for a while is asked again.
+
+    Raises:
+        UserError: there was no answer for half an hour.
+    """
+    begun = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except SlurmError as error:
+            if time.monotonic() - begun > SILENCE_LIMIT:
+                raise UserError(
+                    f"SLURM has not answered for {SILENCE_LIMIT / 60:g} minutes: {error}"
+                ) from None
+        time.sleep(ASK_EVERY)
+
+
+def _jobs(*which: str) -> list[Job]:
+    """Return those of the jobs asked for that a Snakemake submitted."""
+    jobs = []
+    for line in _ask("squeue", *which, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
+        number, state, comment, nodes, home = line.split("\t", 4)
+        if comment.startswith("rule_"):
+            rule = comment.removeprefix("rule_")
+            jobs.append(Job(number, state, rule, nodes, Path(home).resolve()))
+    return jobs
+
+
+def own_job() -> Job | None:
+    """Return the job in which this process runs; None where it is not one that Snakemake submitted.
+
+    So a Snakemake that runs as a whole inside somebody's job, with its ranks, is not in a job of
+    its own: nothing here would give that job back.
 
     Raises:
         SlurmError: the queue cannot be read.
     """
-    wanted = folder.resolve()
-    jobs = []
-    for line in _ask("squeue", "--me", "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
-        number, state, comment, nodes, home = line.split("\t", 4)
-        if comment.startswith("rule_") and Path(home).resolve() == wanted:
-            jobs.append(Job(number, state, comment.removeprefix("rule_"), nodes))
-    return jobs
+    # SLURM's own variables tell more, but Snakemake's executor leaves only this one.
+    number = os.environ.get("SLURM_JOB_ID")
+    return next(iter(_jobs("--job", number)), None) if number else None
 
 
 def await_jobs_of(folder: Path, tell: Callable[[str], None]) -> None:
@@ -70,27 +105,16 @@ def await_jobs_of(folder: Path, tell: Callable[[str], None]) -> None:
     Raises:
         UserError: SLURM gave no answer for half an hour.
     """
-    answered, told = time.monotonic(), None
-    while True:
-        try:
-            jobs = jobs_of(folder)
-        except SlurmError as error:
-            if time.monotonic() - answered > SILENCE_LIMIT:
-                raise UserError(
-                    f"SLURM has not answered for {SILENCE_LIMIT / 60:g} minutes: {error}"
-                ) from None
-        else:
-            answered = time.monotonic()
-            if not jobs:
-                return
-            if jobs != told:
-                told = jobs
-                tell(_told(jobs, folder))
+    wanted, shown = folder.resolve(), None
+    while jobs := [job for job in patiently(lambda: _jobs("--me")) if job.folder == wanted]:
+        if jobs != shown:
+            shown = jobs
+            tell(_told(jobs, folder))
         time.sleep(ASK_EVERY)
 
 
 def _told(jobs: list[Job], folder: Path) -> str:
-    lines = [f"  {job.number}  {job.state}  {job.work}  {job.nodes}" for job in jobs[:20]]
+    lines = [f"  {job.number}  {job.state}  {job.rule}  {job.nodes}" for job in jobs[:20]]
     if len(jobs) > 20:
         lines.append(f"  … and {len(jobs) - 20} more")
     numbers = " ".join(job.number for job in jobs)
@@ -111,15 +135,6 @@ def state_of(job: str) -> str:
         SlurmError: the queue cannot be read.
     """
     return _ask("squeue", "--noheader", "--states=all", "--job", job, "--format=%T").strip()
-
-
-def nodes_of(job: str) -> str:
-    """Return the nodes of a running job as SLURM writes them, `n[1-2]`.
-
-    Raises:
-        SlurmError: the queue cannot be read.
-    """
-    return _ask("squeue", "--noheader", "--job", job, "--format=%N").strip()
 
 
 def restarts_of(job: str) -> int:

@@ -33,42 +33,39 @@ def read_sheet(sheet, labelled=True):
     return {sample.slide: sample for sample in samples}
 
 
-try:
-    SETTINGS = load_settings(config, "the configuration")
-    COHORT = read_sheet(SETTINGS.samples)
-    NEW = read_sheet(SETTINGS.predict.samples, labelled=False) if SETTINGS.predict.samples else {}
-except UserError as error:
-    raise WorkflowError(str(error)) from None
+# Options that ask Snakemake for something else than to run jobs.
+LOOKS = """
+    archive cleanup_metadata cleanup_shadow conda_cleanup_envs conda_create_envs_only
+    container_cleanup_images containerize d3dag dag delete_all_output delete_temp_output
+    detailed_summary dryrun filegraph generate_unit_tests lint list_changes list_conda_envs
+    list_input_changes list_params_changes list_rules list_target_rules list_untracked
+    print_compilation rulegraph summary touch unlock
+""".split()
 
-RUN = f"results/{SETTINGS.run}"
 
-
-def runs_on_slurm():
-    """Return whether this Snakemake is about to submit jobs; a look at the plan is not."""
+def submits_to_slurm():
+    """Return whether this Snakemake is about to submit jobs; one that a job runs does not."""
     if not workflow.is_main_process or shutil.which("squeue") is None:
         return False
     if any(Path(".snakemake/locks").glob("*")):
         return False  # another is at work, or was killed: Snakemake says what to do
     with contextlib.redirect_stderr(io.StringIO()):
         options = parse_args(sys.argv[1:])[1]
-    looks = (
-        "dryrun",
-        "unlock",
-        "touch",
-        "lint",
-        "summary",
-        "dag",
-        "rulegraph",
-        "report",
-        "list_rules",
-    )
-    return options.executor == "slurm" and not any(getattr(options, name) for name in looks)
+    return options.executor == "slurm" and not any(getattr(options, name) for name in LOOKS)
 
 
-# Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves. What
-# they make is waited for, before the plan is made.
-if runs_on_slurm():
-    await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
+try:
+    SETTINGS = load_settings(config, "the configuration")
+    COHORT = read_sheet(SETTINGS.samples)
+    NEW = read_sheet(SETTINGS.predict.samples, labelled=False) if SETTINGS.predict.samples else {}
+    # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
+    # What they make is waited for, before the plan is made.
+    if submits_to_slurm():
+        await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+RUN = f"results/{SETTINGS.run}"
 
 
 wildcard_constraints:

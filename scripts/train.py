@@ -44,8 +44,8 @@ def main() -> None:
     tiles = parse_section(TileSettings, args.tiles)
     limit_pools(settings.cores_per_rank)
 
+    from gigatile.training.joining import join
     from gigatile.training.loop import train
-    from gigatile.training.ranks import join
 
     with join(settings.cores_per_rank, settings.stall_limit) as ranks:
         if ranks.size != settings.ranks:

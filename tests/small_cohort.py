@@ -10,12 +10,16 @@ COHORT = {
     "valid": ["P04-1", "P05-1", "P06-1"],
     "test": ["P10-1", "P08-1", "P09-1"],
 }
-SMALL = """\
+
+
+def small_settings(train: str = "ranks_per_node: 1, epochs: 1, batch_size: 32") -> str:
+    """Return the text of small.yaml, with the settings of a training."""
+    return f"""\
 run: small
 samples: cohort/samples.tsv
-tiles: {size: 128}
-train: {ranks_per_node: 1, epochs: 1, batch_size: 32}
-evaluate: {resamples: 50}
+tiles: {{size: 128}}
+train: {{{train}}}
+evaluate: {{resamples: 50}}
 """
 
 
@@ -47,5 +51,5 @@ def make_small_cohort(folder: Path) -> Clone:
         "cut\tB3\tnormal\tcut.svs\tvalid",
     ]
     made.write("cohort/samples.tsv", "\n".join(lines) + "\n")
-    made.write("small.yaml", SMALL)
+    made.write("small.yaml", small_settings())
     return made

@@ -257,7 +257,7 @@ def test_equal_settings_are_equal_text(seed, size, mpp, target, rate):
         text = canonical(section)
         assert text == canonical(getattr(two, name))
         assert parse_section(type(section), text) == section
-        assert list(json.loads(text)) == sorted(set(type(section).model_fields) - section.LAYOUT)
+        assert list(json.loads(text)) == sorted(set(type(section).model_fields) - section.EXECUTION)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_the_layout_of_a_training_is_no_part_of_its_text():
     """So more nodes do not train again what is trained; and a command gets it back."""
     layout = {"nodes": 3, "ranks_per_node": 4, "cores_per_rank": 5, "stall_limit": 60}
     layout |= {"save_minutes": 0.5}
-    assert set(layout) == TrainSettings.LAYOUT < set(TrainSettings.model_fields)
+    assert set(layout) == TrainSettings.EXECUTION < set(TrainSettings.model_fields)
     there, here = TrainSettings(**layout, batch_size=24), TrainSettings(batch_size=24)
     assert canonical(there) == canonical(here) and there.ranks == 12
     assert parse_section(TrainSettings, canonical(here), **layout) == there

@@ -26,7 +26,7 @@ def save_checkpoint(
     arrays = {f"v{number:05d}": value for number, value in enumerate(variables)}
     with write_whole(folder / f"step-{step:09d}.npz") as temporary:
         np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
-    for old in _newest_first(folder)[KEEP:]:
+    for old in newest_first(folder)[KEEP:]:
         old.unlink()
     # What a kill left half-written; nobody else writes here.
     for unfinished in folder.glob(".step-*.npz"):
@@ -40,7 +40,7 @@ def newest_checkpoint(
 
     A damaged one is reported through `warn` and passed over.
     """
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         try:
             with np.load(path, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
@@ -54,7 +54,9 @@ def newest_checkpoint(
     return None
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, whatever they belong to, the newest first."""
+
     # By time and not by step: a longer training of other settings may have left its own here.
     def written(path: Path) -> tuple[int, str]:
         return path.stat().st_mtime_ns, path.name

@@ -17,11 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gigatile import slurm
 from gigatile.errors import UserError
 from gigatile.files import read_json, write_json
+from gigatile.training.checkpoints import newest_first
 
 # Statuses with which a command says that starting it again would change nothing.
 FINAL = (0, 1, 2)
@@ -68,13 +70,13 @@ def launch(
             for the next.
 
     Raises:
-        UserError: the launcher is not installed here.
-        slurm.SlurmError: SLURM does not answer what it is asked about its own job.
+        UserError: the launcher is not installed here, or SLURM does not answer what it is asked
+            about its own job.
     """
-    # SLURM's own variables tell more, but Snakemake's executor leaves only this one.
-    job = os.environ.get("SLURM_JOB_ID")
+    job = slurm.patiently(slurm.own_job)
+    again = job is not None and slurm.patiently(partial(slurm.restarts_of, job.number)) > 0
+    starts = _Starts(checkpoints, again)
     line = [*shlex.split(launcher), "-n", str(layout.ranks), *command]
-    starts = _Starts(checkpoints, again=job is not None and slurm.restarts_of(job) > 0)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as shown, starts.log.open("a+") as kept:
         # Snakemake removes a log before each start of its job; what earlier starts wrote is here.
@@ -90,18 +92,18 @@ def launch(
         if status in FINAL:
             starts.forget()
             return status
-        if not job:
+        if job is None:
             tell(f"the training was stopped (status {status}); run again, it goes on\n")
             return status
         if not starts.may_start_again():
             tell(f"{FRUITLESS} starts in a row (status {status}) without a new checkpoint\n")
             starts.forget()
             return status
-        return _requeue(job, status, tell)
+        return _requeue(job.number, status, tell)
 
 
-def environment(given: Mapping[str, str], layout: Layout, job: str | None) -> dict[str, str]:
-    """Return the environment for a launcher: what is known of the allocation, and a laptop's leave.
+def environment(given: Mapping[str, str], layout: Layout, job: slurm.Job | None) -> dict[str, str]:
+    """Return the environment for a launcher: what is known of its job, and a laptop's leave.
 
     Snakemake's SLURM executor takes most of SLURM's variables away before the command starts;
     without them `srun` would give each rank one core and place the ranks as it likes, and `mpirun`
@@ -117,16 +119,15 @@ def environment(given: Mapping[str, str], layout: Layout, job: str | None) -> di
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
-    if job:
-        nodes = slurm.nodes_of(job)
+    if job is not None:
         per_node = f"{layout.ranks_per_node}(x{layout.nodes})"
         # Leave to oversubscribe would put all ranks on the first node.
         del defaults["OMPI_MCA_rmaps_base_oversubscribe"]
         defaults |= {
             "OMPI_MCA_rmaps_base_mapping_policy": f"ppr:{layout.ranks_per_node}:node",
             "PRTE_MCA_rmaps_default_mapping_policy": f"ppr:{layout.ranks_per_node}:node",
-            "SLURM_NODELIST": nodes,
-            "SLURM_JOB_NODELIST": nodes,
+            "SLURM_NODELIST": job.nodes,
+            "SLURM_JOB_NODELIST": job.nodes,
             "SLURM_NNODES": str(layout.nodes),
             "SLURM_JOB_NUM_NODES": str(layout.nodes),
             "SLURM_NTASKS": str(layout.ranks),
@@ -142,6 +143,17 @@ def environment(given: Mapping[str, str], layout: Layout, job: str | None) -> di
 
 def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]) -> int:
     """Run the launcher; signals to this process ask its ranks to stop. Return a shell's status."""
+    child: subprocess.Popen[str] | None = None
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        if child is not None:
+            child.send_signal(STOP)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, ask)
     try:
         child = subprocess.Popen(
             line,
@@ -159,8 +171,8 @@ def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]
             f"{line[0]}: {error.strerror}; the ranks are started with the resource `launcher` of "
             "the rule train, which a profile sets"
         ) from None
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        signal.signal(number, lambda *_: child.send_signal(STOP))
+    if asked:  # while it was being started
+        child.send_signal(STOP)
     assert child.stdout is not None
     for text in child.stdout:
         tell(text)
@@ -199,8 +211,8 @@ class _Starts:
         if not again:
             self.forget()
 
-    def _newest(self) -> str:
-        return max((path.name for path in self._checkpoints.glob("step-*.npz")), default="")
+    def _newest(self) -> Path | None:
+        return next(iter(newest_first(self._checkpoints)), None)
 
     def may_start_again(self) -> bool:
         """Count this start; return whether another one is worth it."""

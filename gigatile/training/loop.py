@@ -182,7 +182,7 @@ def _write(
     out.mkdir(parents=True, exist_ok=True)
     rows = [[epoch, *(f"{value:.6f}" for value in values)] for epoch, *values in history]
     write_table(out / "history.tsv", HISTORY, rows)
-    made = settings.model_dump(exclude=set(settings.LAYOUT))
+    made = settings.model_dump(exclude=set(settings.EXECUTION))
     described = {
         "classes": classes,
         "tiles": tiles.model_dump(),

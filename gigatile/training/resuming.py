@@ -170,7 +170,7 @@ def key_of(
     Not how long, or on which machines: those may change before a training goes on. The shapes keep
     a checkpoint of another version of the model from being taken for one of this.
     """
-    values: dict[str, Any] = settings.model_dump(exclude={"epochs", *settings.LAYOUT})
+    values: dict[str, Any] = settings.model_dump(exclude={"epochs", *settings.EXECUTION})
     shapes = [list(variable.shape) for variable in task.variables]
     identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

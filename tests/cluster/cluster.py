@@ -28,134 +28,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from configuration import CONFIGURATION, LOGIN_SETUP, MARIADB, NODE_INIT, NODE_TIMEOUT, NODES
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # Where a cluster that was started by hand writes the number of its first process.
 BY_HAND = ROOT / "build" / "cluster.pid"
 
-NODES = ("n1", "n2", "n3")
-CORES = 4
-GPUS = 4
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "nsenter", "unshare", "ip")
 PMIX = "mpi_pmix.so"
-
-# Seconds. Small, so that a test need not wait long for what takes minutes on a real cluster.
-NODE_TIMEOUT = 10
-KILL_WAIT = 5
-GRACE = 60
-
-SLURM_CONF = f"""\
-ClusterName=trial
-SlurmctldHost=login(10.77.0.1)
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation=/run/cluster/slurmctld
-SlurmctldPidFile=/run/cluster/slurmctld.pid
-SlurmdPidFile=/run/cluster/local/slurmd.pid
-SlurmdSpoolDir=/run/cluster/local/slurmd
-SlurmctldLogFile=/run/cluster/slurmctld.log
-SlurmdLogFile=/run/cluster/slurmd.%n.log
-SlurmdDebug=verbose
-ReturnToService=2
-SlurmdTimeout={NODE_TIMEOUT}
-SlurmctldTimeout=10
-BatchStartTimeout=30
-InactiveLimit=0
-KillWait={KILL_WAIT}
-MinJobAge=300
-# The machine has fewer cores than the nodes claim, and no cgroups of its own.
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory,CR_LLN
-DefMemPerCPU=1000
-SchedulerParameters=sched_interval=2,sched_min_interval=100000,bf_interval=2
-PriorityType=priority/basic
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-# A job that takes more memory than it asked for is killed, as by cgroups elsewhere.
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=10.77.0.1
-AccountingStorageEnforce=associations
-GresTypes=gpu
-NodeName=n1 NodeAddr=10.77.0.11 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
-NodeName=n2 NodeAddr=10.77.0.12 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
-NodeName=n3 NodeAddr=10.77.0.13 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
-PartitionName=cpu Nodes=ALL Default=YES MaxTime=7-0 PriorityTier=1 GraceTime={GRACE}
-PartitionName=gpu Nodes=ALL MaxTime=7-0 PriorityTier=1 GraceTime={GRACE}
-PartitionName=urgent Nodes=ALL MaxTime=7-0 PriorityTier=9 PreemptMode=OFF
-"""
-
-SLURMDBD_CONF = """\
-AuthType=auth/munge
-DbdHost=login
-DbdAddr=10.77.0.1
-SlurmUser=root
-StorageType=accounting_storage/mysql
-StorageLoc=slurm
-StorageHost=localhost
-StorageUser=root
-PidFile=/run/cluster/slurmdbd.pid
-LogFile=/run/cluster/slurmdbd.log
-"""
-
-# Devices that stand for GPUs: a job's share of them, and CUDA_VISIBLE_DEVICES, are SLURM's own.
-GRES_CONF = f"Name=gpu File=/run/cluster/devices/gpu[0-{GPUS - 1}]\n"
-
-MPI_CONF = "PMIxCliTmpDirBase=/run/cluster/local\n"
-
-MARIADB = (
-    "--no-defaults",
-    "--user=root",
-    "--datadir=/run/cluster/mariadb",
-    "--socket=/run/mysqld/mysqld.sock",
-    "--skip-networking",
-    "--innodb-buffer-pool-size=32M",
-    "--innodb-log-file-size=16M",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-lock-wait-timeout=900",
-)
-
-LOGIN_SETUP = f"""
-set -e
-mount -t tmpfs -o mode=755,size=2g gigatile /run
-mkdir -p /run/munge /run/mysqld /run/cluster/{{local,devices,slurmctld,etc}}
-exec 2>/run/cluster/setup.err
-mount -t tmpfs gigatile /dev/shm
-hostname login
-ip link set lo up
-ip link add name cluster type bridge
-ip addr add 10.77.0.1/24 dev cluster
-ip link set cluster up
-for i in $(seq 0 {GPUS - 1}); do mknod /run/cluster/devices/gpu$i c 1 3; done
-dd if=/dev/urandom of=/run/munge/munge.key bs=1 count=1024 status=none
-chmod 400 /run/munge/munge.key
-echo '127.0.0.1 localhost
-10.77.0.1 login
-10.77.0.11 n1
-10.77.0.12 n2
-10.77.0.13 n3' >/run/cluster/hosts
-mount --bind /run/cluster/hosts /etc/hosts
-mount --bind /run/cluster/etc /etc/slurm
-"""
-
-# The first process of a host waits for its children as any init does; bash is enough of an init.
-NODE_INIT = """
-mount -t tmpfs gigatile /dev/shm
-mount -t tmpfs gigatile /run/cluster/local
-hostname $0
-ip link set lo up
-until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
-ip addr add $1/24 dev eth0
-ip link set eth0 up
-slurmd -D -N $0 </dev/null >/run/cluster/slurmd.$0.out 2>&1 &
-wait
-"""
 
 
 class ClusterError(Exception):
@@ -177,14 +58,15 @@ def missing() -> str | None:
 class Cluster:
     """A cluster by the number of the first process of its login host."""
 
-    def __init__(self, init: int) -> None:
-        self.init = init
+    def __init__(self, init: int, holder: subprocess.Popen | None = None) -> None:
+        """Name a cluster that is up; whoever started it has the process that holds it."""
+        self.init, self._holder = init, holder
 
     # Starting and stopping
 
     @classmethod
     def start(cls, by_hand: bool = False) -> "Cluster":
-        """Start a cluster and wait until its nodes take jobs; about 10 seconds.
+        """Start a cluster and wait until its nodes take jobs; about 4 seconds.
 
         It ends with this process, however that ends, unless it is started by hand.
         """
@@ -204,14 +86,14 @@ class Cluster:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _until(lambda: _children(holder.pid), 10, "the login host")
-        cluster = cls(_children(holder.pid)[0])
-        cluster.holder = holder
         try:
+            _until(lambda: _children(holder.pid), 10, "the login host")
+            cluster = cls(_children(holder.pid)[0], holder)
             _until(cluster.path("/run/cluster/up").exists, 10, "the login host's set-up")
             cluster._start_services()
         except BaseException:
-            cluster.stop()
+            holder.kill()
+            holder.wait()
             raise
         return cluster
 
@@ -219,21 +101,15 @@ class Cluster:
         """End every process of the cluster; with them go its networks, mounts and files."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.init, signal.SIGKILL)
-        holder = getattr(self, "holder", None)
-        if holder:
-            if holder.stdin:
-                holder.stdin.close()
-            holder.wait(30)
+        if self._holder:
+            if self._holder.stdin:
+                self._holder.stdin.close()
+            self._holder.wait(30)
         else:
             _until(lambda: not _alive(self.init), 30, "the cluster's end")
 
     def _start_services(self) -> None:
-        for name, text in {
-            "slurm.conf": SLURM_CONF,
-            "slurmdbd.conf": SLURMDBD_CONF,
-            "gres.conf": GRES_CONF,
-            "mpi.conf": MPI_CONF,
-        }.items():
+        for name, text in CONFIGURATION.items():
             path = self.path(f"/etc/slurm/{name}")
             path.write_text(text)
             path.chmod(0o600)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from clones import Clone
-from cluster import NODES, Cluster, missing
+from cluster import Cluster, missing
+from configuration import NODES
 from sites import Site
 
 

@@ -21,8 +21,27 @@ HURRY = (
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
 SRUN = "train:launcher='srun --mpi=pmix'"
 
+# What the trainings of these tests make, in every copy.
+MODEL = "results/small/model"
+TRAIN = (f"{MODEL}/model.keras", "--configfile", "small.yaml")
+
 # Seconds before a job that was taken back may start: its nodes would refuse its old credential.
 WAIT = 6
+
+
+def taken_back(job: str, times: int) -> str:
+    """Return the shell command that tells whether SLURM took a job back so many times by now."""
+    return (
+        f"scontrol show job {job} | grep -q 'Restarts={times} '"
+        f" && squeue -h -j {job} -o %T | grep -qxE 'PENDING|RUNNING'"
+    )
+
+
+def start_now(cluster: Cluster, job: str) -> None:
+    """Start a job that was taken back; SLURM would put that off by two minutes."""
+    time.sleep(WAIT)
+    # By now it may have started by itself.
+    cluster.run(f"scontrol update JobId={job} StartTime=now", check=False)
 
 
 class Site:
@@ -100,16 +119,14 @@ class Run:
         return self.site.cluster.run(asked, check=False).stdout.strip()
 
     def again(self, job: str, times: int = 1) -> None:
-        """Wait until SLURM took a job back, and start it: it may put that off by two minutes."""
-
-        def taken_back() -> bool:
-            shown = self.site.cluster.run(f"scontrol show job {job}", check=False).stdout
-            return f"Restarts={times} " in shown and self.state(job) in ("PENDING", "RUNNING")
-
-        self.until(taken_back, 90, f"job {job} is not back in the queue")
-        time.sleep(WAIT)
-        # By now it may have started by itself.
-        self.site.cluster.run(f"scontrol update JobId={job} StartTime=now", check=False)
+        """Wait until SLURM took a job back, and start it."""
+        cluster, command = self.site.cluster, taken_back(job, times)
+        self.until(
+            lambda: cluster.run(command, check=False).returncode == 0,
+            90,
+            f"job {job} is not back in the queue",
+        )
+        start_now(cluster, job)
 
     def stop(self) -> None:
         """Interrupt Snakemake, which cancels its jobs; what was to be seen was seen."""

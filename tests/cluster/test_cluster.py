@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import HERE, NODES
+from cluster import HERE
+from configuration import NODES
 
 pytestmark = pytest.mark.cluster
 

@@ -4,7 +4,8 @@ import re
 import shlex
 
 import pytest
-from sites import SRUN
+from sites import SRUN, TRAIN
+from small_cohort import small_settings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -12,32 +13,22 @@ pytestmark = [
     pytest.mark.usefixtures("whole_cluster"),
 ]
 
-MODEL = "results/small/model/model.keras"
-SETTINGS = """\
-run: small
-samples: cohort/samples.tsv
-tiles: {{size: 128}}
-train: {{{layout}, epochs: 1, batch_size: 32}}
-evaluate: {{resamples: 50}}
-"""
-
 
 def train(site, layout, *options):
     """Train with a layout; return the run, its job, and the sbatch options of its submission."""
-    site.clone.write("small.yaml", SETTINGS.format(layout=layout))
-    run = site.start(MODEL, "--configfile", "small.yaml", "--verbose", *options)
+    site.clone.write("small.yaml", small_settings(f"{layout}, epochs: 1, batch_size: 32"))
+    run = site.start(*TRAIN, "--verbose", *options)
     job = run.job()
-    line = re.search(r"sbatch call: (.*?) --wrap=", run.text(), re.DOTALL)[1]
-    words = shlex.split(line)
+    words = shlex.split(re.search(r"sbatch call: (.*?) --wrap=", run.text(), re.DOTALL)[1])
     # What differs from run to run: the run's number and the folder.
-    at = words.index("--job-name")
-    assert words[:2] == ["sbatch", "--parsable"] and words[-2 if "-D" in words[-2:] else -3]
-    del words[at : at + 2]
-    for option in ("--output", "-D"):
+    given = {}
+    for option in ("--job-name", "--output", "-D"):
         at = words.index(option)
-        assert words[at + 1].startswith(str(site.folder))
+        _, given[option] = words[at : at + 2]
         del words[at : at + 2]
-    return run, job, " ".join(words[2:])
+    assert given["-D"] == str(site.folder)
+    assert given["--output"].startswith(f"{site.folder}/.snakemake/slurm_logs/rule_train/")
+    return run, job, " ".join(words)
 
 
 def ranks(cluster, folder):
@@ -66,8 +57,8 @@ def ranks(cluster, folder):
 def test_one_rank_on_one_core(cluster, site):
     run, _, options = train(site, "nodes: 1, ranks_per_node: 1")
     assert options == (
-        "--export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 4000 --requeue --ntasks=1"
-        " --cpus-per-task=1 --signal=USR2@120"
+        "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 4000"
+        " --requeue --ntasks=1 --cpus-per-task=1 --signal=USR2@120"
     )
     run.until(lambda: "on 1 rank(s), 1 core(s) each" in site.log(), 90, "no rank")
     run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")
@@ -82,8 +73,8 @@ def test_two_nodes_of_four_gpus(cluster, site):
         *("train:mem_mb=12000",),
     )
     assert options == (
-        "--export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000 --nodes=2 --requeue"
-        " --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4"
+        "sbatch --parsable --export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000"
+        " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4"
     )
     run.until(lambda: len(ranks(cluster, site.folder)) == 8, 90, "not 8 ranks")
     given = ranks(cluster, site.folder)
@@ -103,8 +94,8 @@ def test_a_site_that_uses_mpirun(cluster, site):
         *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
     )
     assert options == (
-        "--export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 8000 --nodes=2 --requeue"
-        " --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120"
+        "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 8000"
+        " --nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120"
     )
     run.until(lambda: "on 4 rank(s)" in site.log(), 90, "they are not one world")
     # The launcher itself names the program, too.

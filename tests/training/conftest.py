@@ -13,6 +13,7 @@ from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.shards import Source, write_shards
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings import ShardSettings
+from gigatile.training.launch import Layout, environment
 
 ROOT = Path(__file__).parents[2]
 SIZE = 32
@@ -63,14 +64,8 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Launcher:
     """The launcher that the workflow uses, with its environment."""
 
-    environment = os.environ | {
+    environment = environment(os.environ, Layout(1, 2, 1), None) | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_MCA_hwloc_base_binding_policy": "none",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
 
     def command(self, ranks: int, program: str | Path, *arguments: object) -> list[str]:

@@ -8,7 +8,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.training.ranks import join
+from gigatile.training.joining import join
 
 with join(cores=1, stall_limit=60) as ranks:
     ranks.sum(np.zeros(1), "together")

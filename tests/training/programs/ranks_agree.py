@@ -14,7 +14,8 @@ import numpy as np
 
 from gigatile.settings import TrainSettings
 from gigatile.training.cores import THREADS, TREE
-from gigatile.training.ranks import Ranks, join
+from gigatile.training.joining import join
+from gigatile.training.ranks import Ranks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
