@@ -26,6 +26,11 @@ class Clone:
                 shutil.copy(ROOT / name, folder / name)
         self.folder = folder
 
+    def copy(self, folder: Path) -> "Clone":
+        """Return a copy, with all that was made in it and everything that Snakemake knows of it."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        return Clone(folder)
+
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run a command of the project's environment in the clone."""
         bin_folder = Path(sys.executable).parent

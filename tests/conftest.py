@@ -18,6 +18,13 @@ hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gigatile")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where two workers share the tests, one has the cluster's, which mostly wait."""
+    for item in items:
+        group = "cluster" if item.get_closest_marker("cluster") else "others"
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data that lies beside the project and is never part of it."""

@@ -12,12 +12,14 @@ COHORT = {
 }
 
 
-def small_settings(train: str = "ranks_per_node: 1, epochs: 1, batch_size: 32") -> str:
-    """Return the text of small.yaml, with the settings of a training."""
+def small_settings(
+    train: str = "ranks_per_node: 1, epochs: 1, batch_size: 32", tiles: str = "size: 128"
+) -> str:
+    """Return the text of small.yaml."""
     return f"""\
 run: small
 samples: cohort/samples.tsv
-tiles: {{size: 128}}
+tiles: {{{tiles}}}
 train: {{{train}}}
 evaluate: {{resamples: 50}}
 """

@@ -4,11 +4,13 @@ Only the standard library is imported, so that a signal is heard before TensorFl
 """
 
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from types import FrameType
+from typing import NoReturn
 
 from gigatile.errors import START_AGAIN
 
@@ -16,6 +18,9 @@ from gigatile.errors import START_AGAIN
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 # Seconds between two looks of the watchdog.
 LOOK_EVERY = 1.0
+# The last line of a rank that ends of itself before the end, as `leave` writes it. A launcher's own
+# status may be that of another rank, which it killed; and without a network it may never come.
+LEFT = re.compile(r"^(?:a rank|rank \d+ of \d+) on \S+ left with status (\d+)$")
 
 _heard: set[int] = set()
 
@@ -34,6 +39,23 @@ def _remember(number: int, frame: FrameType | None) -> None:
 def heard() -> list[bool]:
     """Return for each of `SIGNALS` whether this process has had it."""
     return [number in _heard for number in SIGNALS]
+
+
+def leave(name: str, status: int, message: str = "") -> NoReturn:
+    """End this process at once, with a last line that tells why, as `LEFT` reads it.
+
+    What Python and Horovod do at a regular end would wait for the others.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    tell_leaving(name, status, message)
+    os._exit(status)
+
+
+def tell_leaving(name: str, status: int, message: str = "") -> None:
+    """Write that last line, and a message before it."""
+    # In one write, past Python's buffers and their locks: lines of ranks do not mix.
+    os.write(sys.stderr.fileno(), f"{message}{name} left with status {status}\n".encode())
 
 
 class Watchdog:
@@ -72,11 +94,12 @@ class Watchdog:
             if self._beats != beats:
                 silent, beats = 0.0, self._beats
             elif silent >= self._limit and not self._off:
-                message = (
+                # Not through Python's buffers, whose locks the suspended process may hold.
+                tell_leaving(
+                    self.name,
+                    START_AGAIN,
                     f"{self.name}: no step finished for {silent:.0f} s, last {self._where}; "
                     "another rank or its node is gone or unreachable; started again, the training "
-                    "goes on from the newest checkpoint"
+                    "goes on from the newest checkpoint\n",
                 )
-                # In one write, past Python's buffers and their locks: lines of ranks do not mix.
-                os.write(sys.stderr.fileno(), f"{message}\n".encode())
                 os._exit(START_AGAIN)

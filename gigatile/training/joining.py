@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from gigatile.errors import START_AGAIN, StartAgain, told
 from gigatile.training import cores as cpus
-from gigatile.training.interruption import SIGNALS, Watchdog, heard
+from gigatile.training.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
 from gigatile.training.ranks import Ranks
 
 # Seconds in which the launcher hears of the rank that failed before another one leaves for it.
@@ -97,13 +97,13 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
             print(error, file=sys.stderr, flush=True)
         ranks.sum(np.zeros(1), "leave")
         hvd.shutdown()
-        _exit(START_AGAIN)
+        leave(ranks.name, START_AGAIN)
     who = f" ({ranks.name})" if ranks.size > 1 else ""
     if _another_ended(error):
         print(f"stopped{who}: another rank ended; see its message", file=sys.stderr, flush=True)
         # The status of the first one is the launcher's, if it has the time to see it.
         time.sleep(AFTER_THE_FIRST)
-        _exit(START_AGAIN)
+        leave(ranks.name, START_AGAIN)
     message = told(error)
     if not ranks.writes:
         # What befalls all ranks is told once: rank 0 ends the others before they repeat it.
@@ -115,15 +115,16 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
     status = 1 if message is None else 2
     if ranks.size > 1:
         # A cut network may hold this up, too.
-        fallback = threading.Timer(AFTER_THE_FIRST, _exit, [status])
+        fallback = threading.Timer(AFTER_THE_FIRST, os._exit, [status])
         fallback.daemon = True
         fallback.start()
         sys.stderr.flush()
+        tell_leaving(ranks.name, status)
         from mpi4py import MPI
 
         # The one way in which every launcher ends the ranks of all machines at once.
         MPI.COMM_WORLD.Abort(status)
-    _exit(status)
+    leave(ranks.name, status)
 
 
 def _another_ended(error: Exception) -> bool:
@@ -131,10 +132,3 @@ def _another_ended(error: Exception) -> bool:
     return isinstance(error, tf.errors.UnknownError | tf.errors.AbortedError) and (
         "Horovod" in str(error)
     )
-
-
-def _exit(status: int) -> NoReturn:
-    """Leave at once: what Python and Horovod do at a regular end would wait for the others."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -14,6 +14,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from gigatile import slurm
 from gigatile.errors import UserError
 from gigatile.files import read_json, write_json
 from gigatile.training.checkpoints import newest_first
+from gigatile.training.interruption import LEFT
 
 # Statuses with which a command says that starting it again would change nothing.
 FINAL = (0, 1, 2)
 # Starts in a row that may end without a new checkpoint before the job fails.
 FRUITLESS = 3
+# Seconds that a launcher has to end all ranks after the first one has left.
+LEAVE_LIMIT = 30.0
 # Seconds that SLURM has, after it took a job back into the queue, to end this start of it.
 REQUEUE_LIMIT = 300.0
 # The signal that asks the ranks to save and leave. `srun` and `mpirun` pass it on, while SIGTERM
@@ -174,10 +178,29 @@ def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]
     if asked:  # while it was being started
         child.send_signal(STOP)
     assert child.stdout is not None
+    left: list[int] = []
     for text in child.stdout:
         tell(text)
+        if found := LEFT.match(text):
+            if not left:
+                _end_soon(child, tell)
+            left.append(int(found[1]))
     status = child.wait()
-    return status if status >= 0 else 128 - status
+    # An error is less than START_AGAIN, with which others leave because of it.
+    return min(left) if left else status if status >= 0 else 128 - status
+
+
+def _end_soon(child: subprocess.Popen[str], tell: Callable[[str], None]) -> None:
+    """End a launcher that waits on after a rank has left: for one whom it cannot reach."""
+
+    def end() -> None:
+        if child.poll() is None:
+            tell(f"the launcher has not ended {LEAVE_LIMIT:g} s after a rank; it is ended\n")
+            os.killpg(child.pid, signal.SIGKILL)
+
+    timer = threading.Timer(LEAVE_LIMIT, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _requeue(job: str, status: int, tell: Callable[[str], None]) -> int:

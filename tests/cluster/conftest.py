@@ -1,14 +1,13 @@
 """A cluster for all tests of this folder, and copies of the project that submit to it."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 from clones import Clone
 from cluster import Cluster, missing
 from configuration import NODES
-from sites import Site
+from sites import Site, settings
 
 
 @pytest.fixture(scope="session")
@@ -30,12 +29,14 @@ def cluster(may_start: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def prepared(cluster: Cluster, small_cohort: Clone) -> Clone:
-    """Return a clone in which everything up to the shards is done. Do not change it."""
-    small_cohort.snakemake(
+def prepared(small_cohort: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Return a copy in which everything up to the shards is done. Do not change it."""
+    made = small_cohort.copy(tmp_path_factory.mktemp("prepared"))
+    made.write("small.yaml", settings("ranks_per_node: 1, batch_size: 16"))
+    made.snakemake(
         "results/small/shards/manifest.json", "--cores", "2", "--configfile", "small.yaml"
     )
-    return small_cohort
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -45,9 +46,7 @@ def new_site(
     """Return what makes copies of it, to train in."""
 
     def make() -> Site:
-        folder = tmp_path_factory.mktemp("site")
-        shutil.copytree(prepared.folder, folder, dirs_exist_ok=True)
-        return Site(Clone(folder), cluster)
+        return Site(prepared.copy(tmp_path_factory.mktemp("site")), cluster)
 
     return make
 

@@ -1,29 +1,39 @@
 """Copies of the project on the test cluster, and Snakemakes at work in them."""
 
+import contextlib
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clones import Clone
 from cluster import Cluster
+from small_cohort import small_settings
 
 # What a real cluster takes its time for, a test does not wait for.
 HURRY = (
-    *("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2"),
-    *("--max-status-checks-per-second", "1", "--latency-wait", "20"),
+    *("--slurm-init-seconds-before-status-checks", "2", "--max-status-checks-per-second", "1"),
+    *("--latency-wait", "20"),
     *("--default-resources", "slurm_account='lab'", "slurm_partition='cpu'", "mem_mb=1000"),
     *("runtime=20", "tmpdir='/run/cluster/local'"),
 )
+RANKS = "^python scripts/train.py"
+HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
 SRUN = "train:launcher='srun --mpi=pmix'"
 
 # What the trainings of these tests make, in every copy.
 MODEL = "results/small/model"
 TRAIN = (f"{MODEL}/model.keras", "--configfile", "small.yaml")
+
+
+def settings(train: str) -> str:
+    """Return the text of small.yaml for a training of few tiles: 128, or 8 steps of 16."""
+    return small_settings(train, tiles="size: 128, mpp: 1")
+
 
 # Seconds before a job that was taken back may start: its nodes would refuse its old credential.
 WAIT = 6
@@ -52,7 +62,10 @@ class Site:
 
     def command(self, *arguments: str) -> str:
         """Return the shell command of a Snakemake on the login host."""
-        words = ["snakemake", *arguments, "--profile", "profiles/slurm", *HURRY]
+        words = [
+            *("python", "-P", str(Path(__file__).with_name(HURRIED)), *arguments),
+            *("--profile", "profiles/slurm", *HURRY),
+        ]
         path = f"PATH={Path(sys.executable).parent}:$PATH"
         return f"cd {shlex.quote(str(self.folder))} && {path} exec {shlex.join(words)}"
 
@@ -65,6 +78,20 @@ class Site:
     def start(self, *arguments: str) -> "Run":
         """Start Snakemake on the login host."""
         return Run(self, *arguments)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let the ranks do nothing within the block, while SLURM takes its time."""
+        self.cluster.run(f"pkill -STOP -f '{RANKS}'")
+        try:
+            yield
+        finally:
+            self.cluster.run(f"pkill -CONT -f '{RANKS}'", check=False)
+
+    def signalled(self) -> bool:
+        """Return whether suspended ranks have a signal waiting for them."""
+        shown = f"for p in $(pgrep -f '{RANKS}'); do grep ^ShdPnd: /proc/$p/status; done"
+        return any(int(word, 16) for word in self.cluster.run(shown).stdout.split()[1::2])
 
     def log(self) -> str:
         """Return what the ranks wrote."""
@@ -100,12 +127,13 @@ class Run:
 
     def until_epoch(self, epoch: int, seconds: float = 150) -> None:
         """Wait until the latest start of the training is in an epoch, counted from 1."""
-        wanted = re.compile(rf"^epoch {epoch - 1}/\d+: ", re.MULTILINE)
-        self.until(
-            lambda: wanted.search(self.site.log().rpartition(" parameters, ")[2]),
-            seconds,
-            f"not in epoch {epoch}",
-        )
+
+        def reached() -> bool:
+            latest = self.site.log().rpartition(" parameters, ")[2]
+            done = re.findall(r"^epoch (\d+)/\d+: ", latest, re.MULTILINE)
+            return any(int(number) >= epoch - 1 for number in done)
+
+        self.until(reached, seconds, f"not in epoch {epoch}")
 
     def job(self, rule: str = "train") -> str:
         """Return the number under which SLURM has a rule's job; wait until it has one."""
@@ -130,7 +158,7 @@ class Run:
 
     def stop(self) -> None:
         """Interrupt Snakemake, which cancels its jobs; what was to be seen was seen."""
-        self.site.cluster.run("pkill -INT -o -f 'bin/snakemake'")
+        self.site.cluster.run(f"pkill -INT -o -f {HURRIED}")
         self.process.wait(60)
 
     def end(self, seconds: float = 300) -> int:

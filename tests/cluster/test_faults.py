@@ -11,8 +11,7 @@ import time
 import pytest
 from cluster import ROOT
 from configuration import NODES
-from sites import MODEL, TRAIN, start_now, taken_back
-from small_cohort import small_settings
+from sites import HURRIED, MODEL, TRAIN, settings, start_now, taken_back
 from trained import assert_same_bits
 
 pytestmark = [
@@ -21,8 +20,8 @@ pytestmark = [
     pytest.mark.usefixtures("whole_cluster"),
 ]
 
-TRAINING = small_settings(
-    "nodes: 2, ranks_per_node: 1, epochs: 4, batch_size: 32, save_minutes: 0.02, stall_limit: 30"
+TRAINING = settings(
+    "nodes: 2, ranks_per_node: 1, epochs: 6, batch_size: 16, save_minutes: 0.01, stall_limit: 30"
 )
 
 
@@ -91,10 +90,8 @@ def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
     run.until_epoch(2)
     node = other_node(cluster, job)
     cluster.cut_network(node)
-    cut = time.monotonic()
     run.until(lambda: "no step finished for 30 s" in training.log(), 60, "the job hangs")
-    run.until(lambda: run.state(job) != "RUNNING", 60, "the job is not given back")
-    assert time.monotonic() - cut < 90
+    run.until(lambda: run.state(job) != "RUNNING", 150, "the job is not given back")
     # Nobody can reach the node, and SLURM waits for it, until somebody takes it out.
     time.sleep(3)
     cluster.kill_node(node)
@@ -103,36 +100,28 @@ def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
     assert_survived(run, undisturbed, again=1)
 
 
-def test_preemption(cluster, training, undisturbed):
-    run = training.start(*TRAIN)
-    job = run.job()
-    run.until_epoch(2)
-    urgent = cluster.run(
-        "sbatch --parsable -A lab -p urgent -N3 --exclusive -t 1 -o /dev/null --wrap 'sleep 5'"
-    ).stdout.strip()
-    run.until(lambda: run.state(job) in ("PENDING", "COMPLETING"), 60, "nothing was preempted")
-    cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
-    run.again(job)
-    assert_survived(run, undisturbed, again=1)
-    told = r"stopped by SIG(TERM|USR2) after epoch \d of 4, step \d+ of 16"
-    assert re.search(told, training.log()), training.log()
-
-
-def test_the_end_of_the_time_limit(cluster, training, undisturbed):
+def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturbed):
     """The ranks are asked to save before it comes, and the job goes back into the queue."""
     run = training.start(*TRAIN)
     job = run.job()
     run.until_epoch(2)
-    # Two minutes before the limit is now. SLURM looks every half a minute; until then nothing is
-    # done.
-    cluster.run("pkill -STOP -f 'python scripts/train.py'")
-    cluster.run(f"scontrol update JobId={job} TimeLimit=2")
-    time.sleep(35)
-    cluster.run("pkill -CONT -f 'python scripts/train.py'")
+    with training.suspended():
+        # Two minutes before the limit is now.
+        cluster.run(f"scontrol update JobId={job} TimeLimit=2")
+        run.until(training.signalled, 60, "no signal before the time limit")
     run.again(job)
     cluster.run(f"scontrol update JobId={job} TimeLimit=10")
-    assert_survived(run, undisturbed, again=1)
-    assert "stopped by SIGUSR2" in training.log()
+    run.until_epoch(3)
+    with training.suspended():
+        urgent = cluster.run(
+            "sbatch --parsable -A lab -p urgent -N3 --exclusive -t 1 -o /dev/null --wrap true"
+        ).stdout.strip()
+        run.until(training.signalled, 60, "no signal before the preemption")
+    cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
+    run.again(job, times=2)
+    assert_survived(run, undisturbed, again=2)
+    told = r"stopped by (.*) after epoch \d of 6(?:, step \d of 8)?; nothing is lost"
+    assert re.findall(told, training.log()) == ["SIGUSR2", "SIGTERM"], training.log()
 
 
 def test_a_rank_that_raises(cluster, training):
@@ -181,29 +170,32 @@ def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):
     run.job()
     run.until_epoch(2)
     cluster.stop_service("slurmdbd")
-    cluster.stop_service("slurmctld")
-    time.sleep(15)
-    cluster.start_controller()
-    run.until_epoch(3)
-    cluster.stop_service("slurmctld")
-    time.sleep(15)
-    cluster.start_controller()
+    for _ in range(2):
+        with training.suspended():
+            cluster.stop_service("slurmctld")
+            time.sleep(12)
+            cluster.start_controller()
     cluster.start_accounting()
     assert_survived(run, undisturbed, again=0)
 
 
 def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
-    """The job that it left is waited for, and its result is kept."""
+    """The job that it left is waited for, also while SLURM is away, and its result is kept."""
     first = training.start(*TRAIN)
     job = first.job()
     first.until_epoch(2)
-    cluster.run("pkill -KILL -f 'bin/snakemake results'")
-    first.end(10)
-    assert first.state(job) == "RUNNING"
-    training.snakemake("--unlock", *TRAIN)
-    again = training.start(*TRAIN)
+    with training.suspended():
+        cluster.run(f"pkill -KILL -f {HURRIED}")
+        first.end(10)
+        assert first.state(job) == "RUNNING"
+        training.snakemake("--unlock", *TRAIN)
+        again = training.start(*TRAIN)
+        told = f"  {job}  RUNNING  train"
+        again.until(lambda: told in again.text(), 60, "what is waited for is not told")
+        cluster.stop_service("slurmctld")
+        time.sleep(12)
+        cluster.start_controller()
     assert again.end() == 0, again.text()
-    assert f"  {job}  RUNNING  train" in again.text()
     assert "submitted with SLURM jobid" not in again.text()
     assert training.log().count(" parameters, ") == 1
     assert_same(training, undisturbed)

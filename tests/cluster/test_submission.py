@@ -4,8 +4,7 @@ import re
 import shlex
 
 import pytest
-from sites import SRUN, TRAIN
-from small_cohort import small_settings
+from sites import RANKS, SRUN, TRAIN, settings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -16,7 +15,7 @@ pytestmark = [
 
 def train(site, layout, *options):
     """Train with a layout; return the run, its job, and the sbatch options of its submission."""
-    site.clone.write("small.yaml", small_settings(f"{layout}, epochs: 1, batch_size: 32"))
+    site.clone.write("small.yaml", settings(f"{layout}, epochs: 1, batch_size: 16"))
     run = site.start(*TRAIN, "--verbose", *options)
     job = run.job()
     words = shlex.split(re.search(r"sbatch call: (.*?) --wrap=", run.text(), re.DOTALL)[1])
@@ -34,7 +33,7 @@ def train(site, layout, *options):
 def ranks(cluster, folder):
     """Return what each rank at work was given: node, rank, and its GPUs."""
     program = (
-        "for p in $(pgrep -f 'python scripts/train.py'); do"
+        f"for p in $(pgrep -f '{RANKS}'); do"
         " tr '\\0' '\\n' </proc/$p/environ 2>/dev/null"
         " | grep -E '^(SLURMD_NODENAME|SLURM_PROCID|CUDA_VISIBLE_DEVICES|SLURM_CPUS_PER_TASK|PWD)='"
         " | sort | tr '\\n' ' '; echo; done"
@@ -99,7 +98,7 @@ def test_a_site_that_uses_mpirun(cluster, site):
     )
     run.until(lambda: "on 4 rank(s)" in site.log(), 90, "they are not one world")
     # The launcher itself names the program, too.
-    hosts = "pgrep -fc '^python scripts/train.py'"
+    hosts = f"pgrep -fc '{RANKS}'"
     seen = cluster.run(f"srun --overlap --jobid {job} -N2 -n2 {hosts}").stdout
     assert seen.split() == ["2", "2"]
     run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")

@@ -12,7 +12,7 @@ from gigatile.errors import START_AGAIN
 ROOT = Path(__file__).parents[2]
 WATCHED = """
 import sys, time
-from gigatile.training.interruption import Watchdog
+from gigatile.training.interruption import LEFT, Watchdog
 dog = Watchdog(1.0, "rank 1 of 4 on node7")
 dog.alive("in epoch 3, step 5 of 9")
 {}
@@ -37,7 +37,8 @@ def test_who_waits_too_long_leaves_and_says_where_it_was():
         "rank 1 of 4 on node7: no step finished for 1 s, last in epoch 3, step 5 of 9; another "
         "rank or its node is gone or unreachable; started again, the training goes on"
     )
-    assert len(told.splitlines()) == 1
+    assert told.splitlines()[1:] == [f"rank 1 of 4 on node7 left with status {START_AGAIN}"]
+    assert LEFT.match(told.splitlines()[1])
 
 
 def test_who_gets_on_or_is_off_stays():

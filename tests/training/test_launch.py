@@ -51,6 +51,27 @@ def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):
     assert "run again, it goes on" in kept
 
 
+def test_what_a_rank_says_of_its_end_goes_before_the_launchers_status(launch):
+    """A launcher may report the rank that it killed because of it."""
+    last = "echo rank 1 of 2 on n1 left with status"
+    assert launch("sh", "-c", f"{last} 75; {last} 2; exit 143").returncode == 2
+    assert launch("sh", "-c", f"{last} 75; exit 0").returncode == 75
+
+
+def test_a_launcher_that_waits_on_after_a_rank_has_left_is_ended(launch, tmp_path):
+    """As `srun` does for one on a node whose network is cut."""
+    program = (
+        "import sys; from pathlib import Path; from gigatile.training import launch as l\n"
+        "l.LEAVE_LIMIT = 1\n"
+        "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 left with status 75; sleep 600 & wait']\n"
+        f"out = Path({str(tmp_path)!r})\n"
+        "sys.exit(l.launch('nice', l.Layout(1, 2, 1), ranks, out / 'log', out / 'checkpoints'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    assert done.returncode == 75
+    assert "the launcher has not ended 1 s after a rank" in (tmp_path / "log").read_text()
+
+
 def test_a_launcher_that_is_not_there_is_named(launch):
     done = launch("true", launcher="no-such-launcher")
     assert done.returncode == 2 and "Traceback" not in done.stderr

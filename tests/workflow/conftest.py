@@ -1,6 +1,5 @@
 """Copies of the project, fresh or after a run of the small cohort."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,5 @@ def small_run(small_cohort: Clone) -> Clone:
 
 @pytest.fixture
 def copied_run(small_run: Clone, tmp_path: Path) -> Clone:
-    """Return a copy of the run with everything that Snakemake knows of it, to change at will."""
-    shutil.copytree(small_run.folder, tmp_path, dirs_exist_ok=True)
-    return Clone(tmp_path)
+    """Return a copy of the run, to change at will."""
+    return small_run.copy(tmp_path)

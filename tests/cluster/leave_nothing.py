@@ -1,0 +1,75 @@
+"""Start a cluster and end it in one of several ways; fail if anything of it is left on the machine.
+
+Run it in namespaces of its own, so that what others do beside it is not taken for traces.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cluster import HERE, Cluster
+from configuration import NODES
+
+FOLDERS = ("/tmp", "/run", "/etc/slurm", "/dev/shm", "/var/lib/mysql")
+PROGRAM = f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom cluster import Cluster\n"
+
+
+def traces() -> dict[str, object]:
+    """Return what a cluster could leave: processes, mounts, interfaces, files."""
+    processes = {path.name for path in Path("/proc").glob("[0-9]*")}
+    return {
+        "processes": {pid for pid in processes if Path(f"/proc/{pid}/cmdline").read_bytes()},
+        "mounts": Path("/proc/self/mounts").read_text(),
+        "interfaces": socket.if_nameindex(),
+        "files": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
+    }
+
+
+def stopped() -> None:
+    cluster = Cluster.start()
+    cluster.run("srun -A lab -N3 true")
+    cluster.stop()
+
+
+def killed() -> None:
+    """As when a test is killed; a job is at work."""
+    program = PROGRAM + (
+        "c = Cluster.start(); c.run('sbatch -A lab -N3 --wrap \"srun sleep 600\"')\n"
+        "print(flush=True)\nimport time; time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline()
+    assert len(traces()["processes"]) > 10, "a cluster that is up is not seen"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def by_hand() -> None:
+    """As `make cluster-up`, `make cluster-down`."""
+    tool = [sys.executable, str(HERE / "cluster.py")]
+    up = subprocess.run([*tool, "up"], capture_output=True, text=True, timeout=120)
+    try:
+        assert "n[1-3]" in up.stdout, up.stderr
+        inside = [*tool, "run", "srun -A lab -N3 hostname | sort"]
+        done = subprocess.run(inside, capture_output=True, text=True, timeout=120)
+        assert done.stdout.split() == list(NODES), done.stderr
+    finally:
+        subprocess.run([*tool, "down"], check=True, timeout=60)
+    assert subprocess.run([*tool, "run", "true"], capture_output=True).returncode == 1
+
+
+def main() -> None:
+    before = traces()
+    {"stopped": stopped, "killed": killed, "by hand": by_hand}[sys.argv[1]]()
+    deadline = time.monotonic() + 30
+    while (after := traces()) != before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for kind, found in after.items():
+        assert found == before[kind], f"{kind}\n{before[kind]}\n{found}"
+
+
+if __name__ == "__main__":
+    main()
