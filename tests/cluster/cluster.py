@@ -151,6 +151,10 @@ class Cluster:
         """End slurmctld or slurmdbd as an administrator does."""
         self.run(f"pkill -TERM -x {name}; while pgrep -x {name} >/dev/null; do sleep 0.1; done")
 
+    def runs(self, name: str) -> bool:
+        """Return whether slurmctld or slurmdbd is at work."""
+        return self.run(f"pgrep -x {name}", check=False).returncode == 0
+
     def start_node(self, node: str) -> None:
         """Switch a node on."""
         address = f"10.77.0.1{node[1:]}"

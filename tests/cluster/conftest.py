@@ -61,6 +61,10 @@ def site(new_site: Callable[[], Site]) -> Site:
 def whole_cluster(cluster: Cluster) -> Iterator[None]:
     """Put back what a test broke."""
     yield
+    if not cluster.runs("slurmdbd"):
+        cluster.start_accounting()
+    if not cluster.runs("slurmctld"):
+        cluster.start_controller()
     cluster.set_node_timeout()
     cluster.run("scancel --user root", check=False)
     for node in NODES:

@@ -20,7 +20,8 @@ HURRY = (
     *("--default-resources", "slurm_account='lab'", "slurm_partition='cpu'", "mem_mb=1000"),
     *("runtime=20", "tmpdir='/run/cluster/local'"),
 )
-RANKS = "^python scripts/train.py"
+# `srun` starts a program by its whole path, `mpirun` by its name.
+RANKS = "^[^ ]*python scripts/train.py"
 HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
 SRUN = "train:launcher='srun --mpi=pmix'"
@@ -88,10 +89,14 @@ class Site:
         finally:
             self.cluster.run(f"pkill -CONT -f '{RANKS}'", check=False)
 
-    def signalled(self) -> bool:
-        """Return whether suspended ranks have a signal waiting for them."""
+    def signalled(self, times: int = 1) -> bool:
+        """Return whether suspended ranks have a signal waiting for them, or have followed it.
+
+        Before some signals SLURM sends another one that lets suspended processes go on.
+        """
         shown = f"for p in $(pgrep -f '{RANKS}'); do grep ^ShdPnd: /proc/$p/status; done"
-        return any(int(word, 16) for word in self.cluster.run(shown).stdout.split()[1::2])
+        words = self.cluster.run(shown, check=False).stdout.split()
+        return self.log().count("stopped by ") >= times or any(int(w, 16) for w in words[1::2])
 
     def log(self) -> str:
         """Return what the ranks wrote."""

@@ -116,7 +116,7 @@ def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturb
         urgent = cluster.run(
             "sbatch --parsable -A lab -p urgent -N3 --exclusive -t 1 -o /dev/null --wrap true"
         ).stdout.strip()
-        run.until(training.signalled, 60, "no signal before the preemption")
+        run.until(lambda: training.signalled(2), 60, "no signal before the preemption")
     cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
     run.again(job, times=2)
     assert_survived(run, undisturbed, again=2)

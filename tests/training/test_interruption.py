@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 from gigatile.errors import START_AGAIN
+from gigatile.training.interruption import LEFT
 
 ROOT = Path(__file__).parents[2]
 WATCHED = """
 import sys, time
-from gigatile.training.interruption import LEFT, Watchdog
+from gigatile.training.interruption import Watchdog
 dog = Watchdog(1.0, "rank 1 of 4 on node7")
 dog.alive("in epoch 3, step 5 of 9")
 {}
