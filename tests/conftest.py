@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 from clones import Clone
 from small_cohort import make_small_cohort
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,11 +20,16 @@ hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gigatile")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where two workers share the tests, one has the cluster's, which mostly wait."""
-    for item in items:
-        group = "cluster" if item.get_closest_marker("cluster") else "others"
-        item.add_marker(pytest.mark.xdist_group(group))
+class Halves(LoadScopeScheduling):
+    """Of two workers one has the cluster's tests, which mostly wait, and the other all else."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "cluster" if nodeid.startswith("tests/cluster/") else "others"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Halves:
+    """Divide the tests, where there is more than one worker."""
+    return Halves(config, log)
 
 
 @pytest.fixture(scope="session")
