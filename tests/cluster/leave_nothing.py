@@ -3,6 +3,8 @@
 Run it in namespaces of its own, so that what others do beside it is not taken for traces.
 """
 
+import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -17,10 +19,17 @@ FOLDERS = ("/tmp", "/run", "/etc/slurm", "/dev/shm", "/var/lib/mysql")
 PROGRAM = f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom cluster import Cluster\n"
 
 
+def at_work(process: Path) -> bool:
+    """Return whether a process has not ended; no init takes away here those that have."""
+    with contextlib.suppress(OSError):
+        return not re.search(r"^State:\s+Z", (process / "status").read_text(), re.MULTILINE)
+    return False
+
+
 def traces() -> dict[str, object]:
     """Return what a cluster could leave: processes, mounts, interfaces, files."""
     return {
-        "processes": {path.name for path in Path("/proc").glob("[0-9]*")},
+        "processes": {path.name for path in Path("/proc").glob("[0-9]*") if at_work(path)},
         "mounts": Path("/proc/self/mounts").read_text(),
         "interfaces": socket.if_nameindex(),
         "files": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
