@@ -23,7 +23,7 @@ demo: setup ## run the whole workflow on the demo cohort and say where its repor
 
 test: setup ## run the tests; ARGS='-m "not slow and not cluster"' leaves out the long ones
 	@bash tests/cluster/install.sh
-	@python -m pytest --numprocesses 2 $(ARGS)
+	@python -m pytest $(ARGS)
 
 lint: setup ## check format, style, the workflow and the types
 	ruff format --check .

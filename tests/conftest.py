@@ -10,26 +10,12 @@ import hypothesis
 import pytest
 from clones import Clone
 from small_cohort import make_small_cohort
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # A test that sometimes fails helps nobody, and a slow machine is no fault of the code.
 hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("gigatile")
-
-
-class Halves(LoadScopeScheduling):
-    """Of two workers one has the cluster's tests, which mostly wait, and the other all else."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "cluster" if nodeid.startswith("tests/cluster/") else "others"
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Halves:
-    """Divide the tests, where there is more than one worker."""
-    return Halves(config, log)
 
 
 @pytest.fixture(scope="session")

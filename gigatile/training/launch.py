@@ -122,6 +122,10 @@ def environment(given: Mapping[str, str], layout: Layout, job: slurm.Job | None)
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+        # A rank that waits for another gives its core away. Horovod waits in a thread of its own,
+        # which would else take the core from the rank's arithmetic: on two ranks of one core each
+        # a training took half as long again.
+        "OMPI_MCA_mpi_yield_when_idle": "1",
     }
     if job is not None:
         per_node = f"{layout.ranks_per_node}(x{layout.nodes})"
