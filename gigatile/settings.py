@@ -244,20 +244,20 @@ def canonical(section: Section) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
-def parse_section(model: type[S], text: str, **layout: Any) -> S:
+def parse_section(model: type[S], text: str, **execution: Any) -> S:
     """Read back what `canonical` wrote, as a command gets it on its command line.
 
     Args:
         model: the kind of section.
         text: the JSON.
-        layout: what `canonical` leaves out, from options of their own; else the defaults.
+        execution: what `canonical` leaves out, from options of their own; else the defaults.
     """
     try:
         values = json.loads(text)
     except ValueError as error:
         raise UserError(f"--settings: not JSON ({error})") from None
     return check_section(
-        model, values | layout if isinstance(values, dict) else values, "--settings"
+        model, values | execution if isinstance(values, dict) else values, "--settings"
     )
 
 

@@ -41,14 +41,14 @@ def heard() -> list[bool]:
     return [number in _heard for number in SIGNALS]
 
 
-def leave(name: str, status: int, message: str = "") -> NoReturn:
+def leave(name: str, status: int) -> NoReturn:
     """End this process at once, with a last line that tells why, as `LEFT` reads it.
 
     What Python and Horovod do at a regular end would wait for the others.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    tell_leaving(name, status, message)
+    tell_leaving(name, status)
     os._exit(status)
 
 
@@ -94,7 +94,7 @@ class Watchdog:
             if self._beats != beats:
                 silent, beats = 0.0, self._beats
             elif silent >= self._limit and not self._off:
-                # Not through Python's buffers, whose locks the suspended process may hold.
+                # Without a flush: the thread that waits may hold the locks of Python's buffers.
                 tell_leaving(
                     self.name,
                     START_AGAIN,

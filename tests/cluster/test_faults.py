@@ -59,6 +59,14 @@ def assert_survived(run, undisturbed, again):
     assert_same(run.site, undisturbed)
 
 
+def at_work(training):
+    """Start a training; return its Snakemake and its job, once that is in the second epoch."""
+    run = training.start(*TRAIN)
+    job = run.job()
+    run.until_epoch(2)
+    return run, job
+
+
 def first_node(cluster, job):
     return cluster.run(f"squeue -h -j {job} -o %B").stdout.strip()
 
@@ -70,9 +78,7 @@ def other_node(cluster, job):
 
 def test_nodes_that_lose_power(cluster, training, undisturbed):
     """First the one on which the job's script runs, then one on which only a rank does."""
-    run = training.start(*TRAIN)
-    job = run.job()
-    run.until_epoch(2)
+    run, job = at_work(training)
     cluster.kill_node(first_node(cluster, job))
     run.again(job)
     run.until_epoch(3)
@@ -85,9 +91,7 @@ def test_nodes_that_lose_power(cluster, training, undisturbed):
 def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
     """SLURM would wait for the node for long; the rank that is left does not."""
     cluster.set_node_timeout(300)
-    run = training.start(*TRAIN)
-    job = run.job()
-    run.until_epoch(2)
+    run, job = at_work(training)
     node = other_node(cluster, job)
     cluster.cut_network(node)
     run.until(lambda: "no step finished for 30 s" in training.log(), 60, "the job hangs")
@@ -102,9 +106,7 @@ def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
 
 def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturbed):
     """The ranks are asked to save before it comes, and the job goes back into the queue."""
-    run = training.start(*TRAIN)
-    job = run.job()
-    run.until_epoch(2)
+    run, job = at_work(training)
     with training.suspended():
         # Two minutes before the limit is now.
         cluster.run(f"scontrol update JobId={job} TimeLimit=2")
@@ -133,9 +135,7 @@ def test_a_rank_that_raises(cluster, training):
     run = training.start(*TRAIN, "--retries", "0", "--rerun-triggers", "mtime")
     job = run.job()
     run.until(lambda: "error (rank " in training.log(), 90, "no rank complained")
-    raised = time.monotonic()
     run.until(lambda: run.state(job) == "FAILED", 30, "the other rank does not end")
-    assert time.monotonic() - raised < 30
     assert run.end() == 1
     assert re.search(rf"error \(rank \d of 2 on n\d\): .*{shard.name}.*checksum", run.text())
     assert training.log().count("error (rank ") == 1
@@ -170,9 +170,7 @@ def test_starts_that_lead_nowhere_end(cluster, tmp_path):
 
 def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):
     """Its controller goes twice, and accounting for the whole time in which a training runs."""
-    run = training.start(*TRAIN)
-    run.job()
-    run.until_epoch(2)
+    run, _ = at_work(training)
     cluster.stop_service("slurmdbd")
     for _ in range(2):
         with training.suspended():
@@ -185,9 +183,7 @@ def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):
 
 def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
     """The job that it left is waited for, also while SLURM is away, and its result is kept."""
-    first = training.start(*TRAIN)
-    job = first.job()
-    first.until_epoch(2)
+    first, job = at_work(training)
     with training.suspended():
         cluster.run(f"pkill -KILL -f {HURRIED}")
         first.end(10)

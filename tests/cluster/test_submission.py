@@ -13,8 +13,8 @@ pytestmark = [
 ]
 
 
-def train(site, layout, *options):
-    """Train with a layout; return the run, its job, and the sbatch options of its submission."""
+def train(site, layout, submitted, *options):
+    """Train with a layout; check the line that submits it, and return the run and its job."""
     site.clone.write("small.yaml", settings(f"{layout}, epochs: 1, batch_size: 16"))
     run = site.start(*TRAIN, "--verbose", *options)
     job = run.job()
@@ -27,7 +27,8 @@ def train(site, layout, *options):
         del words[at : at + 2]
     assert given["-D"] == str(site.folder)
     assert given["--output"].startswith(f"{site.folder}/.snakemake/slurm_logs/rule_train/")
-    return run, job, " ".join(words)
+    assert " ".join(words) == submitted
+    return run, job
 
 
 def ranks(cluster, folder):
@@ -54,10 +55,11 @@ def ranks(cluster, folder):
 
 
 def test_one_rank_on_one_core(cluster, site):
-    run, _, options = train(site, "nodes: 1, ranks_per_node: 1")
-    assert options == (
+    run, _ = train(
+        site,
+        "nodes: 1, ranks_per_node: 1",
         "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 4000"
-        " --requeue --ntasks=1 --cpus-per-task=1 --signal=USR2@120"
+        " --requeue --ntasks=1 --cpus-per-task=1 --signal=USR2@120",
     )
     run.until(lambda: "on 1 rank(s), 1 core(s) each" in site.log(), 90, "no rank")
     run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")
@@ -65,15 +67,13 @@ def test_one_rank_on_one_core(cluster, site):
 
 
 def test_two_nodes_of_four_gpus(cluster, site):
-    run, job, options = train(
+    run, job = train(
         site,
         "nodes: 2, ranks_per_node: 4",
+        "sbatch --parsable --export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000"
+        " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4",
         *("--set-resources", SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
         *("train:mem_mb=12000",),
-    )
-    assert options == (
-        "sbatch --parsable --export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000"
-        " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4"
     )
     run.until(lambda: len(ranks(cluster, site.folder)) == 8, 90, "not 8 ranks")
     given = ranks(cluster, site.folder)
@@ -87,14 +87,12 @@ def test_two_nodes_of_four_gpus(cluster, site):
 
 
 def test_a_site_that_uses_mpirun(cluster, site):
-    run, job, options = train(
+    run, job = train(
         site,
         "nodes: 2, ranks_per_node: 2, cores_per_rank: 2",
-        *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
-    )
-    assert options == (
         "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 8000"
-        " --nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120"
+        " --nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120",
+        *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
     )
     run.until(lambda: "on 4 rank(s)" in site.log(), 90, "they are not one world")
     # The launcher itself names the program, too.
