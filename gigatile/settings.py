@@ -7,6 +7,7 @@ so that a stage depends on the settings that it reads and on nothing else.
 
 import difflib
 import json
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
@@ -101,6 +102,32 @@ class ShardSettings(Section):
     seed: int = Field(1, ge=0, description="Decides which record goes to which shard.")
 
 
+# The symmetries of a square, by name; gigatile/training/order.py shows them.
+VIEWS = (
+    "identity",
+    "rotate90",
+    "rotate180",
+    "rotate270",
+    "flip",
+    "rotate90_flip",
+    "rotate180_flip",
+    "rotate270_flip",
+)
+
+
+def _named_views(value: Any) -> Any:
+    if value == "random":
+        return value
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names:
+        raise ValueError(f"found {value!r}; must be random, or a list of {', '.join(VIEWS)}")
+    unknown = [name for name in names if name not in VIEWS]
+    if unknown or len(set(names)) < len(names):
+        fault = f"no such view: {unknown[0]!r}" if unknown else "a view stands twice"
+        raise ValueError(f"{fault}; must be random, or a list of {', '.join(VIEWS)}")
+    return tuple(names)
+
+
 class TrainSettings(Section):
     """How the model is trained."""
 
@@ -141,13 +168,40 @@ class TrainSettings(Section):
         description="Start of resnet50: none (random), `imagenet` (downloads), or a local .h5 "
         "file.",
     )
-    views: Literal["random", "identity"] = Field(
+    boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
+        {},
+        description="How often an epoch shows each tile of a label, as {lusc: 2, normal: 0.5}:\n"
+        "half a time is once in two epochs. Labels that are not named: once.",
+    )
+    views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
         "random",
-        description="random: each tile flipped and turned by quarters, anew in every epoch. "
-        "identity: as it is.",
+        description="random: each tile flipped and turned by quarters, anew in every epoch. Or a "
+        "list of\nidentity, rotate90, rotate180, rotate270, flip, rotate90_flip, rotate180_flip, "
+        "rotate270_flip:\nan epoch shows each tile once under each.",
+    )
+    shuffle_mb: float = Field(
+        2000,
+        gt=0,
+        description="Tiles that an epoch mixes at a time, in megabytes (10^6 bytes) of shards.",
     )
     mixed_precision: bool = Field(False, description="Half-precision arithmetic, for recent GPUs.")
     seed: int = Field(1, ge=0, description="Initial weights and the order of the tiles.")
+
+    @field_validator("boost", mode="before")
+    @classmethod
+    def _boost_is_of_numbers(cls, value: Any) -> Any:
+        for label, weight in value.items() if isinstance(value, dict) else ():
+            if isinstance(weight, bool):
+                raise ValueError(f"{label}: found {str(weight).lower()}; must be a number")
+        return value
+
+    @field_validator("boost")
+    @classmethod
+    def _three_decimals(cls, value: dict[str, float]) -> dict[str, float]:
+        for label, weight in value.items():
+            if Fraction(str(weight)).denominator > 1000:
+                raise ValueError(f"{label}: found {weight!r}; must have three decimals at most")
+        return value
 
     @model_validator(mode="after")
     def _batch_divides(self) -> "TrainSettings":

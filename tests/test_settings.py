@@ -188,12 +188,30 @@ def test_a_run_may_be_named_by_a_number():
         ),
         ("train: {stall_limit: 9}", "train.stall_limit: found 9; must be greater than or equal to"),
         ("train: {save_minutes: 0}", "train.save_minutes: found 0; must be greater than 0"),
+        (
+            "train: {views: sideways}",
+            "train.views: no such view: 'sideways'; must be random, or a list of identity",
+        ),
+        ("train: {views: [flip, flip]}", "train.views: a view stands twice; must be random, or"),
+        ("train: {views: []}", "train.views: found []; must be random, or a list of identity"),
+        ("train: {boost: 2}", "train.boost: found 2; must be a valid dictionary"),
+        ("train: {boost: {lusc: -1}}", "train.boost.lusc: found -1; must be greater than or equal"),
+        ("train: {boost: {lusc: yes}}", "train.boost: lusc: found true; must be a number"),
+        ("train: {boost: {a: 0.1234}}", "train.boost: a: found 0.1234; must have three decimals"),
         ("tiles: {on_error: skip}", "tiles.on_error: found 'skip'; must be 'record' or 'stop'"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(text, fault):
     (found,) = faults(text)
     assert found.startswith(fault)
+
+
+def test_views_are_random_or_named():
+    assert load("run: mine\nsamples: s.tsv").train.views == "random"
+    assert load("train: {views: [identity, flip]}").train.views == ("identity", "flip")
+    one = load("train: {views: identity}").train
+    assert one.views == ("identity",)
+    assert parse_section(type(one), canonical(one)).views == one.views
 
 
 def test_a_switch_may_be_yes_or_no():

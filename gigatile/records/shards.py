@@ -20,8 +20,10 @@ from gigatile.records.tfrecord import read_at, record_offsets, write_records
 from gigatile.records.tile import Tile, decode_tile
 from gigatile.settings import ShardSettings
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
+# What the index of a shard holds of each record: where it begins, and the number of its label.
+INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def write_shards(sources: dict[str, Sequence[Source]], settings: ShardSettings, 
     }
     (out / MANIFEST).unlink(missing_ok=True)
     for split, slides in sources.items():
-        manifest["splits"][split] = _write_split(split, slides, settings, out)
+        manifest["splits"][split] = _write_split(split, slides, labels, settings, out)
     written = {
         name
         for part in manifest["splits"].values()
@@ -75,12 +77,13 @@ def write_shards(sources: dict[str, Sequence[Source]], settings: ShardSettings, 
 
 
 def _write_split(
-    split: str, slides: Sequence[Source], settings: ShardSettings, out: Path
+    split: str, slides: Sequence[Source], labels: list[str], settings: ShardSettings, out: Path
 ) -> dict[str, Any]:
     slides = sorted(slides, key=lambda source: source.slide)
     offsets = [record_offsets(source.records) for source in slides]
     counts = np.array([len(found) for found in offsets])
     owner = np.repeat(np.arange(len(slides)), counts)
+    label = np.array([labels.index(source.label) for source in slides])[owner]
     offset = np.concatenate(offsets)
     # A record's key does not depend on the other slides, so a slide more or less changes
     # the shards by its own records and by where they are cut.
@@ -99,7 +102,7 @@ def _write_split(
         chosen = shuffled[cuts[shard] : cuts[shard + 1]]
         path = out / f"{split}-{shard:05d}-of-{number:05d}.tfrecord"
         write_records(path, _gather(slides, owner[chosen], offset[chosen]))
-        shards.append(_describe_shard(path))
+        shards.append(_describe_shard(path, label[chosen]))
     by_label: dict[str, int] = {}
     for source, count in zip(slides, counts, strict=True):
         by_label[source.label] = by_label.get(source.label, 0) + int(count)
@@ -129,14 +132,16 @@ def _gather(slides: Sequence[Source], owner: np.ndarray, offset: np.ndarray) -> 
     return found
 
 
-def _describe_shard(path: Path) -> dict[str, Any]:
-    offsets = record_offsets(path)
-    index = path.with_suffix(".offsets.npy")
+def _describe_shard(path: Path, labels: np.ndarray) -> dict[str, Any]:
+    """Write the index of a shard, and describe both; `labels` are the records', (n,) of numbers."""
+    content = np.empty(len(labels), INDEX)
+    content["offset"], content["label"] = record_offsets(path), labels
+    index = path.with_suffix(".index.npy")
     with write_whole(index) as temporary:
-        np.save(temporary, offsets)
+        np.save(temporary, content)
     return {
         "file": path.name,
-        "records": len(offsets),
+        "records": len(content),
         "bytes": path.stat().st_size,
         "sha256": sha256_of(path),
         "index": index.name,
@@ -149,6 +154,8 @@ class ShardReader:
 
     Attributes:
         classes: the labels in the order of the model's outputs.
+        counts: (shards, classes) int64, the records of each class in each shard.
+        bytes: of all shards.
 
     Safe to read from several threads.
     """
@@ -157,13 +164,19 @@ class ShardReader:
         """Open a split.
 
         Raises:
-            UserError: the manifest or one of its files is missing, a shard has another size or an
-                index another content.
+            UserError: the manifest or one of its files is missing, the manifest is of another
+                schema, a shard has another size or an index another content.
         """
         described = read_json(manifest)
+        if described.get("schema") != SCHEMA:
+            raise UserError(
+                f"{manifest}: of schema {described.get('schema')} where {SCHEMA} is read; delete "
+                "it to have it remade"
+            )
         self.classes: list[str] = described["classes"]
         self._paths: list[Path] = []
-        offsets = []
+        self._indexes: list[np.ndarray] = []
+        self.bytes = 0
         for shard in described["splits"][split]["shards"]:
             path = manifest.parent / shard["file"]
             index = manifest.parent / shard["index"]
@@ -181,20 +194,27 @@ class ShardReader:
                     "remade"
                 )
             self._paths.append(path)
-            offsets.append(np.load(index, allow_pickle=False))
-        self._starts = np.cumsum([0] + [len(found) for found in offsets])
-        self._offsets = offsets
+            self._indexes.append(np.load(index, allow_pickle=False))
+            self.bytes += shard["bytes"]
+        self.counts = np.stack(
+            [np.bincount(index["label"], minlength=len(self.classes)) for index in self._indexes]
+        )
+        self._starts = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
         self._files = [path.open("rb", buffering=0) for path in self._paths]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    def classes_of(self, shard: int) -> np.ndarray:
+        """Return the numbers of the classes of a shard's records: (n,) int16."""
+        return self._indexes[shard]["label"]
 
     def __getitem__(self, number: int) -> Tile:
         """Return one tile, its checksums verified."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         shard = int(np.searchsorted(self._starts, number, side="right")) - 1
-        offset = int(self._offsets[shard][number - self._starts[shard]])
+        offset = int(self._indexes[shard]["offset"][number - self._starts[shard]])
         return decode_tile(read_at(self._files[shard].fileno(), offset, self._paths[shard]))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gigatile.records.shards import ShardReader
-from gigatile.training.order import BatchSlice, batch_slice, show, steps_per_epoch
+from gigatile.training.order import BatchSlice, Epoch, show
 
 # Batches that wait decoded for the model; this bounds the memory of the input.
 AHEAD = 4
@@ -33,8 +33,7 @@ class Batch:
 
 def batches(
     reader: ShardReader,
-    order: np.ndarray,
-    views: np.ndarray,
+    epoch: Epoch,
     batch_size: int,
     rank: int,
     ranks: int,
@@ -45,7 +44,7 @@ def batches(
 
     Args:
         reader: the samples.
-        order, views: (n,) which sample comes when, and the view that each sample is shown under.
+        epoch: which of them is shown when, and under which view.
         batch_size: of all ranks together.
         rank, ranks: which part of each batch, of how many.
         threads: cores to decode on.
@@ -55,14 +54,14 @@ def batches(
     does not depend on their number.
     """
     slices = (
-        batch_slice(order, step, batch_size, rank, ranks)
-        for step in range(first_step, steps_per_epoch(len(order), batch_size))
+        epoch.batch(step, batch_size, rank, ranks)
+        for step in range(first_step, epoch.steps(batch_size))
     )
     waiting: deque[Future[Batch]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for part in slices:
-                waiting.append(pool.submit(_load, reader, part, views))
+                waiting.append(pool.submit(_load, reader, part))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -72,14 +71,14 @@ def batches(
                 unneeded.cancel()
 
 
-def _load(reader: ShardReader, part: BatchSlice, views: np.ndarray) -> Batch:
-    tiles = [reader[int(number)] for number in part.records]
+def _load(reader: ShardReader, part: BatchSlice) -> Batch:
+    tiles = [reader[int(number)] for number in part.samples.records]
     classes = {label: number for number, label in enumerate(reader.classes)}
     return Batch(
         images=np.stack(
             [
                 show(tile.pixels(), view)
-                for tile, view in zip(tiles, views[part.records], strict=True)
+                for tile, view in zip(tiles, part.samples.views, strict=True)
             ]
         ),
         labels=np.array([classes[tile.label] for tile in tiles], np.int32),

@@ -4,6 +4,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import keras
@@ -18,7 +19,7 @@ from gigatile.tables import write_table
 from gigatile.training.batches import Batch, batches
 from gigatile.training.classification import Classification
 from gigatile.training.models import build_model
-from gigatile.training.order import epoch_order, epoch_views, steps_per_epoch
+from gigatile.training.order import VIEWS, Epoch, Sampling
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, key_of
 
@@ -58,33 +59,38 @@ def train(
     """
     readers = {split: ShardReader(manifest, split) for split in ("train", "valid")}
     classes = readers["train"].classes
-    n = len(readers["train"])
-    steps = steps_per_epoch(n, settings.batch_size)
+    sampling = _sampling(readers["train"], settings)
+
+    def shown_in(epoch: int) -> Epoch:
+        return Epoch(sampling, epoch, readers["train"].classes_of)
+
     model = build_model(settings, _tile_size(readers["train"]), len(classes), ranks.writes)
     task = Classification(model, settings, ranks)
     key = key_of(manifest, settings, tiles, task)
-    saved = Checkpoints(checkpoints, key, task, ranks, settings, steps, tell)
-    in_order = np.arange(len(readers["valid"]))
+    saved = Checkpoints(checkpoints, key, task, ranks, settings, shown_in, tell)
+    valid_sampling = Sampling(readers["valid"].counts, settings.seed, sampling.window, views=(0,))
+    valid_epoch = Epoch(valid_sampling, 0, readers["valid"].classes_of)
     mine = settings.batch_size, ranks.rank, ranks.size, ranks.threads
     at = saved.restore()
     saved.grant(ranks.sum(saved.wishes(), "wishes"), at)
     if ranks.writes:
         tell(
-            f"{settings.model}: {model.count_params():,} parameters, {n} tiles of "
-            f"{len(classes)} classes, {steps} steps of {settings.batch_size} tiles per epoch "
+            f"{settings.model}: {model.count_params():,} parameters, {len(readers['train'])} tiles "
+            f"of {len(classes)} classes, {shown_in(at.epoch).steps(settings.batch_size)} steps of "
+            f"{settings.batch_size} tiles per epoch "
             f"on {ranks.size} rank(s), {ranks.threads} core(s) each"
         )
 
     for epoch in range(at.epoch, settings.epochs):
-        order = epoch_order(n, settings.seed, epoch)
-        views = epoch_views(n, settings.seed, epoch) * (settings.views == "random")
+        shown = shown_in(epoch)
+        steps = shown.steps(settings.batch_size)
         tell_step = _progress(at, settings, steps, ranks, tell)
-        for batch in batches(readers["train"], order, views, *mine, first_step=at.step):
+        for batch in batches(readers["train"], shown, *mine, first_step=at.step):
             loss, right, agreed = task.step(
                 batch.images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
             )
             at.sums += float(loss), float(right), float(batch.weights.sum())
-            at.step += 1
+            at.step, at.done = at.step + 1, at.done + 1
             ranks.alive(f"in epoch {epoch + 1}, step {at.step} of {steps}")
             tell_step(at)
             saved.grant(agreed, at)
@@ -92,7 +98,7 @@ def train(
         ranks.average(task.statistics, "statistics")
 
         with task.averaged():
-            valid = batches(readers["valid"], in_order, 0 * in_order, *mine)
+            valid = batches(readers["valid"], valid_epoch, *mine)
             valid_sums, agreed = _validate(valid, task, epoch, ranks, saved)
         # A validation that was broken off begins anew, after the last step of its epoch.
         saved.grant(agreed, at)
@@ -103,7 +109,7 @@ def train(
                 f"(now {settings.learning_rate:g})"
             )
         row = [epoch + 1, loss, accuracy, valid_loss, valid_accuracy]
-        at = Position(epoch=epoch + 1, history=[*at.history, row])
+        at = Position(epoch=epoch + 1, done=at.done, history=[*at.history, row])
         saved.save(at)
         if ranks.writes:
             tell(
@@ -141,6 +147,28 @@ def _means(sums: np.ndarray, ranks: Ranks) -> tuple[float, float]:
     """Return the loss and the accuracy per sample over all ranks, of the sums of each."""
     loss, right, samples = ranks.sum(sums, "sums")
     return float(loss / samples), float(right / samples)
+
+
+def _sampling(reader: ShardReader, settings: TrainSettings) -> Sampling:
+    """Return what decides the order of the training's samples."""
+    unknown = sorted(set(settings.boost) - set(reader.classes))
+    if unknown:
+        raise UserError(
+            f"train.boost: no such label: {', '.join(unknown)}; the cohort has "
+            f"{', '.join(reader.classes)}"
+        )
+    weights = [settings.boost.get(label, 1.0) for label in reader.classes]
+    if not any(n * weight for n, weight in zip(reader.counts.sum(axis=0), weights, strict=True)):
+        raise UserError("train.boost: leaves no tile to train on")
+    mean_bytes = max(1.0, reader.bytes / len(reader.counts))
+    return Sampling(
+        counts=reader.counts,
+        seed=settings.seed,
+        window=max(1, int(settings.shuffle_mb * 1e6 / mean_bytes)),
+        # From the text of the number, so that 0.1 is a tenth.
+        boost=tuple(Fraction(str(weight)) for weight in weights) if settings.boost else (),
+        views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+    )
 
 
 def _tile_size(reader: ShardReader) -> int:

@@ -17,10 +17,11 @@ from gigatile.settings import TileSettings, TrainSettings
 from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
 from gigatile.training.classification import Classification
 from gigatile.training.interruption import SIGNALS, heard
+from gigatile.training.order import Epoch
 from gigatile.training.ranks import Ranks
 
 # Another content of checkpoints is another number, so that an older one is not misread.
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Position:
     Attributes:
         epoch: complete ones.
         step: steps done of the one after them.
+        done: steps done in all.
         sums: (3,) float64 over the samples that this rank has seen in these steps: of loss, of
             right calls, of weights.
         history: a row per complete epoch; from before a restart on rank 0 alone, which needs it.
@@ -37,6 +39,7 @@ class Position:
 
     epoch: int = 0
     step: int = 0
+    done: int = 0
     sums: np.ndarray = field(default_factory=lambda: np.zeros(3))
     history: list[list[float]] = field(default_factory=list)
 
@@ -54,7 +57,7 @@ class Checkpoints:
         task: Classification,
         ranks: Ranks,
         settings: TrainSettings,
-        steps: int,
+        shown_in: Callable[[int], Epoch],
         tell: Callable[[str], None],
     ) -> None:
         """Name what is saved, and where; nothing is read yet.
@@ -65,11 +68,11 @@ class Checkpoints:
             task: its variables are saved and restored.
             ranks: the processes that train together.
             settings: how long the training is, and how often it is saved at least.
-            steps: per epoch.
+            shown_in: returns what an epoch shows.
             tell: takes lines for the user, on rank 0.
         """
         self._folder, self._key, self._task, self._ranks = folder, key, task, ranks
-        self._settings, self._steps, self._tell = settings, steps, tell
+        self._settings, self._shown_in, self._tell = settings, shown_in, tell
         self._saved, self._newest = time.monotonic(), (0, 0)
 
     def restore(self) -> Position:
@@ -79,17 +82,18 @@ class Checkpoints:
         are the mean of theirs, and rank 0 takes over what they had summed up.
         """
         task, ranks, at = self._task, self._ranks, Position()
-        place, parts = np.zeros(2, np.int64), np.stack([self._own(at)] * ranks.size)
+        place, parts = np.zeros(3, np.int64), np.stack([self._own(at)] * ranks.size)
         found = newest_checkpoint(self._folder, self._key, self._tell) if ranks.writes else None
         # A checkpoint beyond the last epoch is of a training that was to be longer.
         if found and (found[0]["epoch"], found[0]["step"]) <= (self._settings.epochs, 0):
             state, (*arrays, parts) = found
             for variable, array in zip(task.variables, arrays, strict=True):
                 variable.assign(array)
-            place[:], at.history = (state["epoch"], state["step"]), state["history"]
+            place[:] = state["epoch"], state["step"], state["done"]
+            at.history = state["history"]
             parts = _parts_for(ranks.size, parts)
         ranks.same_everywhere(task.variables, "initial")
-        at.epoch, at.step = map(int, ranks.from_first(place, "place"))
+        at.epoch, at.step, at.done = map(int, ranks.from_first(place, "place"))
         self._newest = at.epoch, at.step
         mine = ranks.from_first(parts, "parts")[ranks.rank]
         at.sums, mine = mine[:3], mine[3:]
@@ -111,9 +115,9 @@ class Checkpoints:
         if self._ranks.writes:
             save_checkpoint(
                 self._folder,
-                at.epoch * self._steps + at.step,
+                at.done,
                 self._key,
-                {"epoch": at.epoch, "step": at.step, "history": at.history},
+                {"epoch": at.epoch, "step": at.step, "done": at.done, "history": at.history},
                 [*(variable.numpy() for variable in self._task.variables), parts],
             )
         self._ranks.alive(f"after {self._where(at)}")
@@ -143,7 +147,11 @@ class Checkpoints:
             )
 
     def _where(self, at: Position) -> str:
-        part = f", step {at.step} of {self._steps}" if at.step else ""
+        part = ""
+        if at.step:
+            part = (
+                f", step {at.step} of {self._shown_in(at.epoch).steps(self._settings.batch_size)}"
+            )
         return f"epoch {at.epoch} of {self._settings.epochs}{part}"
 
     def _own(self, at: Position) -> np.ndarray:

@@ -217,7 +217,7 @@ def test_the_manifest_tells_everything(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002, seed=7), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert {key: manifest[key] for key in ("schema", "seed", "target_mb", "classes")} == {
-        "schema": 1,
+        "schema": 2,
         "seed": 7,
         "target_mb": 0.002,
         "classes": ["luad", "lusc"],
@@ -249,9 +249,9 @@ def test_shards_of_an_earlier_run_are_removed_and_other_files_are_not(sources, t
         "folder",
         "manifest.json",
         "notes.txt",
-        "train-00000-of-00001.offsets.npy",
+        "train-00000-of-00001.index.npy",
         "train-00000-of-00001.tfrecord",
-        "valid-00000-of-00001.offsets.npy",
+        "valid-00000-of-00001.index.npy",
         "valid-00000-of-00001.tfrecord",
     ]
 
@@ -313,6 +313,24 @@ def test_a_reader_has_every_tile_by_its_number(shards):
     reader.close()
 
 
+def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
+    reader = ShardReader(shards / "manifest.json", "train")
+    of_tiles = [reader.classes.index(one.label) for one in reader]
+    of_shards = [reader.classes_of(shard) for shard in range(len(reader.counts))]
+    assert np.concatenate(of_shards).tolist() == of_tiles
+    counts = [np.bincount(found, minlength=2).tolist() for found in of_shards]
+    assert reader.counts.tolist() == counts and len(counts) > 1
+    assert reader.bytes == sum(path.stat().st_size for path in shards.glob("train-*.tfrecord"))
+    reader.close()
+
+
+def test_shards_of_another_version_are_refused(shards):
+    path = shards / "manifest.json"
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1'))
+    with pytest.raises(UserError, match="of schema 1 where 2 is read; delete it to have it remade"):
+        ShardReader(path, "train")
+
+
 def test_a_reader_serves_threads_at_once(shards):
     order = joined(read_shards(shards, "train"))
     reader = ShardReader(shards / "manifest.json", "train")
@@ -351,12 +369,12 @@ def test_a_tampered_shard_is_refused_at_the_tile_that_changed(shards):
 @pytest.mark.parametrize("change", ["truncated", "swapped", "another array"])
 def test_a_tampered_index_is_refused(shards, change):
     path = next(shards.glob("train-*.npy"))
-    offsets = np.load(path)
+    index = np.load(path)
     if change == "truncated":
         path.write_bytes(path.read_bytes()[:-5])
     else:
-        np.save(path, offsets[::-1] if change == "swapped" else offsets[:3])
-    with pytest.raises(UserError, match=r"offsets\.npy: not what the manifest says; damaged"):
+        np.save(path, index[::-1] if change == "swapped" else index[:3])
+    with pytest.raises(UserError, match=r"index\.npy: not what the manifest says; damaged"):
         ShardReader(shards / "manifest.json", "train")
 
 

@@ -40,6 +40,15 @@ def test_another_seed_gives_other_weights(launcher, manifest, one_rank, tmp_path
     assert any(np.abs(one - other).max() > 1e-3 for one, other in pairs)
 
 
+def test_a_boosted_label_makes_the_epoch_longer(launcher, manifest, tmp_path):
+    """25 tiles of each of three labels, one shown twice: 7 steps of 16, not 5."""
+    done = launcher.train(manifest, tmp_path, epochs=1, boost={"coarse": 2.0})
+    assert "75 tiles of 3 classes, 7 steps of 16 tiles per epoch" in done.stdout
+    done = launcher.train(manifest, tmp_path, check=False, boost={"course": 2.0})
+    assert done.returncode == 2
+    assert "train.boost: no such label: course; the cohort has coarse, fine, plain" in done.stderr
+
+
 def test_ranks_on_different_data_keep_equal_weights(launcher, tmp_path):
     """They start from different weights, too, and get different batches; and each has its cores."""
     cpus = sorted(os.sched_getaffinity(0))

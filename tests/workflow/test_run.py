@@ -161,6 +161,7 @@ def test_a_label_that_loses_its_last_slide_stops_with_its_reasons(copied_run):
         ("split: {seed: 5}", {"split_patients", "collect_tiles", "write_shards", "train"}),
         ("shards: {seed: 2}", {"write_shards", "train", "evaluate"}),
         ("train: {epochs: 3}", {"train", "evaluate"}),
+        ("train: {boost: {lusc: 2.0}}", {"train", "evaluate"}),
         ("evaluate: {seed: 2}", {"evaluate"}),
     ],
 )

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Show how well a training would shuffle a cohort of some size, and what it would read."""
+
+import argparse
+
+import numpy as np
+
+from gigatile.errors import UserError, run_command
+from gigatile.settings import TrainSettings
+from gigatile.training.order import Sampling
+from gigatile.training.simulation import simulate
+
+
+def main() -> None:
+    default = TrainSettings()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiles", type=int, required=True, help="to train on")
+    parser.add_argument("--tile-kb", type=float, default=15, help="size of one, in kilobytes")
+    parser.add_argument("--shard-mb", type=float, default=100, help="shards.target_mb")
+    parser.add_argument("--shuffle-mb", type=float, default=default.shuffle_mb)
+    parser.add_argument("--batch-size", type=int, default=default.batch_size)
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
+    args = parser.parse_args()
+    if min(args.tiles - 1, args.tile_kb, args.shard_mb, args.shuffle_mb, args.batch_size) <= 0:
+        raise UserError("every number must be more than 0, and --tiles more than 1")
+    if args.ranks < 1 or args.batch_size % args.ranks:
+        raise UserError("--batch-size must be a multiple of --ranks")
+    shards = max(1, min(args.tiles, round(args.tiles * args.tile_kb / 1000 / args.shard_mb)))
+    counts = np.diff(np.arange(shards + 1) * args.tiles // shards)[:, None]
+    window = max(1, int(args.shuffle_mb / (args.tiles * args.tile_kb / 1000 / shards)))
+    found = simulate(Sampling(counts, default.seed, window), args.batch_size)
+    megabytes = args.tiles * args.tile_kb / 1000
+    print(
+        f"{args.tiles:,} tiles in {shards:,} shards, {min(window, shards):,} of them mixed at a "
+        f"time\n"
+        f"an epoch: {found.steps:,} steps; each tile {found.least} to {found.most} times\n"
+        f"neighbours in a file: {found.apart:,.0f} samples apart (ideal {found.apart_ideal:,.0f}), "
+        f"{found.together:.3%} in one batch (ideal {found.together_ideal:.3%})\n"
+        f"a batch is read from {found.shards_per_step:,.1f} shards; "
+        f"each rank reads {megabytes / args.ranks:,.0f} MB in an epoch"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
