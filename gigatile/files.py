@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,12 @@ def write_whole(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def copy_whole(source: Path, path: Path) -> None:
+    """Copy a file's bytes, whole or not at all."""
+    with write_whole(path) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def write_text(path: Path, text: str) -> None:

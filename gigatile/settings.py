@@ -34,7 +34,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
-    # Keys that say how a stage is run and not what it makes; `canonical` leaves them out.
+    # Keys that a command gets as options of its own and not in its settings' text, as they say how
+    # a stage is run, or how far, and not what it makes on its way; `canonical` leaves them out.
     EXECUTION: ClassVar[frozenset[str]] = frozenset()
 
     @field_validator("*", mode="before")
@@ -132,7 +133,15 @@ class TrainSettings(Section):
     """How the model is trained."""
 
     EXECUTION: ClassVar[frozenset[str]] = frozenset(
-        {"nodes", "ranks_per_node", "cores_per_rank", "stall_limit", "save_minutes"}
+        {
+            "nodes",
+            "ranks_per_node",
+            "cores_per_rank",
+            "stall_limit",
+            "save_minutes",
+            "epochs",
+            "segment_epochs",
+        }
     )
 
     nodes: int = Field(1, ge=1, description="Machines that train together.")
@@ -151,12 +160,29 @@ class TrainSettings(Section):
     save_minutes: float = Field(
         10, gt=0, description="A checkpoint at least this often, within an epoch too."
     )
-    epochs: int = Field(8, ge=1, description="Times that every training tile is shown.")
+    epochs: int = Field(
+        8,
+        ge=1,
+        le=9999,
+        description="Times that every training tile is shown. More of them later go on from here.",
+    )
+    segment_epochs: int = Field(
+        4,
+        ge=1,
+        description="Epochs of one job. After each the model is validated, by a job of its own "
+        "beside\nthe next one; the best of them is the model.",
+    )
     batch_size: int = Field(
         32,
         ge=1,
         description="Tiles per step over all ranks together, so that more ranks change the speed\n"
         "and not the result. A multiple of nodes x ranks_per_node.",
+    )
+    limit_batches: int | None = Field(
+        None,
+        ge=1,
+        description="To try a configuration: train and validate on so many batches of each epoch. "
+        "null: all.",
     )
     learning_rate: float = Field(0.001, gt=0, description="Adam's step size.")
     model: Literal["small_cnn", "resnet50"] = Field(
@@ -219,6 +245,12 @@ class TrainSettings(Section):
     def ranks(self) -> int:
         """Processes that train together."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def segments(self) -> list[int]:
+        """Complete epochs at the end of each segment; the last one may be shorter."""
+        whole = range(self.segment_epochs, self.epochs, self.segment_epochs)
+        return [*whole, self.epochs]
 
 
 class EvaluationSettings(Section):
@@ -292,7 +324,8 @@ def canonical(section: Section) -> str:
     """Return a section as JSON that is equal exactly when a stage makes the same of it.
 
     The section's `EXECUTION` is left out: a training on more nodes makes the same model, and where
-    the text is a rule's parameter, another layout must not train again what is trained.
+    the text is a rule's parameter, another layout must not train again what is trained, nor must
+    more epochs those that are done.
     """
     values = section.model_dump(exclude=set(section.EXECUTION))
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
@@ -304,7 +337,8 @@ def parse_section(model: type[S], text: str, **execution: Any) -> S:
     Args:
         model: the kind of section.
         text: the JSON.
-        execution: what `canonical` leaves out, from options of their own; else the defaults.
+        execution: what `canonical` leaves out, and what else has an option of its own; else the
+            defaults.
     """
     try:
         values = json.loads(text)

@@ -33,8 +33,8 @@ class Job:
     Attributes:
         number: its id.
         state: RUNNING, PENDING, COMPLETING, ….
-        rule: what it does for Snakemake, whose executor writes this into the comment; of a group,
-            its rules.
+        rule: what it does for Snakemake, whose executor writes this into the comment, with the
+            rule's wildcards; of a group, its rules.
         nodes: where it runs as SLURM writes it, `n[1-2]`, or why it waits.
         folder: where it was submitted.
     """
@@ -80,7 +80,7 @@ def _jobs(*which: str) -> list[Job]:
     for line in _ask("squeue", *which, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
         number, state, comment, nodes, home = line.split("\t", 4)
         if comment.startswith("rule_"):
-            rule = comment.removeprefix("rule_")
+            rule = comment.removeprefix("rule_").replace("_wildcards_", " ")
             jobs.append(Job(number, state, rule, nodes, Path(home).resolve()))
     return jobs
 

@@ -66,10 +66,13 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUN = f"results/{SETTINGS.run}"
+# The training's segments, by the epochs that are complete at the end of each.
+SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
 
 
 wildcard_constraints:
     slide=SAFE_ID,
+    epoch=r"\d{4}",
 
 
 def section(name):
@@ -93,6 +96,12 @@ def sample_options(sample):
 def folder(name="."):
     """Return a folder of the run, for files that a table or a manifest names."""
     return lambda wildcards: os.path.normpath(f"{RUN}/{name}")
+
+
+def segment_before(wildcards):
+    """Return the state in which the segment before one ended; of the first, none."""
+    before = [epoch for epoch in SEGMENTS if epoch < wildcards.epoch]
+    return f"{RUN}/segments/{before[-1]}.npz" if before else []
 
 
 def mpi_job(train):

@@ -76,7 +76,7 @@ rule prediction_pages:
     input:
         slides=f"{RUN}/predictions/tiles.tsv",
         calls=rules.predict.output,
-        model=rules.train.output,
+        model=rules.choose_model.output,
     output:
         index=report(
             f"{RUN}/predictions/pages/index.html",

@@ -7,7 +7,7 @@ rule report:
         slides=f"{RUN}/tiles.tsv",
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
-        model=rules.train.output,
+        model=rules.choose_model.output,
         evaluation=rules.evaluate.output,
     output:
         index=report(

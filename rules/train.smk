@@ -1,23 +1,26 @@
-# Shards to a model: all ranks under one MPI launcher, whose exit code is the job's.
+# Shards to a model, in segments of a few epochs: each goes on from the one before it, and is
+# validated by a small job while the next one trains. The best is the model.
 
 
+# All ranks under one MPI launcher, whose exit code is the job's.
+#
 # Checkpoints are no output: Snakemake deletes outputs before a job starts, and a killed
 # training could not go on.
 #
 # The layout stands among the resources and not the parameters: the same training on other machines
-# is the same training, and is not done again.
+# is the same training, and is not done again. Nor is what is done, where there are to be more epochs.
 rule train:
     input:
         manifest=f"{RUN}/shards/manifest.json",
+        before=segment_before,
     output:
-        model=f"{RUN}/model/model.keras",
-        history=f"{RUN}/model/history.tsv",
-        settings=f"{RUN}/model/settings.json",
-        versions=f"{RUN}/model/versions.json",
+        state=f"{RUN}/segments/{{epoch}}.npz",
+        model=f"{RUN}/segments/{{epoch}}.keras",
+        described=f"{RUN}/segments/{{epoch}}.json",
     log:
-        f"{RUN}/logs/train.log",
+        f"{RUN}/logs/train/{{epoch}}.log",
     benchmark:
-        f"{RUN}/benchmarks/train.tsv"
+        f"{RUN}/benchmarks/train/{{epoch}}.tsv"
     conda:
         "../envs/gpu.yaml"
     threads: SETTINGS.train.ranks * SETTINGS.train.cores_per_rank
@@ -35,7 +38,7 @@ rule train:
         # SLURM asks the ranks to save this long before the time limit.
         slurm_extra="--signal=USR2@120",
     params:
-        model=subpath(output.model, parent=True),
+        segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
         settings=section("train"),
         tiles=section("tiles"),
@@ -43,5 +46,57 @@ rule train:
         "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
         " python scripts/train.py --manifest {input.manifest:q} --settings {params.settings:q}"
-        " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.model:q}"
-        " {resources.each_rank}"
+        " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
+        " --epochs {wildcards.epoch} {resources.each_rank}"
+
+
+rule validate:
+    input:
+        manifest=f"{RUN}/shards/manifest.json",
+        model=f"{RUN}/segments/{{epoch}}.keras",
+        described=f"{RUN}/segments/{{epoch}}.json",
+    output:
+        validated=f"{RUN}/segments/{{epoch}}.valid.json",
+    log:
+        f"{RUN}/logs/validate/{{epoch}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/validate/{{epoch}}.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(480),
+    params:
+        segments=subpath(output.validated, parent=True),
+    shell:
+        "python scripts/validate.py --segments {params.segments:q} --epoch {wildcards.epoch}"
+        " --manifest {input.manifest:q} > {log:q} 2>&1"
+
+
+rule choose_model:
+    input:
+        models=expand(f"{RUN}/segments/{{epoch}}.keras", epoch=SEGMENTS),
+        described=expand(f"{RUN}/segments/{{epoch}}.json", epoch=SEGMENTS),
+        validated=expand(f"{RUN}/segments/{{epoch}}.valid.json", epoch=SEGMENTS),
+    output:
+        model=f"{RUN}/model/model.keras",
+        history=f"{RUN}/model/history.tsv",
+        settings=f"{RUN}/model/settings.json",
+        versions=f"{RUN}/model/versions.json",
+    log:
+        f"{RUN}/logs/choose_model.log",
+    benchmark:
+        f"{RUN}/benchmarks/choose_model.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(60),
+    params:
+        segments=folder("segments"),
+        epochs=SEGMENTS,
+        model=subpath(output.model, parent=True),
+    shell:
+        "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
+        " --out {params.model:q} > {log:q} 2>&1"

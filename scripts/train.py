@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Train a model on shards; run under an MPI launcher, one process per GPU or per few cores.
 
+It goes on from the furthest segment of the same training in its folder, and ends with --epochs
+complete: <epochs>.npz, .keras and .json are written.
+
 Status 75 means: stopped by SIGTERM or SIGUSR2, or another process is gone. The same command goes on
 from where it was.
 """
@@ -24,22 +27,29 @@ def main() -> None:
     parser.add_argument("--settings", required=True, help="the section `train` as JSON")
     parser.add_argument("--tiles", required=True, help="the section `tiles` as JSON")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of its own")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--ranks", type=int, required=True, help="processes launched, all in all")
     for option, key, kind, text in (
+        ("--epochs", "epochs", int, "complete at the end"),
         ("--cores", "cores_per_rank", int, "cores of each process"),
         ("--stall-limit", "stall_limit", int, "seconds without a step after which it ends"),
         ("--save-minutes", "save_minutes", float, "between two checkpoints at most"),
     ):
         text += f" (default: {default[key]:g})"
         parser.add_argument(option, dest=key, type=kind, default=default[key], help=text)
+    parser.add_argument(
+        "--limit-batches", type=int, help="of each epoch, to try a configuration (default: all)"
+    )
     args = parser.parse_args()
+    given = ("epochs", "cores_per_rank", "stall_limit", "save_minutes")
+    limit = {} if args.limit_batches is None else {"limit_batches": args.limit_batches}
     settings = parse_section(
         TrainSettings,
         args.settings,
         nodes=1,
         ranks_per_node=args.ranks,
-        **{key: getattr(args, key) for key in ("cores_per_rank", "stall_limit", "save_minutes")},
+        **{key: getattr(args, key) for key in given},
+        **limit,
     )
     tiles = parse_section(TileSettings, args.tiles)
     limit_pools(settings.cores_per_rank)

@@ -288,10 +288,10 @@ def test_a_default_and_the_same_value_given_are_equal_text(section: type[Section
     assert canonical(section(**values)) == canonical(section())
 
 
-def test_the_layout_of_a_training_is_no_part_of_its_text():
-    """So more nodes do not train again what is trained; and a command gets it back."""
+def test_the_layout_and_length_of_a_training_are_no_part_of_its_text():
+    """So more nodes or epochs do not train again what is trained; and a command gets them back."""
     layout = {"nodes": 3, "ranks_per_node": 4, "cores_per_rank": 5, "stall_limit": 60}
-    layout |= {"save_minutes": 0.5}
+    layout |= {"save_minutes": 0.5, "epochs": 9, "segment_epochs": 3}
     assert set(layout) == TrainSettings.EXECUTION < set(TrainSettings.model_fields)
     there, here = TrainSettings(**layout, batch_size=24), TrainSettings(batch_size=24)
     assert canonical(there) == canonical(here) and there.ranks == 12

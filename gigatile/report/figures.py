@@ -33,14 +33,30 @@ STYLE: Any = {
 
 
 def training_curve(
-    epochs: Sequence[float], train: Sequence[float], valid: Sequence[float], name: str
+    epochs: Sequence[float],
+    train: Sequence[float],
+    valid: Sequence[float],
+    name: str,
+    chosen: int | None = None,
 ) -> bytes:
-    """Draw one figure of training over the epochs, train solid and valid dashed; return SVG."""
+    """Draw one figure of training over the epochs, train solid and valid dashed; return SVG.
+
+    Args:
+        epochs, train, valid: of one length; NaN where nothing was measured.
+        name: of the figure.
+        chosen: the epoch whose model was taken; a dotted line marks it.
+    """
     with matplotlib.rc_context():
         figure, axes = _canvas(4.6, 3.1)
         marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(epochs) <= 30 else {}
-        axes.plot(epochs, train, color=BLUE, label="train", **marker)
-        axes.plot(epochs, valid, color=ORANGE, label="valid", linestyle=(0, (4, 2)), **marker)
+        for values, look in (
+            (train, {"color": BLUE, "label": "train"}),
+            (valid, {"color": ORANGE, "label": "valid", "linestyle": (0, (4, 2))}),
+        ):
+            measured = np.isfinite(values)
+            axes.plot(np.array(epochs)[measured], np.array(values)[measured], **look, **marker)
+        if chosen is not None:
+            axes.axvline(chosen, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)))
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))

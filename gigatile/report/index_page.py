@@ -64,7 +64,7 @@ def index_page(found: Findings) -> str:
         splits=cohort_part.split_rows(found.splits),
         checks=checks,
         broken=[check for check in checks if check.shared],
-        curves=_curves(found.history),
+        curves=_curves(found.history, found.model.chosen.epoch),
         roc=[_roc(found.metrics, name) for name in LEVELS],
         confusions=[_confusions(found.metrics, name) for name in LEVELS],
         figures_table=rows,
@@ -129,14 +129,14 @@ def _verdict(metrics: Metrics, name: str) -> dict[str, Any]:
     }
 
 
-def _curves(history: Mapping[str, Sequence[float]]) -> list[dict[str, str]]:
+def _curves(history: Mapping[str, Sequence[float]], chosen: int) -> list[dict[str, str]]:
     found = []
     for name in ("loss", "accuracy"):
         train, valid = history[name], history[f"valid_{name}"]
         if not np.isfinite([*train, *valid]).any():
             found.append({"name": name, "image": "", "alt": ""})
             continue
-        picture = figures.training_curve(history["epoch"], train, valid, name)
+        picture = figures.training_curve(history["epoch"], train, valid, name, chosen)
         found.append(
             {
                 "name": name,

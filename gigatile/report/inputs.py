@@ -111,10 +111,19 @@ class Manifest(_Recorded):
     splits: dict[str, ShardedSplit]
 
 
+class Chosen(_Recorded):
+    """Which epoch's model it is: the one with the least validation loss of so many."""
+
+    epoch: int
+    valid_loss: float
+    of: int
+
+
 class ModelSettings(_Recorded):
     """How the model was made: model/settings.json."""
 
     classes: list[str]
+    chosen: Chosen
     tiles: dict[str, Any]
     train: dict[str, Any]
     inputs: dict[str, str]

@@ -34,29 +34,26 @@ class Batch:
 def batches(
     reader: ShardReader,
     epoch: Epoch,
+    steps: range,
     batch_size: int,
     rank: int,
     ranks: int,
     threads: int,
-    first_step: int = 0,
 ) -> Iterator[Batch]:
-    """Yield a rank's batches of one epoch in order, from `first_step` on.
+    """Yield a rank's batches of some steps of one epoch, in order.
 
     Args:
         reader: the samples.
         epoch: which of them is shown when, and under which view.
+        steps: which of the epoch's batches.
         batch_size: of all ranks together.
         rank, ranks: which part of each batch, of how many.
         threads: cores to decode on.
-        first_step: the first batch to yield.
 
     Decoding releases the interpreter's lock, so `threads` of them use as many cores; the result
     does not depend on their number.
     """
-    slices = (
-        epoch.batch(step, batch_size, rank, ranks)
-        for step in range(first_step, epoch.steps(batch_size))
-    )
+    slices = (epoch.batch(step, batch_size, rank, ranks) for step in steps)
     waiting: deque[Future[Batch]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

@@ -4,11 +4,15 @@ Every model ends in a dense layer named `logits` and a softmax in single precisi
 saved model takes decoded tiles as they are and gives scores that add up to one.
 """
 
+import json
+import re
+import zipfile
 from pathlib import Path
 
 import keras
 
 from gigatile.errors import UserError
+from gigatile.files import write_whole
 from gigatile.settings import TrainSettings
 
 LOGITS = "logits"
@@ -40,6 +44,29 @@ def build_model(
     logits = keras.layers.Dense(classes, dtype="float32", name=LOGITS)(features)
     scores = keras.layers.Softmax(dtype="float32", name="scores")(logits)
     return keras.Model(tiles, scores, name=settings.model)
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Write a model as .keras, whole or not at all; the same model gives the same bytes.
+
+    Keras puts the time of writing into the archive, twice, and addresses in memory as the names of
+    what parts of the model share; here the time is always the same, and the names are numbers.
+    """
+    with write_whole(path) as temporary:
+        model.save(temporary)
+        with zipfile.ZipFile(temporary) as archive:
+            parts = {name: archive.read(name) for name in sorted(archive.namelist())}
+        metadata = json.loads(parts["metadata.json"]) | {"date_saved": "1980-01-01@00:00:00"}
+        parts["metadata.json"] = json.dumps(metadata).encode()
+        numbers: dict[bytes, int] = {}
+        parts["config.json"] = re.sub(
+            rb'(?<="shared_object_id": )\d+',
+            lambda found: str(numbers.setdefault(found[0], len(numbers) + 1)).encode(),
+            parts["config.json"],
+        )
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def _small_cnn(tiles: keras.KerasTensor, settings: TrainSettings) -> keras.KerasTensor:

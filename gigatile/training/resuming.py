@@ -1,10 +1,15 @@
-"""Where a training is, when that is saved, and how all ranks go on from there."""
+"""Where a training is, when that is saved, and how all ranks go on from there.
+
+A checkpoint is written beside the training, by a thread: the steps wait only while the variables
+are copied.
+"""
 
 import hashlib
 import json
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +19,19 @@ import numpy as np
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
 from gigatile.settings import TileSettings, TrainSettings
-from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
+from gigatile.training.checkpoints import (
+    furthest_checkpoint,
+    newest_first,
+    save_checkpoint,
+    write_checkpoint,
+)
 from gigatile.training.classification import Classification
 from gigatile.training.interruption import SIGNALS, heard
-from gigatile.training.order import Epoch
 from gigatile.training.ranks import Ranks
+from gigatile.training.segments import Segment, states
 
 # Another content of checkpoints is another number, so that an older one is not misread.
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass
@@ -34,7 +44,8 @@ class Position:
         done: steps done in all.
         sums: (3,) float64 over the samples that this rank has seen in these steps: of loss, of
             right calls, of weights.
-        history: a row per complete epoch; from before a restart on rank 0 alone, which needs it.
+        history: a row per complete epoch: its number, loss and accuracy. From before a restart on
+            rank 0 alone, which needs it.
     """
 
     epoch: int = 0
@@ -45,7 +56,7 @@ class Position:
 
 
 class Checkpoints:
-    """Saves a training now and then and when it is asked to stop; finds where it was.
+    """Saves a training now and then, when it is asked to stop, and at its end; finds where it was.
 
     All ranks call a method at the same step. Only rank 0 reads and writes files.
     """
@@ -53,39 +64,45 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,
+        segment: Segment,
         key: str,
         task: Classification,
         ranks: Ranks,
         settings: TrainSettings,
-        shown_in: Callable[[int], Epoch],
+        steps_in: Callable[[int], int],
         tell: Callable[[str], None],
     ) -> None:
         """Name what is saved, and where; nothing is read yet.
 
         Args:
-            folder: of its own; may be missing.
+            folder: of its own, for checkpoints within the segment; may be missing.
+            segment: what is trained; earlier ones of the same training are gone on from.
             key: of the training, as `key_of` gives it.
             task: its variables are saved and restored.
             ranks: the processes that train together.
             settings: how long the training is, and how often it is saved at least.
-            shown_in: returns what an epoch shows.
+            steps_in: returns the number of steps of an epoch.
             tell: takes lines for the user, on rank 0.
         """
-        self._folder, self._key, self._task, self._ranks = folder, key, task, ranks
-        self._settings, self._shown_in, self._tell = settings, shown_in, tell
+        self._folder, self._segment, self._key = folder, segment, key
+        self._task, self._ranks, self._settings = task, ranks, settings
+        self._steps_in, self._tell = steps_in, tell
         self._saved, self._newest = time.monotonic(), (0, 0)
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[None] | None = None
 
     def restore(self) -> Position:
-        """Give every rank the state of the newest checkpoint; where there is none, rank 0's state.
+        """Give every rank the state of the furthest checkpoint; where there is none, rank 0's.
 
         As many ranks as have saved it get their own parts back. For another number, the statistics
         are the mean of theirs, and rank 0 takes over what they had summed up.
         """
         task, ranks, at = self._task, self._ranks, Position()
         place, parts = np.zeros(3, np.int64), np.stack([self._own(at)] * ranks.size)
-        found = newest_checkpoint(self._folder, self._key, self._tell) if ranks.writes else None
-        # A checkpoint beyond the last epoch is of a training that was to be longer.
-        if found and (found[0]["epoch"], found[0]["step"]) <= (self._settings.epochs, 0):
+        places = [*newest_first(self._folder), *states(self._segment.folder)]
+        if ranks.writes and (
+            found := furthest_checkpoint(places, self._key, self._segment.epoch, self._tell)
+        ):
             state, (*arrays, parts) = found
             for variable, array in zip(task.variables, arrays, strict=True):
                 variable.assign(array)
@@ -113,14 +130,35 @@ class Checkpoints:
         self._newest = at.epoch, at.step
         parts = self._ranks.gather(self._own(at), "parts")
         if self._ranks.writes:
-            save_checkpoint(
-                self._folder,
-                at.done,
-                self._key,
-                {"epoch": at.epoch, "step": at.step, "done": at.done, "history": at.history},
-                [*(variable.numpy() for variable in self._task.variables), parts],
+            # One at a time: who saves faster than the disk writes waits for it here.
+            self.finish()
+            self._written = self._writer.submit(
+                save_checkpoint, self._folder, at.done, self._key, *self._whole(at, parts)
             )
         self._ranks.alive(f"after {self._where(at)}")
+
+    def finish(self) -> None:
+        """Wait until what was saved is on the disk.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._written:
+            self._written.result()
+            self._written = None
+
+    def end(self, at: Position) -> None:
+        """Leave the segment's state for the next one."""
+        parts = self._ranks.gather(self._own(at), "parts")
+        if self._ranks.writes:
+            self.finish()
+            write_checkpoint(self._segment.state, self._key, *self._whole(at, parts))
+        self._ranks.alive(f"after {self._where(at)}")
+
+    def _whole(self, at: Position, parts: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Return what a checkpoint holds: copies, which later steps do not change."""
+        state = {"epoch": at.epoch, "step": at.step, "done": at.done, "history": at.history}
+        return state, [*(variable.numpy() for variable in self._task.variables), parts]
 
     def wishes(self) -> np.ndarray:
         """Return what this rank wants: to save, and to stop for each of `SIGNALS`; float32, 0 or 1.
@@ -140,6 +178,7 @@ class Checkpoints:
         if save or any(stop):
             self.save(at)
         if any(stop):
+            self.finish()
             names = [signal.name for signal, asked in zip(SIGNALS, stop, strict=True) if asked]
             raise StartAgain(
                 f"stopped by {' and '.join(names)} after {self._where(at)}; nothing is lost, "
@@ -147,11 +186,7 @@ class Checkpoints:
             )
 
     def _where(self, at: Position) -> str:
-        part = ""
-        if at.step:
-            part = (
-                f", step {at.step} of {self._shown_in(at.epoch).steps(self._settings.batch_size)}"
-            )
+        part = f", step {at.step} of {self._steps_in(at.epoch)}" if at.step else ""
         return f"epoch {at.epoch} of {self._settings.epochs}{part}"
 
     def _own(self, at: Position) -> np.ndarray:
@@ -178,7 +213,7 @@ def key_of(
     Not how long, or on which machines: those may change before a training goes on. The shapes keep
     a checkpoint of another version of the model from being taken for one of this.
     """
-    values: dict[str, Any] = settings.model_dump(exclude={"epochs", *settings.EXECUTION})
+    values: dict[str, Any] = settings.model_dump(exclude=set(settings.EXECUTION))
     shapes = [list(variable.shape) for variable in task.variables]
     identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

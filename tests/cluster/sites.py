@@ -26,9 +26,13 @@ HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
 SRUN = "train:launcher='srun --mpi=pmix'"
 
-# What the trainings of these tests make, in every copy.
-MODEL = "results/small/model"
-TRAIN = (f"{MODEL}/model.keras", "--configfile", "small.yaml")
+# Where the trainings of these tests leave their segments, in every copy.
+SEGMENTS = "results/small/segments"
+
+
+def trained(epochs: int) -> tuple[str, ...]:
+    """Return the arguments that ask for a training of so many epochs in one segment."""
+    return (f"{SEGMENTS}/{epochs:04d}.keras", "--configfile", "small.yaml")
 
 
 def settings(train: str) -> str:
@@ -100,8 +104,8 @@ class Site:
 
     def log(self) -> str:
         """Return what the ranks wrote."""
-        path = self.folder / "results/small/logs/train.log"
-        return path.read_text() if path.exists() else ""
+        logs = sorted((self.folder / "results/small/logs/train").glob("*.log"))
+        return "".join(path.read_text() for path in logs)
 
 
 class Run:

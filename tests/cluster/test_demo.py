@@ -1,4 +1,4 @@
-"""The demo cohort on three nodes gives what it gives on a laptop."""
+"""The demo cohort on three nodes gives what it gives on a laptop; evaluation is beside training."""
 
 import hashlib
 import re
@@ -38,11 +38,12 @@ def weights(site):
 
 def test_the_demo_on_three_nodes_is_that_of_a_laptop(cluster, tmp_path):
     laptop, site = Clone(tmp_path / "laptop"), Site(Clone(tmp_path / "cluster"), cluster)
-    laptop.write("short.yaml", "train: {epochs: 2}\n")
+    short = "epochs: 2, segment_epochs: 1"
+    laptop.write("short.yaml", f"train: {{{short}}}\n")
     laptop.snakemake("--cores", "2", "--configfile", "short.yaml")
     # The slides are not drawn a second time; what is made of them is.
     shutil.copytree(laptop.folder / "demo/slides", site.folder / "demo/slides")
-    site.clone.write("nodes.yaml", "train: {epochs: 2, nodes: 2, ranks_per_node: 1}\n")
+    site.clone.write("nodes.yaml", f"train: {{{short}, nodes: 2, ranks_per_node: 1}}\n")
     run = site.start("--configfile", "nodes.yaml")
     assert run.end(900) == 0, run.text()
 
@@ -52,6 +53,13 @@ def test_the_demo_on_three_nodes_is_that_of_a_laptop(cluster, tmp_path):
     used = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o nodelist").stdout.split()
     assert any("[" in nodes for nodes in used), "the training had two nodes"
     assert len({node for nodes in used for node in re.findall(r"[1-3](?=\D|$)", nodes)}) == 3, used
+
+    spans = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o comment,start,end").stdout
+    span = {line.split("|")[0]: line.split("|")[1:] for line in spans.splitlines()}
+    validated, next_one = (
+        span[f"rule_{name}"] for name in ("validate_wildcards_0001", "train_wildcards_0002")
+    )
+    assert validated[0] < next_one[1] and next_one[0] < validated[1], span
 
     assert len(list((site.folder / "results/demo/tiles").glob("*.json"))) == slides
     assert digests(laptop).keys() == digests(site).keys()

@@ -11,7 +11,7 @@ import time
 import pytest
 from cluster import ROOT
 from configuration import NODES
-from sites import HURRIED, MODEL, TRAIN, settings, start_now, taken_back
+from sites import HURRIED, SEGMENTS, settings, start_now, taken_back, trained
 from trained import assert_same_bits
 
 pytestmark = [
@@ -21,8 +21,10 @@ pytestmark = [
 ]
 
 TRAINING = settings(
-    "nodes: 2, ranks_per_node: 1, epochs: 6, batch_size: 16, save_minutes: 0.01, stall_limit: 30"
+    "nodes: 2, ranks_per_node: 1, epochs: 6, segment_epochs: 6, batch_size: 16,"
+    " save_minutes: 0.01, stall_limit: 30"
 )
+TRAIN = trained(epochs=6)
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def undisturbed(new_site):
 
 
 def assert_same(site, undisturbed):
-    assert_same_bits(site.folder / MODEL, undisturbed.folder / MODEL)
+    assert_same_bits(site.folder / SEGMENTS, undisturbed.folder / SEGMENTS)
 
 
 def assert_survived(run, undisturbed, again):
@@ -190,7 +192,7 @@ def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
         assert first.state(job) == "RUNNING"
         training.snakemake("--unlock", *TRAIN)
         again = training.start(*TRAIN)
-        told = f"  {job}  RUNNING  train"
+        told = f"  {job}  RUNNING  train 0006"
         again.until(lambda: told in again.text(), 60, "what is waited for is not told")
         cluster.stop_service("slurmctld")
         time.sleep(12)

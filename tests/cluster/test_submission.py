@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from sites import RANKS, SRUN, TRAIN, settings
+from sites import RANKS, SRUN, settings, trained
 
 pytestmark = [
     pytest.mark.cluster,
@@ -16,7 +16,7 @@ pytestmark = [
 def train(site, layout, submitted, *options):
     """Train with a layout; check the line that submits it, and return the run and its job."""
     site.clone.write("small.yaml", settings(f"{layout}, epochs: 1, batch_size: 16"))
-    run = site.start(*TRAIN, "--verbose", *options)
+    run = site.start(*trained(epochs=1), "--verbose", *options)
     job = run.job()
     words = shlex.split(re.search(r"sbatch call: (.*?) --wrap=", run.text(), re.DOTALL)[1])
     # What differs from run to run: the run's number and the folder.
@@ -26,7 +26,7 @@ def train(site, layout, submitted, *options):
         _, given[option] = words[at : at + 2]
         del words[at : at + 2]
     assert given["-D"] == str(site.folder)
-    assert given["--output"].startswith(f"{site.folder}/.snakemake/slurm_logs/rule_train/")
+    assert given["--output"].startswith(f"{site.folder}/.snakemake/slurm_logs/rule_train/0001/")
     assert " ".join(words) == submitted
     return run, job
 
@@ -58,7 +58,8 @@ def test_one_rank_on_one_core(cluster, site):
     run, _ = train(
         site,
         "nodes: 1, ranks_per_node: 1",
-        "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 4000"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        " -A lab -p cpu -t 1440 --mem 4000"
         " --requeue --ntasks=1 --cpus-per-task=1 --signal=USR2@120",
     )
     run.until(lambda: "on 1 rank(s), 1 core(s) each" in site.log(), 90, "no rank")
@@ -70,7 +71,8 @@ def test_two_nodes_of_four_gpus(cluster, site):
     run, job = train(
         site,
         "nodes: 2, ranks_per_node: 4",
-        "sbatch --parsable --export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        " -A lab -p gpu -t 1440 --mem 12000"
         " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4",
         *("--set-resources", SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
         *("train:mem_mb=12000",),
@@ -90,7 +92,8 @@ def test_a_site_that_uses_mpirun(cluster, site):
     run, job = train(
         site,
         "nodes: 2, ranks_per_node: 2, cores_per_rank: 2",
-        "sbatch --parsable --export=ALL --comment rule_train -A lab -p cpu -t 1440 --mem 8000"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        " -A lab -p cpu -t 1440 --mem 8000"
         " --nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120",
         *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
     )

@@ -231,7 +231,8 @@ def _model(folder: Path, classes: Sequence[str], tiles: dict[str, Any]) -> None:
     write_table(model / "history.tsv", columns, rows)
     settings = {"classes": list(classes), "tiles": tiles, "train": {"ranks": 2, "weights": None}}
     inputs = {"shards/manifest.json": sha256_of(folder / "shards/manifest.json")}
-    write_json(model / "settings.json", settings | {"inputs": inputs})
+    chosen = {"chosen": {"epoch": 6, "valid_loss": rows[-1][3], "of": 6}}
+    write_json(model / "settings.json", settings | chosen | {"inputs": inputs})
     write_json(model / "versions.json", {"python": "3.11.7", "tensorflow": "2.21.0"})
 
 

@@ -1,6 +1,7 @@
 """What the first page tells, and what it does not let pass."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from test_self_contained import Page, report_files
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
-from gigatile.report import write_report
+from gigatile.report import figures, write_report
 
 
 def index(run: Path, samples: Path | None = None) -> Page:
@@ -160,6 +161,21 @@ def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
     alts = [a["alt"] for a in page.all("img") if "over 6 epochs" in a["alt"]]
     assert alts == ["loss over 6 epochs: train from 1.100 to 0.185, valid not measured"]
     assert "Accuracy: not defined, as no epoch measured it" in section(page, "training")
+
+
+def test_the_choice_of_the_model_is_told(run: Path) -> None:
+    change(run / "model/settings.json", chosen={"epoch": 3, "valid_loss": 0.6468, "of": 2})
+    told = section(index(run), "training")
+    assert "The model is that of epoch 3, with the least loss" in told
+    assert "(0.647) of 2 that were validated" in told
+
+
+def test_epochs_that_were_not_validated_leave_no_hole_in_the_line() -> None:
+    valid = [math.nan, 0.8, math.nan, math.nan, 0.4, math.nan]
+    drawn = figures.training_curve(range(1, 7), [1.0] * 6, valid, "loss", chosen=5).decode()
+    dashed = re.findall(r'<path d="([^"]*)"[^>]*style="[^"]*stroke-dasharray', drawn)
+    # The validation, the chosen epoch, and the validation's entry in the legend.
+    assert [len(re.findall("[ML]", path)) for path in dashed] == [2, 2, 3]
 
 
 @pytest.mark.parametrize("low", [0.9, 1.0])

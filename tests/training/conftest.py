@@ -18,7 +18,13 @@ from gigatile.training.launch import Layout, environment
 ROOT = Path(__file__).parents[2]
 SIZE = 32
 # How a training runs is no part of its settings' text.
-OPTIONS = {"cores": "--cores", "stall_limit": "--stall-limit", "save_minutes": "--save-minutes"}
+OPTIONS = {
+    "epochs": "--epochs",
+    "cores": "--cores",
+    "stall_limit": "--stall-limit",
+    "save_minutes": "--save-minutes",
+    "limit_batches": "--limit-batches",
+}
 CLASSES = ("coarse", "fine", "plain")
 
 
@@ -94,7 +100,7 @@ class Launcher:
     def train(
         self, manifest: Path, out: Path, ranks: int = 1, check: bool = True, **settings: object
     ) -> subprocess.CompletedProcess:
-        """Run scripts/train.py; the model goes to out/model, checkpoints to out/checkpoints."""
+        """Run scripts/train.py; segments go to out/segments, checkpoints to out/checkpoints."""
         done = self.run(
             ranks, "scripts/train.py", *self.train_arguments(manifest, out, ranks, **settings)
         )
@@ -106,13 +112,13 @@ class Launcher:
         self, manifest: Path, out: Path, ranks: int, **settings: object
     ) -> list[str]:
         """Return the arguments of scripts/train.py."""
+        settings = {"epochs": 2, "batch_size": 16, **settings}
         layout = {name: settings.pop(name) for name in OPTIONS if name in settings}
-        values = {"epochs": 2, "batch_size": 16, **settings}
         return [
-            *("--manifest", str(manifest), "--settings", json.dumps(values), "--tiles", "{}"),
+            *("--manifest", str(manifest), "--settings", json.dumps(settings), "--tiles", "{}"),
             *("--ranks", str(ranks)),
             *(word for name, value in layout.items() for word in (OPTIONS[name], str(value))),
-            *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "model")),
+            *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "segments")),
         ]
 
 

@@ -1,14 +1,18 @@
 """The models take tiles as they are and give scores; their settings do what they say."""
 
 import json
+import time
 
 import keras
 import numpy as np
 import pytest
+from trained import history
 
 from gigatile.errors import UserError
+from gigatile.evaluation.validation import validate
 from gigatile.settings import TrainSettings
-from gigatile.training.models import build_model
+from gigatile.training.models import build_model, save_model
+from gigatile.training.segments import Segment
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +60,17 @@ def test_pretrained_weights_come_from_a_local_file(tmp_path):
     assert np.abs(backbone.get_layer("conv4_block2_2_conv").get_weights()[0] - kernel).max() > 0
 
 
+def test_a_saved_model_is_the_same_bytes_at_another_time(tmp_path):
+    model = build_model(TrainSettings(), 64, 3)
+    save_model(model, tmp_path / "one.keras")
+    time.sleep(2)  # a ZIP archive counts time in steps of two seconds
+    save_model(model, tmp_path / "two.keras")
+    assert (tmp_path / "one.keras").read_bytes() == (tmp_path / "two.keras").read_bytes()
+    again = keras.models.load_model(tmp_path / "two.keras", compile=False)
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_weights_that_cannot_be_had_are_named(tmp_path):
     with pytest.raises(UserError, match=r"train\.weights: no file .*nowhere\.h5"):
         build_model(TrainSettings(model="resnet50", weights=str(tmp_path / "nowhere.h5")), 64, 3)
@@ -68,28 +83,29 @@ def test_weights_that_cannot_be_had_are_named(tmp_path):
 
 def test_a_trained_model_learns_and_says_what_it_was_made_of(launcher, manifest, tmp_path):
     launcher.train(manifest, tmp_path, epochs=12, learning_rate=0.003)
-    history = np.loadtxt(tmp_path / "model" / "history.tsv", skiprows=1)
-    assert history.shape == (12, 5)
-    assert history[-1, 4] > 0.9, "three textures are easily told apart"
-    described = json.loads((tmp_path / "model" / "settings.json").read_text())
+    segment = Segment(tmp_path / "segments", 12)
+    described = json.loads(segment.described.read_text())
+    assert [row[0] for row in described["history"]] == list(range(1, 13))
+    validate(segment, manifest, print)
+    valid = json.loads(segment.validated.read_text())
+    assert valid["accuracy"] > 0.9, "three textures are easily told apart"
     assert described["classes"] == ["coarse", "fine", "plain"]
     assert described["train"]["learning_rate"] == 0.003
     assert len(described["inputs"]["shards/manifest.json"]) == 64
-    versions = json.loads((tmp_path / "model" / "versions.json").read_text())
-    assert versions["keras"] == keras.__version__
+    assert described["versions"]["keras"] == keras.__version__
 
 
 def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path):
     launcher.train(manifest, tmp_path, ranks=2, mixed_precision=True)
-    history = np.loadtxt(tmp_path / "model" / "history.tsv", skiprows=1)
-    assert np.isfinite(history).all() and history[-1, 1] < history[0, 1]
+    (_, first, _), (_, second, _) = history(tmp_path / "segments")
+    assert np.isfinite(first) and second < first
 
 
 def test_a_loss_that_is_no_number_stops_with_advice(launcher, manifest, tmp_path):
     done = launcher.train(manifest, tmp_path, check=False, learning_rate=1e30)
     assert done.returncode != 0
     assert "lower train.learning_rate" in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "model" / "model.keras").exists()
+    assert not list(tmp_path.glob("segments/*"))
 
 
 def test_a_damaged_shard_is_named_and_never_trained_on(launcher, manifest, tmp_path):

@@ -26,17 +26,17 @@ def one_rank(launcher, manifest, tmp_path_factory):
 def test_one_and_two_ranks_reach_the_same_weights(launcher, manifest, one_rank, tmp_path):
     """75 tiles in batches of 16 leave a last batch of 11, which two ranks share unequally."""
     launcher.train(manifest, tmp_path, ranks=2)
-    assert_same_to_rounding(one_rank / "model", tmp_path / "model")
+    assert_same_to_rounding(one_rank / "segments", tmp_path / "segments")
 
 
 def test_the_same_training_twice_gives_the_same_bits(launcher, manifest, one_rank, tmp_path):
     launcher.train(manifest, tmp_path)
-    assert_same_bits(one_rank / "model", tmp_path / "model")
+    assert_same_bits(one_rank / "segments", tmp_path / "segments")
 
 
 def test_another_seed_gives_other_weights(launcher, manifest, one_rank, tmp_path):
     launcher.train(manifest, tmp_path, seed=2)
-    pairs = zip(weights(one_rank / "model"), weights(tmp_path / "model"), strict=True)
+    pairs = zip(weights(one_rank / "segments"), weights(tmp_path / "segments"), strict=True)
     assert any(np.abs(one - other).max() > 1e-3 for one, other in pairs)
 
 
@@ -89,7 +89,7 @@ def test_a_launch_with_another_number_of_ranks_is_refused(launcher, manifest, tm
     assert f"error (rank 0 of 2 on {os.uname().nodename}): {told}" in done.stderr
     assert done.stderr.count(told) == 1, "what all ranks find is told once"
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "segments").exists()
 
 
 @pytest.mark.parametrize(

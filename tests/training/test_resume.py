@@ -1,4 +1,4 @@
-"""A killed training goes on where it was."""
+"""A training goes on where it was: killed, or at the end of a segment."""
 
 import subprocess
 import time
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from trained import assert_same_bits
 
-from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
+from gigatile.training.checkpoints import furthest_checkpoint, newest_first, save_checkpoint
 
 EPOCHS = 6
 
@@ -41,33 +41,55 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
     ):
         assert time.monotonic() < deadline, "a rank is left"
         time.sleep(0.05)
-    assert not (killed / "model" / "model.keras").exists()
+    assert not (killed / "segments").exists()
 
     again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
     assert "going on after epoch" in again.stdout
-    assert_same_bits(undisturbed / "model", killed / "model")
+    assert_same_bits(undisturbed / "segments", killed / "segments")
     assert not (killed / "checkpoints").exists()
 
 
-def test_the_newest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
-    warnings = []
-    for step in (1, 2):
-        save_checkpoint(tmp_path, step, "mine", {"epoch": step}, [np.full(9, step, np.float32)])
-    state, (array,) = newest_checkpoint(tmp_path, "mine", warnings.append)
-    assert (state, array.tolist(), warnings) == ({"epoch": 2}, [2.0] * 9, [])
+def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
+    """Each goes on from the last one that is there; what is of another training is passed over."""
+    launcher.train(manifest, tmp_path / "one", epochs=3)
+    for epochs, told in ((1, ""), (3, "going on after epoch 1 of 3")):
+        assert told in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
+    assert_same_bits(tmp_path / "one/segments", tmp_path / "two/segments")
+    assert sorted(path.name for path in (tmp_path / "two/segments").iterdir()) == [
+        f"{epoch}.{suffix}" for epoch in ("0001", "0003") for suffix in ("json", "keras", "npz")
+    ]
+    done = launcher.train(manifest, tmp_path / "two", epochs=1, seed=2)
+    assert done.stdout.count("of other settings or data, passed over") == 2
+    assert "going on" not in done.stdout
 
-    newest = tmp_path / "step-000000002.npz"
+
+def find(folder, key="mine", epochs=99, warn=pytest.fail):
+    return furthest_checkpoint(newest_first(folder), key, epochs, warn)
+
+
+def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
+    warnings = []
+    for step in (1, 2, 3):
+        state = {"epoch": step, "step": step % 2}
+        save_checkpoint(tmp_path, step, "mine", state, [np.full(9, step, np.float32)])
+    state, (array,) = find(tmp_path)
+    assert (state, array.tolist()) == ({"epoch": 3, "step": 1}, [3.0] * 9)
+    assert find(tmp_path, epochs=3)[0] == {"epoch": 2, "step": 0}, "one is beyond the end"
+    assert find(tmp_path, epochs=2)[0] == {"epoch": 2, "step": 0}
+    assert find(tmp_path, epochs=1) is None
+
+    newest = tmp_path / "step-000000003.npz"
     damaged = bytearray(newest.read_bytes())
-    place = damaged.index(np.full(9, 2, np.float32).tobytes())
+    place = damaged.index(np.full(9, 3, np.float32).tobytes())
     damaged[place] ^= 1
     newest.write_bytes(damaged)
-    state, (array,) = newest_checkpoint(tmp_path, "mine", warnings.append)
-    assert (state, array.tolist()) == ({"epoch": 1}, [1.0] * 9)
+    state, (array,) = find(tmp_path, warn=warnings.append)
+    assert (state["epoch"], array.tolist()) == (2, [2.0] * 9)
     assert len(warnings) == 1 and newest.name in warnings[0] and "damaged" in warnings[0]
 
     newest.write_bytes(newest.read_bytes()[:100])
-    assert newest_checkpoint(tmp_path, "mine", warnings.append)[0] == {"epoch": 1}
-    assert newest_checkpoint(tmp_path, "another", warnings.append) is None
+    assert find(tmp_path, warn=warnings.append)[0]["epoch"] == 2
+    assert find(tmp_path, "another", warn=warnings.append) is None
     assert "other settings or data" in warnings[-1]
 
 
@@ -85,15 +107,9 @@ def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path
         save_checkpoint(tmp_path, step, "before", {}, [])
     (tmp_path / ".step-000000090-x.npz").write_text("left by a kill")
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, "now", {"step": step}, [])
-        assert newest_checkpoint(tmp_path, "now", pytest.fail) == ({"step": step}, [])
+        save_checkpoint(tmp_path, step, "now", {}, [])
+        assert newest_first(tmp_path)[0].name == f"step-{step:09d}.npz"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-000000002.npz",
         "step-000000003.npz",
     ]
-
-
-def test_a_checkpoint_of_other_settings_is_not_taken(launcher, manifest, tmp_path):
-    save_checkpoint(tmp_path / "checkpoints", 1, "another training", {"epoch": 1}, [])
-    done = launcher.train(manifest, tmp_path, epochs=1)
-    assert "of other settings or data, passed over" in done.stdout

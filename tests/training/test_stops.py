@@ -36,23 +36,23 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     moment = ("--moment", "in epoch 2, step 2 of 5", "--send", "SIGUSR2", "--to", 1)
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert_stopped(done, "SIGUSR2 after epoch 1 of 3, step 3 of 5")
-    assert not (stopped / "model").exists()
+    assert not (stopped / "segments").exists()
     with np.load(sorted((stopped / "checkpoints").iterdir())[-1]) as archive:
         parts = archive[archive.files[-1]]
     assert np.abs(parts[0] - parts[1]).max() > 1e-3, "two ranks had the same: nothing is tested"
 
-    # All are asked, when the epoch's validation is about to begin.
+    # All are asked, in an epoch's last step; they agree in the next.
     moment = ("--moment", "in epoch 2, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert "going on after epoch 1 of 3, step 3 of 5" in done.stdout
-    assert_stopped(done, "SIGTERM after epoch 1 of 3, step 5 of 5")
+    assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
     # The last of it is done before the next chance to stop: it is ended and not thrown away.
-    moment = ("--moment", "in the validation of epoch 3, batch 2")
+    moment = ("--moment", "in epoch 3, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert done.returncode == 0, done.stderr
-    assert "going on after epoch 1 of 3, step 5 of 5" in done.stdout
-    assert_same_bits(undisturbed / "model", stopped / "model")
+    assert "going on after epoch 2 of 3, step 1 of 5" in done.stdout
+    assert_same_bits(undisturbed / "segments", stopped / "segments")
     assert not (stopped / "checkpoints").exists()
 
 
@@ -71,7 +71,7 @@ def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
     again = launcher.train(manifest, tmp_path / "two", epochs=EPOCHS)
     assert "going on after epoch 1 of 3, step 2 of 5" in again.stdout
     launcher.train(manifest, tmp_path / "one", epochs=EPOCHS)
-    assert_same_to_rounding(tmp_path / "one/model", tmp_path / "two/model")
+    assert_same_to_rounding(tmp_path / "one/segments", tmp_path / "two/segments")
 
 
 def test_what_ranks_had_is_divided_among_another_number():

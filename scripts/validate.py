@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""Score the validation tiles by a segment's model; write <epoch>.valid.json beside it."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.errors import run_command
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--segments", type=Path, required=True, help="folder of the segments")
+    parser.add_argument("--epoch", type=int, required=True, help="with which the segment ends")
+    parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
+    args = parser.parse_args()
+
+    from gigatile.evaluation.validation import validate
+    from gigatile.training.segments import Segment
+
+    validate(Segment(args.segments, args.epoch), args.manifest, tell=print)
+
+
+if __name__ == "__main__":
+    run_command(main)
