@@ -46,7 +46,7 @@ NOT_RUN = {
     (
         "docs/slurm.md",
         "squeue --me --format='%i %T %M %R %k'\n"
-        "tail -f results/mine/logs/train.log\n"
+        "tail -f results/mine/logs/train/0004.log\n"
         "scontrol show job 4242\n"
         'scontrol show hostnames "$(squeue --noheader --job 4242 --format=%N)"\n'
         "sstat --allsteps --jobs 4242 --format=JobID,MaxRSS,AveCPU\n"

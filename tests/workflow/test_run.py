@@ -127,6 +127,26 @@ def test_new_slides_are_called_by_the_trained_model(copied_run):
     assert copied_run.jobs(*asked) == {}
 
 
+@pytest.mark.slow
+def test_more_epochs_go_on_from_those_that_are_done(copied_run):
+    """Only what is new is trained and validated; older states are not missed."""
+    segments = copied_run.folder / "results/small/segments"
+    before = {path: path.stat().st_mtime_ns for path in segments.iterdir()}
+    longer = (*SMALL, "--config", "train={epochs: 2, segment_epochs: 1}")
+    new = {"train": 1, "validate": 1, "choose_model": 1, "evaluate": 1, "report": 1, "all": 1}
+    assert copied_run.jobs(*longer) == new
+    done = copied_run.snakemake(*longer)
+    assert "going on after epoch 1 of 2" in done.stdout + done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (segments / "0002.keras").exists()
+    history = rows(copied_run.folder / "results/small/model/history.tsv")
+    assert [row["epoch"] for row in history] == ["1", "2"]
+    (segments / "0001.npz").unlink()
+    assert copied_run.jobs(*longer) == {}
+    longest = (*SMALL, "--config", "train={epochs: 3, segment_epochs: 1}")
+    assert copied_run.jobs(*longest) == new
+
+
 def test_snakemake_makes_its_own_report(small_run, tmp_path):
     page = tmp_path / "report.html"
     small_run.snakemake("--report", str(page), "--configfile", "small.yaml")
