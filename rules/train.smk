@@ -40,6 +40,8 @@ rule train:
     params:
         segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
+        # As checkpoints, no output: it is watched, and what a killed job wrote stays.
+        events=folder("tensorboard/train"),
         settings=section("train"),
         tiles=section("tiles"),
     shell:
@@ -47,7 +49,7 @@ rule train:
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
         " python scripts/train.py --manifest {input.manifest:q} --settings {params.settings:q}"
         " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
-        " --epochs {wildcards.epoch} {resources.each_rank}"
+        " --epochs {wildcards.epoch} --events {params.events:q} {resources.each_rank}"
 
 
 rule validate:
@@ -69,9 +71,10 @@ rule validate:
         runtime=grow(480),
     params:
         segments=subpath(output.validated, parent=True),
+        events=folder("tensorboard/valid"),
     shell:
         "python scripts/validate.py --segments {params.segments:q} --epoch {wildcards.epoch}"
-        " --manifest {input.manifest:q} > {log:q} 2>&1"
+        " --manifest {input.manifest:q} --events {params.events:q} > {log:q} 2>&1"
 
 
 rule choose_model:

@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--tiles", required=True, help="the section `tiles` as JSON")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of its own")
     parser.add_argument("--out", type=Path, required=True, help="folder of the segments")
+    parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     parser.add_argument("--ranks", type=int, required=True, help="processes launched, all in all")
     for option, key, kind, text in (
         ("--epochs", "epochs", int, "complete at the end"),
@@ -71,6 +72,7 @@ def main() -> None:
             args.out,
             ranks,
             tell=lambda line: print(line, flush=True),
+            events=args.events,
         )
 
 

@@ -12,12 +12,13 @@ def main() -> None:
     parser.add_argument("--segments", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--epoch", type=int, required=True, help="with which the segment ends")
     parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
+    parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     args = parser.parse_args()
 
     from gigatile.evaluation.validation import validate
     from gigatile.training.segments import Segment
 
-    validate(Segment(args.segments, args.epoch), args.manifest, tell=print)
+    validate(Segment(args.segments, args.epoch), args.manifest, tell=print, events=args.events)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ from gigatile.evaluation.scoring import BATCH, Scorer
 from gigatile.files import checksums, read_json, write_json
 from gigatile.records.shards import ShardReader
 from gigatile.training.segments import Segment
+from gigatile.training.watching import Events
 
 
-def validate(segment: Segment, manifest: Path, tell: Callable[[str], None]) -> None:
+def validate(
+    segment: Segment, manifest: Path, tell: Callable[[str], None], events: Path | None = None
+) -> None:
     """Score the tiles of the split valid, each once, and write loss and accuracy per tile.
 
     The loss is the mean of -log p of a tile's own label, p as the model gives it in single
@@ -22,6 +25,7 @@ def validate(segment: Segment, manifest: Path, tell: Callable[[str], None]) -> N
         segment: what was trained; its `validated` is written.
         manifest: of the shards.
         tell: takes a line with the result.
+        events: folder for files of TensorBoard; None: none are written.
 
     Raises:
         UserError: a file is missing or damaged, or the shards have other classes than the model.
@@ -33,7 +37,8 @@ def validate(segment: Segment, manifest: Path, tell: Callable[[str], None]) -> N
             f"{manifest}: classes {', '.join(reader.classes)}, but {segment.model} was trained on "
             f"{', '.join(scorer.classes)}; train it again"
         )
-    limit = read_json(segment.described)["train"]["limit_batches"]
+    described = read_json(segment.described)
+    limit = described["train"]["limit_batches"]
     tiles = min(len(reader), BATCH * (limit or len(reader)))
     loss = right = 0.0
     for first in range(0, tiles, BATCH):
@@ -51,6 +56,9 @@ def validate(segment: Segment, manifest: Path, tell: Callable[[str], None]) -> N
     }
     inputs = {f"segments/{segment.model.name}": segment.model, "shards/manifest.json": manifest}
     write_json(segment.validated, found | {"inputs": checksums(inputs)})
+    if events:
+        figures = {f"epoch/{name}": found[name] for name in ("loss", "accuracy")}
+        Events(events).write(described["steps"], figures)
     tell(
         f"epoch {segment.epoch}: valid loss {found['loss']:.4f}, accuracy {found['accuracy']:.3f} "
         f"on {tiles} tiles"

@@ -24,6 +24,7 @@ from pathlib import Path
 from gigatile import slurm
 from gigatile.errors import UserError
 from gigatile.files import read_json, write_json
+from gigatile.training import progress
 from gigatile.training.checkpoints import newest_first
 from gigatile.training.interruption import LEFT
 
@@ -87,11 +88,7 @@ def launch(
         kept.seek(0)
         shown.write(kept.read())
 
-        def tell(text: str) -> None:
-            for stream in (sys.stdout, shown, kept):
-                stream.write(text)
-                stream.flush()
-
+        tell = progress.to((sys.stdout, shown, kept))
         status = _run(line, environment(os.environ, layout, job), tell)
         if status in FINAL:
             starts.forget()

@@ -8,12 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from gigatile import software
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
 from gigatile.settings import TileSettings, TrainSettings
+from gigatile.training import progress
 from gigatile.training.batches import batches
 from gigatile.training.classification import Classification
 from gigatile.training.models import build_model, save_model
@@ -21,9 +23,7 @@ from gigatile.training.order import VIEWS, Epoch, Sampling
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, key_of
 from gigatile.training.segments import Segment
-
-# Seconds between two lines of progress within an epoch.
-TELL_EVERY = 10.0
+from gigatile.training.watching import BESIDE, SPENT, Account, Events, bottleneck
 
 
 def train(
@@ -34,6 +34,7 @@ def train(
     out: Path,
     ranks: Ranks,
     tell: Callable[[str], None],
+    events: Path | None = None,
 ) -> None:
     """Train a tile classifier up to `settings.epochs` on all ranks; rank 0 writes the segment.
 
@@ -47,6 +48,7 @@ def train(
         out: folder of all segments.
         ranks: the processes that train together.
         tell: takes lines of progress; called on rank 0 alone.
+        events: folder for files of TensorBoard; None: none are written.
 
     Raises:
         UserError: the input is missing or damaged, or does not fit the settings.
@@ -76,9 +78,12 @@ def train(
             f"tiles per epoch on {ranks.size} rank(s), {ranks.threads} core(s) each"
         )
 
+    show = _Shown(settings, tell, Events(events) if events else None) if ranks.writes else None
+    begun = at.done
     for epoch in range(at.epoch, settings.epochs):
-        steps = steps_in(epoch)
-        tell_step = _progress(at, settings, steps, ranks, tell)
+        steps, account = steps_in(epoch), Account()
+        if show:
+            show.begin(at, steps)
         for batch in batches(
             reader,
             shown_in(epoch),
@@ -88,14 +93,23 @@ def train(
             ranks.size,
             ranks.threads,
         ):
-            loss, right, agreed = task.step(
-                batch.images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
+            account.spend("input")
+            images = tf.convert_to_tensor(batch.images)
+            account.spend("copy")
+            loss, right, agreed, exchange = task.step(
+                images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
             )
             at.sums += float(loss), float(right), float(batch.weights.sum())
+            account.spend("model")
+            account.end(float(exchange), batch.read_seconds, batch.decode_seconds)
             at.step, at.done = at.step + 1, at.done + 1
+            if at.done == begun + 1:
+                account.forget()  # in its first step the graph is made
             ranks.alive(f"in epoch {epoch + 1}, step {at.step} of {steps}")
-            tell_step(at)
+            if show:
+                show.step(at, account)
             saved.grant(agreed, at)
+            account.begin()
         total, right, samples = ranks.sum(at.sums, "sums")
         loss, accuracy = float(total / samples), float(right / samples)
         ranks.average(task.statistics, "statistics")
@@ -107,8 +121,9 @@ def train(
         row = [epoch + 1, loss, accuracy]
         at = Position(epoch=epoch + 1, done=at.done, history=[*at.history, row])
         saved.save(at)
-        if ranks.writes:
-            tell(f"epoch {epoch + 1}/{settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}")
+        spent = ranks.sum(account.per_step(), "spent") / ranks.size
+        if show:
+            show.epoch(at, spent)
 
     saved.end(at)
     ranks.wait_no_more()
@@ -116,9 +131,7 @@ def train(
         with task.averaged():
             save_model(model, segment.model)
         # Last of all: who finds it finds all.
-        write_json(
-            segment.described, _describe(reader.classes, settings, tiles, manifest, at.history)
-        )
+        write_json(segment.described, _describe(reader.classes, settings, tiles, manifest, at))
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 
@@ -148,27 +161,51 @@ def _tile_size(reader: ShardReader) -> int:
     return reader[0].pixels().shape[0]
 
 
-def _progress(
-    begin: Position, settings: TrainSettings, steps: int, ranks: Ranks, tell: Callable[[str], None]
-) -> Callable[[Position], None]:
-    """Return what tells, every few seconds, how far an epoch is; on rank 0 alone."""
-    first = begin.step
-    begun = told = time.monotonic()
+class _Shown:
+    """What rank 0 shows of a training: lines of progress, and figures for TensorBoard."""
 
-    def tell_step(at: Position) -> None:
-        nonlocal told
+    def __init__(
+        self, settings: TrainSettings, tell: Callable[[str], None], events: Events | None
+    ) -> None:
+        self._settings, self._tell, self._events = settings, tell, events
+
+    def begin(self, at: Position, steps: int) -> None:
+        """Begin an epoch, or what is left of it."""
+        self._first, self._steps = at.step, steps
+        self._begun = self._told = self._written = time.monotonic()
+
+    def step(self, at: Position, account: Account) -> None:
+        """Show a step, unless the last one shown was a moment ago."""
         now = time.monotonic()
-        if ranks.writes and now - told >= TELL_EVERY:
-            told = now
-            rate = (at.step - first) * settings.batch_size / (now - begun)
-            left = (steps - at.step) * settings.batch_size / rate
-            loss = at.sums[0] / max(at.sums[2], 1)
-            tell(
-                f"epoch {at.epoch + 1}/{settings.epochs}, step {at.step}/{steps}: loss {loss:.4f}, "
-                f"{rate:.0f} tiles/s, {left:.0f} s left in this epoch"
+        if now - self._told < progress.WRITE_EVERY:
+            return
+        self._told = now
+        rate = (at.step - self._first) * self._settings.batch_size / (now - self._begun)
+        left = (self._steps - at.step) * self._settings.batch_size / rate
+        loss, right, samples = at.sums
+        epochs = self._settings.epochs
+        shown = (at.epoch + 1, epochs, at.step, self._steps, loss / max(samples, 1), rate, left)
+        self._tell(progress.line(*shown))
+        if self._events and now - self._written >= progress.KEEP_EVERY:
+            self._written = now
+            spent = zip((*SPENT, *BESIDE), account.per_step(), strict=True)
+            self._events.write(
+                at.done,
+                {"loss": loss / max(samples, 1), "accuracy": right / max(samples, 1)}
+                | {"tiles per second": rate}
+                | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in spent},
             )
 
-    return tell_step
+    def epoch(self, at: Position, spent: np.ndarray) -> None:
+        """Show a whole epoch; `spent` as of an `Account`."""
+        number, loss, accuracy = at.history[-1]
+        self._tell(
+            f"epoch {number:.0f}/{self._settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}"
+        )
+        if spent.any():
+            self._tell(bottleneck(spent))
+        if self._events:
+            self._events.write(at.done, {"epoch/loss": loss, "epoch/accuracy": accuracy})
 
 
 def _describe(
@@ -176,7 +213,7 @@ def _describe(
     settings: TrainSettings,
     tiles: TileSettings,
     manifest: Path,
-    history: list[list[float]],
+    at: Position,
 ) -> dict[str, object]:
     made = settings.model_dump(exclude=set(settings.EXECUTION))
     return {
@@ -186,5 +223,6 @@ def _describe(
         "data": read_json(manifest)["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
         "versions": software.versions(),
-        "history": history,
+        "steps": at.done,
+        "history": at.history,
     }

@@ -90,7 +90,7 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     copy_whole(segment.model, out / "model.keras")
     write_table(out / "history.tsv", HISTORY, rows)
     write_json(out / "versions.json", described.pop("versions"))
-    del described["history"]
+    del described["history"], described["steps"]
     inputs = {
         f"segments/{path.name}": sha256_of(path)
         for path in (segment.model, *(one.validated for one in segments))

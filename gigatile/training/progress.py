@@ -1,0 +1,56 @@
+"""Lines of progress: written every second, shown in place on a terminal, few of them kept in a log.
+
+Only the standard library is imported, as by whoever starts the ranks.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import TextIO
+
+# A line of progress, as `line` writes it.
+PROGRESS = re.compile(r"^epoch \d+/\d+, step \d+/\d+: ")
+# Seconds between two that are written, and two that are kept where lines cannot be overwritten.
+WRITE_EVERY = 1.0
+KEEP_EVERY = 10.0
+# To the start of a terminal's line, and nothing after it: `man 4 console_codes`.
+OVERWRITE = "\r\x1b[K"
+
+
+def line(
+    epoch: int, epochs: int, step: int, steps: int, loss: float, rate: float, left: float
+) -> str:
+    """Write how far an epoch is; `rate` in tiles per second, `left` in seconds."""
+    return (
+        f"epoch {epoch}/{epochs}, step {step}/{steps}: loss {loss:.4f}, {rate:.0f} tiles/s, "
+        f"{left:.0f} s left in this epoch"
+    )
+
+
+def to(
+    streams: Iterable[TextIO], clock: Callable[[], float] = time.monotonic
+) -> Callable[[str], None]:
+    """Return what writes whole lines to streams: progress in place on a terminal, else seldom.
+
+    Args:
+        streams: each a terminal or not.
+        clock: tells seconds.
+    """
+    written = dict.fromkeys(streams, -KEEP_EVERY)
+    terminals = {stream for stream in written if stream.isatty()}
+    in_place: set[TextIO] = set()
+
+    def tell(text: str) -> None:
+        progress, now = PROGRESS.match(text) is not None, clock()
+        for stream, before in written.items():
+            if stream in terminals:
+                start = OVERWRITE if stream in in_place else ""
+                stream.write(start + (text.rstrip("\n") if progress else text))
+                (in_place.add if progress else in_place.discard)(stream)
+            elif not progress or now - before >= KEEP_EVERY:
+                stream.write(text)
+                if progress:
+                    written[stream] = now
+            stream.flush()
+
+    return tell
