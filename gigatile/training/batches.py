@@ -1,7 +1,10 @@
 """From the order of samples to decoded batches, read ahead of the model by a few threads."""
 
 import itertools
+import math
+import mmap
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,14 +72,14 @@ def batches(
         return
     slices = (epoch.batch(step, batch_size, rank, ranks) for step in steps)
     first = epoch.batch(first_step, batch_size, rank, ranks).samples.records[0]
-    shape = _shape(reader, int(first))
+    arrays = _Arrays((batch_size // ranks, *_shape(reader, int(first))))
     # A batch is cut such that those that are ahead keep every thread at work.
     parts = -(-threads // AHEAD)
     waiting: deque[_Begun] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for wanted in slices:
-                waiting.append(_begin(pool, parts, reader, wanted, shape))
+                waiting.append(_begin(pool, parts, reader, wanted, arrays.take()))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().finished()
             while waiting:
@@ -111,15 +114,40 @@ class _Begun:
             part.cancel()
 
 
+class _Arrays:
+    """Arrays of one shape, uint8; the memory of one that nobody refers to any more is used again.
+
+    New memory is slow: the system fills it with zeros, page by page, which takes a quarter of the
+    time that decoding into it takes.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._free: deque[mmap.mmap] = deque()
+
+    def take(self) -> np.ndarray:
+        """Return an array, its content by chance."""
+        memory = self._free.pop() if self._free else self._new()
+        # What is made of a part of this array refers to it, as its memory is no array itself.
+        array = np.ndarray(self._shape, np.uint8, memory)
+        weakref.finalize(array, self._free.append, memory).atexit = False
+        return array
+
+    def _new(self) -> mmap.mmap:
+        memory = mmap.mmap(-1, math.prod(self._shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory
+
+
 def _begin(
     pool: ThreadPoolExecutor,
     parts: int,
     reader: ShardReader,
     wanted: BatchSlice,
-    shape: tuple[int, int, int],
+    images: np.ndarray,
 ) -> _Begun:
     samples = wanted.samples
-    images = np.empty((len(samples.records), *shape), np.uint8)
     cuts = np.arange(parts + 1) * len(images) // parts
     return _Begun(
         wanted,
