@@ -72,7 +72,7 @@ def batches(
         return
     slices = (epoch.batch(step, batch_size, rank, ranks) for step in steps)
     first = epoch.batch(first_step, batch_size, rank, ranks).samples.records[0]
-    arrays = _Arrays((batch_size // ranks, *_shape(reader, int(first))))
+    arrays = BatchMemory((batch_size // ranks, *_shape(reader, int(first))))
     # A batch is cut such that those that are ahead keep every thread at work.
     parts = -(-threads // AHEAD)
     waiting: deque[_Begun] = deque()
@@ -114,7 +114,7 @@ class _Begun:
             part.cancel()
 
 
-class _Arrays:
+class BatchMemory:
     """Arrays of one shape, uint8; the memory of one that nobody refers to any more is used again.
 
     New memory is slow: the system fills it with zeros, page by page, which takes a quarter of the

@@ -22,7 +22,7 @@ from gigatile.records.shards import ShardReader, Source, write_shards
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings import ShardSettings
-from gigatile.training.batches import AHEAD, batches
+from gigatile.training.batches import AHEAD, BatchMemory, batches
 from gigatile.training.order import VIEWS, Epoch, Sampling, show
 
 LABELS = ("luad", "lusc", "normal")
@@ -100,7 +100,18 @@ def test_what_is_left_of_a_batch_keeps_its_pixels(reader):
         np.testing.assert_array_equal(part, images[2:3, ::2])
 
 
-def test_memory_is_that_of_a_few_batches(reader):
+def test_memory_is_used_again_once_nobody_has_it():
+    memory = BatchMemory((2, 3, 5))
+    first = memory.take()
+    first[:] = 7
+    part = first[1:, 0]
+    del first
+    assert not memory.take().any()  # new memory is of zeros
+    del part
+    assert (memory.take() == 7).all()
+
+
+def test_no_more_than_a_few_batches_are_in_memory(reader):
     places = [
         batch.images.ctypes.data for batch in batches(reader, epoch_of(reader), 4, 0, 1, threads=2)
     ]
