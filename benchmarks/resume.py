@@ -2,9 +2,10 @@
 """Time to go on in the middle of an epoch: the first batch at 1 %, 50 % and 99 %, on one core.
 
 What a training does that starts again is timed: the epoch is laid out and the first batch from the
-wanted step on is read and decoded. Nothing before that place is read, so the time should be the
-same everywhere. With and without a boost of one class, over real shards of tiny tiles; the order
-alone is timed too, over so many records as there would be.
+wanted step on is read and decoded. Nothing before that place is read or laid out, so the time
+should be the same everywhere; a batch across two windows, as the one at 50 % is, needs both. With
+and without a boost of one class, over real shards of tiny tiles. The order alone is timed too, over
+a million records; --tiles 1000000 writes and reads as many.
 """
 
 import argparse
