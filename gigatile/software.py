@@ -12,6 +12,7 @@ PACKAGES = (
     "numpy",
     "pandas",
     "pillow",
+    "simplejpeg",
     "openslide-python",
     "openslide-bin",
     "scikit-learn",

@@ -67,6 +67,18 @@ def read_at(descriptor: int, offset: int, path: Path) -> bytes:
     return _checked(body, length, path, offset)
 
 
+def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
+    """Return the data of the record that an index says fills `size` bytes from `offset` on.
+
+    As `read_at`, with one read in place of two.
+    """
+    found = os.pread(descriptor, size, offset)
+    length = _length(found[: HEADER.size], path, offset)
+    if HEADER.size + length + FOOTER.size != size:
+        raise damaged(path, offset, f"it has not the {size} bytes that the index says")
+    return _checked(found[HEADER.size :], length, path, offset)
+
+
 def record_offsets(path: Path) -> np.ndarray:
     """Return where each record begins, in bytes: (n,) int64.
 
@@ -81,8 +93,15 @@ def record_offsets(path: Path) -> np.ndarray:
             header = os.pread(handle.fileno(), HEADER.size, offset)
             offset += HEADER.size + _length(header, path, offset) + FOOTER.size
     if offset != size:
-        raise _damaged(path, offsets[-1], "the file ends inside it")
+        raise damaged(path, offsets[-1], "the file ends inside it")
     return np.asarray(offsets, np.int64)
+
+
+def damaged(path: Path, offset: int, what: str) -> RecordError:
+    """Return the error of a damaged record, to be raised; `what` is what is wrong with it."""
+    return RecordError(
+        f"{path}: the record at byte {offset} is damaged: {what}; delete the file to have it remade"
+    )
 
 
 def _open(path: Path) -> BinaryIO:
@@ -94,26 +113,20 @@ def _open(path: Path) -> BinaryIO:
 
 def _length(header: bytes, path: Path, offset: int) -> int:
     if len(header) < HEADER.size:
-        raise _damaged(path, offset, "the file ends inside its header")
+        raise damaged(path, offset, "the file ends inside its header")
     length, crc = HEADER.unpack(header)
     if crc != _masked_crc(header[: _LENGTH.size]):
-        raise _damaged(path, offset, "the checksum of its length does not fit")
+        raise damaged(path, offset, "the checksum of its length does not fit")
     return length
 
 
 def _checked(body: bytes, length: int, path: Path, offset: int) -> bytes:
     if len(body) < length + FOOTER.size:
-        raise _damaged(path, offset, "the file ends inside it")
+        raise damaged(path, offset, "the file ends inside it")
     data = body[:length]
     if FOOTER.unpack_from(body, length)[0] != _masked_crc(data):
-        raise _damaged(path, offset, "the checksum of its data does not fit")
+        raise damaged(path, offset, "the checksum of its data does not fit")
     return data
-
-
-def _damaged(path: Path, offset: int, what: str) -> RecordError:
-    return RecordError(
-        f"{path}: the record at byte {offset} is damaged: {what}; delete the file to have it remade"
-    )
 
 
 def _masked_crc(data: bytes) -> int:

@@ -4,9 +4,11 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
-from gigatile.records.example import decode_example, encode_example
+from gigatile.errors import UserError
+from gigatile.records.example import decode_example, encode_example, first_bytes
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,50 @@ class Tile:
     tissue: float
 
     def pixels(self) -> np.ndarray:
-        """Return the decoded image: (height, width, 3) uint8."""
-        return decode_jpeg(self.image)
+        """Return the decoded image: (height, width, 3) uint8.
+
+        Raises:
+            UserError: the image is damaged.
+        """
+        try:
+            return decode_jpeg(self.image)
+        except ValueError as error:
+            raise UserError(
+                f"slide {self.slide}: the image of its tile at ({self.x}, {self.y}) is damaged: "
+                f"{error}; delete the slide's tiles to have them remade"
+            ) from None
 
 
-def decode_jpeg(data: bytes) -> np.ndarray:
-    """Decode a JPEG to RGB: (height, width, 3) uint8."""
-    return np.asarray(Image.open(io.BytesIO(data), formats=["JPEG"]).convert("RGB"))
+def decode_jpeg(data: bytes, into: np.ndarray | None = None) -> np.ndarray:
+    """Decode a JPEG to RGB: (height, width, 3) uint8, the pixels that Pillow gives.
+
+    Other threads run meanwhile.
+
+    Args:
+        data: the JPEG; grey is given as RGB.
+        into: takes the pixels and is returned; contiguous, and of the image's shape. After an error
+            its content is nothing.
+
+    Raises:
+        ValueError: the image is of another shape, or damaged. What libjpeg can make a picture of in
+            spite of the damage is refused too; bits that changed and still make sense go unseen,
+            which is what the checksums of records are for.
+    """
+    # Strict is the library's default, but all depends on it: half a picture must not be trained on.
+    pixels = simplejpeg.decode_jpeg(data, buffer=into, strict=True)
+    if into is not None and pixels.shape != into.shape:
+        raise ValueError(f"it has the shape {pixels.shape} where {into.shape} is expected")
+    return pixels
+
+
+def jpeg_shape(data: bytes) -> tuple[int, int, int]:
+    """Return the shape that a JPEG will have when decoded; its header alone is read.
+
+    Raises:
+        ValueError: the header is damaged.
+    """
+    height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=True)
+    return int(height), int(width), 3
 
 
 def encode_jpeg(pixels: np.ndarray, quality: int) -> bytes:
@@ -57,6 +96,11 @@ def encode_tile(tile: Tile) -> bytes:
     """
     features = {name: value for name, value in vars(tile).items() if value is not None}
     return encode_example(features)
+
+
+def image_of(data: bytes) -> bytes:
+    """Return the JPEG out of what `encode_tile` wrote, without decoding the rest."""
+    return first_bytes(data, "image")
 
 
 def decode_tile(data: bytes) -> Tile:

@@ -1,6 +1,7 @@
 """The task of classifying tiles: what a training step does, and what is averaged over steps."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import keras
@@ -82,10 +83,10 @@ class Classification:
             mean = self._optimizer.scale_loss(loss / total)
         gradients = tape.gradient(mean, [weight.value for weight in self._weights])
         with tf.control_dependencies(gradients):
-            begun = tf.timestamp()
+            begun = _now()
         *gradients, agreed = self._ranks.sum_in_step([*gradients, wishes])
         with tf.control_dependencies([*gradients, agreed]):
-            exchange = tf.timestamp() - begun
+            exchange = _now() - begun
         self._optimizer.apply(gradients, self._weights)
         # The window grows with the steps, so that a short training does not drag its start along.
         done = tf.cast(self._optimizer.iterations, tf.float32)
@@ -116,3 +117,8 @@ class Classification:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         right = tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) == labels, tf.float32)
         return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
+
+
+def _now() -> tf.Tensor:
+    """Return seconds at this place of a graph; TensorFlow's own clock is not deterministic to it."""
+    return tf.numpy_function(time.perf_counter, [], tf.float64)

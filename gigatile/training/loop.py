@@ -87,11 +87,11 @@ def train(
         for batch in batches(
             reader,
             shown_in(epoch),
-            range(at.step, steps),
             settings.batch_size,
             ranks.rank,
             ranks.size,
             ranks.threads,
+            range(at.step, steps),
         ):
             account.spend("input")
             images = tf.convert_to_tensor(batch.images)

@@ -306,9 +306,11 @@ def test_a_reader_has_every_tile_by_its_number(shards):
         found = reader[number]
         assert (found.slide, found.x) == order[number]
         assert found == decode_tile(encode_tile(tile(*order[number], found.label)))
+        assert reader.image(number) == found.image
     for number in (-1, 405):
-        with pytest.raises(IndexError):
-            reader[number]
+        for read in (reader.__getitem__, reader.image):
+            with pytest.raises(IndexError):
+                read(number)
     assert len(list(reader)) == 405
     reader.close()
 
@@ -318,6 +320,8 @@ def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
     of_tiles = [reader.classes.index(one.label) for one in reader]
     of_shards = [reader.classes_of(shard) for shard in range(len(reader.counts))]
     assert np.concatenate(of_shards).tolist() == of_tiles
+    chosen = np.array([404, 0, 7, 7, 250])
+    assert reader.classes_at(chosen).tolist() == [of_tiles[number] for number in chosen]
     counts = [np.bincount(found, minlength=2).tolist() for found in of_shards]
     assert reader.counts.tolist() == counts and len(counts) > 1
     assert reader.bytes == sum(path.stat().st_size for path in shards.glob("train-*.tfrecord"))

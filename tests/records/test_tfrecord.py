@@ -18,9 +18,9 @@ from gigatile.records import (
     read_records,
     write_records,
 )
-from gigatile.records.example import decode_example, encode_example
+from gigatile.records.example import decode_example, encode_example, first_bytes
 from gigatile.records.shards import Source, write_shards
-from gigatile.records.tfrecord import frame, read_at, record_offsets
+from gigatile.records.tfrecord import frame, read_at, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings import ShardSettings
 
@@ -190,10 +190,20 @@ def test_equal_tiles_are_equal_bytes_in_every_process():
     assert len(found) == 1
 
 
+def test_one_feature_is_read_alone():
+    data = encode_tile(a_tile(slide=ODD))
+    assert first_bytes(data, "image") == decode_example(data)["image"]
+    assert first_bytes(data, "slide") == ODD.encode()
+    for name in ("x", "tissue", "absent"):
+        with pytest.raises(ValueError, match=f"without the bytes of '{name}'"):
+            first_bytes(data, name)
+
+
 @pytest.mark.parametrize("data", [b"\xff\xff", b"not an example", b"\x0a\x7f" + b"x" * 40])
 def test_what_is_no_example_is_refused(data):
-    with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
-        decode_example(data)
+    for read in (decode_example, lambda data: first_bytes(data, "image")):
+        with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
+            read(data)
 
 
 # --- Files
@@ -265,17 +275,22 @@ def read_second(path) -> bytes:
         return read_at(handle.fileno(), 26, path)
 
 
+def read_second_at_once(path) -> bytes:
+    with path.open("rb") as handle:
+        return read_sized(handle.fileno(), 26, 46, path)
+
+
 @pytest.mark.parametrize("place", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
 def test_a_flipped_bit_in_a_length_or_its_checksum_is_found_and_named(damaged, place):
     path = damaged(place, bit=5)
-    for read in (lambda p: list(read_records(p)), record_offsets, read_second):
+    for read in (lambda p: list(read_records(p)), record_offsets, read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its length does not fit"
 
 
 @pytest.mark.parametrize("place", [DATA, DATA + 29, DATA_CRC, DATA_CRC + 3])
 def test_a_flipped_bit_in_data_or_its_checksum_is_found_and_named(damaged, place):
     path = damaged(place, bit=5)
-    for read in (lambda p: list(read_records(p)), read_second):
+    for read in (lambda p: list(read_records(p)), read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its data does not fit"
     assert record_offsets(path).tolist() == [0, 26, 72]
 
@@ -296,6 +311,17 @@ def test_a_truncated_file_is_found_and_named(damaged, keep, found):
     assert message(path, record_offsets) == found
     if found.startswith("26"):
         assert message(path, read_second) == found
+        assert message(path, read_second_at_once) == found
+
+
+def test_a_size_that_is_not_the_records_is_found_and_named(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    write_records(path, RECORDS)
+    assert read_second_at_once(path) == RECORDS[1]
+    with path.open("rb") as handle:
+        for size in (45, 47, 66):
+            told = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
+            assert told == f"26 is damaged: it has not the {size} bytes that the index says"
 
 
 def test_the_records_before_the_damage_can_be_read(damaged):

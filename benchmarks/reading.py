@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Feed a trainer: ours against bare decoding and against the usual tf.data pipeline, on one core.
+
+Shuffled batches of decoded tiles out of several shards, in one run. The floor is simplejpeg, the
+fastest binding of libjpeg-turbo, decoding the same bytes in the same order from memory into an
+array that is there already. tf.data is taken as its guide has it, with TensorFlow's decoder as it
+comes and then set to give the same pixels as ours. Rounds alternate and the medians are compared:
+of processor time, as all are at work without a pause, and neighbours on the machine count less so.
+
+The tiles are of the demo's tissue, or the JPEG files in a folder.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+import numpy as np  # noqa: E402
+import simplejpeg  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from gigatile.demo.cohort import COHORT, LABELS  # noqa: E402
+from gigatile.demo.tissue import draw_slide  # noqa: E402
+from gigatile.records import Tile, encode_tile, write_records  # noqa: E402
+from gigatile.records.shards import ShardReader, Source, write_shards  # noqa: E402
+from gigatile.records.tile import encode_jpeg  # noqa: E402
+from gigatile.settings import ShardSettings  # noqa: E402
+from gigatile.training.batches import batches  # noqa: E402
+from gigatile.training.order import Epoch, Sampling  # noqa: E402
+
+SIDE = 224
+FEATURES = {
+    "image": tf.io.FixedLenFeature([], tf.string),
+    "label": tf.io.FixedLenFeature([], tf.string),
+}
+
+
+def demo_tiles() -> list[bytes]:
+    """Return overlapping tiles of a demo slide of each label, those of them that hold tissue."""
+    found = []
+    for label in LABELS:
+        pixels = draw_slide(next(slide for slide in COHORT if slide.label == label))
+        height, width, _ = pixels.shape
+        for y in range(0, height - SIDE, SIDE // 2):
+            for x in range(0, width - SIDE, SIDE // 2):
+                tile = encode_jpeg(np.ascontiguousarray(pixels[y : y + SIDE, x : x + SIDE]), 90)
+                if len(tile) > 10_000:
+                    found.append(tile)
+    return found
+
+
+def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) -> Path:
+    """Write shards of so many tiles; return their manifest."""
+    sources = []
+    for number, label in enumerate(LABELS):
+        path = folder / f"{label}.tfrecord"
+        write_records(
+            path,
+            (
+                encode_tile(Tile(images[n % len(images)], label, label, label, n, 0, SIDE, 0.5, 1))
+                for n in range(number, tiles, len(LABELS))
+            ),
+        )
+        sources.append(Source(label, label, path))
+    write_shards({"train": sources}, ShardSettings(target_mb=shard_mb), folder / "shards")
+    return folder / "shards" / "manifest.json"
+
+
+def usual_pipeline(
+    shards: list[str], classes: list[str], batch_size: int, method: str
+) -> tf.data.Dataset:
+    """Return the pipeline of tf.data's guide, with AUTOTUNE to choose the numbers."""
+    names = tf.constant(classes)
+
+    def decode(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.io.parse_single_example(data, FEATURES)
+        image = tf.io.decode_jpeg(found["image"], channels=3, dct_method=method)
+        return tf.ensure_shape(image, (SIDE, SIDE, 3)), tf.argmax(names == found["label"])
+
+    files = tf.data.Dataset.from_tensor_slices(shards).shuffle(len(shards))
+    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
+    shown = records.shuffle(2000).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    return shown.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tiles", type=int, default=6144)
+    parser.add_argument("--shard-mb", type=float, default=4)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=Path, help="a folder with JPEG files of 224 px to use")
+    args = parser.parse_args()
+    if args.images:
+        images = [path.read_bytes() for path in sorted(args.images.rglob("*.jp*g"))]
+    else:
+        images = demo_tiles()
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = make_shards(images, args.tiles, args.shard_mb, Path(folder))
+        reader = ShardReader(manifest, "train")
+        window = len(reader.counts)
+        plain = Epoch(Sampling(reader.counts, 1, window, views=(0,)), 0, reader.classes_of)
+        turned = Epoch(Sampling(reader.counts, 1, window), 0, reader.classes_of)
+        shards = sorted(map(str, manifest.parent.glob("*.tfrecord")))
+        in_order = [reader.image(int(n)) for n in plain.samples(0, len(plain)).records]
+        there = np.zeros((args.batch_size, SIDE, SIDE, 3), np.uint8)
+        usual, same_pixels = (
+            usual_pipeline(shards, reader.classes, args.batch_size, method)
+            for method in ("", "INTEGER_ACCURATE")
+        )
+
+        def bare_decoding() -> None:
+            for number, image in enumerate(in_order):
+                simplejpeg.decode_jpeg(image, buffer=there[number % args.batch_size])
+
+        def ours(epoch: Epoch) -> None:
+            for batch in batches(reader, epoch, args.batch_size, 0, 1, threads=1):
+                stages["reading"] += batch.read_seconds
+                stages["decoding"] += batch.decode_seconds
+
+        def run_through(pipeline: tf.data.Dataset) -> None:
+            for _ in pipeline:
+                pass
+
+        def brightness(pipeline: tf.data.Dataset) -> int:
+            return sum(int(tf.reduce_sum(tf.cast(shown, tf.int64))) for shown, _ in pipeline)
+
+        expected = sum(int(simplejpeg.decode_jpeg(image).sum()) for image in in_order)
+        assert brightness(same_pixels) == expected
+        for epoch in (plain, turned):
+            shown = batches(reader, epoch, args.batch_size, 0, 1, threads=1)
+            weighted = (
+                (batch.images * batch.weights.astype(np.uint8)[:, None, None, None]).sum()
+                for batch in shown
+            )
+            assert sum(map(int, weighted)) == expected
+
+        ways: dict[str, Callable[[], None]] = {
+            "bare decoding": bare_decoding,
+            "ours": lambda: ours(plain),
+            "ours, augmented": lambda: ours(turned),
+            "tf.data": lambda: run_through(usual),
+            "tf.data, same pixels": lambda: run_through(same_pixels),
+        }
+        clock: dict[str, list[float]] = {name: [] for name in ways}
+        processor: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(args.rounds):
+            for name, run in ways.items():
+                stages = {"reading": 0.0, "decoding": 0.0}
+                begun = time.perf_counter(), time.process_time()
+                run()
+                clock[name].append(time.perf_counter() - begun[0])
+                processor[name].append(time.process_time() - begun[1])
+                if name == "ours":
+                    told = stages
+        reader.close()
+    median = {name: statistics.median(found) for name, found in processor.items()}
+    size = statistics.mean(map(len, in_order)) / 1000
+    print(f"{args.tiles} tiles of {SIDE} px and {size:.0f} kB in {len(shards)} shards, one core")
+    print(f"median of {args.rounds} rounds, images per second of the processor and by the clock:")
+    for name, found in median.items():
+        by_clock = statistics.median(clock[name])
+        print(f"  {name:20} {args.tiles / found:6.0f} {args.tiles / by_clock:6.0f}")
+    print(f"of ours, reading is {told['reading'] / sum(told.values()):.0%}, decoding the rest")
+
+    def ratio(one: str, other: str) -> None:
+        print(f"{one + ' / ' + other:38} {median[other] / median[one]:.2f}")
+
+    ratio("ours", "bare decoding")
+    ratio("ours, augmented", "bare decoding")
+    ratio("ours", "tf.data")
+    ratio("ours", "tf.data, same pixels")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Tiles are decoded to the pixels that Pillow gives, and what is damaged is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gigatile.errors import UserError
+from gigatile.records import Tile
+from gigatile.records.tile import decode_jpeg, encode_jpeg, jpeg_shape
+
+
+def texture(width: int, height: int) -> np.ndarray:
+    """Return smooth colours under noise, so that every step of a decoder has work."""
+    random = np.random.default_rng([width, height])
+    coarse = Image.fromarray(random.integers(0, 256, (5, 5, 3), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    noise = random.integers(-30, 31, (height, width, 3))
+    return np.clip(smooth + noise, 0, 255).astype(np.uint8)
+
+
+def jpeg(pixels: np.ndarray, **how) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", **how)
+    return buffer.getvalue()
+
+
+def with_pillow(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (16, 16), (33, 31), (224, 224), (512, 300)])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+def test_pixels_are_those_of_pillow(size, subsampling):
+    for quality in (40, 75, 90, 100):
+        data = jpeg(texture(*size), quality=quality, subsampling=subsampling)
+        expected = with_pillow(data)
+        found = decode_jpeg(data)
+        assert found.dtype == np.uint8
+        assert jpeg_shape(data) == expected.shape
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_grey_and_progressive_images_are_decoded_too():
+    grey = jpeg(texture(50, 40)[:, :, 0])
+    np.testing.assert_array_equal(decode_jpeg(grey), with_pillow(grey))
+    progressive = jpeg(texture(50, 40), progressive=True)
+    np.testing.assert_array_equal(decode_jpeg(progressive), with_pillow(progressive))
+
+
+def test_pixels_go_where_they_are_wanted_and_nowhere_else():
+    images = np.full((3, 40, 50, 3), 7, np.uint8)
+    data = encode_jpeg(texture(50, 40), 90)
+    found = decode_jpeg(data, into=images[1])
+    assert np.shares_memory(found, images)
+    np.testing.assert_array_equal(images[1], with_pillow(data))
+    assert (images[[0, 2]] == 7).all()
+
+
+@pytest.mark.parametrize("size", [(49, 40), (40, 50), (25, 80), (51, 41), (500, 500)])
+def test_an_image_of_another_shape_is_refused(size):
+    with pytest.raises(ValueError, match=r"is expected|too small"):
+        decode_jpeg(encode_jpeg(texture(*size), 90), into=np.empty((40, 50, 3), np.uint8))
+
+
+def test_no_part_of_an_image_passes_for_a_whole_one():
+    data = encode_jpeg(texture(64, 64), 90)
+    # The last two bytes are the mark of the end.
+    for length in range(len(data)):
+        with pytest.raises(ValueError):
+            decode_jpeg(data[:length])
+
+
+def test_data_that_libjpeg_could_guess_at_are_refused():
+    """Zeros over a part of the picture: Pillow makes grey of them, and says nothing."""
+    data = bytearray(encode_jpeg(texture(64, 64), 90))
+    data[-600:-300] = bytes(300)
+    assert with_pillow(bytes(data)).shape == (64, 64, 3)
+    with pytest.raises(ValueError, match="Corrupt JPEG data"):
+        decode_jpeg(bytes(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"not a JPEG", b"\xff\xd8\xff\xd9"])
+def test_what_is_no_jpeg_is_refused(data):
+    for read in (decode_jpeg, jpeg_shape):
+        with pytest.raises(ValueError):
+            read(data)
+
+
+def test_a_tile_names_itself_where_its_image_is_damaged():
+    whole = encode_jpeg(texture(32, 32), 90)
+    tile = Tile(whole[:-20], "S7", "P", "luad", 320, 64, 32.0, 0.5, 1.0)
+    with pytest.raises(UserError, match=r"^slide S7: the image of its tile at \(320, 64\) is dam"):
+        tile.pixels()
