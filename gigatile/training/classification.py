@@ -120,5 +120,5 @@ class Classification:
 
 
 def _now() -> tf.Tensor:
-    """Return seconds at this place of a graph; TensorFlow's own clock is not deterministic to it."""
+    """Return seconds at this place of a graph, of a clock that counts as deterministic."""
     return tf.numpy_function(time.perf_counter, [], tf.float64)
