@@ -13,10 +13,10 @@ import numpy as np
 
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
+from gigatile.parallel.interruption import SIGNALS, heard
 from gigatile.settings import TileSettings, TrainSettings
 from gigatile.training.checkpoints import newest_checkpoint, save_checkpoint
 from gigatile.training.classification import Classification
-from gigatile.training.interruption import SIGNALS, heard
 from gigatile.training.order import Epoch
 from gigatile.training.ranks import Ranks
 

@@ -24,7 +24,7 @@ HURRY = (
 RANKS = "^[^ ]*python scripts/train.py"
 HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
-SRUN = "train:launcher='srun --mpi=pmix'"
+SRUN = tuple(f"{rule}:launcher='srun --mpi=pmix'" for rule in ("write_shards", "train"))
 
 # What the trainings of these tests make, in every copy.
 MODEL = "results/small/model"

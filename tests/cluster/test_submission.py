@@ -72,7 +72,7 @@ def test_two_nodes_of_four_gpus(cluster, site):
         "nodes: 2, ranks_per_node: 4",
         "sbatch --parsable --export=ALL --comment rule_train -A lab -p gpu -t 1440 --mem 12000"
         " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4",
-        *("--set-resources", SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
+        *("--set-resources", *SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
         *("train:mem_mb=12000",),
     )
     run.until(lambda: len(ranks(cluster, site.folder)) == 8, 90, "not 8 ranks")
