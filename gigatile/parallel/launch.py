@@ -127,6 +127,8 @@ def environment(given: Mapping[str, str], layout: Layout, job: slurm.Job | None)
         # which would else take the core from the rank's arithmetic: on two ranks of one core each
         # a training took half as long again.
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        # Its transport for one-sided messages, which nothing here sends, sleeps for a second first.
+        "OMPI_MCA_btl": "^ofi",
     }
     if job is not None:
         per_node = f"{layout.ranks_per_node}(x{layout.nodes})"

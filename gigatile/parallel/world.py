@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 # Seconds that MPI has to end the others when one fails where they do not meet.
 ABORT_LIMIT = 5.0
+# Seconds between two looks whether all ranks have come, when that takes long.
+LONGEST_PAUSE = 0.005
 
 
 class Bug(Exception):
@@ -81,20 +84,32 @@ class _Launched(World):
         self.rank, self.size = ranks.rank, ranks.size
         self.name = f"rank {self.rank} of {self.size} on {socket.gethostname()}"
 
+    def _meet(self) -> None:
+        """Wait until every rank is here; asleep, where MPI would keep a core busy all the time."""
+        here, pause = self._ranks.Ibarrier(), 1e-5
+        while not here.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.empty_like(values)
+        self._meet()
         self._ranks.Allreduce(np.ascontiguousarray(values), total)
         self.alive("when sums were exchanged")
         return total
 
     def each(self, work: Callable[[], T]) -> list[T]:
-        found = self._ranks.allgather(self._try(work))
+        mine = self._try(work)
+        self._meet()
+        found = self._ranks.allgather(mine)
         self.alive("when the ranks met")
         _raise_together([fault for _, fault in found if fault])
         return [result for result, _ in found]
 
     def first(self, work: Callable[[], T]) -> T:
-        found = self._ranks.bcast(self._try(work) if self.rank == 0 else None)
+        mine = self._try(work) if self.rank == 0 else None
+        self._meet()
+        found = self._ranks.bcast(mine)
         self.alive("when rank 0 was waited for")
         result, fault = found
         _raise_together([fault] if fault else [])

@@ -224,8 +224,8 @@ def _keys_at(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the keys at positions in the order of all keys, and how many keys are less than each.
 
-    The key at a position is the largest number that no more keys are less than; its bits are found
-    from the highest to the lowest, each by one count over all ranks.
+    The key at a position is the largest number that no more keys are less than. Its hexadecimal
+    digits are found from the first to the last, each by one count over all ranks.
 
     Args:
         world: the ranks.
@@ -233,15 +233,16 @@ def _keys_at(
         positions: (n,) int64.
     """
     keys = np.zeros(len(positions), np.uint64)
-    for bit in reversed(range(64)):
-        higher = keys | np.uint64(1 << bit)
-        keys = np.where(world.sum(_less(mine, higher)) <= positions, higher, keys)
+    for shift in range(60, -1, -4):
+        with_digit = keys[:, None] | np.arange(1, 16, dtype=np.uint64) << np.uint64(shift)
+        fits = world.sum(_less(mine, with_digit)) <= positions[:, None]
+        keys |= fits.sum(axis=1).astype(np.uint64) << np.uint64(shift)
     return keys, world.sum(_less(mine, keys))
 
 
 def _less(runs: Sequence[Path], keys: np.ndarray) -> np.ndarray:
-    """Count the rows with a lesser key than each of `keys`: (n,) int64."""
-    found = np.zeros(len(keys), np.int64)
+    """Count the rows with a lesser key than each of `keys`; int64 of the same shape."""
+    found = np.zeros(keys.shape, np.int64)
     for run in runs:
         # Opened anew each time: what of a file was looked at would else stay in memory.
         found += np.searchsorted(np.load(run, mmap_mode="r")[KEY], keys, "left")

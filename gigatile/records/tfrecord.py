@@ -72,12 +72,12 @@ def read_frame(descriptor: int, offset: int, frame: memoryview, path: Path) -> N
 
     What is filled in can be written as it is. The record must be as long as `frame`.
     """
-    if os.preadv(descriptor, [frame], offset) < len(frame):
+    if os.preadv(descriptor, (frame,), offset) < len(frame):
         raise _damaged(path, offset, "the file ends inside it")
     data = bytes(frame[HEADER.size : -FOOTER.size])
     if _length(bytes(frame[: HEADER.size]), path, offset) != len(data):
         raise _damaged(path, offset, "its length was another one a moment ago")
-    if FOOTER.unpack_from(frame, len(frame) - FOOTER.size)[0] != _masked_crc(data):
+    if FOOTER.unpack(frame[-FOOTER.size :])[0] != _masked_crc(data):
         raise _damaged(path, offset, "the checksum of its data does not fit")
 
 

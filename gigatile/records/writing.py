@@ -8,6 +8,7 @@ where, and the ranks write the shards in turn. One shard is in a rank's memory a
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,11 @@ def write_shards(
             ordered = sorted(slides, key=lambda source: source.slide)
             plans.append(make_plan(world, split, ordered, settings, out / PLAN))
         shards = [(plan, shard) for plan in plans for shard in range(plan.shards)]
+        writer = _Writer(shards, labels, out, world)
         written: list[dict[str, Any]] = []
         # After each round the ranks meet, so a fault of one ends all of them soon.
         for begin in range(0, len(shards), world.size):
-            found = world.each(partial(_write_mine, shards, begin, labels, out, world))
+            found = world.each(partial(writer.write, begin + world.rank))
             written += [shard for shard in found if shard is not None]
     finally:
         if world.rank == 0:
@@ -96,56 +98,69 @@ def _prepare(sources: Mapping[str, Sequence[Source]], out: Path) -> None:
         path.unlink()
 
 
-def _write_mine(
-    shards: Sequence[tuple[Plan, int]], begin: int, labels: Sequence[str], out: Path, world: World
-) -> dict[str, Any] | None:
-    """Write this rank's shard of the round that begins with shard `begin`, if there is one."""
-    number = begin + world.rank
-    return _write_shard(*shards[number], labels, out, world) if number < len(shards) else None
+class _Writer:
+    """Writes shards, one after the other, and describes them."""
 
+    def __init__(
+        self, shards: Sequence[tuple[Plan, int]], labels: Sequence[str], out: Path, world: World
+    ) -> None:
+        self._shards, self._labels, self._out, self._world = shards, labels, out, world
+        # Used for shard after shard: to get memory anew from the system takes as long as a copy.
+        self._buffer = np.empty(0, np.uint8)
 
-def _write_shard(
-    plan: Plan, shard: int, labels: Sequence[str], out: Path, world: World
-) -> dict[str, Any]:
-    """Write a shard and its index, and describe both."""
-    rows = plan.rows(shard)
-    ends = np.cumsum(rows[LENGTH].astype(np.int64))
-    starts = ends - rows[LENGTH].astype(np.int64)
-    content = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8).data
-    _gather(plan, rows, starts, content, world)
-    path = out / f"{plan.split}-{shard:05d}-of-{plan.shards:05d}.tfrecord"
-    with write_whole(path) as temporary:
-        temporary.write_bytes(content)
-    label = np.array([labels.index(source.label) for source in plan.slides])
-    entries = np.empty(len(starts), INDEX)
-    entries["offset"], entries["label"] = starts, label[rows[SLIDE].astype(np.int64)]
-    index = path.with_suffix(".index.npy")
-    with write_whole(index) as temporary:
-        np.save(temporary, entries)
-    return {
-        "file": path.name,
-        "records": len(entries),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "index": index.name,
-        "index_sha256": sha256_of(index),
-    }
+    def write(self, number: int) -> dict[str, Any] | None:
+        """Write a shard and its index; return how the manifest names them.
 
+        Past the last shard nothing is done: the last round may have none for this rank.
+        """
+        if number >= len(self._shards):
+            return None
+        plan, shard = self._shards[number]
+        rows = plan.rows(shard)
+        ends = np.cumsum(rows[LENGTH].astype(np.int64))
+        starts = ends - rows[LENGTH].astype(np.int64)
+        content = self._space(int(ends[-1]) if len(ends) else 0)
+        self._gather(plan, rows, starts, content)
+        path = self._out / f"{plan.split}-{shard:05d}-of-{plan.shards:05d}.tfrecord"
+        with ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(hashlib.sha256, content)
+            with write_whole(path) as temporary:
+                temporary.write_bytes(content)
+        label = np.array([self._labels.index(source.label) for source in plan.slides])
+        entries = np.empty(len(starts), INDEX)
+        entries["offset"], entries["label"] = starts, label[rows[SLIDE].astype(np.int64)]
+        index = path.with_suffix(".index.npy")
+        with write_whole(index) as temporary:
+            np.save(temporary, entries)
+        return {
+            "file": path.name,
+            "records": len(entries),
+            "bytes": len(content),
+            "sha256": digest.result().hexdigest(),
+            "index": index.name,
+            "index_sha256": sha256_of(index),
+        }
 
-def _gather(
-    plan: Plan, rows: np.ndarray, starts: np.ndarray, content: memoryview, world: World
-) -> None:
-    """Copy the records of a shard to their places; each file is read from its start to its end."""
-    slides, counts = np.unique(rows[SLIDE], return_counts=True)
-    order = np.lexsort((rows[OFFSET], rows[SLIDE]))
-    wanted = np.stack([rows[OFFSET].astype(np.int64), starts, rows[LENGTH].astype(np.int64)])
-    parts = np.split(wanted[:, order], np.cumsum(counts)[:-1], axis=1) if len(slides) else []
-    for slide, part in zip(slides.tolist(), parts, strict=True):
-        path = plan.slides[slide].records
-        with path.open("rb", buffering=0) as handle:
-            for offset, start, length in part.T.tolist():
-                read_frame(handle.fileno(), offset, content[start : start + length], path)
-        world.alive(f"after records of {path}")
+    def _space(self, size: int) -> memoryview:
+        if len(self._buffer) < size:
+            self._buffer = np.empty(0, np.uint8)  # given back before more is taken
+            self._buffer = np.empty(size, np.uint8)
+        return self._buffer[:size].data
+
+    def _gather(
+        self, plan: Plan, rows: np.ndarray, starts: np.ndarray, content: memoryview
+    ) -> None:
+        """Copy a shard's records to their places; each file is read from its start to its end."""
+        slides, counts = np.unique(rows[SLIDE], return_counts=True)
+        order = np.lexsort((rows[OFFSET], rows[SLIDE]))
+        wanted = np.stack([rows[OFFSET].astype(np.int64), starts, rows[LENGTH].astype(np.int64)])
+        parts = np.split(wanted[:, order], np.cumsum(counts)[:-1], axis=1)
+        for slide, part in zip(slides.tolist(), parts, strict=False):
+            path = plan.slides[slide].records
+            with path.open("rb", buffering=0) as handle:
+                for offset, start, length in part.T.tolist():
+                    read_frame(handle.fileno(), offset, content[start : start + length], path)
+            self._world.alive(f"after records of {path}")
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
