@@ -52,7 +52,7 @@ class ShardReader:
             index = manifest.parent / shard["index"]
             for needed in (path, index):
                 if not needed.is_file():
-                    raise UserError(f"{manifest}: names {needed.name}, which is not there")
+                    raise UserError(f"{manifest}: names {needed}, which is not there")
             if path.stat().st_size != shard["bytes"]:
                 raise UserError(
                     f"{path}: {path.stat().st_size} bytes where the manifest says "
