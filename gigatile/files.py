@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,16 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def combined_checksum(files: Mapping[str, str]) -> str:
+    """Return one SHA-256 for many files, as `sha256sum … | sha256sum` prints it.
+
+    Args:
+        files: from name to SHA-256; sorted by name, as the shell's C locale does.
+    """
+    lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def checksums(paths: dict[str, Path]) -> dict[str, str]:

@@ -104,22 +104,25 @@ def segment_before(wildcards):
     return f"{RUN}/segments/{before[-1]}.npz" if before else []
 
 
-def mpi_job(train):
-    """Return what tells the SLURM executor the shape of the job; a laptop does not read it."""
-    if train.ranks == 1:
+def mpi_job(layout):
+    """Return what tells the SLURM executor the shape of the job; a laptop does not read it.
+
+    Here and below a layout is a section of the settings with nodes and ranks: shards or train.
+    """
+    if layout.ranks == 1:
         # No MPI job to the executor, and yet one that starts its own step.
         return {"mpi": ""}
     # It wants tasks_per_node to be more than 1.
-    if train.ranks_per_node == 1:
-        return {"mpi": "yes", "nodes": train.nodes, "tasks": train.nodes}
-    return {"mpi": "yes", "nodes": train.nodes, "tasks_per_node": train.ranks_per_node}
+    if layout.ranks_per_node == 1:
+        return {"mpi": "yes", "nodes": layout.nodes, "tasks": layout.nodes}
+    return {"mpi": "yes", "nodes": layout.nodes, "tasks_per_node": layout.ranks_per_node}
 
 
-def launch_options(train):
+def launch_options(layout):
     """Return where the ranks run, as options of the command that launches them."""
     return (
-        f"--nodes {train.nodes} --ranks-per-node {train.ranks_per_node}"
-        f" --cores {train.cores_per_rank}"
+        f"--nodes {layout.nodes} --ranks-per-node {layout.ranks_per_node}"
+        f" --cores {layout.cores_per_rank}"
     )
 
 

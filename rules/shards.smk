@@ -2,7 +2,8 @@
 
 
 # The number of shards follows from the tiles, so the manifest stands for them: it names each with
-# its checksum and is written last. It changes exactly when they do.
+# its checksum and is written last. The layout of the writers stands among the resources, as they write
+# the same bytes whatever it is.
 rule write_shards:
     input:
         slides=f"{RUN}/tiles.tsv",
@@ -14,14 +15,22 @@ rule write_shards:
         f"{RUN}/benchmarks/write_shards.tsv"
     conda:
         "../envs/cpu.yaml"
+    threads: SETTINGS.shards.ranks
     resources:
-        # One shard is in memory at a time, its records twice.
-        mem_mb=grow(1000 + round(3 * SETTINGS.shards.target_mb)),
+        **mpi_job(SETTINGS.shards),
+        launcher="mpirun",
+        cpus_per_task=1,
+        # Of each node; a rank holds one shard.
+        mem_mb=grow(SETTINGS.shards.ranks_per_node * round(500 + 2 * SETTINGS.shards.target_mb)),
         runtime=grow(240),
+        launch=launch_options(SETTINGS.shards),
+        ranks=SETTINGS.shards.ranks,
     params:
         records=folder("tiles"),
         shards=subpath(output.manifest, parent=True),
         settings=section("shards"),
     shell:
-        "python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
-        " --settings {params.settings:q} --out {params.shards:q} > {log:q} 2>&1"
+        "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+        " --log {log:q} --"
+        " python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
+        " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Run a command on the ranks of a training, on a laptop or inside a SLURM job."""
+"""Run a command on all ranks of a stage, on a laptop or inside a SLURM job."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.training.launch import Layout, launch
+from gigatile.parallel.launch import Layout, launch
 
 
 def main() -> None:
@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("--ranks-per-node", type=int, required=True, help="processes on each")
     parser.add_argument("--cores", type=int, required=True, help="cores of each process")
     parser.add_argument("--log", type=Path, required=True, help="takes the output of all ranks")
-    parser.add_argument("--checkpoints", type=Path, required=True, help="folder of the training's")
+    parser.add_argument(
+        "--checkpoints", type=Path, help="folder of a training's; without: a stage that keeps none"
+    )
     parser.add_argument("command", nargs="+", help="what each rank runs, after --")
     args = parser.parse_args()
     layout = Layout(args.nodes, args.ranks_per_node, args.cores)

@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import UserError, run_command
+from gigatile.parallel.interruption import catch_signals
 from gigatile.training.cores import limit_pools
-from gigatile.training.interruption import catch_signals
 
 
 def main() -> None:

@@ -1,13 +1,42 @@
 #!/usr/bin/env python3
-"""Group the tiles of train and valid at random into shards."""
+"""Group the tiles of train and valid at random into shards; alone, or as ranks of an MPI launch.
+
+However many write, the bytes are the same.
+"""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from gigatile.cohort.collect import tiled_slides
 from gigatile.errors import run_command
-from gigatile.records.shards import Source, write_shards
+from gigatile.files import combined_checksum
+from gigatile.parallel.world import join
+from gigatile.records.plan import Source
+from gigatile.records.writing import stall_limit, write_shards
 from gigatile.settings import ShardSettings, parse_section
+
+SPLITS = ("train", "valid")
+
+
+def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
+    return {
+        split: [
+            Source(row["slide"], row["label"], records / f"{row['slide']}.tfrecord")
+            for row in tiled_slides(slides, split)
+        ]
+        for split in SPLITS
+    }
+
+
+def read_inputs(slides: Path) -> dict[str, str]:
+    # Not of the whole table: what becomes of a test slide must not make other shards.
+    return {
+        f"tiles/<slide>.tfrecord of {split}": combined_checksum(
+            {f"tiles/{row['slide']}.tfrecord": row["sha256"] for row in tiled_slides(slides, split)}
+        )
+        for split in SPLITS
+    }
 
 
 def main() -> None:
@@ -16,15 +45,17 @@ def main() -> None:
     parser.add_argument("--records", type=Path, required=True, help="folder of <slide>.tfrecord")
     parser.add_argument("--settings", required=True, help="the section `shards` as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder for shards and manifest")
+    parser.add_argument("--ranks", type=int, default=1, help="processes launched (default: 1)")
+    parser.add_argument(
+        "--stall-limit", type=int, help="seconds after which a rank that waits for another ends"
+    )
     args = parser.parse_args()
-    sources = {
-        split: [
-            Source(row["slide"], row["label"], args.records / f"{row['slide']}.tfrecord")
-            for row in tiled_slides(args.slides, split)
-        ]
-        for split in ("train", "valid")
-    }
-    write_shards(sources, parse_section(ShardSettings, args.settings), args.out)
+    settings = parse_section(ShardSettings, args.settings)
+    limit = args.stall_limit or stall_limit(settings)
+    with join(args.ranks, limit, "all shards are written anew") as world:
+        sources = world.first(partial(read_sources, args.slides, args.records))
+        inputs = world.first(partial(read_inputs, args.slides))
+        write_shards(sources, settings, args.out, world, inputs)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (
     "choose_split_seed.py",
     "collect_tiles.py",
+    "join_shards.py",
     "simulate_order.py",
     "split_patients.py",
     "tile_slide.py",

@@ -301,6 +301,14 @@ def test_the_layout_and_length_of_a_training_are_no_part_of_its_text():
     assert parse_section(TrainSettings, five, ranks_per_node=1).batch_size == 5
 
 
+def test_the_writers_of_shards_are_no_part_of_their_text():
+    """However many write, the bytes are the same, and nothing after them is done again."""
+    layout = {"nodes": 3, "ranks_per_node": 4}
+    assert set(layout) == ShardSettings.EXECUTION < set(ShardSettings.model_fields)
+    there = ShardSettings(**layout)
+    assert canonical(there) == canonical(ShardSettings()) and there.ranks == 12
+
+
 def test_different_settings_are_different_text():
     texts = {
         canonical(TileSettings(**values))

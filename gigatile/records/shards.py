@@ -1,160 +1,23 @@
 """Shards: the tiles of a split, shuffled over all its slides and grouped into files.
 
-The first step of the shuffle, one record file per slide, is done when slides are tiled. Here every
-record gets a random key from the seed, its slide and its number within the slide; the records in
-the order of their keys, cut into files of equal counts, are the shards. One shard's records are in
-memory at a time.
+A manifest names them; `gigatile/records/writing.py` makes them. What is read is checked: an index
+against its SHA-256, a record against its CRCs.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, write_json, write_whole
-from gigatile.records.shuffle import key64, random64
-from gigatile.records.tfrecord import (
-    RecordError,
-    damaged,
-    read_at,
-    read_sized,
-    record_offsets,
-    write_records,
-)
+from gigatile.files import read_json, sha256_of
+from gigatile.records.tfrecord import RecordError, damaged, read_sized
 from gigatile.records.tile import Tile, decode_tile, image_of
-from gigatile.settings import ShardSettings
 
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "manifest.json"
 # What the index of a shard holds of each record: where it begins, and the number of its label.
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
-
-
-@dataclass(frozen=True)
-class Source:
-    """One slide's records, and the label that the cohort gives the slide."""
-
-    slide: str
-    label: str
-    records: Path
-
-
-def write_shards(sources: dict[str, Sequence[Source]], settings: ShardSettings, out: Path) -> None:
-    """Write the shards of each split, and last the manifest that names them.
-
-    Args:
-        sources: the slides of each split.
-        settings: wanted size of a shard, and the seed of the shuffle.
-        out: the folder. Shards in it that the new manifest does not name are deleted.
-
-    Raises:
-        UserError: a record file is damaged or was tiled under another label, or a split has no
-            slide.
-    """
-    for split, slides in sources.items():
-        if not slides:
-            raise UserError(
-                f"no slide with tiles is in {split}; there is nothing to make shards of"
-            )
-    labels = sorted({source.label for split in sources.values() for source in split})
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "seed": settings.seed,
-        "target_mb": settings.target_mb,
-        "classes": labels,
-        "splits": {},
-    }
-    (out / MANIFEST).unlink(missing_ok=True)
-    for split, slides in sources.items():
-        manifest["splits"][split] = _write_split(split, slides, labels, settings, out)
-    written = {
-        name
-        for part in manifest["splits"].values()
-        for shard in part["shards"]
-        for name in (shard["file"], shard["index"])
-    }
-    # Also what a killed run left under a temporary name; other files are none of our business.
-    for path in out.glob("*-?????-of-?????*"):
-        if path.name not in written:
-            path.unlink()
-    write_json(out / MANIFEST, manifest)
-
-
-def _write_split(
-    split: str, slides: Sequence[Source], labels: list[str], settings: ShardSettings, out: Path
-) -> dict[str, Any]:
-    slides = sorted(slides, key=lambda source: source.slide)
-    offsets = [record_offsets(source.records) for source in slides]
-    counts = np.array([len(found) for found in offsets])
-    owner = np.repeat(np.arange(len(slides)), counts)
-    label = np.array([labels.index(source.label) for source in slides])[owner]
-    offset = np.concatenate(offsets)
-    # A record's key does not depend on the other slides, so a slide more or less changes
-    # the shards by its own records and by where they are cut.
-    keys = np.concatenate(
-        [
-            random64(key64("shards", settings.seed, source.slide), np.arange(count))
-            for source, count in zip(slides, counts, strict=True)
-        ]
-    )
-    shuffled = np.argsort(keys, kind="stable")
-    size = sum(source.records.stat().st_size for source in slides)
-    number = max(1, min(len(shuffled), round(size / (settings.target_mb * 1e6))))
-    cuts = np.arange(number + 1) * len(shuffled) // number
-    shards = []
-    for shard in range(number):
-        chosen = shuffled[cuts[shard] : cuts[shard + 1]]
-        path = out / f"{split}-{shard:05d}-of-{number:05d}.tfrecord"
-        write_records(path, _gather(slides, owner[chosen], offset[chosen]))
-        shards.append(_describe_shard(path, label[chosen]))
-    by_label: dict[str, int] = {}
-    for source, count in zip(slides, counts, strict=True):
-        by_label[source.label] = by_label.get(source.label, 0) + int(count)
-    return {
-        "records": int(counts.sum()),
-        "slides": len(slides),
-        "by_label": dict(sorted(by_label.items())),
-        "shards": shards,
-    }
-
-
-def _gather(slides: Sequence[Source], owner: np.ndarray, offset: np.ndarray) -> list[bytes]:
-    """Return the chosen records in order; each file is read once, from its start to its end."""
-    found: list[bytes] = [b""] * len(owner)
-    for slide in np.unique(owner):
-        source = slides[slide]
-        places = np.flatnonzero(owner == slide)
-        with source.records.open("rb") as handle:
-            for place in places[np.argsort(offset[places])]:
-                data = read_at(handle.fileno(), int(offset[place]), source.records)
-                found[place] = data
-                if (label := decode_tile(data).label) != source.label:
-                    raise UserError(
-                        f"{source.records}: tiled under label {label!r}, but the cohort now says "
-                        f"{source.label!r}; delete the file to have it remade"
-                    )
-    return found
-
-
-def _describe_shard(path: Path, labels: np.ndarray) -> dict[str, Any]:
-    """Write the index of a shard, and describe both; `labels` are the records', (n,) of numbers."""
-    content = np.empty(len(labels), INDEX)
-    content["offset"], content["label"] = record_offsets(path), labels
-    index = path.with_suffix(".index.npy")
-    with write_whole(index) as temporary:
-        np.save(temporary, content)
-    return {
-        "file": path.name,
-        "records": len(content),
-        "bytes": path.stat().st_size,
-        "sha256": sha256_of(path),
-        "index": index.name,
-        "index_sha256": sha256_of(index),
-    }
 
 
 class ShardReader:
@@ -190,7 +53,7 @@ class ShardReader:
             index = manifest.parent / shard["index"]
             for needed in (path, index):
                 if not needed.is_file():
-                    raise UserError(f"{manifest}: names {needed.name}, which is not there")
+                    raise UserError(f"{manifest}: names {needed}, which is not there")
             if path.stat().st_size != shard["bytes"]:
                 raise UserError(
                     f"{path}: {path.stat().st_size} bytes where the manifest says "
@@ -202,7 +65,11 @@ class ShardReader:
                     "remade"
                 )
             self._paths.append(path)
-            indexes.append(np.load(index, allow_pickle=False))
+            content = np.load(index, allow_pickle=False)
+            if "classes" in shard:  # of a run with other labels, whose numbers are others
+                numbers = [self.classes.index(label) for label in shard["classes"]]
+                content["label"] = np.array(numbers, "<i2")[content["label"]]
+            indexes.append(content)
             self.bytes += shard["bytes"]
         self.counts = np.stack(
             [np.bincount(index["label"], minlength=len(self.classes)) for index in indexes]

@@ -79,6 +79,20 @@ def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
     return _checked(found[HEADER.size :], length, path, offset)
 
 
+def read_frame(descriptor: int, offset: int, frame: memoryview, path: Path) -> None:
+    """Fill `frame` with the whole record that begins at byte `offset`, both CRCs checked.
+
+    What is filled in can be written as it is. The record must be as long as `frame`.
+    """
+    if os.preadv(descriptor, (frame,), offset) < len(frame):
+        raise damaged(path, offset, "the file ends inside it")
+    data = bytes(frame[HEADER.size : -FOOTER.size])
+    if _length(bytes(frame[: HEADER.size]), path, offset) != len(data):
+        raise damaged(path, offset, "its length was another one a moment ago")
+    if FOOTER.unpack(frame[-FOOTER.size :])[0] != _masked_crc(data):
+        raise damaged(path, offset, "the checksum of its data does not fit")
+
+
 def record_offsets(path: Path) -> np.ndarray:
     """Return where each record begins, in bytes: (n,) int64.
 

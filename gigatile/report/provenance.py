@@ -4,13 +4,12 @@ Names are relative to the run's folder, never a machine's path, so that the tabl
 wherever the run is kept: `cd results/<run> && sha256sum <name>`.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of
+from gigatile.files import combined_checksum, sha256_of
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,7 @@ class Ledger:
         Args:
             files: from name to checksum; sorted by name, as the shell's C locale does.
         """
-        lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
-        combined = hashlib.sha256(lines.encode()).hexdigest()
-        self.entries.append(Entry(pattern, combined, shows, len(files)))
+        self.entries.append(Entry(pattern, combined_checksum(files), shows, len(files)))
 
     def check(self, by: str, recorded: Mapping[str, str], source: Path) -> None:
         """Compare what the file `source` says of its own inputs with the files given here.

@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import START_AGAIN, StartAgain, told
+from gigatile.parallel.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
+from gigatile.parallel.world import leave_munge_out
 from gigatile.training import cores as cpus
-from gigatile.training.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
 from gigatile.training.ranks import Ranks
 
 # Seconds in which the launcher hears of the rank that failed before another one leaves for it.
@@ -50,11 +51,9 @@ def join(cores: int, stall_limit: int, tree: Path = cpus.TREE) -> Iterator[Ranks
     # warns first, and only shuts down later than it warns.
     os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, stall_limit // 5))
     os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(stall_limit)
-    # SLURM's PMIx names munge first, which the Open MPI of the lock file does not bring; it says so
-    # at length on every rank, and takes the second.
-    if "native" in os.environ.get("PMIX_SECURITY_MODE", "").split(","):
-        os.environ["PMIX_SECURITY_MODE"] = "native"
-    watchdog = Watchdog(stall_limit, f"a rank on {socket.gethostname()}")
+    leave_munge_out()
+    again = "the training goes on from the newest checkpoint"
+    watchdog = Watchdog(stall_limit, f"a rank on {socket.gethostname()}", again)
     hvd.init()
     ranks = Ranks(hvd.rank(), hvd.size(), 1, watchdog)
     watchdog.name = ranks.name

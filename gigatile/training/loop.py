@@ -13,9 +13,9 @@ import tensorflow as tf
 from gigatile import software
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
+from gigatile.parallel import progress
 from gigatile.records.shards import ShardReader
 from gigatile.settings import TileSettings, TrainSettings
-from gigatile.training import progress
 from gigatile.training.batches import batches
 from gigatile.training.classification import Classification
 from gigatile.training.models import build_model, save_model

@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from gigatile.training.interruption import Watchdog
+from gigatile.parallel.interruption import Watchdog
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
+from gigatile.parallel.interruption import SIGNALS, heard
 from gigatile.settings import TileSettings, TrainSettings
 from gigatile.training.checkpoints import (
     furthest_checkpoint,
@@ -26,7 +27,6 @@ from gigatile.training.checkpoints import (
     write_checkpoint,
 )
 from gigatile.training.classification import Classification
-from gigatile.training.interruption import SIGNALS, heard
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, states
 

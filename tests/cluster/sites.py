@@ -24,7 +24,7 @@ HURRY = (
 RANKS = "^[^ ]*python scripts/train.py"
 HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
-SRUN = "train:launcher='srun --mpi=pmix'"
+SRUN = tuple(f"{rule}:launcher='srun --mpi=pmix'" for rule in ("write_shards", "train"))
 
 # Where the trainings of these tests leave their segments, in every copy.
 SEGMENTS = "results/small/segments"

@@ -54,6 +54,27 @@ def ranks(cluster, folder):
     return sorted(found)
 
 
+def test_shards_are_written_on_two_nodes(site):
+    """The same bytes as by one process; a launch of another size would be refused."""
+    shards = "shards: {nodes: 2, ranks_per_node: 2, target_mb: 0.2}\n"
+    site.clone.write("small.yaml", settings("epochs: 1") + shards)
+    manifest = "results/small/shards/manifest.json"
+    done = site.snakemake(manifest, "--configfile", "small.yaml", "--verbose")
+    submitted = re.search(
+        r"sbatch call: .*?rule_write_shards .*? --wrap=", done.stdout + done.stderr
+    )
+    assert "--nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=1" in submitted[0]
+    site.clone.run(
+        *("python", "-m", "scripts.write_shards", "--slides", "results/small/tiles.tsv"),
+        *("--records", "results/small/tiles", "--settings", '{"target_mb": 0.2}', "--out", "alone"),
+    )
+    alone, together = site.folder / "alone", site.folder / "results/small/shards"
+    names = sorted(path.name for path in alone.iterdir())
+    assert len(names) > 9 and names == sorted(path.name for path in together.iterdir())
+    for name in names:
+        assert (alone / name).read_bytes() == (together / name).read_bytes()
+
+
 def test_one_rank_on_one_core(cluster, site):
     run, _ = train(
         site,
@@ -74,7 +95,7 @@ def test_two_nodes_of_four_gpus(cluster, site):
         "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
         " -A lab -p gpu -t 1440 --mem 12000"
         " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4",
-        *("--set-resources", SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
+        *("--set-resources", *SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
         *("train:mem_mb=12000",),
     )
     run.until(lambda: len(ranks(cluster, site.folder)) == 8, 90, "not 8 ranks")

@@ -77,6 +77,10 @@ def model_alone(folder: Path) -> None:
     shutil.copytree(folder / "results/mine/model", folder / "model")
 
 
+def another_run(folder: Path) -> None:
+    shutil.copytree(folder / "results/mine", folder / "results/theirs")
+
+
 def lung_sheet(folder: Path) -> None:
     labels = ("lung_aca", "lung_n", "lung_scc")
     rows = [f"{c}{n}\tp{c}{n}\t{c}\t{c}{n}.svs" for c in labels for n in range(10)]
@@ -92,6 +96,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "new/slides": new_slides,
     "model alone": model_alone,
     "lung/samples.tsv": lung_sheet,
+    "results/theirs": another_run,
 }
 
 

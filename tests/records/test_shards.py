@@ -2,6 +2,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -11,35 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_records import bytes_of, joined, names, read_shards, tile, write_sources
 
 from gigatile.errors import UserError
-from gigatile.records import (
-    RecordError,
-    Tile,
-    decode_tile,
-    encode_tile,
-    read_records,
-    write_records,
-)
-from gigatile.records.shards import ShardReader, Source, write_shards
+from gigatile.records import RecordError, decode_tile, encode_tile, read_records
+from gigatile.records.plan import Source
+from gigatile.records.shards import ShardReader
+from gigatile.records.writing import write_shards
 from gigatile.settings import ShardSettings
 from gigatile.tables import write_table
-
-
-def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:
-    image = np.random.default_rng([number, *slide.encode()]).bytes(size)
-    return Tile(image, slide, f"P-{slide}", label, number, 0, 16.0, None, 1.0)
-
-
-def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int = 100):
-    """Write the records of slides with so many tiles, of the labels luad and lusc in turn."""
-    sources = []
-    for number, count in enumerate(counts):
-        slide, label = f"{prefix}{number}", ("luad", "lusc")[number % 2]
-        path = folder / f"{slide}.tfrecord"
-        write_records(path, (encode_tile(tile(slide, n, label, size)) for n in range(count)))
-        sources.append(Source(slide, label, path))
-    return sources
 
 
 @pytest.fixture(scope="module")
@@ -50,32 +31,6 @@ def sources(tmp_path_factory) -> dict[str, list[Source]]:
         "train": write_sources(folder, [9 * n for n in range(10)], "T"),
         "valid": write_sources(folder, [12, 1, 20], "V"),
     }
-
-
-def names(sources: list[Source]) -> list[tuple[str, int]]:
-    """Return (slide, number) of each of the slides' tiles."""
-    return [
-        (found.slide, found.x)
-        for source in sources
-        for found in map(decode_tile, read_records(source.records))
-    ]
-
-
-def read_shards(folder: Path, split: str) -> list[list[tuple[str, int]]]:
-    """Return (slide, number) of each tile of each shard that the manifest names, in order."""
-    shards = json.loads((folder / "manifest.json").read_text())["splits"][split]["shards"]
-    return [
-        [(t.slide, t.x) for t in map(decode_tile, read_records(folder / shard["file"]))]
-        for shard in shards
-    ]
-
-
-def joined(shards: list[list[tuple[str, int]]]) -> list[tuple[str, int]]:
-    return list(itertools.chain.from_iterable(shards))
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 # --- Every tile once, shuffled
@@ -217,7 +172,7 @@ def test_the_manifest_tells_everything(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002, seed=7), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert {key: manifest[key] for key in ("schema", "seed", "target_mb", "classes")} == {
-        "schema": 2,
+        "schema": 3,
         "seed": 7,
         "target_mb": 0.002,
         "classes": ["luad", "lusc"],
@@ -259,12 +214,35 @@ def test_shards_of_an_earlier_run_are_removed_and_other_files_are_not(sources, t
 def test_the_manifest_is_gone_before_the_first_shard_is_written_and_comes_last(sources, tmp_path):
     """The writing breaks off at the last slide of valid; the shards of train are new by then."""
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path / "shards")
-    (tmp_path / "V2.tfrecord").write_bytes(sources["valid"][2].records.read_bytes()[:-1])
+    data = bytearray(sources["valid"][2].records.read_bytes())
+    data[-10] ^= 1
+    (tmp_path / "V2.tfrecord").write_bytes(data)
     broken = [*sources["valid"][:2], Source("V2", "luad", tmp_path / "V2.tfrecord")]
-    with pytest.raises(RecordError, match=r"V2\.tfrecord: .*the file ends inside it"):
+    with pytest.raises(RecordError, match=r"V2\.tfrecord: the record at byte \d+ is damaged"):
         write_shards(sources | {"valid": broken}, ShardSettings(target_mb=100), tmp_path / "shards")
-    assert (tmp_path / "shards/train-00000-of-00001.tfrecord").exists()
-    assert not (tmp_path / "shards/manifest.json").exists()
+    assert [path.name for path in sorted((tmp_path / "shards").iterdir())] == [
+        "train-00000-of-00001.index.npy",
+        "train-00000-of-00001.tfrecord",
+    ]
+
+
+def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
+    short = tmp_path / "T1.tfrecord"
+    short.write_bytes(sources["train"][1].records.read_bytes()[:-1])
+    slides = [
+        Source("T1", "lusc", short),
+        Source("T2", "luad", tmp_path / "gone.tfrecord"),
+        Source("T3", "luad", sources["train"][3].records),
+    ]
+    with pytest.raises(UserError, match=r"^.*gone\.tfrecord: no such record file$"):
+        write_shards({"train": slides}, ShardSettings(), tmp_path / "shards")
+    with pytest.raises(UserError) as caught:
+        write_shards({"train": [slides[0], slides[2]]}, ShardSettings(), tmp_path / "shards")
+    told = str(caught.value).splitlines()
+    assert told[0] == "train: 2 record files cannot be used"
+    assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
+    assert re.search(r"T3\.tfrecord: tiled under label 'lusc', but .* 'luad'", told[2])
+    assert list((tmp_path / "shards").iterdir()) == []
 
 
 def test_a_damaged_record_file_leaves_no_manifest(sources, tmp_path):
@@ -330,8 +308,8 @@ def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
 
 def test_shards_of_another_version_are_refused(shards):
     path = shards / "manifest.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1'))
-    with pytest.raises(UserError, match="of schema 1 where 2 is read; delete it to have it remade"):
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 1'))
+    with pytest.raises(UserError, match="of schema 1 where 3 is read; delete it to have it remade"):
         ShardReader(path, "train")
 
 

@@ -19,9 +19,10 @@ from gigatile.records import (
     write_records,
 )
 from gigatile.records.example import decode_example, encode_example, first_bytes
-from gigatile.records.shards import Source, write_shards
+from gigatile.records.plan import Source
 from gigatile.records.tfrecord import frame, read_at, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
 from gigatile.settings import ShardSettings
 
 FEATURES = ("image", "slide", "patient", "label", "x", "y", "extent", "mpp", "tissue")

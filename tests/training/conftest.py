@@ -1,19 +1,18 @@
 """A small training set in real shards, and real MPI launches of real commands."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launched import ENVIRONMENT, on_ranks
 
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.records.shards import Source, write_shards
+from gigatile.records.plan import Source
 from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
 from gigatile.settings import ShardSettings
-from gigatile.training.launch import Layout, environment
 
 ROOT = Path(__file__).parents[2]
 SIZE = 32
@@ -70,20 +69,8 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Launcher:
     """The launcher that the workflow uses, with its environment."""
 
-    environment = environment(os.environ, Layout(1, 2, 1), None) | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-
-    def command(self, ranks: int, program: str | Path, *arguments: object) -> list[str]:
-        """Return the command line that starts a Python program on some ranks."""
-        return [
-            "mpirun",
-            "-n",
-            str(ranks),
-            sys.executable,
-            str(ROOT / program),
-            *map(str, arguments),
-        ]
+    environment = ENVIRONMENT
+    command = staticmethod(on_ranks)
 
     def run(
         self, ranks: int, program: str | Path, *arguments: object

@@ -18,9 +18,11 @@ from gigatile.records import (
     read_records,
     write_records,
 )
-from gigatile.records.shards import ShardReader, Source, write_shards
+from gigatile.records.plan import Source
+from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
 from gigatile.settings import ShardSettings
 from gigatile.training.batches import AHEAD, BatchMemory, batches
 from gigatile.training.order import VIEWS, Epoch, Sampling, show

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 from gigatile.errors import START_AGAIN
-from gigatile.training.interruption import LEFT
+from gigatile.parallel.interruption import LEFT
 
 ROOT = Path(__file__).parents[2]
 WATCHED = """
 import sys, time
-from gigatile.training.interruption import Watchdog
-dog = Watchdog(1.0, "rank 1 of 4 on node7")
+from gigatile.parallel.interruption import Watchdog
+dog = Watchdog(1.0, "rank 1 of 4 on node7", "the training goes on")
 dog.alive("in epoch 3, step 5 of 9")
 {}
 print("not ended")

@@ -63,5 +63,17 @@ def test_another_cohort_needs_a_name_of_its_own(clone):
     assert "give a run over mine.tsv a name of its own" in done.stdout + done.stderr
 
 
+def test_the_ranks_are_launched_as_the_settings_and_the_profile_say(clone):
+    given = ("--config", "shards={nodes: 3, ranks_per_node: 4}", "train={ranks_per_node: 1}")
+    target = "results/demo/model/model.keras"
+    here = clone.snakemake("-n", "-p", target, *given).stdout
+    there = clone.snakemake("-n", "-p", target, "--profile", "profiles/slurm", *given).stdout
+    for printed, launcher in ((here, "mpirun"), (there, "'srun --mpi=pmix'")):
+        started = f"scripts/launch.py --launcher {launcher} --nodes"
+        assert f"{started} 3 --ranks-per-node 4 --cores 1 --log results/demo/logs/w" in printed
+        assert f"{started} 1 --ranks-per-node 1 --cores 1 --log results/demo/logs/t" in printed
+        assert "--out results/demo/shards --ranks 12" in printed
+
+
 def test_the_slurm_profile_plans_the_same_jobs(clone):
     assert clone.jobs("--profile", "profiles/slurm") == clone.jobs()

@@ -1,10 +1,11 @@
-"""Starting the ranks of a training: one way for a laptop's `mpirun` and for a cluster's `srun`.
+"""Starting the ranks of a stage: one way for a laptop's `mpirun` and for a cluster's `srun`.
 
 Under SLURM this is also the layer, and the only one, that starts a stopped training again. A rank
 that was asked to stop (before a preemption or the end of the time limit), that waited too long for
 another, or that was lost with its node leaves with a status that says so; the job then goes back
 into the queue under its own number, and its next start goes on from the newest checkpoint.
-Snakemake sees a job that waits. An error of the user or a bug ends the job for good.
+Snakemake sees a job that waits. An error of the user or a bug ends the job for good. A stage that
+keeps no checkpoints would begin anew; to start it again is Snakemake's.
 
 Source of the variables: `man srun`, INPUT ENVIRONMENT VARIABLES; `man scontrol`, requeue.
 """
@@ -24,9 +25,9 @@ from pathlib import Path
 from gigatile import slurm
 from gigatile.errors import UserError
 from gigatile.files import read_json, write_json
-from gigatile.training import progress
+from gigatile.parallel import progress
+from gigatile.parallel.interruption import LEFT
 from gigatile.training.checkpoints import newest_first
-from gigatile.training.interruption import LEFT
 
 # Statuses with which a command says that starting it again would change nothing.
 FINAL = (0, 1, 2)
@@ -62,7 +63,7 @@ class Layout:
 
 
 def launch(
-    launcher: str, layout: Layout, command: Sequence[str], log: Path, checkpoints: Path
+    launcher: str, layout: Layout, command: Sequence[str], log: Path, checkpoints: Path | None
 ) -> int:
     """Run a command on all ranks, its output shown and kept; return the status to leave with.
 
@@ -72,24 +73,28 @@ def launch(
         command: what each rank runs.
         log: takes the output of all ranks, of every start of the same job.
         checkpoints: the folder in which a training's progress is seen; takes what one start leaves
-            for the next.
+            for the next. None: a stage of which nothing is left, and which is not started again.
 
     Raises:
         UserError: the launcher is not installed here, or SLURM does not answer what it is asked
             about its own job.
     """
     job = slurm.patiently(slurm.own_job)
+    line = [*shlex.split(launcher), "-n", str(layout.ranks), *command]
+    run = partial(_run, line, environment(os.environ, layout, job))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if checkpoints is None:
+        with log.open("w") as shown:
+            return run(progress.to((sys.stdout, shown)))
     again = job is not None and slurm.patiently(partial(slurm.restarts_of, job.number)) > 0
     starts = _Starts(checkpoints, again)
-    line = [*shlex.split(launcher), "-n", str(layout.ranks), *command]
-    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as shown, starts.log.open("a+") as kept:
         # Snakemake removes a log before each start of its job; what earlier starts wrote is here.
         kept.seek(0)
         shown.write(kept.read())
 
         tell = progress.to((sys.stdout, shown, kept))
-        status = _run(line, environment(os.environ, layout, job), tell)
+        status = run(tell)
         if status in FINAL:
             starts.forget()
             return status
@@ -123,6 +128,8 @@ def environment(given: Mapping[str, str], layout: Layout, job: slurm.Job | None)
         # which would else take the core from the rank's arithmetic: on two ranks of one core each
         # a training took half as long again.
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        # Its transport for one-sided messages, which nothing here sends, sleeps for a second first.
+        "OMPI_MCA_btl": "^ofi",
     }
     if job is not None:
         per_node = f"{layout.ranks_per_node}(x{layout.nodes})"
@@ -174,7 +181,7 @@ def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]
     except OSError as error:
         raise UserError(
             f"{line[0]}: {error.strerror}; the ranks are started with the resource `launcher` of "
-            "the rule train, which a profile sets"
+            "the rule, which a profile sets"
         ) from None
     if asked:  # while it was being started
         child.send_signal(STOP)

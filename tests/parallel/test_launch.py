@@ -61,7 +61,7 @@ def test_what_a_rank_says_of_its_end_goes_before_the_launchers_status(launch):
 def test_a_launcher_that_waits_on_after_a_rank_has_left_is_ended(launch, tmp_path):
     """As `srun` does for one on a node whose network is cut."""
     program = (
-        "import sys; from pathlib import Path; from gigatile.training import launch as l\n"
+        "import sys; from pathlib import Path; from gigatile.parallel import launch as l\n"
         "l.LEAVE_LIMIT = 1\n"
         "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 left with status 75; sleep 600 & wait']\n"
         f"out = Path({str(tmp_path)!r})\n"

@@ -1,4 +1,4 @@
-"""What ends a training before its end: a signal that asks for it, and another rank that is gone.
+"""What ends a rank before its end: a signal that asks for it, and another rank that is gone.
 
 Only the standard library is imported, so that a signal is heard before TensorFlow is even loaded.
 """
@@ -65,14 +65,15 @@ class Watchdog:
     stalled ranks waits with it. So a thread of its own watches, and leaves with `START_AGAIN`.
     """
 
-    def __init__(self, limit: float, name: str) -> None:
+    def __init__(self, limit: float, name: str, again: str) -> None:
         """Begin to watch.
 
         Args:
             limit: seconds after which waiting ends the process.
             name: of this process, for the message; may be set anew when more is known.
+            again: for the message, what the same command does when it is started again.
         """
-        self._limit, self.name = limit, name
+        self._limit, self.name, self._again = limit, name, again
         self._where, self._beats, self._off = "at the start", 0, False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -99,7 +100,7 @@ class Watchdog:
                     self.name,
                     START_AGAIN,
                     f"{self.name}: no step finished for {silent:.0f} s, last {self._where}; "
-                    "another rank or its node is gone or unreachable; started again, the training "
-                    "goes on from the newest checkpoint\n",
+                    "another rank or its node is gone or unreachable; started again, "
+                    f"{self._again}\n",
                 )
                 os._exit(START_AGAIN)

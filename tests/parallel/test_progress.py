@@ -3,7 +3,7 @@
 import io
 import os
 
-from gigatile.training.progress import KEEP_EVERY, OVERWRITE, line, to
+from gigatile.parallel.progress import KEEP_EVERY, OVERWRITE, line, to
 
 
 def shown(step):

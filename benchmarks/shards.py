@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Write shards: the whole command, against copying the same files one by one, in one run.
+
+The records are of about 15 kB and cannot be compressed. Both are done by as many processes and end
+with their bytes on the disk. Rounds alternate, and the fastest of each are compared: both wait for
+a disk that others use. The peak of memory is that of the largest writer, at two sizes of the
+cohort; it should be the same.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.parallel.launch import Layout, environment
+from gigatile.records import Tile, encode_tile, write_records
+from gigatile.tables import write_table
+
+ROOT = Path(__file__).parents[1]
+SLIDE = 3300  # tiles of a slide: 50 MB
+
+
+def make_slide(folder: Path, number: int) -> tuple[str, ...]:
+    name, label = f"S{number:05d}", ("luad", "lusc")[number % 2]
+    random = np.random.default_rng(number)
+    tiles = (
+        Tile(random.bytes(14_900), name, f"P{number}", label, 224 * n, 0, 224.0, 0.5, 1.0)
+        for n in range(SLIDE)
+    )
+    write_records(folder / f"{name}.tfrecord", map(encode_tile, tiles))
+    split = "valid" if number % 5 == 4 else "train"
+    return name, f"P{number}", label, split, "tiled", str(SLIDE), "", ""
+
+
+def copy(out: Path, path: Path) -> None:
+    shutil.copyfile(path, out / path.name)
+    with (out / path.name).open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def forget(paths: list[Path]) -> None:
+    """Take files out of the system's memory, so that they are read from the disk."""
+    for path in paths:
+        with path.open("rb") as handle:
+            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def write(folder: Path, out: Path, ranks: int) -> float:
+    """Write the shards; return the peak of the largest process in MB."""
+    line = [
+        *("mpirun", "-n", str(ranks), sys.executable, str(ROOT / "scripts/write_shards.py")),
+        *("--slides", str(folder / "tiles.tsv"), "--records", str(folder), "--out", str(out)),
+        *("--settings", json.dumps({}), "--ranks", str(ranks)),
+    ]
+    given = environment(os.environ, Layout(1, ranks, 1), None) | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(line, env=given)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_maxrss / 1000
+
+
+def compare(folder: Path, size: float, args: argparse.Namespace) -> float:
+    """Compare the times for a cohort of so many GB; return the peak of memory in MB."""
+    columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
+    slides = range(max(5, round(size * 1e9 / (SLIDE * 15_060))))
+    with multiprocessing.Pool(args.ranks) as pool:
+        write_table(folder / "tiles.tsv", columns, pool.map(partial(make_slide, folder), slides, 1))
+    paths = sorted(folder.glob("*.tfrecord"))
+    megabytes = sum(path.stat().st_size for path in paths) / 1e6
+    seconds: dict[str, list[float]] = {"copied": [], "written": []}
+    peaks = []
+    for _ in range(args.rounds):
+        for how, found in seconds.items():
+            out = folder / how
+            out.mkdir()
+            if args.cold:
+                forget(paths)
+            os.sync()
+            begun = time.perf_counter()
+            if how == "copied":
+                with multiprocessing.Pool(args.ranks) as pool:
+                    pool.map(partial(copy, out), paths, 1)
+            else:
+                peaks.append(write(folder, out, args.ranks))
+            found.append(time.perf_counter() - begun)
+            shutil.rmtree(out)
+    copied, written = (min(found) for found in seconds.values())
+    medians = [statistics.median(found) for found in seconds.values()]
+    print(
+        f"{megabytes:,.0f} MB in {len(paths)} files: copied in {copied:.1f} s, written in "
+        f"{written:.1f} s ({megabytes / written:.0f} MB/s), {written / copied:.2f} times as long "
+        f"(medians: {medians[1] / medians[0]:.2f}); a writer's peak {max(peaks):.0f} MB",
+        flush=True,
+    )
+    return max(peaks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=float, nargs=2, default=(0.5, 2), help="of cohorts, in GB")
+    parser.add_argument("--ranks", type=int, default=2, help="processes that write, or copy")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true", help="read the records from the disk")
+    parser.add_argument("--folder", type=Path, help="where to work; takes twice the larger size")
+    args = parser.parse_args()
+    peaks = []
+    for size in args.sizes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            peaks.append(compare(Path(folder), size, args))
+    print(f"memory: {peaks[1] / peaks[0]:.2f} times as much for {args.sizes[1]:g} GB")
+
+
+if __name__ == "__main__":
+    main()

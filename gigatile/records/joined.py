@@ -1,0 +1,144 @@
+"""One manifest over the shards of several runs: no tile is copied, and no patient leaks.
+
+The shards stay where they are, and the manifest names them by their place relative to its own; a
+run whose tiles are to be shown more often is named so many times in train. In valid each tile
+counts once.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gigatile.cohort.splits import COLUMNS
+from gigatile.errors import UserError, all_faults
+from gigatile.files import checksums, read_json, write_json
+from gigatile.records.shards import MANIFEST, SCHEMA, ShardReader
+from gigatile.tables import read_table
+
+SPLITS = ("train", "valid")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of which shards are taken.
+
+    Attributes:
+        run: its folder, with shards/manifest.json and splits.tsv.
+        times: how often an epoch shows each of its train tiles.
+    """
+
+    run: Path
+    times: int = 1
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest of its shards."""
+        return self.run / "shards" / MANIFEST
+
+    @property
+    def splits(self) -> Path:
+        """The table of its slides and their splits."""
+        return self.run / "splits.tsv"
+
+
+def join_shards(parts: Sequence[Part], out: Path) -> dict[str, Any]:
+    """Write one manifest that names the shards of several runs; return it.
+
+    Args:
+        parts: the runs.
+        out: folder for manifest.json; none of the runs' own.
+
+    Raises:
+        UserError: a run stands there twice, a manifest or a shard is missing or damaged, a patient
+            is in different splits (every such patient), or the tiles are of different sizes.
+    """
+    folders = [part.run.resolve() for part in parts]
+    for part, folder in zip(parts, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise UserError(
+                f"{part.run}: named twice; {part.run}=2 has its train tiles shown twice"
+            )
+        if out.resolve() == part.manifest.parent.resolve():
+            raise UserError(f"{out}: has the shards of {part.run}; choose a folder of its own")
+    _check_patients(parts)
+    _check_tiles(parts)
+    read = [read_json(part.manifest) for part in parts]
+    classes = sorted({label for manifest in read for label in manifest["classes"]})
+    sources = [path for part in parts for path in (part.manifest, part.splits)]
+    joined = {
+        "schema": SCHEMA,
+        "inputs": checksums({_seen_from(out, path): path for path in sources}),
+        "times": {_seen_from(out, part.manifest): part.times for part in parts},
+        "classes": classes,
+        "splits": {split: _join_split(split, parts, read, classes, out) for split in SPLITS},
+    }
+    write_json(out / MANIFEST, joined)
+    return joined
+
+
+def _seen_from(folder: Path, path: Path) -> str:
+    # Both without links, since the system follows a link before it goes up from where that leads.
+    return os.path.relpath(path.resolve(), folder.resolve())
+
+
+def _join_split(
+    split: str, parts: Sequence[Part], read: Sequence[Any], classes: list[str], out: Path
+) -> dict[str, Any]:
+    joined: dict[str, Any] = {"records": 0, "slides": 0, "by_label": {}, "shards": []}
+    counts: dict[str, int] = {}
+    for part, manifest in zip(parts, read, strict=True):
+        described = manifest["splits"][split]
+        times = part.times if split == "train" else 1
+        joined["records"] += times * described["records"]
+        joined["slides"] += described["slides"]
+        for label, count in described["by_label"].items():
+            counts[label] = counts.get(label, 0) + times * count
+        for shard in described["shards"] * times:
+            entry = shard | {
+                key: _seen_from(out, part.manifest.parent / shard[key]) for key in ("file", "index")
+            }
+            own = shard.get("classes", manifest["classes"])
+            # The numbers in an index are of the classes that its own run knew.
+            joined["shards"].append(entry if own == classes else entry | {"classes": own})
+    joined["by_label"] = dict(sorted(counts.items()))
+    return joined
+
+
+def _check_patients(parts: Sequence[Part]) -> None:
+    """Refuse runs of which one trains on a patient that another one tests on, or the like."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for part in parts:
+        for row in read_table(part.splits, COLUMNS):
+            runs = found.setdefault(row["patient"], {}).setdefault(row["split"], [])
+            if str(part.run) not in runs:
+                runs.append(str(part.run))
+    leaking = {patient: splits for patient, splits in found.items() if len(splits) > 1}
+    if leaking:
+        faults = [
+            f"{patient}: "
+            + ", ".join(f"{split} in {' and '.join(runs)}" for split, runs in splits.items())
+            for patient, splits in sorted(leaking.items())
+        ]
+        raise all_faults(
+            f"{len(faults)} patient(s) stand in different splits; fix them with the sheets' column "
+            "`split`, or take the same split.seed for all runs",
+            faults,
+            at_most=len(faults),
+        )
+
+
+def _check_tiles(parts: Sequence[Part]) -> None:
+    """Refuse tiles of different sizes, which no batch could hold, by the first one of each run."""
+    sizes = {}
+    for part in parts:
+        for split in SPLITS:
+            reader = ShardReader(part.manifest, split)
+            if len(reader):
+                height, width, _ = reader[0].pixels().shape
+                sizes[str(part.run)] = f"{width}×{height}"
+            reader.close()
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{size} in {run}" for run, size in sizes.items())
+        raise UserError(f"the tiles are of different sizes: {listed}; tile with one tiles.size")

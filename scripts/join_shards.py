@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Join the shards of several runs under one manifest, to train on all of them; nothing is copied.
+
+Refused when a patient stands in different splits of two runs.
+"""
+
+import argparse
+from pathlib import Path
+
+from gigatile.errors import UserError, run_command
+from gigatile.records.joined import Part, join_shards
+
+
+def part_of(text: str) -> Part:
+    run, found, times = text.rpartition("=")
+    if not found:
+        return Part(Path(text))
+    if not times.isdecimal() or int(times) < 1:
+        raise UserError(f"{text}: found {times!r} after =; must be a number of times, 1 or more")
+    return Part(Path(run), int(times))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN[=TIMES]",
+        help="folder of a run, as results/a; results/a=3 has each of its train tiles shown three "
+        "times in an epoch",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a new folder, for manifest.json")
+    args = parser.parse_args()
+    joined = join_shards([part_of(text) for text in args.runs], args.out)
+    for split, described in joined["splits"].items():
+        labels = ", ".join(f"{count:,} {label}" for label, count in described["by_label"].items())
+        shards = len(described["shards"])
+        print(f"{split}: {described['records']:,} tiles in {shards} shard(s): {labels}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,52 @@
+"""Records of made-up slides, and what stands in shards of them."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.records import Tile, decode_tile, encode_tile, read_records, write_records
+from gigatile.records.plan import Source
+
+
+def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:
+    image = np.random.default_rng([number, *slide.encode()]).bytes(size)
+    return Tile(image, slide, f"P-{slide}", label, number, 0, 16.0, None, 1.0)
+
+
+def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int = 100):
+    """Write the records of slides with so many tiles, of the labels luad and lusc in turn."""
+    sources = []
+    for number, count in enumerate(counts):
+        slide, label = f"{prefix}{number}", ("luad", "lusc")[number % 2]
+        path = folder / f"{slide}.tfrecord"
+        write_records(path, (encode_tile(tile(slide, n, label, size)) for n in range(count)))
+        sources.append(Source(slide, label, path))
+    return sources
+
+
+def names(sources: list[Source]) -> list[tuple[str, int]]:
+    """Return (slide, number) of each of the slides' tiles."""
+    return [
+        (found.slide, found.x)
+        for source in sources
+        for found in map(decode_tile, read_records(source.records))
+    ]
+
+
+def read_shards(folder: Path, split: str) -> list[list[tuple[str, int]]]:
+    """Return (slide, number) of each tile of each shard that the manifest names, in order."""
+    shards = json.loads((folder / "manifest.json").read_text())["splits"][split]["shards"]
+    return [
+        [(t.slide, t.x) for t in map(decode_tile, read_records(folder / shard["file"]))]
+        for shard in shards
+    ]
+
+
+def joined(shards: list[list[tuple[str, int]]]) -> list[tuple[str, int]]:
+    return list(itertools.chain.from_iterable(shards))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,0 +1,40 @@
+"""Run scripts/write_shards.py, and let a rank do something else in the middle of a shard."""
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+from gigatile.errors import UserError
+from gigatile.parallel import world
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, required=True)
+parser.add_argument("--how", choices=("mistake", "bug", "kill", "hang", "alone"), required=True)
+args, rest = parser.parse_known_args()
+
+alive = world._Launched.alive
+
+
+def alive_and_struck(self, where):
+    alive(self, where)
+    if self.rank == args.rank and where.startswith("after records of"):
+        match args.how:
+            case "mistake":
+                raise UserError("this writer has read nonsense")
+            case "bug":
+                raise RuntimeError("this writer has had enough")
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                os.kill(os.getpid(), signal.SIGSTOP)
+    if self.rank == args.rank and args.how == "alone" and where == "when the ranks met":
+        raise RuntimeError("where the ranks do not meet")
+
+
+world._Launched.alive = alive_and_struck
+script = Path(__file__).parents[3] / "scripts" / "write_shards.py"
+sys.argv = [str(script), *rest]
+runpy.run_path(str(script), run_name="__main__")

@@ -1,0 +1,183 @@
+"""One manifest over the shards of several runs, as a training reads it."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_records import tile
+
+from gigatile.records import RecordError, encode_tile, write_records
+from gigatile.records.plan import Source
+from gigatile.records.shards import ShardReader
+from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
+from gigatile.settings import ShardSettings
+from gigatile.tables import write_table
+from gigatile.training.order import Epoch, Sampling
+
+COLUMNS = ("slide", "patient", "label", "split")
+
+
+def make_run(folder: Path, letter: str, labels: tuple[str, str], size: int = 16) -> Path:
+    """Make the shards of a run: two slides in train, 9 and 12 tiles, one in valid of 5."""
+    random = np.random.default_rng(ord(letter))
+    (folder / "tiles").mkdir(parents=True)
+    sources: dict[str, list[Source]] = {"train": [], "valid": []}
+    rows = [(f"{letter}9", f"P-{letter}9", labels[0], "test")]
+    for number, (split, count) in enumerate((("train", 9), ("train", 12), ("valid", 5))):
+        slide, label = f"{letter}{number}", labels[number % 2]
+        path = folder / "tiles" / f"{slide}.tfrecord"
+        tiles = [
+            replace(
+                tile(slide, n, label),
+                image=encode_jpeg(random.integers(0, 255, (size, size, 3), np.uint8), 90),
+            )
+            for n in range(count)
+        ]
+        write_records(path, map(encode_tile, tiles))
+        sources[split].append(Source(slide, label, path))
+        rows.append((slide, f"P-{slide}", label, split))
+    write_shards(sources, ShardSettings(target_mb=0.006), folder / "shards")
+    write_table(folder / "splits.tsv", COLUMNS, rows)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    """Two runs that have one label in common and one of their own."""
+    return [
+        make_run(tmp_path / "results/a", "A", ("luad", "normal")),
+        make_run(tmp_path / "results/b", "B", ("lusc", "normal")),
+    ]
+
+
+@pytest.fixture
+def join(command, tmp_path):
+    return lambda *parts: command("join_shards.py", *parts, "--out", tmp_path / "both")
+
+
+def test_each_tile_is_there_as_often_as_its_run_is_named(runs, join, tmp_path):
+    done = join(f"{runs[0]}=2", runs[1])
+    assert done.returncode == 0, done.stderr
+    reader = ShardReader(tmp_path / "both/manifest.json", "train")
+    epoch = Epoch(Sampling(reader.counts, seed=1, window=3), 0, reader.classes_of)
+    numbers = epoch.samples(0, len(epoch)).records.tolist()
+    assert sorted(numbers) == list(range(2 * 21 + 21))
+    shown = Counter((one.slide, one.x) for one in map(reader.__getitem__, numbers))
+    expected = {("A", 9): 2, ("A", 12): 2, ("B", 9): 1, ("B", 12): 1}
+    assert shown == {
+        (f"{run}{0 if count == 9 else 1}", n): times
+        for (run, count), times in expected.items()
+        for n in range(count)
+    }
+    valid = ShardReader(tmp_path / "both/manifest.json", "valid")
+    assert Counter(one.slide for one in valid) == {"A2": 5, "B2": 5}, "each once, whatever =2 says"
+    assert reader.bytes == 2 * of_run(runs[0]).bytes + of_run(runs[1]).bytes
+
+
+def of_run(run: Path) -> ShardReader:
+    return ShardReader(run / "shards/manifest.json", "train")
+
+
+def test_the_classes_are_those_of_all_runs(runs, join, tmp_path):
+    """`normal` has the number 1 in both runs and 2 in the joined manifest; `lusc` has 0 and 1."""
+    join(*runs)
+    for split in ("train", "valid"):
+        reader = ShardReader(tmp_path / "both/manifest.json", split)
+        assert reader.classes == ["luad", "lusc", "normal"]
+        numbers = np.concatenate([reader.classes_of(n) for n in range(len(reader.counts))])
+        assert [reader.classes[number] for number in numbers] == [one.label for one in reader]
+        assert len(reader.counts) > 1 and reader.counts.sum() == len(reader)
+
+
+def test_the_manifest_counts_and_says_where_it_comes_from(runs, join, tmp_path):
+    done = join(f"{runs[0]}=2", runs[1])
+    manifest = json.loads((tmp_path / "both/manifest.json").read_text())
+    train = manifest["splits"]["train"]
+    assert (train["records"], train["slides"]) == (63, 4)
+    assert train["by_label"] == {"luad": 18, "lusc": 9, "normal": 36}
+    assert "train: 63 tiles in" in done.stdout and "18 luad, 9 lusc, 36 normal" in done.stdout
+    for name, recorded in manifest["inputs"].items():
+        data = (tmp_path / "both" / name).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == recorded
+    assert list(manifest["inputs"]) == [
+        *("../results/a/shards/manifest.json", "../results/a/splits.tsv"),
+        *("../results/b/shards/manifest.json", "../results/b/splits.tsv"),
+    ]
+    assert list(manifest["times"].values()) == [2, 1]
+    assert list((tmp_path / "both").iterdir()) == [tmp_path / "both/manifest.json"]
+
+
+def test_it_may_be_written_and_read_through_links(runs, command, tmp_path):
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep/er")
+    (tmp_path / "b").symlink_to(runs[1])
+    done = command("join_shards.py", runs[0], tmp_path / "b", "--out", tmp_path / "link/both")
+    assert done.returncode == 0, done.stderr
+    assert len(ShardReader(tmp_path / "link/both/manifest.json", "train")) == 42
+
+
+def test_patients_in_different_splits_are_all_named(runs, join, tmp_path):
+    rows = [
+        ("B0", "P-A0", "lusc", "train"),
+        ("B1", "P-A1", "normal", "test"),
+        ("B2", "P-A9", "lusc", "train"),
+        ("B3", "P-A2", "lusc", "valid"),
+    ]
+    write_table(runs[1] / "splits.tsv", COLUMNS, rows)
+    done = join(*runs)
+    assert done.returncode == 2
+    told = done.stderr.splitlines()
+    assert told[0].startswith("error: 2 patient(s) stand in different splits")
+    assert told[1:] == [
+        f"  - P-A1: train in {runs[0]}, test in {runs[1]}",
+        f"  - P-A9: test in {runs[0]}, train in {runs[1]}",
+    ]
+    assert not (tmp_path / "both").exists()
+
+
+def test_tiles_of_different_sizes_are_refused(runs, join, tmp_path):
+    large = make_run(tmp_path / "large", "C", ("luad", "normal"), size=24)
+    done = join(*runs, large)
+    assert done.returncode == 2
+    assert f"different sizes: 16×16 in {runs[0]}, 16×16 in {runs[1]}, 24×24 in" in done.stderr
+    assert not (tmp_path / "both").exists()
+
+
+def test_shards_made_anew_or_damaged_after_the_joining_are_noticed(runs, join, tmp_path):
+    join(*runs)
+    manifest = tmp_path / "both/manifest.json"
+    path = min((runs[1] / "shards").glob("train-*.tfrecord"))
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=rf"results/b/shards/{path.name}: the record at byte"):
+        list(ShardReader(manifest, "train"))
+    path.unlink()
+    done = join(*runs)
+    assert done.returncode == 2 and f"{path}, which is not there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (["a", "a=2"], "named twice; results/a=2 has its train tiles shown twice"),
+        (["a=0"], "found '0' after =; must be a number of times, 1 or more"),
+        (["a", "gone"], "results/gone/splits.tsv: no such file"),
+    ],
+)
+def test_what_cannot_be_joined_is_told(runs, command, tmp_path, parts, told):
+    parts = [f"results/{part}" for part in parts]
+    done = command("join_shards.py", *parts, "--out", "both", cwd=tmp_path)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_manifest_of_a_run_is_never_replaced(runs, command):
+    before = (runs[0] / "shards/manifest.json").read_bytes()
+    done = command("join_shards.py", *runs, "--out", runs[0] / "shards")
+    assert done.returncode == 2 and "choose a folder of its own" in done.stderr
+    assert (runs[0] / "shards/manifest.json").read_bytes() == before

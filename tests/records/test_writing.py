@@ -1,0 +1,261 @@
+"""However many write, the shards are the same; what happens to one of the writers."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from clones import ROOT
+from launched import ENVIRONMENT, on_ranks
+from made_records import bytes_of, joined, names, read_shards, write_sources
+
+from gigatile.errors import START_AGAIN
+from gigatile.files import sha256_of
+from gigatile.records import decode_tile, plan
+from gigatile.records.writing import write_shards
+from gigatile.settings import ShardSettings
+from gigatile.tables import write_table
+
+SETTINGS = ShardSettings(target_mb=0.002)
+FAILING = "tests/records/programs/one_writer_fails.py"
+# What the code of commit e368566 wrote of these records: one process, all of a split in memory.
+EARLIER = {
+    0.002: (112, "e08c3f91f5519c75e69fad5ecf7fa7d7fe4c934a975cbd17f5312f0a5cdffb28"),
+    100: (4, "76ca018e575cc403d70e5cdd4453f9f40cfb9daf2f919dca4ccc557d4e3d20c9"),
+}
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory) -> Path:
+    """A folder with tiles.tsv and the records of ten slides to train on and three to validate."""
+    folder = tmp_path_factory.mktemp("cohort")
+    sources = {
+        "train": write_sources(folder, [9 * n for n in range(10)], "T"),
+        "valid": write_sources(folder, [12, 1, 20], "V"),
+    }
+    columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
+    rows = [
+        (
+            *(source.slide, f"P-{source.slide}", source.label, split, "tiled", 1, ""),
+            sha256_of(source.records),
+        )
+        for split, slides in sources.items()
+        for source in slides
+    ]
+    write_table(folder / "tiles.tsv", columns, rows)
+    return folder
+
+
+def sources_of(cohort: Path) -> dict[str, list[plan.Source]]:
+    return {
+        split: [
+            plan.Source(path.stem, ("luad", "lusc")[int(path.stem[1:]) % 2], path)
+            for path in sorted(cohort.glob(f"{letter}*.tfrecord"))
+        ]
+        for split, letter in (("train", "T"), ("valid", "V"))
+    }
+
+
+def digest(folder: Path) -> tuple[int, str]:
+    """Return the number of the shards' files, and a checksum over their names and bytes."""
+    found = hashlib.sha256()
+    paths = sorted(path for path in folder.iterdir() if path.name != "manifest.json")
+    for path in paths:
+        found.update(path.name.encode() + path.read_bytes())
+    return len(paths), found.hexdigest()
+
+
+def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"):
+    arguments = [
+        *(*options, "--slides", cohort / "tiles.tsv", "--records", cohort, "--out", out),
+        *("--settings", json.dumps({"target_mb": 0.002}), "--ranks", ranks),
+    ]
+    return on_ranks(ranks, program, *arguments)
+
+
+def launch(*arguments, **options) -> subprocess.CompletedProcess:
+    words = line(*arguments, **options)
+    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def written(cohort, tmp_path_factory) -> Path:
+    """Shards that one process wrote by itself."""
+    out = tmp_path_factory.mktemp("written")
+    write_shards(sources_of(cohort), SETTINGS, out, inputs=inputs_of(cohort))
+    return out
+
+
+def inputs_of(cohort: Path) -> dict[str, str]:
+    """Return the checksums of each split's tiles as the shell finds them."""
+    found = {}
+    for split, letter in (("train", "T"), ("valid", "V")):
+        # The files of this cohort lie beside the table, those of a run in tiles/.
+        command = f"sha256sum {letter}*.tfrecord | sed 's|  |  tiles/|' | sha256sum"
+        summed = subprocess.run(
+            ["bash", "-c", f"LC_ALL=C; {command}"], cwd=cohort, capture_output=True, check=True
+        )
+        found[f"tiles/<slide>.tfrecord of {split}"] = summed.stdout.decode().split()[0]
+    return found
+
+
+# --- The same bytes
+
+
+@pytest.mark.parametrize("target_mb", EARLIER)
+def test_the_bytes_are_those_of_earlier_releases(cohort, tmp_path, target_mb):
+    write_shards(sources_of(cohort), ShardSettings(target_mb=target_mb), tmp_path)
+    assert digest(tmp_path) == EARLIER[target_mb]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_bytes_do_not_depend_on_the_number_of_writers(cohort, written, tmp_path, ranks):
+    done = launch(ranks, cohort, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert bytes_of(tmp_path) == bytes_of(written)
+
+
+def test_the_plan_may_stand_in_any_number_of_files(cohort, written, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "RUN", 7)
+    write_shards(sources_of(cohort), SETTINGS, tmp_path)
+    assert digest(tmp_path) == digest(written)
+
+
+def test_records_with_equal_keys_have_an_order_too(cohort, tmp_path, monkeypatch):
+    """Of 2^64 keys two are hardly ever equal; here all records share three."""
+    random64 = plan.random64
+    monkeypatch.setattr(plan, "random64", lambda *given: random64(*given) % np.uint64(3))
+    write_shards(sources_of(cohort), SETTINGS, tmp_path / "one")
+    monkeypatch.setattr(plan, "RUN", 7)
+    write_shards(sources_of(cohort), SETTINGS, tmp_path / "two")
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
+    shards = read_shards(tmp_path / "one", "train")
+    assert max(map(len, shards)) - min(map(len, shards)) == 1
+    assert sorted(joined(shards)) == sorted(names(sources_of(cohort)["train"]))
+
+
+def test_stock_tensorflow_reads_the_shards(written):
+    for split in ("train", "valid"):
+        paths = [str(path) for path in sorted(written.glob(f"{split}-*.tfrecord"))]
+        tiles = [decode_tile(data) for data in tf.data.TFRecordDataset(paths).as_numpy_iterator()]
+        assert [(tile.slide, tile.x) for tile in tiles] == joined(read_shards(written, split))
+
+
+def test_the_manifest_says_what_it_was_made_from(cohort, tmp_path):
+    launch(1, cohort, tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["inputs"] == inputs_of(cohort)
+
+
+# --- Faults
+
+
+def damaged(cohort: Path, folder: Path, *slides: str) -> Path:
+    """Return a copy of the cohort in which one bit of a tile of each of some slides has changed."""
+    for path in cohort.iterdir():
+        data = bytearray(path.read_bytes())
+        if path.stem in slides:
+            data[-30] ^= 1
+        (folder / path.name).write_bytes(data)
+    return folder
+
+
+def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
+    (tmp_path / "copy").mkdir()
+    copy, out = damaged(cohort, tmp_path / "copy", "T5"), tmp_path / "shards"
+    begun = time.monotonic()
+    done = launch(3, copy, out)
+    assert time.monotonic() - begun < 15
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    (told,) = [row for row in done.stderr.splitlines() if row.startswith("error")]
+    assert "T5.tfrecord: the record at byte" in told and "checksum of its data" in told
+    assert not (out / "manifest.json").exists() and not (out / ".plan").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "status", "told"),
+    [
+        ("mistake", 1, 2, "error: this writer has read nonsense"),
+        ("mistake", 0, 2, "error: this writer has read nonsense"),
+        ("bug", 1, 1, "RuntimeError: this writer has had enough"),
+        ("alone", 1, 1, "RuntimeError: where the ranks do not meet"),
+    ],
+)
+def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, rank, status, told):
+    begun = time.monotonic()
+    done = launch(3, cohort, tmp_path, "--how", how, "--rank", rank, program=FAILING)
+    assert time.monotonic() - begun < 15
+    assert done.returncode == status, done.stderr
+    assert done.stderr.splitlines().count(told) == 1
+    assert ("Traceback" in done.stderr) == (status == 1)
+    assert not (tmp_path / "manifest.json").exists()
+    assert (tmp_path / ".plan").exists() == (how == "alone"), "what is left goes with the next run"
+
+
+def test_after_a_killed_writer_the_same_bytes_are_written_and_nothing_else(
+    cohort, written, tmp_path
+):
+    done = launch(2, cohort, tmp_path, "--how", "kill", "--rank", 1, program=FAILING)
+    assert done.returncode == 137
+    assert not (tmp_path / "manifest.json").exists()
+    assert (tmp_path / ".plan").is_dir()
+    (tmp_path / ".train-00000-of-00003-x1.tfrecord").touch()  # as one killed at the right moment
+    done = launch(2, cohort, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert bytes_of(tmp_path) == bytes_of(written)
+
+
+def test_a_writer_that_hangs_does_not_keep_the_others_for_ever(cohort, tmp_path):
+    options = ("--how", "hang", "--rank", 1, "--stall-limit", 2)
+    begun = time.monotonic()
+    done = launch(2, cohort, tmp_path, *options, program=FAILING)
+    assert time.monotonic() - begun < 20
+    assert done.returncode != 0
+    assert "no step finished for 2 s, last " in done.stderr
+    assert f"left with status {START_AGAIN}" in done.stderr
+
+
+def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
+    words = line(2, cohort, tmp_path)
+    words[words.index("--ranks") + 1] = "3"
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "started as 2 process(es) where --ranks is 3" in done.stderr
+
+
+# --- Memory
+
+
+def test_memory_does_not_grow_with_the_cohort(tmp_path):
+    """Shards of 2 MB, from 10 MB of tiles and from 120 MB."""
+    peaks = []
+    for slides in (1, 12):
+        folder = tmp_path / str(slides)
+        folder.mkdir()
+        for source in write_sources(folder, [600] * slides, size=16_000):
+            assert source.records.stat().st_size > 9_000_000
+        program = (
+            "import sys\n"
+            "from pathlib import Path\n"
+            "from gigatile.records.plan import Source\n"
+            "from gigatile.records.writing import write_shards\n"
+            "from gigatile.settings import ShardSettings\n"
+            "folder = Path(sys.argv[1])\n"
+            "labels = ('luad', 'lusc')\n"
+            "paths = sorted(folder.glob('*.tfrecord'))\n"
+            "sources = [Source(p.stem, labels[int(p.stem[1:]) % 2], p) for p in paths]\n"
+            "write_shards({'train': sources}, ShardSettings(target_mb=2), folder / 'shards')\n"
+            # Not getrusage, which counts what the process was before it became this one.
+            "status = Path('/proc/self/status').read_text()\n"
+            "print(status.partition('VmHWM:')[2].split()[0])\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True
+        )
+        peaks.append(int(done.stdout) / 1000)
+    assert peaks[1] < peaks[0] + 10, "MB"
