@@ -53,6 +53,10 @@ NOT_RUN = {
         "srun --overlap --jobid 4242 --nodelist n2 --nodes 1 --ntasks 1 --pty top\n",
     ): "they look at a job that runs, and one of them until it is left",
     (
+        "docs/training.md",
+        "tensorboard --logdir results/mine/tensorboard\n",
+    ): "it serves pages until it is left; tests/training/test_watching.py reads what it reads",
+    (
         "docs/slurm.md",
         "make cluster-up\n"
         "python tests/cluster/cluster.py run sinfo\n"
