@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,6 @@ import tensorflow as tf
 from gigatile import software
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
-from gigatile.parallel import progress
 from gigatile.records.shards import ShardReader
 from gigatile.settings import TileSettings, TrainSettings
 from gigatile.training.batches import batches
@@ -23,7 +21,7 @@ from gigatile.training.order import VIEWS, Epoch, Sampling
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, key_of
 from gigatile.training.segments import Segment
-from gigatile.training.watching import BESIDE, SPENT, Account, Events, bottleneck
+from gigatile.training.watching import Account, Shown
 
 
 def train(
@@ -78,10 +76,12 @@ def train(
             f"tiles per epoch on {ranks.size} rank(s), {ranks.threads} core(s) each"
         )
 
-    show = _Shown(settings, tell, Events(events) if events else None) if ranks.writes else None
+    show = Shown(settings, tell, events) if ranks.writes else None
     begun = at.done
     for epoch in range(at.epoch, settings.epochs):
         steps, account = steps_in(epoch), Account()
+        if not steps:
+            raise UserError(f"train.boost: leaves no tile in epoch {epoch + 1}; boost some by more")
         if show:
             show.begin(at, steps)
         for batch in batches(
@@ -159,53 +159,6 @@ def _sampling(reader: ShardReader, settings: TrainSettings) -> Sampling:
 
 def _tile_size(reader: ShardReader) -> int:
     return reader[0].pixels().shape[0]
-
-
-class _Shown:
-    """What rank 0 shows of a training: lines of progress, and figures for TensorBoard."""
-
-    def __init__(
-        self, settings: TrainSettings, tell: Callable[[str], None], events: Events | None
-    ) -> None:
-        self._settings, self._tell, self._events = settings, tell, events
-
-    def begin(self, at: Position, steps: int) -> None:
-        """Begin an epoch, or what is left of it."""
-        self._first, self._steps = at.step, steps
-        self._begun = self._told = self._written = time.monotonic()
-
-    def step(self, at: Position, account: Account) -> None:
-        """Show a step, unless the last one shown was a moment ago."""
-        now = time.monotonic()
-        if now - self._told < progress.WRITE_EVERY:
-            return
-        self._told = now
-        rate = (at.step - self._first) * self._settings.batch_size / (now - self._begun)
-        left = (self._steps - at.step) * self._settings.batch_size / rate
-        loss, right, samples = at.sums
-        epochs = self._settings.epochs
-        shown = (at.epoch + 1, epochs, at.step, self._steps, loss / max(samples, 1), rate, left)
-        self._tell(progress.line(*shown))
-        if self._events and now - self._written >= progress.KEEP_EVERY:
-            self._written = now
-            spent = zip((*SPENT, *BESIDE), account.per_step(), strict=True)
-            self._events.write(
-                at.done,
-                {"loss": loss / max(samples, 1), "accuracy": right / max(samples, 1)}
-                | {"tiles per second": rate}
-                | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in spent},
-            )
-
-    def epoch(self, at: Position, spent: np.ndarray) -> None:
-        """Show a whole epoch; `spent` as of an `Account`."""
-        number, loss, accuracy = at.history[-1]
-        self._tell(
-            f"epoch {number:.0f}/{self._settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}"
-        )
-        if spent.any():
-            self._tell(bottleneck(spent))
-        if self._events:
-            self._events.write(at.done, {"epoch/loss": loss, "epoch/accuracy": accuracy})
 
 
 def _describe(

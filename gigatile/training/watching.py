@@ -1,11 +1,15 @@
 """What is seen of a training: its figures for TensorBoard, and where the time of a step goes."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+
+from gigatile.parallel import progress
+from gigatile.settings import TrainSettings
+from gigatile.training.resuming import Position
 
 # Where the time of a step can go, in the order in which it is spent.
 SPENT = ("input", "copy", "model", "exchange")
@@ -104,3 +108,58 @@ class Events:
                 value = tf.constant(value, tf.float32)
                 tf.summary.write(name, value, step=step, metadata=self._metadata)
         self._writer.flush()
+
+
+class Shown:
+    """What rank 0 shows of a training: lines of progress, and figures for TensorBoard."""
+
+    def __init__(
+        self, settings: TrainSettings, tell: Callable[[str], None], events: Path | None
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            settings: of the training.
+            tell: takes lines.
+            events: folder for files of TensorBoard; None: none are written.
+        """
+        self._settings, self._tell = settings, tell
+        self._events = Events(events) if events else None
+
+    def begin(self, at: Position, steps: int) -> None:
+        """Begin an epoch, or what is left of it."""
+        self._first, self._steps = at.step, steps
+        self._begun = self._told = self._written = time.monotonic()
+
+    def step(self, at: Position, account: Account) -> None:
+        """Show a step, unless the last one shown was a moment ago."""
+        now = time.monotonic()
+        if now - self._told < progress.WRITE_EVERY:
+            return
+        self._told = now
+        rate = (at.step - self._first) * self._settings.batch_size / (now - self._begun)
+        left = (self._steps - at.step) * self._settings.batch_size / rate
+        loss, right, samples = at.sums
+        epochs = self._settings.epochs
+        shown = (at.epoch + 1, epochs, at.step, self._steps, loss / max(samples, 1), rate, left)
+        self._tell(progress.line(*shown))
+        if self._events and now - self._written >= progress.KEEP_EVERY:
+            self._written = now
+            spent = zip((*SPENT, *BESIDE), account.per_step(), strict=True)
+            self._events.write(
+                at.done,
+                {"loss": loss / max(samples, 1), "accuracy": right / max(samples, 1)}
+                | {"tiles per second": rate}
+                | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in spent},
+            )
+
+    def epoch(self, at: Position, spent: np.ndarray) -> None:
+        """Show a whole epoch; `spent` as of an `Account`."""
+        number, loss, accuracy = at.history[-1]
+        self._tell(
+            f"epoch {number:.0f}/{self._settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}"
+        )
+        if spent.any():
+            self._tell(bottleneck(spent))
+        if self._events:
+            self._events.write(at.done, {"epoch/loss": loss, "epoch/accuracy": accuracy})

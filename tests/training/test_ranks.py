@@ -47,6 +47,9 @@ def test_a_boosted_label_makes_the_epoch_longer(launcher, manifest, tmp_path):
     done = launcher.train(manifest, tmp_path, check=False, boost={"course": 2.0})
     assert done.returncode == 2
     assert "train.boost: no such label: course; the cohort has coarse, fine, plain" in done.stderr
+    rare = dict.fromkeys(("coarse", "fine", "plain"), 0.001)
+    done = launcher.train(manifest, tmp_path / "rare", check=False, boost=rare)
+    assert (done.returncode, "leaves no tile in epoch 1" in done.stderr) == (2, True), done.stderr
 
 
 def test_ranks_on_different_data_keep_equal_weights(launcher, tmp_path):

@@ -1,10 +1,13 @@
 """A training goes on where it was: killed, or at the end of a segment."""
 
+import re
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
+from clones import ROOT
 from trained import assert_same_bits
 
 from gigatile.training.checkpoints import furthest_checkpoint, newest_first, save_checkpoint
@@ -113,3 +116,46 @@ def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path
         "step-000000002.npz",
         "step-000000003.npz",
     ]
+
+
+def batches_shown(folder):
+    """Return what each start showed its model: lists of steps and the digests of their batches."""
+    starts = {}
+    for line in (folder / "shown.txt").read_text().splitlines():
+        process, step, digest = line.split()
+        starts.setdefault(process, []).append((int(step), digest))
+    return list(starts.values())
+
+
+@pytest.mark.slow
+def test_twenty_interruptions_of_an_epoch_change_nothing_of_what_is_shown(
+    launcher, manifest, tmp_path
+):
+    """Each start shows what follows the last step that was saved, and the end is the same."""
+    ends = {}
+    for name, strikes in (("undisturbed", 0), ("struck", 20)):
+        folder = tmp_path / name
+        folder.mkdir()
+        options = ("--manifest", manifest, "--out", folder, "--strikes", strikes)
+        program = "tests/training/programs/struck_often.py"
+        done = subprocess.run(
+            [sys.executable, str(ROOT / program), *map(str, options)],
+            env=launcher.environment | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr
+        ends[name] = re.findall(r"^start \d+: ended with (-?\d+)", done.stdout, re.MULTILINE)
+    assert ends["undisturbed"] == ["0"] and ends["struck"][-1] == "0", ends
+    assert {*ends["struck"][:20]} == {"-9", "75"}, "both kinds of strike, and each of them hit"
+    ((whole,), starts) = (batches_shown(tmp_path / name) for name in ("undisturbed", "struck"))
+    assert [step for step, _ in whole] == list(range(38))
+    reached = 0
+    for shown in starts:
+        first, last = shown[0][0], shown[-1][0]
+        assert reached - 3 <= first <= reached, "no step is left out, and few are done again"
+        assert shown == whole[first : last + 1]
+        reached = last + 1
+    assert reached == 38 and len(starts) > 15
+    assert_same_bits(tmp_path / "undisturbed/segments", tmp_path / "struck/segments")

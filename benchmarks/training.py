@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""A training step against plain Keras, and two ranks against one; one core for each process.
+
+A step of ours, with its moving average of the weights, its exchange with other ranks and its clock,
+is timed beside `keras.Model.fit` of the same model on the same batches, in turns in one process.
+Then one rank, two ranks that train together, and two that train side by side without a word to each
+other, are started in turns: what the last two lose is the machine's, and not the exchange's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gigatile.parallel.launch import Layout, environment
+
+ROOT = Path(__file__).parents[1]
+SIDE = 224
+CLASSES = 3
+
+
+def limit_to(core: int) -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    os.sched_setaffinity(0, [core])
+    from gigatile.training.cores import limit_pools
+
+    limit_pools(1)
+
+
+def against_keras(steps: int, rounds: int, batch: int) -> None:
+    limit_to(min(os.sched_getaffinity(0)))
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from gigatile.settings import TrainSettings
+    from gigatile.training.classification import Classification
+    from gigatile.training.joining import join
+    from gigatile.training.models import build_model
+
+    random = np.random.default_rng(0)
+    images = random.integers(0, 255, (steps * batch, SIDE, SIDE, 3), np.uint8)
+    labels = random.integers(0, CLASSES, steps * batch).astype(np.int32)
+    settings = TrainSettings(ranks_per_node=1, batch_size=batch)
+    with join(1, 600) as ranks:
+        task = Classification(build_model(settings, SIDE, CLASSES), settings, ranks)
+        plain = build_model(settings, SIDE, CLASSES)
+        plain.compile(
+            keras.optimizers.Adam(settings.learning_rate),
+            keras.losses.SparseCategoricalCrossentropy(),
+            jit_compile=False,
+        )
+        weights, wishes = np.ones(batch, np.float32), np.zeros(3, np.float32)
+
+        def ours() -> None:
+            for first in range(0, len(images), batch):
+                part = slice(first, first + batch)
+                loss, *_ = task.step(
+                    tf.convert_to_tensor(images[part]),
+                    labels[part],
+                    weights,
+                    np.float32(batch),
+                    wishes,
+                )
+                float(loss)
+
+        def fit() -> None:
+            plain.fit(images, labels, batch_size=batch, shuffle=False, verbose=0)
+
+        seconds: dict[str, list[float]] = {"ours": [], "fit": []}
+        for number in range(rounds + 1):
+            for name, run in (("ours", ours), ("fit", fit)):
+                begun = time.process_time()
+                run()
+                if number:  # in the first round graphs are made
+                    seconds[name].append((time.process_time() - begun) / steps)
+        for name, found in seconds.items():
+            print(f"{name:5} {1000 * statistics.median(found):7.1f} ms of the processor per step")
+        ratios = [a / b for a, b in zip(seconds["ours"], seconds["fit"], strict=True)]
+        print(f"ours / fit: {statistics.median(ratios):.3f}", flush=True)
+
+
+def rank_at_work(core: int, steps: int, batch: int) -> None:
+    """Be one rank: train on tiles of this rank's own, and print the seconds of a step."""
+    limit_to(core)
+    import numpy as np
+    import tensorflow as tf
+
+    from gigatile.settings import TrainSettings
+    from gigatile.training.classification import Classification
+    from gigatile.training.joining import join
+    from gigatile.training.models import build_model
+
+    with join(1, 600) as ranks:
+        settings = TrainSettings(ranks_per_node=ranks.size, batch_size=batch * ranks.size)
+        task = Classification(build_model(settings, SIDE, CLASSES), settings, ranks)
+        random = np.random.default_rng(ranks.rank)
+        images = tf.constant(random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8))
+        labels = random.integers(0, CLASSES, batch).astype(np.int32)
+        weights, wishes = np.ones(batch, np.float32), np.zeros(3, np.float32)
+
+        def step() -> None:
+            float(task.step(images, labels, weights, np.float32(batch * ranks.size), wishes)[0])
+
+        for _ in range(3):
+            step()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            step()
+        print(json.dumps((time.perf_counter() - begun) / steps), flush=True)
+
+
+def start(cores: list[int], steps: int, batch: int) -> subprocess.Popen[str]:
+    line = ["mpirun"]
+    for number, core in enumerate(cores):
+        line += [":"] if number else []
+        line += ["-n", "1", sys.executable, str(Path(__file__)), "--rank-on", str(core)]
+        line += ["--steps", str(steps), "--batch", str(batch)]
+    given = environment(os.environ, Layout(1, len(cores), 1), None) | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(line, env=given, stdout=subprocess.PIPE, text=True)
+
+
+def seconds_of(processes: list[subprocess.Popen[str]]) -> float:
+    """Return the seconds of a step, of the slowest rank."""
+    printed = [process.communicate()[0] for process in processes]
+    assert not any(process.returncode for process in processes), printed
+    return max(float(line) for text in printed for line in text.splitlines())
+
+
+def ranks_against_one(steps: int, rounds: int, batch: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        print("left out: two ranks need two cores")
+        return
+    found: dict[str, list[float]] = {"one": [], "together": [], "apart": []}
+    for _ in range(rounds):
+        found["one"].append(seconds_of([start(cores[:1], steps, batch)]))
+        found["together"].append(seconds_of([start(cores, steps, batch)]))
+        found["apart"].append(seconds_of([start([core], steps, batch) for core in cores]))
+    step = {name: min(seconds) for name, seconds in found.items()}
+    for name, seconds in step.items():
+        print(f"{name:9} {1000 * seconds:7.1f} ms per step, the fastest of {rounds} starts")
+    print(f"two ranks / one, same work for each: {step['one'] / step['together']:.3f}")
+    print(f"two that do not talk / one:          {step['one'] / step['apart']:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=16, help="tiles of a rank and step")
+    parser.add_argument("--rank-on", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank_on is not None:
+        rank_at_work(args.rank_on, args.steps, args.batch)
+        return
+    ranks_against_one(args.steps, args.rounds, args.batch)
+    against_keras(args.steps, args.rounds, args.batch)
+
+
+if __name__ == "__main__":
+    main()

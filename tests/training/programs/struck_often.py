@@ -1,0 +1,79 @@
+"""Train in children of this process, each struck by a signal after a step or two, until one ends.
+
+A child is a fork from before TensorFlow has begun to work, which spares it the import. What a
+training shows to its model is written down, batch by batch.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+from gigatile.parallel.interruption import catch_signals
+from gigatile.settings import TileSettings, TrainSettings
+from gigatile.training import loop
+from gigatile.training.joining import join
+from gigatile.training.ranks import Ranks
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--manifest", type=Path, required=True)
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--strikes", type=int, required=True)
+args = parser.parse_args()
+# A checkpoint after every step, so that a strike may come while one is being written.
+settings = TrainSettings(
+    epochs=1, batch_size=2, ranks_per_node=1, learning_rate=0.01, save_minutes=1e-9
+)
+
+
+def shown(reader, epoch, batch_size, rank, ranks, threads, steps):
+    """Yield the batches, each entered into the list before the model has it."""
+    found = BATCHES(reader, epoch, batch_size, rank, ranks, threads, steps)
+    for step, batch in zip(steps, found, strict=True):
+        arrays = (batch.images, batch.labels, batch.weights)
+        digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+        with (args.out / "shown.txt").open("a") as handle:
+            handle.write(f"{os.getpid()} {step} {digest}\n")
+        yield batch
+
+
+def struck(after, kind, delay):
+    """Send this process a signal a moment after it has done so many steps."""
+    done = 0
+
+    def alive(self, where):
+        nonlocal done
+        ALIVE(self, where)
+        done += where.startswith("in epoch ")
+        if done == after:
+            threading.Timer(delay, os.kill, [os.getpid(), kind]).start()
+            if kind == signal.SIGKILL:
+                time.sleep(delay / 2)
+
+    return alive
+
+
+BATCHES, ALIVE = loop.batches, Ranks.alive
+loop.batches = shown
+chance = random.Random(5)
+for strike in range(args.strikes + 1):
+    kind, after, delay = chance.choice(SIGNALS), chance.choice((1, 2)), chance.uniform(0, 0.03)
+    child = os.fork()
+    if child == 0:
+        catch_signals()
+        if strike < args.strikes:
+            Ranks.alive = struck(after, kind, delay)
+        with join(1, 60) as ranks:
+            loop.train(
+                args.manifest, settings, TileSettings(), args.out / "checkpoints",
+                args.out / "segments", ranks, tell=lambda line: print(line, flush=True),
+            )  # fmt: skip
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(f"start {strike}: ended with {os.waitstatus_to_exitcode(status)}", flush=True)
