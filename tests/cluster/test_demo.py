@@ -54,12 +54,13 @@ def test_the_demo_on_three_nodes_is_that_of_a_laptop(cluster, tmp_path):
     assert any("[" in nodes for nodes in used), "the training had two nodes"
     assert len({node for nodes in used for node in re.findall(r"[1-3](?=\D|$)", nodes)}) == 3, used
 
-    spans = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o comment,start,end").stdout
-    span = {line.split("|")[0]: line.split("|")[1:] for line in spans.splitlines()}
-    validated, next_one = (
-        span[f"rule_{name}"] for name in ("validate_wildcards_0001", "train_wildcards_0002")
-    )
-    assert validated[0] < next_one[1] and next_one[0] < validated[1], span
+    # The first segment was validated while the second one trained.
+    submitted = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_(\w+/\d+)/", run.text())
+    number = {name: job for job, name in submitted}
+    beside = (number["validate/0001"], number["train/0002"])
+    spans = cluster.run(f"sacct -X -n -P -j {','.join(beside)} -o start,end").stdout.split()
+    (start, end), (next_start, next_end) = (span.split("|") for span in spans)
+    assert start < next_end and next_start < end, spans
 
     assert len(list((site.folder / "results/demo/tiles").glob("*.json"))) == slides
     assert digests(laptop).keys() == digests(site).keys()
