@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gigatile.errors import UserError, run_command
 from gigatile.parallel.interruption import catch_signals
+from gigatile.software import import_less
 from gigatile.training.cores import limit_pools
 
 
@@ -54,6 +55,7 @@ def main() -> None:
     )
     tiles = parse_section(TileSettings, args.tiles)
     limit_pools(settings.cores_per_rank)
+    import_less()
 
     from gigatile.training.joining import join
     from gigatile.training.loop import train

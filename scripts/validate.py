@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
+from gigatile.software import import_less
 
 
 def main() -> None:
@@ -14,6 +15,7 @@ def main() -> None:
     parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     args = parser.parse_args()
+    import_less()
 
     from gigatile.evaluation.validation import validate
     from gigatile.training.segments import Segment
