@@ -26,8 +26,11 @@ def test_a_terminal_shows_each_in_place_and_a_log_few():
             now += KEEP_EVERY / 2
         tell("epoch 1/8: loss 0.4\n")
         tell("ended\n")
-        text = os.read(ours, 10_000).decode().replace("\r\n", "\n")
+        read = b""
+        while not read.endswith(b"ended\r\n"):  # a terminal hands on what it has so far
+            read += os.read(ours, 10_000)
     os.close(ours)
+    text = read.decode().replace("\r\n", "\n")
     steps = OVERWRITE.join(shown(step).rstrip() for step in range(1, 5))
     assert text == f"begun\n{steps}{OVERWRITE}epoch 1/8: loss 0.4\nended\n"
     assert log.getvalue() == f"begun\n{shown(1)}{shown(3)}epoch 1/8: loss 0.4\nended\n"
