@@ -184,6 +184,7 @@ def test_every_setting_that_is_named_exists(page):
 def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried):
     run = tried("docs/predict.md") / "results/mine"
     parts = {"slide": "[A-Z]\\d", "shard": "(train|valid)-\\d{5}-of-\\d{5}", "stage": "[a-z_]+"}
+    parts |= {"epoch": "\\d{4}", "events": "events\\.out\\.tfevents\\..*"}
     shown = {
         name: pattern(name, **parts)
         for row in table("docs/outputs.md", "File")
