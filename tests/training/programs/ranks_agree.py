@@ -51,7 +51,7 @@ def train(ranks: Ranks) -> str:
         labels = random.integers(0, 3, 8).astype(np.int32)
         wishes = np.array([step == 2, ranks.rank == 1, 0], np.float32)
         total = np.float32(8 * ranks.size)
-        *_, agreed = task.step(images, labels, np.ones(8, np.float32), total, wishes)
+        *_, agreed, _ = task.step(images, labels, np.ones(8, np.float32), total, wishes)
     if args.reduce == "operations":
         np.testing.assert_array_equal(agreed, [ranks.size, 1, 0])
     return hashlib.sha256(b"".join(np.array(v).tobytes() for v in model.variables)).hexdigest()
