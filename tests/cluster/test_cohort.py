@@ -1,0 +1,57 @@
+"""A cohort gives on three nodes what it gives on a laptop; evaluation is beside training."""
+
+import hashlib
+import re
+
+import pytest
+from sites import Site, settings
+from trained import assert_same_to_rounding
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+SAME_BYTES = ("tiles/*", "*.tsv", "*.json", "shards/*")
+# What follows from the weights may differ where the ranks' sums differ in rounding.
+ALSO_THERE = ("segments/*", "model/*", "evaluation/*", "report/*.html", "report/slides/*.html")
+TRAIN = "epochs: 2, segment_epochs: 1, batch_size: 16"
+SMALL = ("--configfile", "small.yaml")
+
+
+def digests(site):
+    run = site.folder / "results/small"
+    paths = [path for pattern in SAME_BYTES for path in sorted(run.glob(pattern)) if path.is_file()]
+    return {
+        str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
+    }
+
+
+def names(site):
+    run = site.folder / "results/small"
+    return {str(path.relative_to(run)) for pattern in ALSO_THERE for path in run.glob(pattern)}
+
+
+def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_cohort, tmp_path):
+    laptop = prepared.copy(tmp_path / "laptop")
+    laptop.write("small.yaml", settings(f"{TRAIN}, ranks_per_node: 2"))
+    laptop.snakemake("--cores", "2", *SMALL)
+    site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
+    site.clone.write("small.yaml", settings(f"{TRAIN}, nodes: 2, ranks_per_node: 1"))
+    run = site.start(*SMALL)
+    assert run.end(900) == 0, run.text()
+
+    submitted = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_(\w+/\d+)/", run.text())
+    number = {name: job for job, name in submitted}
+    assert run.text().count("slurm_logs/group_tile") == 1, "slides share jobs"
+    beside = (number["validate/0001"], number["train/0002"])
+    asked = f"sacct -X -n -P -j {','.join(beside)} -o nodelist,start,end"
+    # The first segment was validated while the second one trained, on two nodes and the third.
+    spans = [line.split("|") for line in cluster.run(asked).stdout.splitlines()]
+    assert {digit for nodes, *_ in spans for digit in re.findall(r"[1-3]", nodes)} == {*"123"}
+    (_, start, end), (_, next_start, next_end) = spans
+    assert start < next_end and next_start < end, spans
+
+    assert digests(laptop) == digests(site)
+    assert names(laptop) == names(site)
+    results = "results/small/segments"
+    assert_same_to_rounding(laptop.folder / results, site.folder / results)
+    # On the laptop and on the cluster, nothing is left to be done.
+    assert site.clone.jobs(*SMALL) == {}
