@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gigatile.parallel.interruption import catch_signals
 from gigatile.settings import TileSettings, TrainSettings
-from gigatile.training import loop
+from gigatile.training import loop, resuming
 from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks
 
@@ -59,8 +59,14 @@ def struck(after, kind, delay):
     return alive
 
 
-BATCHES, ALIVE = loop.batches, Ranks.alive
-loop.batches = shown
+def slowly(*given):
+    """Write a checkpoint to a disk that takes its time."""
+    time.sleep(0.1)
+    SAVE(*given)
+
+
+BATCHES, ALIVE, SAVE = loop.batches, Ranks.alive, resuming.save_checkpoint
+loop.batches, resuming.save_checkpoint = shown, slowly
 chance = random.Random(5)
 for strike in range(args.strikes + 1):
     kind, after, delay = chance.choice(SIGNALS), chance.choice((1, 2)), chance.uniform(0, 0.03)
