@@ -1,6 +1,6 @@
 """Lines of progress: written every second, shown in place on a terminal, few of them kept in a log.
 
-Only the standard library is imported, as by whoever starts the ranks.
+A rank writes them and knows no terminal; whoever started it shows them.
 """
 
 import re

@@ -17,7 +17,7 @@ AVERAGE = 0.999
 
 
 class Classification:
-    """A classifier, its optimizer, and a training and a scoring step over all ranks.
+    """A classifier, its optimizer, and a training step over all ranks.
 
     Beside the weights that are trained runs their moving average, which is what is validated and
     saved: it takes the noise of the last steps out of the result (Polyak and Juditsky 1992,
@@ -47,13 +47,6 @@ class Classification:
         self.variables = [*model.variables, *optimizer.variables, *self._averages]
         self.statistics = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
         self.step = tf.function(self._step, reduce_retracing=True)
-        self.score = tf.function(self._score, reduce_retracing=True)
-
-    def _score(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the weighted sums of loss and of right calls over this rank's samples."""
-        return self._sums(self._logits(images, training=False), labels, weights)
 
     def _step(
         self,
@@ -73,10 +66,10 @@ class Classification:
             wishes: (n,) float32 of this rank's.
 
         Returns:
-            The weighted sums as of `_score`; the sum of the wishes of all ranks: they travel with
-            the gradients, as a message of their own would cost as much time again; and how long the
-            ranks' exchange took, in seconds. On a GPU, whose work runs behind the calls, that holds
-            what is left of the backward pass.
+            The weighted sums of loss and of right calls over this rank's samples; the sum of the
+            wishes of all ranks: they travel with the gradients, as a message of their own would
+            cost as much time again; and how long the ranks' exchange took, in seconds. On a GPU,
+            whose work runs behind the calls, that holds what is left of the backward pass.
         """
         with tf.GradientTape() as tape:
             loss, right = self._sums(self._logits(images, training=True), labels, weights)
