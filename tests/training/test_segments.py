@@ -8,6 +8,7 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from gigatile.errors import UserError
+from gigatile.evaluation import validation
 from gigatile.evaluation.scoring import BATCH
 from gigatile.evaluation.validation import validate
 from gigatile.files import read_json, sha256_of, write_json
@@ -41,6 +42,14 @@ def test_the_figures_are_those_of_the_reference_library(trained, manifest):
     assert (found["epoch"], found["tiles"]) == (2, len(reader))
     assert found["loss"] == pytest.approx(log_loss(labels, scores), rel=1e-6)
     assert found["accuracy"] == pytest.approx(accuracy_score(labels, calls))
+
+
+def test_a_try_of_two_batches_validates_two_batches(trained, manifest, monkeypatch):
+    whole = len(ShardReader(manifest, "valid"))
+    for batch, tiles in ((1, 2), (3, 6), (whole - 1, whole)):
+        monkeypatch.setattr(validation, "BATCH", batch)
+        validate(trained, manifest, print)
+        assert read_json(trained.validated)["tiles"] == tiles
 
 
 def test_shards_of_other_classes_are_refused(trained, manifest, tmp_path):

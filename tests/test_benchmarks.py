@@ -1,0 +1,39 @@
+"""Every benchmark runs, at a size that says nothing of speed, and its page names it."""
+
+import subprocess
+import sys
+
+import pytest
+from clones import ROOT
+
+# A ratio of each is looked for in what it prints, never how large it is.
+SMALL = {
+    "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
+    "reading": (["--tiles", "128", "--shard-mb", "1", "--rounds", "1"], "ours / bare decoding"),
+    "records": (["--tiles", "50", "--rounds", "1"], "ours / TensorFlow's reader"),
+    "resume": (
+        ["--records", "5000", "--tiles", "3000", "--shards", "20", "--rounds", "1"],
+        "slowest / fastest",
+    ),
+    "shards": (["--sizes", "0.05", "0.06", "--rounds", "1"], "times as long as copied"),
+    "training": (["--steps", "1", "--rounds", "1", "--batch", "4"], "ours / fit"),
+}
+# It starts a cluster and waits for minutes between jobs, which is what it times.
+ON_THE_CLUSTER = {"slurm"}
+
+
+def test_each_is_tried_and_on_the_page_of_speed():
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert names == set(SMALL) | ON_THE_CLUSTER
+    page = (ROOT / "docs/speed.md").read_text()
+    assert [name for name in names if f"| `python benchmarks/{name}.py" not in page] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs(name):
+    options, ratio = SMALL[name]
+    line = [sys.executable, f"benchmarks/{name}.py", *options]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert ratio in done.stdout
