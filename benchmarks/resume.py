@@ -26,7 +26,7 @@ from gigatile.records.plan import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402
-from gigatile.settings import ShardSettings  # noqa: E402
+from gigatile.settings.shards import ShardSettings  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
 from gigatile.training.order import Epoch, Sampling  # noqa: E402
 

@@ -37,7 +37,7 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from gigatile.settings import TrainSettings
+    from gigatile.settings.train import TrainSettings
     from gigatile.training.classification import Classification
     from gigatile.training.joining import join
     from gigatile.training.models import build_model
@@ -90,7 +90,7 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from gigatile.settings import TrainSettings
+    from gigatile.settings.train import TrainSettings
     from gigatile.training.classification import Classification
     from gigatile.training.joining import join
     from gigatile.training.models import build_model

@@ -12,7 +12,8 @@ from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.samples import SAFE_ID, read_samples
 from gigatile.errors import UserError
-from gigatile.settings import canonical, load_settings
+from gigatile.settings.section import canonical
+from gigatile.settings.whole import load_settings
 from gigatile.slurm import await_jobs_of
 
 # The commands run with the Python that runs Snakemake, also when its environment was not activated,

@@ -10,7 +10,8 @@ from pathlib import Path
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import assign, best_seed, check_labels
 from gigatile.errors import UserError, run_command
-from gigatile.settings import SPLITS, SplitSettings, check_section
+from gigatile.settings.section import check_section
+from gigatile.settings.split import SPLITS, SplitSettings
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from gigatile.cohort.collect import tiled_slides
 from gigatile.errors import run_command
 from gigatile.files import checksums, write_json
-from gigatile.settings import EvaluationSettings, parse_section
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.section import parse_section
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import argparse
 import numpy as np
 
 from gigatile.errors import UserError, run_command
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.order import Sampling
 from gigatile.training.simulation import simulate
 

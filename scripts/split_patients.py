@@ -8,7 +8,8 @@ from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import COLUMNS, assign, check_labels, describe
 from gigatile.errors import run_command
 from gigatile.files import sha256_of, write_json
-from gigatile.settings import SplitSettings, parse_section
+from gigatile.settings.section import parse_section
+from gigatile.settings.split import SplitSettings
 from gigatile.tables import write_table
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gigatile.cohort.samples import parse_mpp
 from gigatile.errors import run_command
-from gigatile.settings import TileSettings, parse_section
+from gigatile.settings.section import parse_section
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.tiling import tile_slide
 
 

@@ -20,7 +20,9 @@ from gigatile.training.cores import limit_pools
 def main() -> None:
     # Before all that takes time to import, so that a signal of the first seconds is heard, too.
     catch_signals()
-    from gigatile.settings import TileSettings, TrainSettings, parse_section
+    from gigatile.settings.section import parse_section
+    from gigatile.settings.tiles import TileSettings
+    from gigatile.settings.train import TrainSettings
 
     default = {name: field.default for name, field in TrainSettings.model_fields.items()}
     parser = argparse.ArgumentParser(description=__doc__)

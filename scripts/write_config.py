@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gigatile.errors import run_command
 from gigatile.files import write_text
-from gigatile.settings import Settings, commented_yaml
+from gigatile.settings.whole import Settings, commented_yaml
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     if not args.check:
         write_text(args.out, text)
     elif not args.out.is_file() or args.out.read_text() != text:
-        sys.exit(f"{args.out} is not what gigatile/settings.py describes; run {sys.argv[0]}")
+        sys.exit(f"{args.out} is not what gigatile/settings/ describes; run {sys.argv[0]}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
 from gigatile.records.plan import Source
 from gigatile.records.writing import stall_limit, write_shards
-from gigatile.settings import ShardSettings, parse_section
+from gigatile.settings.section import parse_section
+from gigatile.settings.shards import ShardSettings
 
 SPLITS = ("train", "valid")
 

@@ -9,19 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigatile.errors import UserError
-from gigatile.settings import (
-    PredictSettings,
-    Section,
-    Settings,
-    ShardSettings,
-    SplitSettings,
-    TileSettings,
-    TrainSettings,
-    canonical,
-    commented_yaml,
-    load_settings,
-    parse_section,
-)
+from gigatile.settings.predict import PredictSettings
+from gigatile.settings.section import Section, canonical, parse_section
+from gigatile.settings.shards import ShardSettings
+from gigatile.settings.split import SplitSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.settings.whole import Settings, commented_yaml, load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "config.yaml"
@@ -82,7 +76,7 @@ def test_a_config_yaml_that_drifted_is_found_and_mended(command, tmp_path):
     copy.write_text(copy.read_text().replace("size: 224", "size: 256"))
     found = command("write_config.py", "--check", "--out", copy)
     assert found.returncode == 1
-    assert "is not what gigatile/settings.py describes; run" in found.stderr
+    assert "is not what gigatile/settings/ describes; run" in found.stderr
     assert "Traceback" not in found.stderr
     assert "size: 256" in copy.read_text()
     assert command("write_config.py", "--out", copy).returncode == 0

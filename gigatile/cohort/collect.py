@@ -6,7 +6,7 @@ from pathlib import Path
 from gigatile.cohort.samples import Sample
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
-from gigatile.settings import SPLITS
+from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table, write_table
 
 COLUMNS = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")

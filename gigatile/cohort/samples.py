@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gigatile.errors import UserError, all_faults
-from gigatile.settings import SPLITS
+from gigatile.settings.split import SPLITS
 
 # A slide's id names files on every kind of file system and appears in a pattern of the workflow.
 SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gigatile.cohort.samples import Sample, classes_of
 from gigatile.errors import all_faults
-from gigatile.settings import SPLITS, SplitSettings
+from gigatile.settings.split import SPLITS, SplitSettings
 
 COLUMNS = ("slide", "patient", "label", "split")
 

@@ -20,7 +20,7 @@ from sklearn.metrics import (
 
 from gigatile.evaluation import ranking
 from gigatile.records.shuffle import key64, random64
-from gigatile.settings import EvaluationSettings
+from gigatile.settings.evaluate import EvaluationSettings
 
 SCHEMA = 1
 INTERVAL = (2.5, 97.5)

@@ -18,7 +18,7 @@ from gigatile.parallel.world import World
 from gigatile.records.shuffle import key64, random64
 from gigatile.records.tfrecord import read_at, record_offsets
 from gigatile.records.tile import decode_tile
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 
 # Rows of a run: 8 MB.
 RUN = 1 << 18

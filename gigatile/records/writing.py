@@ -21,7 +21,7 @@ from gigatile.parallel.world import World
 from gigatile.records.plan import LENGTH, OFFSET, SLIDE, Plan, Source, make_plan
 from gigatile.records.shards import INDEX, MANIFEST, SCHEMA
 from gigatile.records.tfrecord import read_frame
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 
 # The folder of the plan, gone when the shards are there.
 PLAN = ".plan"

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
-from gigatile.settings import SPLITS
+from gigatile.settings.split import SPLITS
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
 MPP_TOLERANCE = 0.02

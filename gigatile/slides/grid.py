@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from gigatile.settings import TileSettings
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import Slide, SlideError
 
 # Up to this factor a slide's level 0 may be coarser than the wanted scale; beyond it,

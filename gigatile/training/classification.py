@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.models import LOGITS
 from gigatile.training.ranks import Ranks
 

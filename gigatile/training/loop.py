@@ -13,7 +13,8 @@ from gigatile import software
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
-from gigatile.settings import TileSettings, TrainSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import batches
 from gigatile.training.classification import Classification
 from gigatile.training.models import build_model, save_model

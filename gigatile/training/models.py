@@ -13,7 +13,7 @@ import keras
 
 from gigatile.errors import UserError
 from gigatile.files import write_whole
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 
 LOGITS = "logits"
 

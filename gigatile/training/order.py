@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from gigatile.records.shuffle import key64, permutation, random64
-from gigatile.settings import VIEWS
+from gigatile.settings.train import VIEWS
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import numpy as np
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
 from gigatile.parallel.interruption import SIGNALS, heard
-from gigatile.settings import TileSettings, TrainSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
     furthest_checkpoint,
     newest_first,

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.parallel import progress
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.resuming import Position
 
 # Where the time of a step can go, in the order in which it is spent.

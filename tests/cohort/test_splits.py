@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gigatile.cohort.samples import Sample, read_samples
 from gigatile.cohort.splits import assign, best_seed, check_labels, describe, imbalance, split_of
 from gigatile.errors import UserError
-from gigatile.settings import SPLITS, SplitSettings, canonical
+from gigatile.settings.section import canonical
+from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.tables import read_table
 
 SHEET = Path("sheet.tsv")

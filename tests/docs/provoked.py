@@ -11,7 +11,8 @@ from gigatile.cohort.collect import COLUMNS, check_remaining
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
-from gigatile.settings import SplitSettings, TileSettings
+from gigatile.settings.split import SplitSettings
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.tiling import tile_slide
 from gigatile.tables import write_table
 

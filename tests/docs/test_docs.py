@@ -23,7 +23,8 @@ from markdown_pages import (
 from sources import slurm_files, texts_in
 from trials import check_excerpt, try_blocks
 
-from gigatile.settings import Section, Settings, commented_yaml
+from gigatile.settings.section import Section
+from gigatile.settings.whole import Settings, commented_yaml
 
 LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
 MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}

@@ -15,7 +15,7 @@ from clones import ROOT
 from markdown_pages import Block, pattern
 
 from gigatile.demo.cohort import COHORT
-from gigatile.settings import load_settings
+from gigatile.settings.whole import load_settings
 
 BIN = Path(sys.executable).parent
 OF_ANOTHER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHONPATH")

@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics as sk
 
 from gigatile.evaluation.metrics import evaluate
-from gigatile.settings import EvaluationSettings
+from gigatile.settings.evaluate import EvaluationSettings
 
 CLASSES = ["a", "b", "c"]
 

@@ -11,7 +11,7 @@ from gigatile.errors import UserError
 from gigatile.evaluation.scoring import BATCH, Scorer, score_slides
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.tile import encode_jpeg
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.models import build_model
 
 SIZE = 32

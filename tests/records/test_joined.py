@@ -15,7 +15,7 @@ from gigatile.records.plan import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
 from gigatile.training.order import Epoch, Sampling
 

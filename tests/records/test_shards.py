@@ -19,7 +19,7 @@ from gigatile.records import RecordError, decode_tile, encode_tile, read_records
 from gigatile.records.plan import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
 
 

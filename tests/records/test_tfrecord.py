@@ -23,7 +23,7 @@ from gigatile.records.plan import Source
 from gigatile.records.tfrecord import frame, read_at, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 
 FEATURES = ("image", "slide", "patient", "label", "x", "y", "extent", "mpp", "tissue")
 ODD = "Zoë\u2028 患者/1"

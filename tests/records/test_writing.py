@@ -18,7 +18,7 @@ from gigatile.errors import START_AGAIN
 from gigatile.files import sha256_of
 from gigatile.records import decode_tile, plan
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
 
 SETTINGS = ShardSettings(target_mb=0.002)
@@ -244,7 +244,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path):
             "from pathlib import Path\n"
             "from gigatile.records.plan import Source\n"
             "from gigatile.records.writing import write_shards\n"
-            "from gigatile.settings import ShardSettings\n"
+            "from gigatile.settings.shards import ShardSettings\n"
             "folder = Path(sys.argv[1])\n"
             "labels = ('luad', 'lusc')\n"
             "paths = sorted(folder.glob('*.tfrecord'))\n"

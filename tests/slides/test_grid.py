@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from known_slides import GLASS, glass, write_svs
 
 from gigatile.demo.svs import shrink
-from gigatile.settings import TileSettings
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid, plan_grid, read_tile
 from gigatile.slides.reader import SlideError, open_slide
 

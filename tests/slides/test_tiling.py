@@ -16,7 +16,7 @@ from PIL import Image
 from gigatile.demo.svs import shrink
 from gigatile.records import decode_tile, read_records
 from gigatile.records.tile import encode_jpeg
-from gigatile.settings import TileSettings
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import fingerprint
 from gigatile.slides.tiling import tile_slide
 

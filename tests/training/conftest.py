@@ -12,7 +12,7 @@ from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.plan import Source
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 
 ROOT = Path(__file__).parents[2]
 SIZE = 32

@@ -23,7 +23,7 @@ from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
-from gigatile.settings import ShardSettings
+from gigatile.settings.shards import ShardSettings
 from gigatile.training.batches import AHEAD, BatchMemory, batches
 from gigatile.training.order import VIEWS, Epoch, Sampling, show
 

@@ -10,7 +10,7 @@ from trained import history
 
 from gigatile.errors import UserError
 from gigatile.evaluation.validation import validate
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.models import build_model, save_model
 from gigatile.training.segments import Segment
 

@@ -13,7 +13,7 @@ from gigatile.evaluation.scoring import BATCH
 from gigatile.evaluation.validation import validate
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.segments import Segment, choose_model
 
 LOSSES = (0.9, 0.4, 0.4, 0.7)

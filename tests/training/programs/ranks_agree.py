@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gigatile.settings import TrainSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training.cores import THREADS, TREE
 from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks

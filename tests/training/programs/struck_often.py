@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from gigatile.parallel.interruption import catch_signals
-from gigatile.settings import TileSettings, TrainSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
 from gigatile.training import loop, resuming
 from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks

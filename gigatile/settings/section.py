@@ -1,0 +1,111 @@
+"""What all sections of the settings share: how they are checked, and written as text."""
+
+import difflib
+import json
+from typing import Any, ClassVar, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from gigatile.errors import UserError, all_faults
+
+
+class Section(BaseModel):
+    """A part of the settings: unknown keys are refused, values do not change."""
+
+    # Defaults are validated so that a default and the same value given compare as equal text.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
+    # Keys that a command gets as options of its own and not in its settings' text, as they say how
+    # a stage is run, or how far, and not what it makes on its way; `canonical` leaves them out.
+    EXECUTION: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # YAML reads yes, no, on and off as true and false, which would pass for 1 and 0.
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
+            words = "`yes` and `on`" if value else "`no` and `off`"
+            raise ValueError(
+                f"found {str(value).lower()}, as which YAML reads {words} too; must be a number, "
+                "or a word in quotes"
+            )
+        return value
+
+
+S = TypeVar("S", bound=Section)
+
+
+def canonical(section: Section) -> str:
+    """Return a section as JSON that is equal exactly when a stage makes the same of it.
+
+    The section's `EXECUTION` is left out: a training on more nodes makes the same model, and where
+    the text is a rule's parameter, another layout must not train again what is trained, nor must
+    more epochs those that are done.
+    """
+    values = section.model_dump(exclude=set(section.EXECUTION))
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def parse_section(model: type[S], text: str, **execution: Any) -> S:
+    """Read back what `canonical` wrote, as a command gets it on its command line.
+
+    Args:
+        model: the kind of section.
+        text: the JSON.
+        execution: what `canonical` leaves out, and what else has an option of its own; else the
+            defaults.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--settings: not JSON ({error})") from None
+    return check_section(
+        model, values | execution if isinstance(values, dict) else values, "--settings"
+    )
+
+
+def check_section(model: type[S], values: Any, source: str) -> S:
+    """Turn plain values into a section.
+
+    Raises:
+        UserError: every fault at once, under a heading that names `source`.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        faults = [_describe(model, dict(fault)) for fault in error.errors()]
+        raise all_faults(f"{source}: {len(faults)} wrong setting(s)", faults) from None
+
+
+def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
+    """Turn one of pydantic's faults into a line that tells what would be right."""
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        owner = _section_at(model, path[:-1])
+        known = list(owner.model_fields)
+        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{key}: no such key; {hint}"
+    if fault["type"] == "value_error":
+        return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
+    if fault["type"] in ("model_type", "model_attributes_type"):
+        where = f"{key}: " if key else ""
+        return f"{where}found {fault['input']!r}; must be a section with keys of its own"
+    message = fault["msg"].replace("Input should be", "must be").replace("String should", "must")
+    return f"{key}: found {fault['input']!r}; {message}"
+
+
+def _section_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None:
+            break
+        inner = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind]
+        sections = [k for k in inner if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not sections:
+            break
+        model = sections[0]
+    return model

@@ -1,0 +1,28 @@
+"""The section `split`."""
+
+from pydantic import Field, model_validator
+
+from gigatile.settings.section import Section
+
+SPLITS = ("train", "valid", "test")
+
+
+class SplitSettings(Section):
+    """How patients are divided into cohorts."""
+
+    train: float = Field(0.6, gt=0, lt=1, description="Wanted share of the patients.")
+    valid: float = Field(0.2, gt=0, lt=1, description="Wanted share of the patients.")
+    test: float = Field(0.2, gt=0, lt=1, description="Wanted share of the patients.")
+    seed: int = Field(
+        44,
+        ge=0,
+        description="Another seed is another division. `scripts/choose_split_seed.py` finds a "
+        "balanced\none for a small cohort.",
+    )
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> "SplitSettings":
+        total = self.train + self.valid + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"train, valid and test must add up to 1; they add up to {total:g}")
+        return self

@@ -1,0 +1,157 @@
+"""The section `train`."""
+
+from fractions import Fraction
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from gigatile.settings.section import Section
+
+# The symmetries of a square, by name; gigatile/training/order.py shows them.
+VIEWS = (
+    "identity",
+    "rotate90",
+    "rotate180",
+    "rotate270",
+    "flip",
+    "rotate90_flip",
+    "rotate180_flip",
+    "rotate270_flip",
+)
+
+
+def _named_views(value: Any) -> Any:
+    if value == "random":
+        return value
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names:
+        raise ValueError(f"found {value!r}; must be random, or a list of {', '.join(VIEWS)}")
+    unknown = [name for name in names if name not in VIEWS]
+    if unknown or len(set(names)) < len(names):
+        fault = f"no such view: {unknown[0]!r}" if unknown else "a view stands twice"
+        raise ValueError(f"{fault}; must be random, or a list of {', '.join(VIEWS)}")
+    return tuple(names)
+
+
+class TrainSettings(Section):
+    """How the model is trained."""
+
+    EXECUTION: ClassVar[frozenset[str]] = frozenset(
+        {
+            "nodes",
+            "ranks_per_node",
+            "cores_per_rank",
+            "stall_limit",
+            "save_minutes",
+            "epochs",
+            "segment_epochs",
+        }
+    )
+
+    nodes: int = Field(1, ge=1, description="Machines that train together.")
+    ranks_per_node: int = Field(
+        2, ge=1, description="Processes on each of them: one per GPU, or one per few cores."
+    )
+    cores_per_rank: int = Field(
+        1, ge=1, description="Cores of a process, for its arithmetic and to decode its tiles."
+    )
+    stall_limit: int = Field(
+        300,
+        ge=10,
+        description="Seconds without a finished step after which a process ends, as another must "
+        "be gone.",
+    )
+    save_minutes: float = Field(
+        10, gt=0, description="A checkpoint at least this often, within an epoch too."
+    )
+    epochs: int = Field(
+        8,
+        ge=1,
+        le=9999,
+        description="Times that every training tile is shown. More of them later go on from here.",
+    )
+    segment_epochs: int = Field(
+        4,
+        ge=1,
+        description="Epochs of one job. After each the model is validated, by a job of its own "
+        "beside\nthe next one; the best of them is the model.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        description="Tiles per step over all ranks together, so that more ranks change the speed\n"
+        "and not the result. A multiple of nodes x ranks_per_node.",
+    )
+    limit_batches: int | None = Field(
+        None,
+        ge=1,
+        description="To try a configuration: train and validate on so many batches of each epoch. "
+        "null: all.",
+    )
+    learning_rate: float = Field(0.001, gt=0, description="Adam's step size.")
+    model: Literal["small_cnn", "resnet50"] = Field(
+        "small_cnn",
+        description="small_cnn: learns on two cores. resnet50: needs GPUs.",
+    )
+    weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
+        None,
+        description="Start of resnet50: none (random), `imagenet` (downloads), or a local .h5 "
+        "file.",
+    )
+    boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
+        {},
+        description="How often an epoch shows each tile of a label, as {lusc: 2, normal: 0.5}:\n"
+        "half a time is once in two epochs. Labels that are not named: once.",
+    )
+    views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
+        "random",
+        description="random: each tile flipped and turned by quarters, anew in every epoch. Or a "
+        "list of\nidentity, rotate90, rotate180, rotate270, flip, rotate90_flip, rotate180_flip, "
+        "rotate270_flip:\nan epoch shows each tile once under each.",
+    )
+    shuffle_mb: float = Field(
+        2000,
+        gt=0,
+        description="Tiles that an epoch mixes at a time, in megabytes (10^6 bytes) of shards.",
+    )
+    mixed_precision: bool = Field(False, description="Half-precision arithmetic, for recent GPUs.")
+    seed: int = Field(1, ge=0, description="Initial weights and the order of the tiles.")
+
+    @field_validator("boost", mode="before")
+    @classmethod
+    def _boost_is_of_numbers(cls, value: Any) -> Any:
+        for label, weight in value.items() if isinstance(value, dict) else ():
+            if isinstance(weight, bool):
+                raise ValueError(f"{label}: found {str(weight).lower()}; must be a number")
+        return value
+
+    @field_validator("boost")
+    @classmethod
+    def _three_decimals(cls, value: dict[str, float]) -> dict[str, float]:
+        for label, weight in value.items():
+            if Fraction(str(weight)).denominator > 1000:
+                raise ValueError(f"{label}: found {weight!r}; must have three decimals at most")
+        return value
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> "TrainSettings":
+        if self.batch_size % self.ranks:
+            raise ValueError(
+                f"batch_size ({self.batch_size}) must be a multiple of nodes x ranks_per_node "
+                f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the tiles of "
+                "all ranks together"
+            )
+        if self.weights is not None and self.model == "small_cnn":
+            raise ValueError("weights are for model: resnet50; small_cnn starts from random ones")
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def segments(self) -> list[int]:
+        """Complete epochs at the end of each segment; the last one may be shorter."""
+        whole = range(self.segment_epochs, self.epochs, self.segment_epochs)
+        return [*whole, self.epochs]

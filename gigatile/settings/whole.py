@@ -1,0 +1,91 @@
+"""All of `config.yaml`: its model, and the file that explains it."""
+
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.predict import PredictSettings
+from gigatile.settings.section import Section, check_section
+from gigatile.settings.shards import ShardSettings
+from gigatile.settings.split import SplitSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+
+
+class Settings(Section):
+    """Everything in `config.yaml`."""
+
+    # `run: 2026` is a number to YAML; as a name it is as good as any.
+    run: Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v)] = Field(
+        "demo",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Name of this run; its results go to results/<run>/.",
+    )
+    samples: str = Field(
+        "demo/samples.tsv",
+        min_length=1,
+        description="The sample sheet: tab-separated, columns slide, patient, label, path; "
+        "optional mpp, split, site.\nPaths in the sheet are relative to the sheet.",
+    )
+    tiles: TileSettings = Field(TileSettings(), description="From slides to tiles.")
+    split: SplitSettings = Field(
+        SplitSettings(), description="Patients into cohorts; no patient is ever in two."
+    )
+    shards: ShardSettings = Field(ShardSettings(), description="From tiles to training input.")
+    train: TrainSettings = Field(TrainSettings(), description="From shards to a model.")
+    evaluate: EvaluationSettings = Field(
+        EvaluationSettings(), description="The model on the test cohort."
+    )
+    predict: PredictSettings = Field(PredictSettings(), description="The model on new slides.")
+
+    @model_validator(mode="after")
+    def _own_name(self) -> "Settings":
+        if self.run == "demo" and self.samples != "demo/samples.tsv":
+            raise ValueError(
+                "run: 'demo' belongs to the demo cohort; give a run over "
+                f"{self.samples} a name of its own, for example `run: my-cohort`"
+            )
+        return self
+
+
+def load_settings(config: dict[str, Any], source: str = "the configuration") -> Settings:
+    """Check a merged configuration.
+
+    Raises:
+        UserError: every fault at once, each with its key, what was found and what would be right.
+    """
+    return check_section(Settings, config, source)
+
+
+def commented_yaml(settings: Settings) -> str:
+    """Return `settings` as YAML in which a comment explains every key."""
+    lines = [
+        "# The settings of a run; this file describes the demo cohort.",
+        "# Your own: put the keys that differ into mine.yaml and call",
+        "#     snakemake --cores all --configfile mine.yaml",
+        "# Written from gigatile/settings/ by scripts/write_config.py: edit it there.",
+    ]
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name)
+        lines += ["", *_comment(field.description, "")]
+        if isinstance(value, Section):
+            lines.append(f"{name}:")
+            for inner, inner_field in type(value).model_fields.items():
+                lines += _comment(inner_field.description, "  ")
+                lines.append(f"  {inner}: {_scalar(getattr(value, inner))}")
+        else:
+            lines.append(f"{name}: {_scalar(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(description: str | None, indent: str) -> list[str]:
+    assert description, "every setting has a description"
+    return [f"{indent}# {line}" for line in description.split("\n")]
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return yaml.safe_dump(value, default_flow_style=True).replace("\n...", "").strip()
