@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 from snakemake.cli import parse_args
@@ -12,6 +13,7 @@ from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.samples import SAFE_ID, read_samples
 from gigatile.errors import UserError
+from gigatile.making.code import code_of
 from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
 from gigatile.slurm import await_jobs_of
@@ -79,6 +81,21 @@ wildcard_constraints:
 def section(name):
     """Return the part of the settings that a rule reads, as text that is equal if they are."""
     return canonical(getattr(SETTINGS, name))
+
+
+def code(command):
+    """Return what tells a rule that the code of its command has changed; see docs/reruns.md."""
+    path = Path(workflow.basedir) / "scripts" / f"{command}.py"
+    # When a job is planned and not before: most of those that Snakemake starts plan one alone.
+    return lambda wildcards: _code(path)
+
+
+@cache
+def _code(path):
+    try:
+        return code_of(path)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def grow(amount):

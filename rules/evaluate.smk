@@ -31,6 +31,7 @@ rule evaluate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
+        code=code("evaluate"),
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),

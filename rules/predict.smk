@@ -13,6 +13,7 @@ use rule tile as tile_new with:
     benchmark:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
+        code=code("tile_slide"),
         sample=lambda wildcards: sample_options(NEW[wildcards.slide]),
         settings=section("tiles"),
 
@@ -33,6 +34,7 @@ rule collect_new:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
+        code=code("collect_tiles"),
         states=folder("predictions/tiles"),
     shell:
         "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"
@@ -64,6 +66,7 @@ rule predict:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
+        code=code("predict"),
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
     shell:
@@ -95,6 +98,7 @@ rule prediction_pages:
         mem_mb=grow(2000),
         runtime=grow(240),
     params:
+        code=code("write_prediction_pages"),
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:

@@ -27,6 +27,7 @@ rule report:
         mem_mb=grow(2000),
         runtime=grow(240),
     params:
+        code=code("write_report"),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:

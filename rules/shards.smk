@@ -26,6 +26,7 @@ rule write_shards:
         launch=launch_options(SETTINGS.shards),
         ranks=SETTINGS.shards.ranks,
     params:
+        code=code("write_shards"),
         records=folder("tiles"),
         shards=subpath(output.manifest, parent=True),
         settings=section("shards"),

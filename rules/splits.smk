@@ -19,6 +19,7 @@ rule split_patients:
         mem_mb=grow(1000),
         runtime=grow(10),
     params:
+        code=code("split_patients"),
         settings=section("split"),
     shell:
         "python scripts/split_patients.py --samples {input.samples:q}"

@@ -20,6 +20,7 @@ rule tile:
         # On a cluster several slides share a job; see profiles/slurm.
         slide_at_once=1,
     params:
+        code=code("tile_slide"),
         sample=lambda wildcards: sample_options(COHORT[wildcards.slide]),
         settings=section("tiles"),
     shell:
@@ -44,6 +45,7 @@ rule collect_tiles:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
+        code=code("collect_tiles"),
         states=folder("tiles"),
     shell:
         "python scripts/collect_tiles.py --splits {input.splits:q} --states {params.states:q}"

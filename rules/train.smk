@@ -38,6 +38,7 @@ rule train:
         # SLURM asks the ranks to save this long before the time limit.
         slurm_extra="--signal=USR2@120",
     params:
+        code=code("train"),
         segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
         # As checkpoints, no output: it is watched, and what a killed job wrote stays.
@@ -49,7 +50,8 @@ rule train:
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
         " python scripts/train.py --manifest {input.manifest:q} --settings {params.settings:q}"
         " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
-        " --epochs {wildcards.epoch} --events {params.events:q} {resources.each_rank}"
+        " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
+        " {resources.each_rank}"
 
 
 rule validate:
@@ -70,6 +72,7 @@ rule validate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
+        code=code("validate"),
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
@@ -97,6 +100,7 @@ rule choose_model:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
+        code=code("choose_model"),
         segments=folder("segments"),
         epochs=SEGMENTS,
         model=subpath(output.model, parent=True),

@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.samples import parse_mpp
+from gigatile.cohort.mpp import parse_mpp
 from gigatile.errors import run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of its own")
     parser.add_argument("--out", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
+    parser.add_argument("--code", default="", help="what state of other code is passed over")
     parser.add_argument("--ranks", type=int, required=True, help="processes launched, all in all")
     for option, key, kind, text in (
         ("--epochs", "epochs", int, "complete at the end"),
@@ -77,6 +78,7 @@ def main() -> None:
             ranks,
             tell=lambda line: print(line, flush=True),
             events=args.events,
+            code=args.code,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gigatile.cohort.mpp import parse_mpp
 from gigatile.errors import UserError, all_faults
 from gigatile.settings.split import SPLITS
 
@@ -17,9 +18,6 @@ SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
 REQUIRED = ("slide", "patient", "label", "path")
 REQUIRED_NEW = ("slide", "path")
-# Outside these bounds nothing is a microscope's pixel; a value in millimetres or a
-# magnification in the wrong column is caught here.
-MPP_BOUNDS = (0.01, 100.0)
 
 
 @dataclass(frozen=True)
@@ -96,22 +94,6 @@ def read_samples(
 def classes_of(samples: list[Sample]) -> list[str]:
     """Return the labels of a cohort in the order of the model's outputs."""
     return sorted({sample.label for sample in samples})
-
-
-def parse_mpp(text: str) -> float:
-    """Return the micrometres per pixel that a user gives for a slide's level 0.
-
-    Raises:
-        UserError: it is no number, or none that a microscope has.
-    """
-    low, high = MPP_BOUNDS
-    try:
-        mpp = float(text)
-    except ValueError:
-        mpp = float("nan")
-    if not low <= mpp <= high:
-        raise UserError(f"mpp {text!r} must be micrometres per pixel, a number in {low}-{high:g}")
-    return mpp
 
 
 def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:

@@ -65,7 +65,7 @@ def furthest_checkpoint(
                 header = json.loads(archive["header"].tobytes())
             state = header["state"]
             if header["key"] != key:
-                warn(f"{path}: of other settings or data, passed over")
+                warn(f"{path}: of other settings, data or code, passed over")
             elif (place := (state["epoch"], state["step"])) <= (epochs, 0):
                 found.append((place, path, state))
         except _DAMAGES as error:

@@ -34,6 +34,7 @@ def train(
     ranks: Ranks,
     tell: Callable[[str], None],
     events: Path | None = None,
+    code: str = "",
 ) -> None:
     """Train a tile classifier up to `settings.epochs` on all ranks; rank 0 writes the segment.
 
@@ -48,6 +49,7 @@ def train(
         ranks: the processes that train together.
         tell: takes lines of progress; called on rank 0 alone.
         events: folder for files of TensorBoard; None: none are written.
+        code: names the code; what another one has left is not gone on from.
 
     Raises:
         UserError: the input is missing or damaged, or does not fit the settings.
@@ -66,7 +68,7 @@ def train(
     model = build_model(settings, _tile_size(reader), len(reader.classes), ranks.writes)
     task = Classification(model, settings, ranks)
     segment = Segment(out, settings.epochs)
-    key = key_of(manifest, settings, tiles, task)
+    key = key_of(manifest, settings, tiles, task, code)
     saved = Checkpoints(checkpoints, segment, key, task, ranks, settings, steps_in, tell)
     at = saved.restore()
     saved.grant(ranks.sum(saved.wishes(), "wishes"), at)

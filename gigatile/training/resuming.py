@@ -207,14 +207,14 @@ def _parts_for(size: int, parts: np.ndarray) -> np.ndarray:
 
 
 def key_of(
-    manifest: Path, settings: TrainSettings, tiles: TileSettings, task: Classification
+    manifest: Path, settings: TrainSettings, tiles: TileSettings, task: Classification, code: str
 ) -> str:
-    """Identify what a checkpoint belongs to: data, settings and the shapes of its arrays.
+    """Identify what a checkpoint belongs to: data, settings, code and the shapes of its arrays.
 
     Not how long, or on which machines: those may change before a training goes on. The shapes keep
     a checkpoint of another version of the model from being taken for one of this.
     """
     values: dict[str, Any] = settings.model_dump(exclude=set(settings.EXECUTION))
     shapes = [list(variable.shape) for variable in task.variables]
-    identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes]
+    identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes, code]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

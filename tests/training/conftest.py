@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SIZE = 32
 # How a training runs is no part of its settings' text.
 OPTIONS = {
+    "code": "--code",
     "epochs": "--epochs",
     "cores": "--cores",
     "stall_limit": "--stall-limit",

@@ -61,9 +61,10 @@ def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
     assert sorted(path.name for path in (tmp_path / "two/segments").iterdir()) == [
         f"{epoch}.{suffix}" for epoch in ("0001", "0003") for suffix in ("json", "keras", "npz")
     ]
-    done = launcher.train(manifest, tmp_path / "two", epochs=1, seed=2)
-    assert done.stdout.count("of other settings or data, passed over") == 2
-    assert "going on" not in done.stdout
+    for other in ({"seed": 2}, {"code": "edited"}):
+        done = launcher.train(manifest, tmp_path / "two", epochs=1, **other)
+        assert done.stdout.count("of other settings, data or code, passed over") == 2
+        assert "going on" not in done.stdout
 
 
 def find(folder, key="mine", epochs=99, warn=pytest.fail):
@@ -93,7 +94,7 @@ def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
     newest.write_bytes(newest.read_bytes()[:100])
     assert find(tmp_path, warn=warnings.append)[0]["epoch"] == 2
     assert find(tmp_path, "another", warn=warnings.append) is None
-    assert "other settings or data" in warnings[-1]
+    assert "other settings, data or code" in warnings[-1]
 
 
 def test_old_checkpoints_are_pruned(tmp_path):

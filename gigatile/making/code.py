@@ -1,0 +1,156 @@
+"""The code that a command runs, found from its source without running any of it.
+
+It is the command itself, every module of the library that it reaches by imports, wherever in a
+module they stand, and the versions of the packages that these import, as the lock file pins them.
+Comments, docstrings and the layout of the text count for nothing.
+"""
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from gigatile.errors import UserError
+
+# Where things are in a project, seen from its root.
+LIBRARY = "gigatile"
+LOCK = "envs/requirements.lock"
+
+# Packages that are imported under another name than they are installed, or consist of several.
+DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "google": ("protobuf",),
+    "google_crc32c": ("google-crc32c",),
+    "openslide": ("openslide-python", "openslide-bin"),
+    "sklearn": ("scikit-learn",),
+    "tensorflow": ("tensorflow-cpu",),
+    "yaml": ("pyyaml",),
+}
+
+
+def code_of(command: Path) -> str:
+    """Return a SHA-256 that changes when what a command does may change.
+
+    Args:
+        command: a Python file in the folder `scripts` of a project.
+
+    Raises:
+        UserError: a file is missing or no Python, or a package that is imported is not in the lock
+            file.
+    """
+    project = command.parents[1]
+    files = reached_by(command)
+    pinned = _pinned(project / LOCK)
+    packages = sorted({package for path in files for package in _packages(path)})
+    unknown = [package for package in packages if package not in pinned]
+    if unknown:
+        raise UserError(f"{project / LOCK}: pins no {', '.join(unknown)}, which {command} imports")
+    parts = {str(path.relative_to(project)): _meaning(path) for path in files}
+    parts |= {package: pinned[package] for package in packages}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def reached_by(command: Path) -> list[Path]:
+    """Return a command and the files of its project's library that it reaches, sorted."""
+    found: set[Path] = set()
+    waiting = [command]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path, command.parents[1]) if path.suffix == ".py" else ()
+    return sorted(found)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: no Python ({error})") from None
+
+
+@cache
+def _names(path: Path) -> frozenset[str]:
+    """Return the names that a file imports, dotted: modules, and what it takes from them."""
+    found = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # The house's imports are absolute; a test says so.
+            found |= {f"{node.module}.{one.name}" for one in node.names}
+    return frozenset(found)
+
+
+@cache
+def _imported(path: Path, project: Path) -> tuple[Path, ...]:
+    """Return the files of the library that importing a file reads."""
+    found: set[Path] = set()
+    for name in _names(path):
+        package, *parts = name.split(".")
+        if package != LIBRARY:
+            continue
+        # Importing a.b.c runs a and a.b too. What no file is named after is a name in a module.
+        place = project / LIBRARY
+        found.add(place / "__init__.py")
+        for part in parts:
+            place = place / part
+            if place.is_dir():
+                found.add(place / "__init__.py")
+                found.update(_data(place))
+            elif place.with_suffix(".py").is_file():
+                found.add(place.with_suffix(".py"))
+    return tuple(sorted(found))
+
+
+def _data(package: Path) -> Iterator[Path]:
+    """Yield the files of a package that are no code: templates, styles."""
+    for path in package.rglob("*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            yield path
+
+
+@cache
+def _packages(path: Path) -> frozenset[str]:
+    """Return the packages that a file imports, as the lock file names them."""
+    if path.suffix != ".py":
+        return frozenset()
+    tops = {name.split(".")[0] for name in _names(path)}
+    others = tops - sys.stdlib_module_names - {LIBRARY}
+    return frozenset(one for top in others for one in DISTRIBUTIONS.get(top, (top,)))
+
+
+@cache
+def _meaning(path: Path) -> str:
+    """Return a SHA-256 of what a file says: of Python, without comments and docstrings."""
+    if path.suffix != ".py":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    tree = _tree(path)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
+            # Something has to stand there.
+            node.body[0] = ast.Pass()
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@cache
+def _pinned(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE))

@@ -1,0 +1,173 @@
+"""What a command does is told from its source: by all that it reaches, and by nothing else."""
+
+import ast
+import re
+import shutil
+import sys
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import pytest
+from clones import ROOT
+
+from gigatile.errors import UserError
+from gigatile.making.code import DISTRIBUTIONS, code_of, reached_by
+
+# The commands of the rules.
+COMMANDS = sorted(
+    {
+        name
+        for path in (ROOT / "rules").glob("*.smk")
+        for name in re.findall(r"python scripts/(\w+)\.py", path.read_text())
+    }
+    - {"launch"}
+)
+TILING = {"tile_slide"}
+TRAINING = {"train", "validate"}
+PAGES = {"write_report", "write_prediction_pages"}
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name in ("gigatile", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "envs").mkdir()
+    shutil.copy(ROOT / "envs/requirements.lock", tmp_path / "envs")
+    return tmp_path
+
+
+def codes(project):
+    """Return what is told of each command; by another path, as what was read is kept in memory."""
+    codes.calls = getattr(codes, "calls", 0) + 1
+    seen = project.parent / f"seen-{codes.calls}"
+    seen.symlink_to(project)
+    return {name: code_of(seen / f"scripts/{name}.py") for name in COMMANDS}
+
+
+def changed(project, file, old, new):
+    """Return the commands that an edit changes."""
+    before, path = codes(project), project / file
+    text = path.read_text()
+    assert text.count(old) >= 1, f"{file} has no {old!r}"
+    path.write_text(text.replace(old, new, 1))
+    return {name for name, code in codes(project).items() if code != before[name]}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("gigatile/slides/tissue.py", '"""', '"""Really. '),
+        ("gigatile/slides/tiling.py", "# The overview", "# Here the overview"),
+        ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
+        ("gigatile/records/plan.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
+        ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),
+        ("scripts/simulate_order.py", "def main", "def other(): pass\ndef main"),
+        ("gigatile/training/simulation.py", "import", "import json\nimport"),
+        ("envs/requirements.lock", "pytest==", "pytest==9"),
+    ],
+)
+def test_words_and_strangers_change_nothing(project, file, old, new):
+    assert changed(project, file, old, new) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("scripts/tile_slide.py", "args.mpp", "args.mpp or None", TILING),
+        ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
+        ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
+        ("gigatile/settings/tiles.py", "224", "256", TILING | TRAINING),
+        ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
+        ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
+        ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"}),
+        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_tiles"}),
+        ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
+        ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
+        ("gigatile/training/order.py", "\n    return ", "\n    return None or ", {"train"}),
+        ("gigatile/training/models.py", "\n    return ", "\n    return None or ", TRAINING),
+        ("gigatile/evaluation/validation.py", "loss / tiles", "loss", {"validate"}),
+        ("gigatile/evaluation/metrics.py", "\n    return ", "\n    return None or ", {"evaluate"}),
+        ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),
+        ("gigatile/report/templates/style.css", "color", "background", PAGES),
+        ("gigatile/demo/tissue.py", "\n    return ", "\n    return None or ", {"make_demo_slide"}),
+        ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
+        ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),
+        ("envs/requirements.lock", "matplotlib==", "matplotlib==9", PAGES),
+        ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILING),
+        ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
+    ],
+)
+def test_an_edit_changes_the_commands_that_reach_it(project, file, old, new, expected):
+    assert changed(project, file, old, new) == expected
+
+
+def test_an_import_within_a_function_counts(project):
+    path = project / "scripts/choose_model.py"
+    path.write_text(path.read_text() + "\n\ndef later():\n    from gigatile.slides import tissue\n")
+    assert project / "gigatile/slides/tissue.py" in reached_by(path)
+
+
+def test_what_cannot_be_told_is_an_error(project):
+    path = project / "scripts/choose_model.py"
+    text = path.read_text()
+    path.write_text(text + "\nimport polars\n")
+    with pytest.raises(UserError, match=r"requirements\.lock: pins no polars, which .*choose_mod"):
+        code_of(path)
+    other = path.with_name("other.py")
+    other.write_text("def (")
+    with pytest.raises(UserError, match=r"other\.py: no Python"):
+        code_of(other)
+    with pytest.raises(UserError, match=r"gone\.py: cannot be read \(No such file"):
+        code_of(path.with_name("gone.py"))
+
+
+def sources():
+    return [*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+
+
+def test_the_library_imports_so_that_it_can_be_found():
+    """By absolute names, and by statements alone."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), path
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                names = [one.name for one in node.names] + [getattr(node, "module", "")]
+                assert not {"import_module", "importlib", "runpy", "pkgutil"} & set(names), path
+            assert not (isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"))
+
+
+def test_what_an_import_reaches_is_what_python_loads(command):
+    """Seen in a process: what runs is among what was found in the source."""
+    for name in ("tile_slide", "write_shards", "split_patients", "evaluate"):
+        done = command(f"{name}.py", "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""})
+        loaded = set(re.findall(r"\| +(gigatile[\w.]*)$", done.stderr, re.MULTILINE))
+        assert loaded, done.stderr
+        found = {
+            str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+            for path in reached_by(ROOT / f"scripts/{name}.py")
+        }
+        assert loaded <= found
+
+
+def test_every_package_that_is_imported_is_known_by_the_name_it_is_installed_under():
+    installed = packages_distributions()
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for top in {name.split(".")[0] for name in names} - sys.stdlib_module_names:
+                if top == "gigatile":
+                    continue
+                known = DISTRIBUTIONS.get(top, (top,))
+                assert set(known) & {one.lower().replace("_", "-") for one in installed[top]}, (
+                    path,
+                    top,
+                )
+                for one in known:
+                    assert version(one)
+
+
+def test_the_files_of_a_command_are_the_projects_own():
+    for name in COMMANDS:
+        for path in reached_by(ROOT / f"scripts/{name}.py"):
+            assert path.is_file() and Path(ROOT) in path.parents
