@@ -65,11 +65,11 @@ def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) 
         write_records(
             path,
             (
-                encode_tile(Tile(images[n % len(images)], label, label, label, n, 0, SIDE, 0.5, 1))
+                encode_tile(Tile(images[n % len(images)], label, n, 0, SIDE, 0.5, 1))
                 for n in range(number, tiles, len(LABELS))
             ),
         )
-        sources.append(Source(label, label, path))
+        sources.append(Source(label, label, label, path))
     write_shards({"train": sources}, ShardSettings(target_mb=shard_mb), folder / "shards")
     return folder / "shards" / "manifest.json"
 

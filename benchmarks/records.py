@@ -54,7 +54,7 @@ def main() -> None:
     image = encode_jpeg(grain, 90)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiles.tfrecord"
-        tile = Tile(image, "S", "P", "L", 0, 0, 224.0, 0.5, 1.0)
+        tile = Tile(image, "S", 0, 0, 224.0, 0.5, 1.0)
         write_records(path, (encode_tile(tile) for _ in range(args.tiles)))
         assert ours(path) == tensorflows(path) == args.tiles * len(image)
         seconds: dict[str, list[float]] = {}

@@ -45,9 +45,9 @@ def make_shards(tiles: int, number: int, folder: Path) -> Path:
         count = tiles // len(LABELS)
         write_records(
             path,
-            (encode_tile(Tile(image, label, label, label, n, 0, 16, 0.5, 1)) for n in range(count)),
+            (encode_tile(Tile(image, label, n, 0, 16, 0.5, 1)) for n in range(count)),
         )
-        sources.append(Source(label, label, path))
+        sources.append(Source(label, label, label, path))
     size = sum(source.records.stat().st_size for source in sources)
     settings = ShardSettings(target_mb=size / number / 1e6)
     write_shards({"train": sources}, settings, folder / "shards")

@@ -35,10 +35,7 @@ SLIDE = 3300  # tiles of a slide: 50 MB
 def make_slide(folder: Path, number: int) -> tuple[str, ...]:
     name, label = f"S{number:05d}", ("luad", "lusc")[number % 2]
     random = np.random.default_rng(number)
-    tiles = (
-        Tile(random.bytes(14_900), name, f"P{number}", label, 224 * n, 0, 224.0, 0.5, 1.0)
-        for n in range(SLIDE)
-    )
+    tiles = (Tile(random.bytes(14_900), name, 224 * n, 0, 224.0, 0.5, 1.0) for n in range(SLIDE))
     write_records(folder / f"{name}.tfrecord", map(encode_tile, tiles))
     split = "valid" if number % 5 == 4 else "train"
     return name, f"P{number}", label, split, "tiled", str(SLIDE), "", ""

@@ -104,11 +104,11 @@ def grow(amount):
 
 
 def sample_options(sample):
-    """Return what the sheet says of a slide, as options of the command that tiles it."""
-    options = ["--patient", sample.patient, "--label", sample.label]
-    if sample.mpp is not None:
-        options += ["--mpp", repr(sample.mpp)]
-    return shlex.join(options)
+    """Return what the sheet says of a slide's file, as options of the command that tiles it.
+
+    Not whose it is: a patient or a label that is corrected there makes no other tiles.
+    """
+    return "" if sample.mpp is None else shlex.join(["--mpp", repr(sample.mpp)])
 
 
 def folder(name="."):

@@ -15,8 +15,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, required=True, help="the slide's file")
     parser.add_argument("--slide", required=True, help="the slide's id")
-    parser.add_argument("--patient", required=True)
-    parser.add_argument("--label", default="", help="empty for a new slide")
     parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides what the file tells")
     parser.add_argument("--settings", required=True, help="the section `tiles` as JSON")
     parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
@@ -26,8 +24,6 @@ def main() -> None:
     state = tile_slide(
         args.source,
         args.slide,
-        args.patient,
-        args.label,
         args.mpp,
         parse_section(TileSettings, args.settings),
         args.records,

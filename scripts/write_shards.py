@@ -23,7 +23,7 @@ SPLITS = ("train", "valid")
 def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
     return {
         split: [
-            Source(row["slide"], row["label"], records / f"{row['slide']}.tfrecord")
+            Source(row["slide"], row["patient"], row["label"], records / f"{row['slide']}.tfrecord")
             for row in tiled_slides(slides, split)
         ]
         for split in SPLITS

@@ -17,7 +17,7 @@ from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
 from gigatile.records.shuffle import key64, random64
 from gigatile.records.tfrecord import read_at, record_offsets
-from gigatile.records.tile import decode_tile
+from gigatile.records.tile import decode_tile, encode_whose
 from gigatile.settings.shards import ShardSettings
 
 # Rows of a run: 8 MB.
@@ -29,11 +29,17 @@ LARGEST = np.uint64(2**64 - 1)
 
 @dataclass(frozen=True)
 class Source:
-    """One slide's records, and the label that the cohort gives the slide."""
+    """One slide's records, and what the cohort says of the slide."""
 
     slide: str
+    patient: str
     label: str
     records: Path
+
+    @property
+    def whose(self) -> bytes:
+        """What is appended to each of its records in a shard."""
+        return encode_whose(self.patient, self.label)
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,8 @@ def make_plan(
         folder: for the runs, seen by all ranks.
 
     Raises:
-        UserError: every record file that is missing, has a damaged header or first record, or was
-            tiled under another label.
+        UserError: every record file that is missing, has a damaged header or first record, or is
+            of another slide.
     """
     sizes = world.first(partial(_sizes, slides))
     scan = _Scan(slides, _part(sizes, world), settings.seed, world.alive)
@@ -114,7 +120,9 @@ def make_plan(
     counts = world.sum(scan.counts)
     total, number = int(counts.sum()), 1
     if total:
-        number = max(1, min(total, round(int(sizes.sum()) / (settings.target_mb * 1e6))))
+        more = np.array([len(source.whose) for source in slides], np.int64)
+        size = int(sizes.sum() + (counts * more).sum())
+        number = max(1, min(total, round(size / (settings.target_mb * 1e6))))
     # A record's key does not depend on the other slides, so a slide more or less changes the
     # shards by its own records and by where they are cut.
     cuts = np.arange(number + 1) * total // number
@@ -179,7 +187,7 @@ class _Scan:
         source = self._slides[number]
         offsets = record_offsets(source.records)
         if len(offsets):
-            _check_label(source)
+            _check_slide(source)
         size = source.records.stat().st_size
         rows = np.empty((4, len(offsets)), np.uint64)
         key = key64("shards", self._seed, source.slide)
@@ -190,14 +198,14 @@ class _Scan:
         return rows
 
 
-def _check_label(source: Source) -> None:
+def _check_slide(source: Source) -> None:
     # All records of a slide were written at once, so the first one speaks for them.
     with source.records.open("rb", buffering=0) as handle:
-        label = decode_tile(read_at(handle.fileno(), 0, source.records)).label
-    if label != source.label:
+        slide = decode_tile(read_at(handle.fileno(), 0, source.records)).slide
+    if slide != source.slide:
         raise UserError(
-            f"{source.records}: tiled under label {label!r}, but the cohort now says "
-            f"{source.label!r}; delete the file to have it remade"
+            f"{source.records}: holds tiles of slide {slide!r}, not of {source.slide!r}; delete "
+            "the file to have it remade"
         )
 
 

@@ -79,18 +79,24 @@ def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
     return _checked(found[HEADER.size :], length, path, offset)
 
 
-def read_frame(descriptor: int, offset: int, frame: memoryview, path: Path) -> None:
-    """Fill `frame` with the whole record that begins at byte `offset`, both CRCs checked.
+def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, path: Path) -> None:
+    """Fill `frame` with the record that begins at byte `offset` and `more` after its data.
 
-    What is filled in can be written as it is. The record must be as long as `frame`.
+    Both CRCs are checked, and those of the longer record are put in: it can be written as it is.
+    The record must be as long as `frame` without `more`.
     """
-    if os.preadv(descriptor, (frame,), offset) < len(frame):
+    end = len(frame) - len(more)
+    if os.preadv(descriptor, (frame[:end],), offset) < end:
         raise damaged(path, offset, "the file ends inside it")
-    data = bytes(frame[HEADER.size : -FOOTER.size])
+    data = bytes(frame[HEADER.size : end - FOOTER.size])
     if _length(bytes(frame[: HEADER.size]), path, offset) != len(data):
         raise damaged(path, offset, "its length was another one a moment ago")
-    if FOOTER.unpack(frame[-FOOTER.size :])[0] != _masked_crc(data):
+    crc = google_crc32c.value(data)
+    if FOOTER.unpack(frame[end - FOOTER.size : end])[0] != _mask(crc):
         raise damaged(path, offset, "the checksum of its data does not fit")
+    length = _LENGTH.pack(len(data) + len(more))
+    frame[: HEADER.size] = length + FOOTER.pack(_masked_crc(length))
+    frame[end - FOOTER.size :] = more + FOOTER.pack(_mask(google_crc32c.extend(crc, more)))
 
 
 def record_offsets(path: Path) -> np.ndarray:
@@ -144,5 +150,8 @@ def _checked(body: bytes, length: int, path: Path, offset: int) -> bytes:
 
 
 def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
+    return _mask(google_crc32c.value(data))
+
+
+def _mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

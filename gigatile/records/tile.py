@@ -17,22 +17,24 @@ class Tile:
 
     Attributes:
         image: the pixels as JPEG, RGB.
-        slide, patient, label: whose it is; the label is empty on a new slide.
+        slide: whose it is.
         x, y: its top-left corner, in pixels of the slide's level 0.
         extent: its side in pixels of level 0; differs from the image's side after resampling.
         mpp: micrometres per pixel of the image, or None where the slide does not tell.
         tissue: the share of its area that is not background, 0-1.
+        patient, label: what the cohort says of the slide: in shards. They are empty in a slide's
+            own records, which stay as they are when the cohort's sheet is corrected.
     """
 
     image: bytes
     slide: str
-    patient: str
-    label: str
     x: int
     y: int
     extent: float
     mpp: float | None
     tissue: float
+    patient: str = ""
+    label: str = ""
 
     def pixels(self) -> np.ndarray:
         """Return the decoded image: (height, width, 3) uint8.
@@ -91,11 +93,20 @@ def encode_jpeg(pixels: np.ndarray, quality: int) -> bytes:
 def encode_tile(tile: Tile) -> bytes:
     """Return a tile as a serialised tf.train.Example.
 
-    Features: image, slide, patient, label (bytes), x, y (int64), extent, tissue (float), and mpp
-    (float) where it is known.
+    Features: image, slide (bytes), x, y (int64), extent, tissue (float), and where they are known
+    mpp (float), patient, label (bytes).
     """
-    features = {name: value for name, value in vars(tile).items() if value is not None}
+    features = {name: value for name, value in vars(tile).items() if value not in (None, "")}
     return encode_example(features)
+
+
+def encode_whose(patient: str, label: str) -> bytes:
+    """Return what, appended to an encoded tile, says whose it is.
+
+    Messages that follow each other are read as one:
+    https://protobuf.dev/programming-guides/encoding/#last-one-wins.
+    """
+    return encode_example({"patient": patient, "label": label})
 
 
 def image_of(data: bytes) -> bytes:
@@ -106,5 +117,9 @@ def image_of(data: bytes) -> bytes:
 def decode_tile(data: bytes) -> Tile:
     """Read back what `encode_tile` wrote."""
     found = decode_example(data)
-    text = {name: found[name].decode() for name in ("slide", "patient", "label")}  # type: ignore[union-attr]
+    text = {
+        name: value.decode()
+        for name, value in found.items()
+        if name != "image" and isinstance(value, bytes)
+    }
     return Tile(**{"mpp": None} | found | text)  # type: ignore[arg-type]

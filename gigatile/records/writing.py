@@ -20,7 +20,7 @@ from gigatile.files import sha256_of, write_json, write_whole
 from gigatile.parallel.world import World
 from gigatile.records.plan import LENGTH, OFFSET, SLIDE, Plan, Source, make_plan
 from gigatile.records.shards import INDEX, MANIFEST, SCHEMA
-from gigatile.records.tfrecord import read_frame
+from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 
 # The folder of the plan, gone when the shards are there.
@@ -51,8 +51,8 @@ def write_shards(
         inputs: what the manifest says it was made from: names, and their SHA-256.
 
     Raises:
-        UserError: a record file is damaged or was tiled under another label, or a split has no
-            slide. Each rank raises it.
+        UserError: a record file is damaged or of another slide, or a split has no slide. Each rank
+            raises it.
     """
     world = world or World()
     world.first(partial(_prepare, sources, out))
@@ -117,10 +117,12 @@ class _Writer:
             return None
         plan, shard = self._shards[number]
         rows = plan.rows(shard)
-        ends = np.cumsum(rows[LENGTH].astype(np.int64))
-        starts = ends - rows[LENGTH].astype(np.int64)
+        more = np.array([len(source.whose) for source in plan.slides], np.int64)
+        lengths = rows[LENGTH].astype(np.int64) + more[rows[SLIDE].astype(np.int64)]
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
         content = self._space(int(ends[-1]) if len(ends) else 0)
-        self._gather(plan, rows, starts, content)
+        self._gather(plan, rows, starts, lengths, content)
         path = self._out / f"{plan.split}-{shard:05d}-of-{plan.shards:05d}.tfrecord"
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(hashlib.sha256, content)
@@ -148,18 +150,24 @@ class _Writer:
         return self._buffer[:size].data
 
     def _gather(
-        self, plan: Plan, rows: np.ndarray, starts: np.ndarray, content: memoryview
+        self,
+        plan: Plan,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        content: memoryview,
     ) -> None:
         """Copy a shard's records to their places; each file is read from its start to its end."""
         slides, counts = np.unique(rows[SLIDE], return_counts=True)
         order = np.lexsort((rows[OFFSET], rows[SLIDE]))
-        wanted = np.stack([rows[OFFSET].astype(np.int64), starts, rows[LENGTH].astype(np.int64)])
+        wanted = np.stack([rows[OFFSET].astype(np.int64), starts, lengths])
         parts = np.split(wanted[:, order], np.cumsum(counts)[:-1], axis=1)
         for slide, part in zip(slides.tolist(), parts, strict=False):
-            path = plan.slides[slide].records
+            path, more = plan.slides[slide].records, plan.slides[slide].whose
             with path.open("rb", buffering=0) as handle:
                 for offset, start, length in part.T.tolist():
-                    read_frame(handle.fileno(), offset, content[start : start + length], path)
+                    frame = content[start : start + length]
+                    read_extended(handle.fileno(), offset, frame, more, path)
             self._world.alive(f"after records of {path}")
 
 

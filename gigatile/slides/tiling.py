@@ -17,7 +17,7 @@ from gigatile.slides.grid import Grid, plan_grid, read_tile
 from gigatile.slides.reader import Slide, SlideError, fingerprint, open_slide
 from gigatile.slides.tissue import tissue_fractions, tissue_mask
 
-SCHEMA = 1
+SCHEMA = 2
 # The overview on which tissue is recognised: a tile spans this many of its pixels, unless the
 # slide is so large that the overview would be; and the longest side of the one that is kept.
 MASK_PIXELS_PER_TILE = 16
@@ -30,8 +30,6 @@ SOURCE_FACTS = ("bytes", "fingerprint", "vendor", "width", "height", "levels", "
 def tile_slide(
     source: Path,
     slide_id: str,
-    patient: str,
-    label: str,
     sheet_mpp: float | None,
     settings: TileSettings,
     records: Path,
@@ -45,7 +43,7 @@ def tile_slide(
 
     Args:
         source: the slide's file.
-        slide_id, patient, label: whose tiles these are.
+        slide_id: whose tiles these are.
         sheet_mpp: micrometres per pixel of level 0 from the sample sheet, before the file's own.
         settings: size, scale and quality of the tiles.
         records, state, overview: the files to write.
@@ -59,8 +57,6 @@ def tile_slide(
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "slide": slide_id,
-        "patient": patient,
-        "label": label,
         "state": "failed",
         "reason": None,
         "source": {"name": source.name} | dict.fromkeys(SOURCE_FACTS),
@@ -94,7 +90,7 @@ def tile_slide(
                 )
             write_records(
                 records,
-                _tiles(slide, grid, fractions, kept, (slide_id, patient, label), settings.quality),
+                _tiles(slide, slide_id, grid, fractions, kept, settings.quality),
             )
             facts["state"] = "tiled"
     except SlideError as error:
@@ -116,16 +112,18 @@ def tile_slide(
 
 def _tiles(
     slide: Slide,
+    slide_id: str,
     grid: Grid,
     fractions: np.ndarray,
     kept: np.ndarray,
-    whose: tuple[str, str, str],
     quality: int,
 ) -> Iterator[bytes]:
     for (x, y), tissue in zip(grid.corners()[kept], fractions[kept], strict=True):
         pixels = read_tile(slide, grid, int(x), int(y))
         image = encode_jpeg(pixels, quality)
-        yield encode_tile(Tile(image, *whose, int(x), int(y), grid.extent, grid.mpp, float(tissue)))
+        yield encode_tile(
+            Tile(image, slide_id, int(x), int(y), grid.extent, grid.mpp, float(tissue))
+        )
 
 
 def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, tuple[float, float]]:

@@ -139,7 +139,7 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
     found = []
     for source, options in bad_slides(tmp_path):
         settings = TileSettings(size=64, **options)
-        state = tile_slide(source, "S1", "P1", "luad", None, settings, *out)
+        state = tile_slide(source, "S1", None, settings, *out)
         assert state["state"] == "failed", source.name
         found.append(state["reason"])
     return found

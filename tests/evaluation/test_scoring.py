@@ -32,8 +32,6 @@ def folder(tmp_path_factory):
                     Tile(
                         image=encode_jpeg(random.integers(0, 255, (size, size, 3), np.uint8), 90),
                         slide=slide,
-                        patient="P",
-                        label="a",
                         x=number,
                         y=7,
                         extent=float(size),

@@ -1,5 +1,6 @@
 """Records of made-up slides, and what stands in shards of them."""
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -12,7 +13,12 @@ from gigatile.records.plan import Source
 
 def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:
     image = np.random.default_rng([number, *slide.encode()]).bytes(size)
-    return Tile(image, slide, f"P-{slide}", label, number, 0, 16.0, None, 1.0)
+    return Tile(image, slide, number, 0, 16.0, None, 1.0, f"P-{slide}", label)
+
+
+def as_tiled(tile: Tile) -> bytes:
+    """Encode a tile as tiling does, which knows no patient and no label."""
+    return encode_tile(dataclasses.replace(tile, patient="", label=""))
 
 
 def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int = 100):
@@ -21,8 +27,8 @@ def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int 
     for number, count in enumerate(counts):
         slide, label = f"{prefix}{number}", ("luad", "lusc")[number % 2]
         path = folder / f"{slide}.tfrecord"
-        write_records(path, (encode_tile(tile(slide, n, label, size)) for n in range(count)))
-        sources.append(Source(slide, label, path))
+        write_records(path, (as_tiled(tile(slide, n, label, size)) for n in range(count)))
+        sources.append(Source(slide, f"P-{slide}", label, path))
     return sources
 
 

@@ -39,7 +39,7 @@ def make_run(folder: Path, letter: str, labels: tuple[str, str], size: int = 16)
             for n in range(count)
         ]
         write_records(path, map(encode_tile, tiles))
-        sources[split].append(Source(slide, label, path))
+        sources[split].append(Source(slide, f"P-{slide}", label, path))
         rows.append((slide, f"P-{slide}", label, split))
     write_shards(sources, ShardSettings(target_mb=0.006), folder / "shards")
     write_table(folder / "splits.tsv", COLUMNS, rows)

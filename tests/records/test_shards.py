@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from made_records import bytes_of, joined, names, read_shards, tile, write_sources
 
 from gigatile.errors import UserError
-from gigatile.records import RecordError, decode_tile, encode_tile, read_records
+from gigatile.records import RecordError, decode_tile, encode_tile, read_records, write_records
 from gigatile.records.plan import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.writing import write_shards
@@ -46,7 +47,9 @@ def test_every_tile_is_in_exactly_one_shard_of_its_split(sources, tmp_path):
 
 def test_tiles_keep_their_bytes(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
-    before = {data for source in sources["valid"] for data in read_records(source.records)}
+    before = {
+        data + source.whose for source in sources["valid"] for data in read_records(source.records)
+    }
     after = {data for shard in tmp_path.glob("valid*.tfrecord") for data in read_records(shard)}
     assert before == after
 
@@ -125,8 +128,11 @@ def test_the_same_tiles_give_the_same_bytes_in_whatever_order_they_come(sources,
 )
 def test_the_wanted_size_decides_the_number_of_shards(tmp_path, target_mb, number):
     slides = write_sources(tmp_path, [20, 40], size=3200)
-    size = sum(source.records.stat().st_size for source in slides)
-    assert size == pytest.approx(200_000, rel=0.02)
+    size = sum(
+        source.records.stat().st_size + count * len(source.whose)
+        for source, count in zip(slides, (20, 40), strict=True)
+    )
+    assert size == pytest.approx(200_000, rel=0.04)
     write_shards({"train": slides}, ShardSettings(target_mb=target_mb), tmp_path / "shards")
     shards = sorted((tmp_path / "shards").glob("*.tfrecord"))
     assert [path.name for path in shards] == [
@@ -217,7 +223,7 @@ def test_the_manifest_is_gone_before_the_first_shard_is_written_and_comes_last(s
     data = bytearray(sources["valid"][2].records.read_bytes())
     data[-10] ^= 1
     (tmp_path / "V2.tfrecord").write_bytes(data)
-    broken = [*sources["valid"][:2], Source("V2", "luad", tmp_path / "V2.tfrecord")]
+    broken = [*sources["valid"][:2], Source("V2", "P", "luad", tmp_path / "V2.tfrecord")]
     with pytest.raises(RecordError, match=r"V2\.tfrecord: the record at byte \d+ is damaged"):
         write_shards(sources | {"valid": broken}, ShardSettings(target_mb=100), tmp_path / "shards")
     assert [path.name for path in sorted((tmp_path / "shards").iterdir())] == [
@@ -230,9 +236,9 @@ def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
     short = tmp_path / "T1.tfrecord"
     short.write_bytes(sources["train"][1].records.read_bytes()[:-1])
     slides = [
-        Source("T1", "lusc", short),
-        Source("T2", "luad", tmp_path / "gone.tfrecord"),
-        Source("T3", "luad", sources["train"][3].records),
+        Source("T1", "P", "lusc", short),
+        Source("T2", "P", "luad", tmp_path / "gone.tfrecord"),
+        Source("T4", "P", "luad", sources["train"][3].records),
     ]
     with pytest.raises(UserError, match=r"^.*gone\.tfrecord: no such record file$"):
         write_shards({"train": slides}, ShardSettings(), tmp_path / "shards")
@@ -241,7 +247,7 @@ def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
     told = str(caught.value).splitlines()
     assert told[0] == "train: 2 record files cannot be used"
     assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
-    assert re.search(r"T3\.tfrecord: tiled under label 'lusc', but .* 'luad'", told[2])
+    assert re.search(r"T3\.tfrecord: holds tiles of slide 'T3', not of 'T4'; delete", told[2])
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -250,20 +256,28 @@ def test_a_damaged_record_file_leaves_no_manifest(sources, tmp_path):
     data = bytearray(sources["train"][3].records.read_bytes())
     data[-10] ^= 1
     (tmp_path / "T3.tfrecord").write_bytes(data)
-    bad = Source("T3", "lusc", tmp_path / "T3.tfrecord")
+    bad = Source("T3", "P", "lusc", tmp_path / "T3.tfrecord")
     with pytest.raises(RecordError, match=r"T3\.tfrecord: the record at byte \d+ is damaged"):
         write_shards({"train": [*sources["train"][:3], bad]}, ShardSettings(), tmp_path / "shards")
     assert not (tmp_path / "shards/manifest.json").exists()
 
 
-def test_tiles_of_another_label_are_refused(sources, tmp_path):
-    changed = Source("T3", "luad", sources["train"][3].records)
-    with pytest.raises(UserError) as caught:
-        write_shards({"train": [changed]}, ShardSettings(), tmp_path)
-    assert str(caught.value) == (
-        f"{changed.records}: tiled under label 'lusc', but the cohort now says 'luad'; delete the "
-        "file to have it remade"
-    )
+def test_patient_and_label_are_those_that_the_cohort_gives_now(sources, tmp_path):
+    """In the shards and their indexes, whatever an earlier release wrote beside the tiles."""
+    slides = [
+        dataclasses.replace(source, patient=f"Zoë {source.slide}", label=label)
+        for source, label in zip(sources["train"][1:3], ("new", "old"), strict=True)
+    ]
+    earlier = tmp_path / "T1.tfrecord"
+    write_records(earlier, [encode_tile(tile("T1", n, "gone")) for n in range(7)])
+    slides[0] = dataclasses.replace(slides[0], records=earlier)
+    write_shards({"train": slides}, ShardSettings(target_mb=0.002), tmp_path)
+    reader = ShardReader(tmp_path / "manifest.json", "train")
+    assert reader.classes == ["new", "old"]
+    told = {"T1": ("Zoë T1", "new"), "T2": ("Zoë T2", "old")}
+    for number, found in enumerate(reader):
+        assert (found.patient, found.label) == told[found.slide]
+        assert reader.classes[reader.classes_at(np.array([number]))[0]] == found.label
 
 
 # --- Reading

@@ -23,7 +23,8 @@ from gigatile.tables import write_table
 
 SETTINGS = ShardSettings(target_mb=0.002)
 FAILING = "tests/records/programs/one_writer_fails.py"
-# What the code of commit e368566 wrote of these records: one process, all of a split in memory.
+# What was written of these records when patient and label came to be appended to them; in the order
+# that the code of commit e368566 gave them: one process, all of a split in memory.
 EARLIER = {
     0.002: (112, "e08c3f91f5519c75e69fad5ecf7fa7d7fe4c934a975cbd17f5312f0a5cdffb28"),
     100: (4, "76ca018e575cc403d70e5cdd4453f9f40cfb9daf2f919dca4ccc557d4e3d20c9"),
@@ -54,7 +55,7 @@ def cohort(tmp_path_factory) -> Path:
 def sources_of(cohort: Path) -> dict[str, list[plan.Source]]:
     return {
         split: [
-            plan.Source(path.stem, ("luad", "lusc")[int(path.stem[1:]) % 2], path)
+            plan.Source(path.stem, f"P-{path.stem}", ("luad", "lusc")[int(path.stem[1:]) % 2], path)
             for path in sorted(cohort.glob(f"{letter}*.tfrecord"))
         ]
         for split, letter in (("train", "T"), ("valid", "V"))
@@ -248,7 +249,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path):
             "folder = Path(sys.argv[1])\n"
             "labels = ('luad', 'lusc')\n"
             "paths = sorted(folder.glob('*.tfrecord'))\n"
-            "sources = [Source(p.stem, labels[int(p.stem[1:]) % 2], p) for p in paths]\n"
+            "sources = [Source(p.stem, p.stem, labels[int(p.stem[1:]) % 2], p) for p in paths]\n"
             "write_shards({'train': sources}, ShardSettings(target_mb=2), folder / 'shards')\n"
             # Not getrusage, which counts what the process was before it became this one.
             "status = Path('/proc/self/status').read_text()\n"

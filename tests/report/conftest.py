@@ -90,10 +90,8 @@ def _make_slide(
     records, picture = folder / f"{plan.slide}.tfrecord", folder / f"{plan.slide}.jpg"
     width, height = int(plan.columns * plan.extent) + 9, int(plan.rows * plan.extent) + 17
     state: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "slide": plan.slide,
-        "patient": plan.patient,
-        "label": plan.label,
         "state": "failed" if plan.reason else "tiled",
         "reason": plan.reason,
         "source": {"name": f"{plan.slide}.svs", "bytes": 99, "fingerprint": f"f-{plan.slide}"}
@@ -174,8 +172,8 @@ def _records(plan: Plan, tiles: dict[str, np.ndarray], level_0: np.ndarray) -> A
     side = int(np.ceil(plan.extent))
     for x, y in zip(tiles["x"].tolist(), tiles["y"].tolist(), strict=True):
         cut = Image.fromarray(level_0[y : y + side, x : x + side]).resize((SIDE, SIDE))
-        image, whose = jpeg(np.asarray(cut)), (plan.slide, plan.patient, plan.label)
-        yield encode_tile(Tile(image, *whose, x, y, plan.extent, plan.mpp, 0.9))
+        image = jpeg(np.asarray(cut))
+        yield encode_tile(Tile(image, plan.slide, x, y, plan.extent, plan.mpp, 0.9))
 
 
 def _splits(plans: Sequence[Plan], classes: Sequence[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gigatile.report.inputs import SlideTiles
 
 
 def record(x: int, image: bytes) -> bytes:
-    return encode_tile(Tile(image, "S1", "P1", "a", x, 0, 32.0, 0.5, 0.9))
+    return encode_tile(Tile(image, "S1", x, 0, 32.0, 0.5, 0.9))
 
 
 def test_the_highest_come_first_and_equals_in_the_order_of_the_grid() -> None:

@@ -41,7 +41,7 @@ def tile(command, tmp_path) -> Callable[..., Outcome]:
         out = tmp_path / folder
         process = command(
             "tile_slide.py",
-            *("--source", source, "--slide", "S1", "--patient", "P1", "--label", "luad"),
+            *("--source", source, "--slide", "S1"),
             *("--settings", json.dumps({"size": 64} | settings)),
             *("--records", out / "S1.tfrecord", "--state", out / "S1.json"),
             *("--overview", out / "S1.jpg", *options),

@@ -36,8 +36,6 @@ def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> 
     return tile_slide(
         source,
         "S1",
-        "P1",
-        "luad",
         sheet_mpp,
         TileSettings(**({"size": 64} | settings)),
         out / "S1.tfrecord",
@@ -58,10 +56,8 @@ def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_pat
     state = cut(slide, tmp_path, **settings)
     records = tmp_path / "S1.tfrecord"
     assert state == {
-        "schema": 1,
+        "schema": 2,
         "slide": "S1",
-        "patient": "P1",
-        "label": "luad",
         "state": "tiled",
         "reason": None,
         "source": {
@@ -112,7 +108,7 @@ def test_a_tile_knows_whose_it_is_and_where_it_lies(slide, tmp_path):
     corners = [(round(c * 102.4), round(r * 102.4)) for r in range(5) for c in range(6)]
     assert [(tile.x, tile.y) for tile in tiles] == [(x, y) for x, y in corners if x < 384 - 51]
     for tile in tiles:
-        assert (tile.slide, tile.patient, tile.label) == ("S1", "P1", "luad")
+        assert (tile.slide, tile.patient, tile.label) == ("S1", "", "")
         assert tile.extent == np.float32(102.4)
         assert tile.mpp == np.float32(0.8)
         assert tile.tissue == pytest.approx(min(1, (384 - tile.x) / 102.4), abs=0.01)
@@ -217,7 +213,7 @@ def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
     job = subprocess.Popen(
         [
             *(sys.executable, Path(__file__).parents[2] / "scripts/tile_slide.py"),
-            *("--source", path, "--slide", "S1", "--patient", "P1"),
+            *("--source", path, "--slide", "S1"),
             *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
             *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
         ]

@@ -49,8 +49,6 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     Tile(
                         image=encode_jpeg(draw(label, random), 95),
                         slide=slide,
-                        patient=slide,
-                        label=label,
                         x=SIZE * number,
                         y=0,
                         extent=SIZE,
@@ -62,7 +60,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ]
             path = folder / f"{slide}.tfrecord"
             write_records(path, records)
-            sources[split].append(Source(slide, label, path))
+            sources[split].append(Source(slide, slide, label, path))
     write_shards(sources, ShardSettings(target_mb=0.03), folder / "shards")
     return folder / "shards" / "manifest.json"
 

@@ -33,7 +33,7 @@ LABELS = ("luad", "lusc", "normal")
 def tile(number: int, size: int = 24) -> Tile:
     label = LABELS[number % 3]
     noise = np.random.default_rng(number).integers(0, 256, (size, size, 3), np.uint8)
-    return Tile(encode_jpeg(noise, 90), label, label, label, number, 0, size, 0.5, 1.0)
+    return Tile(encode_jpeg(noise, 90), label, number, 0, size, 0.5, 1.0)
 
 
 def shards(folder: Path, records: list[bytes]) -> Path:
@@ -42,7 +42,7 @@ def shards(folder: Path, records: list[bytes]) -> Path:
     for number, label in enumerate(LABELS):
         path = folder / f"{label}.tfrecord"
         write_records(path, records[number::3])
-        sources.append(Source(label, label, path))
+        sources.append(Source(label, label, label, path))
     write_shards({"train": sources}, ShardSettings(target_mb=0.03), folder / "shards")
     return folder / "shards" / "manifest.json"
 
