@@ -1,6 +1,8 @@
 # What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
 import contextlib
+import hashlib
 import io
+import json
 import os
 import shlex
 import shutil
@@ -12,10 +14,12 @@ from snakemake.cli import parse_args
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.samples import SAFE_ID, read_samples
+from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
 from gigatile.making.code import code_of
 from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
+from gigatile.settings.split import SPLITS
 from gigatile.slurm import await_jobs_of
 
 # The commands run with the Python that runs Snakemake, also when its environment was not activated,
@@ -96,6 +100,22 @@ def _code(path):
         return code_of(path)
     except UserError as error:
         raise WorkflowError(str(error)) from None
+
+
+def slides_of(*splits):
+    """Return what the sheet says of the slides of some splits; see gigatile/cohort/splits.py."""
+    return rows_of_splits(COHORT.values(), SETTINGS.split, *splits)
+
+
+def states_of(*splits):
+    """Return the states that tiling leaves of the slides of some splits."""
+    return [f"{RUN}/tiles/{row['slide']}.json" for row in slides_of(*splits)]
+
+
+def rows_of(*splits):
+    """Return what tells a rule that the sheet says something else of its slides."""
+    text = json.dumps(slides_of(*splits))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def grow(amount):

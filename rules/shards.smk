@@ -6,7 +6,7 @@
 # the same bytes whatever it is.
 rule write_shards:
     input:
-        slides=f"{RUN}/tiles.tsv",
+        slides=f"{RUN}/shards/slides.tsv",
     output:
         manifest=f"{RUN}/shards/manifest.json",
     log:

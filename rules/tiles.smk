@@ -1,4 +1,4 @@
-# Slides to tiles, a job per slide; then one table of what became of each.
+# Slides to tiles, a job per slide; then tables of what became of each.
 
 
 rule tile:
@@ -29,10 +29,12 @@ rule tile:
         " --state {output.state:q} --overview {output.overview:q} > {log:q} 2>&1"
 
 
+# The tables depend on what the sheet says of their slides, and not on the sheet: a new site, or a slide
+# of another split, makes none of them again.
 rule collect_tiles:
     input:
-        splits=f"{RUN}/splits.tsv",
-        states=expand(f"{RUN}/tiles/{{slide}}.json", slide=COHORT),
+        samples=ancient(SETTINGS.samples),
+        states=states_of(*SPLITS),
     output:
         table=f"{RUN}/tiles.tsv",
     log:
@@ -47,6 +49,28 @@ rule collect_tiles:
     params:
         code=code("collect_tiles"),
         states=folder("tiles"),
+        rows=rows_of(*SPLITS),
+        settings=section("split"),
+        of=SPLITS,
     shell:
-        "python scripts/collect_tiles.py --splits {input.splits:q} --states {params.states:q}"
-        " --out {output.table:q} > {log:q} 2>&1"
+        "python scripts/collect_tiles.py --samples {input.samples:q} --settings {params.settings:q}"
+        " --of {params.of} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
+
+
+# What is learnt from, in a table of its own: what becomes of test slides trains nothing again.
+use rule collect_tiles as collect_training with:
+    input:
+        samples=ancient(SETTINGS.samples),
+        states=states_of("train", "valid"),
+    output:
+        table=f"{RUN}/shards/slides.tsv",
+    log:
+        f"{RUN}/logs/collect_training.log",
+    benchmark:
+        f"{RUN}/benchmarks/collect_training.tsv"
+    params:
+        code=code("collect_tiles"),
+        states=folder("tiles"),
+        rows=rows_of("train", "valid"),
+        settings=section("split"),
+        of=("train", "valid"),

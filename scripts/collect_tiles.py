@@ -6,24 +6,30 @@ from pathlib import Path
 
 from gigatile.cohort.collect import check_any, check_remaining, collect_states, rows_of_sheet
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.splits import COLUMNS
+from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import run_command
-from gigatile.tables import read_table
+from gigatile.settings.section import parse_section
+from gigatile.settings.split import SPLITS, SplitSettings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    cohort = parser.add_mutually_exclusive_group(required=True)
-    cohort.add_argument("--splits", type=Path, help="the slides of a cohort with their splits")
-    cohort.add_argument("--new", type=Path, help="a sheet of new slides")
+    sheet = parser.add_mutually_exclusive_group(required=True)
+    sheet.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
+    sheet.add_argument("--new", type=Path, help="a sheet of new slides")
+    parser.add_argument("--settings", default="{}", help="the section `split` as JSON")
+    parser.add_argument(
+        "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits of the cohort (all)"
+    )
     parser.add_argument("--states", type=Path, required=True, help="folder of <slide>.json")
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
     args = parser.parse_args()
-    if args.splits:
-        collect_states(read_table(args.splits, COLUMNS), args.states, args.out)
-        check_remaining(args.out)
+    samples = read_samples(args.samples or args.new, bool(args.samples), lambda path: True)
+    if args.samples:
+        settings = parse_section(SplitSettings, args.settings)
+        collect_states(rows_of_splits(samples, settings, *args.of), args.states, args.out)
+        check_remaining(args.out, args.of)
     else:
-        samples = read_samples(args.new, labelled=False, made_later=lambda path: True)
         collect_states(rows_of_sheet(samples), args.states, args.out)
         check_any(args.out)
 

@@ -5,11 +5,11 @@ import argparse
 from pathlib import Path
 
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.splits import COLUMNS, assign, check_labels, describe
+from gigatile.cohort.splits import COLUMNS, assign, check_labels, describe, rows_of_splits
 from gigatile.errors import run_command
 from gigatile.files import sha256_of, write_json
 from gigatile.settings.section import parse_section
-from gigatile.settings.split import SplitSettings
+from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.tables import write_table
 
 
@@ -25,8 +25,8 @@ def main() -> None:
     splits = assign(samples, settings)
     check_labels(samples, splits, args.samples)
     proof = describe(samples, splits, settings) | {"sheet_sha256": sha256_of(args.samples)}
-    rows = [(s.slide, s.patient, s.label, splits[s.patient]) for s in samples]
-    write_table(args.table, COLUMNS, rows)
+    rows = rows_of_splits(samples, settings, *SPLITS)
+    write_table(args.table, COLUMNS, [list(row.values()) for row in rows])
     write_json(args.proof, proof)
 
 

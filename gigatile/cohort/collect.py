@@ -51,8 +51,12 @@ def tiled_slides(table: Path, *splits: str) -> list[dict[str, str]]:
     ]
 
 
-def check_remaining(table: Path) -> None:
+def check_remaining(table: Path, splits: Sequence[str] = SPLITS) -> None:
     """Refuse to go on when bad slides have taken the last slide of a label from a split.
+
+    Args:
+        table: as `collect_states` wrote it.
+        splits: those that it was written of.
 
     Raises:
         UserError: each label and split that is concerned, with its lost slides and their reasons.
@@ -60,7 +64,7 @@ def check_remaining(table: Path) -> None:
     rows = read_table(table, COLUMNS)
     faults = []
     for label in sorted({row["label"] for row in rows}):
-        for split in SPLITS:
+        for split in splits:
             mine = [row for row in rows if (row["label"], row["split"]) == (label, split)]
             if any(row["state"] == "tiled" for row in mine):
                 continue

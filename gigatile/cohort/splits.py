@@ -37,6 +37,19 @@ def assign(samples: Iterable[Sample], settings: SplitSettings) -> dict[str, str]
     return {p: fixed.get(p) or split_of(p, settings) for p in sorted(patients)}
 
 
+def rows_of_splits(
+    samples: Iterable[Sample], settings: SplitSettings, *splits: str
+) -> list[dict[str, str]]:
+    """Return slide, patient, label and split of the slides of some splits, in the sheet's order."""
+    samples = list(samples)
+    divided = assign(samples, settings)
+    return [
+        dict(zip(COLUMNS, (s.slide, s.patient, s.label, divided[s.patient]), strict=True))
+        for s in samples
+        if divided[s.patient] in splits
+    ]
+
+
 def describe(
     samples: list[Sample], splits: Mapping[str, str], settings: SplitSettings
 ) -> dict[str, Any]:

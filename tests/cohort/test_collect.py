@@ -7,9 +7,9 @@ from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.tables import read_table, write_table
 
-SPLITS = ("slide", "patient", "label", "split")
+SHEET = ("slide", "patient", "label", "split", "path")
 COHORT = [
-    (f"{label}-{split}", f"{label} of {split}", label, split)
+    (f"{label}-{split}", f"{label} of {split}", label, split, f"{label}-{split}.svs")
     for label in ("luad", "lusc")
     for split in ("train", "valid", "test")
 ]
@@ -28,20 +28,21 @@ def write_state(folder: Path, slide: str, tiles: int = 3, reason: str | None = N
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A cohort with a slide of each label in each split, all tiled."""
-    write_table(tmp_path / "splits.tsv", SPLITS, COHORT)
+    write_table(tmp_path / "samples.tsv", SHEET, COHORT)
     for slide, *_ in COHORT:
         write_state(tmp_path, slide)
     return tmp_path
 
 
 def collect(folder: Path) -> Path:
-    collect_states(read_table(folder / "splits.tsv"), folder, folder / "tiles.tsv")
+    collect_states(read_table(folder / "samples.tsv"), folder, folder / "tiles.tsv")
     return folder / "tiles.tsv"
 
 
-def collect_by_command(command, folder: Path, **new):
-    cohort = ("--new", new["new"]) if new else ("--splits", folder / "splits.tsv")
-    return command("collect_tiles.py", *cohort, "--states", folder, "--out", folder / "tiles.tsv")
+def collect_by_command(command, folder: Path, *options, new: Path | None = None):
+    sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
+    files = (*sheet, "--states", folder, "--out", folder / "tiles.tsv")
+    return command("collect_tiles.py", *files, *options)
 
 
 def test_the_table_tells_what_became_of_each_slide(folder):
@@ -66,8 +67,8 @@ def test_only_slides_with_tiles_go_on(folder):
 
 
 def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(command, folder):
-    spare = ("spare", "P9", "luad", "train")
-    write_table(folder / "splits.tsv", SPLITS, [*COHORT, spare])
+    spare = ("spare", "P9", "luad", "train", "b.svs")
+    write_table(folder / "samples.tsv", SHEET, [*COHORT, spare])
     write_state(folder, "spare")
     write_state(folder, "luad-train", reason="bad")
     assert collect_by_command(command, folder).returncode == 0
@@ -75,8 +76,8 @@ def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(comman
 
 
 def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, folder):
-    second = ("second", "P9", "luad", "train")
-    write_table(folder / "splits.tsv", SPLITS, [*COHORT, second])
+    second = ("second", "P9", "luad", "train", "b.svs")
+    write_table(folder / "samples.tsv", SHEET, [*COHORT, second])
     write_state(folder, "luad-train", reason="it has no tissue: 0.00 % of it is stained")
     write_state(folder, "second", reason="the file does not exist")
     write_state(folder, "lusc-test", reason="it is smaller than one tile")
@@ -90,6 +91,21 @@ def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, fol
         "  - label 'lusc' has no usable slide left in test; lost:",
         "      lusc-test: it is smaller than one tile",
     ]
+
+
+def test_a_table_of_some_splits_depends_on_their_slides_alone(command, folder):
+    """Another split may lose its slides, or have no state yet."""
+    write_state(folder, "lusc-valid", reason="bad")
+    for slide in ("luad-test", "lusc-test"):
+        (folder / f"{slide}.json").unlink()
+    assert collect_by_command(command, folder, "--of", "train").returncode == 0
+    assert [row["slide"] for row in read_table(folder / "tiles.tsv")] == [
+        "luad-train",
+        "lusc-train",
+    ]
+    stopped = collect_by_command(command, folder, "--of", "train", "valid")
+    assert stopped.returncode == 2
+    assert "label 'lusc' has no usable slide left in valid" in stopped.stderr
 
 
 def test_a_whole_label_that_is_lost_is_named_in_every_split(folder):

@@ -312,15 +312,15 @@ def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile,
     states = tmp_path / "states"
     states.mkdir()
     usable, lost = tile(good, folder="good").folder, tile(empty, folder="empty").folder
-    rows = ["slide\tpatient\tlabel\tsplit"]
+    rows = ["slide\tpatient\tlabel\tsplit\tpath"]
     for label, split in itertools.product(("luad", "lusc"), ("train", "valid", "test")):
         folder = lost if (label, split) == ("lusc", "valid") else usable
         shutil.copy(folder / "S1.json", states / f"{label}-{split}.json")
-        rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}")
-    (tmp_path / "splits.tsv").write_text("\n".join(rows) + "\n")
+        rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}\t{label}-{split}.svs")
+    (tmp_path / "samples.tsv").write_text("\n".join(rows) + "\n")
     collected = command(
         "collect_tiles.py",
-        *("--splits", tmp_path / "splits.tsv", "--states", states),
+        *("--samples", tmp_path / "samples.tsv", "--states", states),
         *("--out", tmp_path / "tiles.tsv"),
     )
     assert collected.returncode == 2

@@ -1,0 +1,172 @@
+"""Which stages an edit runs again, and that it runs no other; docs/reruns.md shows the table."""
+
+import contextlib
+import csv
+import shutil
+
+import pytest
+from clones import Clone
+
+ENDS = {"report", "all"}
+EVALUATION = {"evaluate"} | ENDS
+TRAINING = {"train", "validate", "choose_model"} | EVALUATION
+SHARDS = {"write_shards"} | TRAINING
+TABLES = {"collect_tiles", "collect_training"} | SHARDS
+TILES = {"tile"} | TABLES
+SPLITS = {"split_patients"} | TABLES
+TEST_COHORT = {"split_patients", "collect_tiles"} | EVALUATION
+
+
+def planned(clone: Clone, *settings: str) -> set[str]:
+    options = ("--config", *settings) if settings else ()
+    return set(clone.jobs("--configfile", "small.yaml", *options))
+
+
+# --- Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["tiles={size: 128, mpp: 0.5}"], TILES),
+        (["tiles={size: 128, on_error: stop}"], TILES),
+        (["split={seed: 5}"], SPLITS),
+        (["shards={target_mb: 1, seed: 100}"], SHARDS),  # the defaults are 100 and 1
+        (["shards={nodes: 2}"], set()),
+        (["train={ranks_per_node: 2}"], set()),
+        (["train={cores_per_rank: 2, stall_limit: 60, save_minutes: 1}"], set()),
+        (["train={batch_size: 16}"], TRAINING),
+        (["train={boost: {lusc: 2.0}}"], TRAINING),
+        (["evaluate={seed: 50, resamples: 50}"], EVALUATION),
+    ],
+)
+def test_a_setting(small_run, settings, expected):
+    assert planned(small_run, *settings) == expected
+
+
+# --- Files
+
+
+@pytest.fixture(scope="module")
+def run(small_run, tmp_path_factory) -> Clone:
+    """Return a copy of the run; whoever edits it takes the edit back."""
+    copy = small_run.copy(tmp_path_factory.mktemp("run"))
+    shutil.copy(copy.folder / "cohort/P01-1.svs", copy.folder / "cohort/more.svs")
+    return copy
+
+
+@contextlib.contextmanager
+def edited(clone: Clone, file: str, edit):
+    """Change a file of a clone for a while."""
+    path = clone.folder / file
+    before = path.read_text()
+    after = edit(before)
+    assert after != before
+    path.write_text(after)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+def replaced(old: str, new: str):
+    return lambda text: text.replace(old, new, 1)
+
+
+FUNCTION = ("\n    return ", "\n    return None or ")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("small.yaml", "run: small\n", "# A comment.\n", set()),
+        ("gigatile/slides/tissue.py", '"""', '"""In other words: ', set()),
+        ("gigatile/training/simulation.py", *FUNCTION, set()),
+        ("gigatile/slides/tissue.py", *FUNCTION, TILES),
+        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2.0**64", SPLITS),
+        ("gigatile/records/plan.py", *FUNCTION, SHARDS),
+        ("gigatile/training/order.py", *FUNCTION, TRAINING),
+        ("gigatile/evaluation/validation.py", "loss / tiles", "loss", TRAINING - {"train"}),
+        ("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
+        ("gigatile/report/figures.py", *FUNCTION, ENDS),
+        ("gigatile/report/templates/style.css", "color", "background", ENDS),
+        ("scripts/tile_slide.py", "print(", "print() or print(", TILES),
+        ("scripts/choose_model.py", "print(", "print() or print(", TRAINING - {"train", "validate"}),
+        ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILES),
+        ("envs/requirements.lock", "matplotlib==", "matplotlib==9", ENDS),
+    ],
+)
+def test_an_edit_of_a_file(run, file, old, new, expected):
+    def edit(text):
+        text = text.replace(old, new, 1)
+        return text + "run: small\n" if file == "small.yaml" else text  # a key in another place
+
+    with edited(run, file, edit):
+        assert planned(run) == expected
+
+
+# --- The cohort
+
+
+def with_row(row: str):
+    return lambda text: text + row + "\n"
+
+
+def without(slide: str):
+    return lambda text: "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith(f"{slide}\t")
+    )
+
+
+def with_site(text: str) -> str:
+    first, *rows = text.splitlines()
+    return "\n".join([f"{first}\tsite", *(f"{row}\tHome" for row in rows), ""])
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (with_site, {"split_patients"} | ENDS),
+        (with_row("more\tN1\tluad\tmore.svs\ttest"), {"tile"} | TEST_COHORT),
+        (with_row("more\tN1\tluad\tmore.svs\tvalid"), {"tile"} | SPLITS),
+        (with_row("more\tN1\tluad\tmore.svs\ttrain"), {"tile"} | SPLITS),
+        (without("text"), TEST_COHORT),  # of the test split
+        (without("glass"), SPLITS),  # of the train split
+        (replaced("text\tB1\tluad", "text\tB1\tlusc"), TEST_COHORT),
+        (replaced("glass\tB2\tlusc", "glass\tB2\tluad"), SPLITS),
+        (replaced("glass\tB2\t", "glass\tB9\t"), SPLITS),
+    ],
+)
+def test_an_edit_of_the_sheet(run, edit, expected):
+    with edited(run, "cohort/samples.tsv", edit):
+        assert planned(run) == expected
+
+
+@pytest.mark.slow
+def test_a_new_test_slide_trains_nothing(copied_run):
+    """The exact jobs run, and then nothing is left to do."""
+    results = copied_run.folder / "results/small"
+    before = {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for name in ("shards", "segments", "model")
+        for path in (results / name).iterdir()
+    }
+    shutil.copy(copied_run.folder / "cohort/P10-1.svs", copied_run.folder / "cohort/more.svs")
+    sheet = copied_run.folder / "cohort/samples.tsv"
+    whose = next(row for row in sheet.read_text().splitlines() if row.startswith("P10-1\t"))
+    sheet.write_text(sheet.read_text() + whose.replace("P10-1", "more") + "\n")
+    asked = ("--cores", "2", "--configfile", "small.yaml")
+    done = copied_run.snakemake(*asked)
+    started = {
+        line.split()[1].rstrip(":")
+        for line in (done.stdout + done.stderr).splitlines()
+        if line.startswith(("rule ", "localrule "))
+    }
+    assert started - {"all"} == ({"tile"} | TEST_COHORT) - {"all"}
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
+    with (results / "evaluation/slides.tsv").open() as handle:
+        scored = {row["slide"]: row for row in csv.DictReader(handle, delimiter="\t")}
+    assert {k: v for k, v in scored["more"].items() if k != "slide"} == {
+        k: v for k, v in scored["P10-1"].items() if k != "slide"
+    }
+    assert copied_run.jobs("--configfile", "small.yaml") == {}
