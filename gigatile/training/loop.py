@@ -124,7 +124,7 @@ def train(
         row = [epoch + 1, loss, accuracy]
         at = Position(epoch=epoch + 1, done=at.done, history=[*at.history, row])
         saved.save(at)
-        spent = ranks.sum(account.per_step(), "spent") / ranks.size
+        spent = ranks.mean(account.per_step(), "spent")
         if show:
             show.epoch(at, spent)
 

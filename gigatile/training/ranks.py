@@ -59,6 +59,10 @@ class Ranks:
         """Return the sum of an array over all ranks, the same on each."""
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
 
+    def mean(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Return the mean of an array over all ranks, in double precision, the same on each."""
+        return self.sum(np.asarray(values, np.float64), name) / self.size
+
     def gather(self, values: np.ndarray, name: str) -> np.ndarray:
         """Return the arrays of all ranks, of one shape, in the order of the ranks: (size, …)."""
         return hvd.allgather(tf.constant(values[None]), name=name).numpy()
@@ -83,5 +87,5 @@ class Ranks:
         average once more, as a training that goes on may do, changes nothing.
         """
         for number, variable in enumerate(variables):
-            total = self.sum(np.array(variable, np.float64), f"{name}/{number}")
-            variable.assign((total / self.size).astype(variable.dtype))
+            mean = self.mean(variable, f"{name}/{number}")
+            variable.assign(mean.astype(variable.dtype))

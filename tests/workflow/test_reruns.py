@@ -91,7 +91,12 @@ FUNCTION = ("\n    return ", "\n    return None or ")
         ("gigatile/report/figures.py", *FUNCTION, ENDS),
         ("gigatile/report/templates/style.css", "color", "background", ENDS),
         ("scripts/tile_slide.py", "print(", "print() or print(", TILES),
-        ("scripts/choose_model.py", "print(", "print() or print(", TRAINING - {"train", "validate"}),
+        (
+            "scripts/choose_model.py",
+            "print(",
+            "print() or print(",
+            TRAINING - {"train", "validate"},
+        ),
         ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILES),
         ("envs/requirements.lock", "matplotlib==", "matplotlib==9", ENDS),
     ],
