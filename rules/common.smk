@@ -50,15 +50,44 @@ LOOKS = """
 """.split()
 
 
-def submits_to_slurm():
-    """Return whether this Snakemake is about to submit jobs; one that a job runs does not."""
-    if not workflow.is_main_process or shutil.which("squeue") is None:
-        return False
-    if any(Path(".snakemake/locks").glob("*")):
-        return False  # another is at work, or was killed: Snakemake says what to do
+@cache
+def executor():
+    """Return what is about to run jobs, None where none will be run; a job's own runs just that."""
+    if not workflow.is_main_process:
+        return None
     with contextlib.redirect_stderr(io.StringIO()):
         options = parse_args(sys.argv[1:])[1]
-    return options.executor == "slurm" and not any(getattr(options, name) for name in LOOKS)
+    looks = any(getattr(options, name) for name in LOOKS)
+    return None if looks else options.executor or "local"
+
+
+def submits_to_slurm():
+    """Return whether this Snakemake is about to submit jobs."""
+    if shutil.which("squeue") is None or any(Path(".snakemake/locks").glob("*")):
+        return False  # another is at work, or was killed: Snakemake says what to do
+    return executor() == "slurm"
+
+
+def keep_metadata_beside_results():
+    """Have what Snakemake notes of each result lie in results/, where whoever copies them takes it.
+
+    It notes parameters, input files and their checksums; without that, a change goes unseen.
+    """
+    known, kept = Path(".snakemake/metadata"), Path("results/.snakemake-metadata")
+    if executor() is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    if known.is_symlink() and not known.exists():
+        known.unlink()  # results/ was deleted
+    if not workflow.is_main_process or not kept.is_dir() or known.is_symlink():
+        return
+    if known.is_dir():  # of an earlier release; what came with the results is newer
+        shutil.copytree(kept, known, dirs_exist_ok=True)
+        shutil.rmtree(kept)
+        known.rename(kept)
+    known.parent.mkdir(exist_ok=True)
+    # Another Snakemake may have done it in this moment.
+    with contextlib.suppress(FileExistsError):
+        known.symlink_to(Path("..") / kept)
 
 
 try:
@@ -67,6 +96,7 @@ try:
     NEW = read_sheet(SETTINGS.predict.samples, labelled=False) if SETTINGS.predict.samples else {}
     # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
     # What they make is waited for, before the plan is made.
+    keep_metadata_beside_results()
     if submits_to_slurm():
         await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
 except UserError as error:
@@ -136,10 +166,32 @@ def folder(name="."):
     return lambda wildcards: os.path.normpath(f"{RUN}/{name}")
 
 
-def segment_before(wildcards):
-    """Return the state in which the segment before one ended; of the first, none."""
-    before = [epoch for epoch in SEGMENTS if epoch < wildcards.epoch]
-    return f"{RUN}/segments/{before[-1]}.npz" if before else []
+# Files that grow with the model or the cohort. Snakemake compares files up to 10 MB by their content and
+# larger ones by their time, which a copy changes; so whoever reads one of these has it as `ancient`, beside
+# a small file that changes when it does.
+LARGE = {".keras", ".npz", ".parquet"}
+
+
+def small(files):
+    """Return those of a rule's files that are compared by their content."""
+    return [file for file in files if Path(file).suffix not in LARGE]
+
+
+def large(*rules_files):
+    """Return the other ones of some rules, whose times say nothing."""
+    files = [file for files in rules_files for file in files]
+    return ancient([file for file in files if Path(file).suffix in LARGE])
+
+
+def segment_before(suffix):
+    """Return a file of the segment before one; of the first, none."""
+
+    def file(wildcards):
+        before = [epoch for epoch in SEGMENTS if epoch < wildcards.epoch]
+        path = f"{RUN}/segments/{before[-1]}.{suffix}" if before else []
+        return ancient(path) if f".{suffix}" in LARGE else path
+
+    return file
 
 
 def mpi_job(layout):

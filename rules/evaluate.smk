@@ -4,7 +4,7 @@
 rule evaluate:
     input:
         slides=f"{RUN}/tiles.tsv",
-        model=f"{RUN}/model/model.keras",
+        model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
         tiles=f"{RUN}/evaluation/tiles.parquet",

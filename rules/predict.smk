@@ -44,7 +44,7 @@ rule collect_new:
 rule predict:
     input:
         slides=f"{RUN}/predictions/tiles.tsv",
-        model=f"{RUN}/model/model.keras",
+        model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
         tiles=f"{RUN}/predictions/tiles.parquet",
@@ -78,8 +78,9 @@ rule predict:
 rule prediction_pages:
     input:
         slides=f"{RUN}/predictions/tiles.tsv",
-        calls=rules.predict.output,
-        model=rules.choose_model.output,
+        calls=small(rules.predict.output),
+        model=small(rules.choose_model.output),
+        large=large(rules.predict.output, rules.choose_model.output),
     output:
         index=report(
             f"{RUN}/predictions/pages/index.html",

@@ -7,8 +7,9 @@ rule report:
         slides=f"{RUN}/tiles.tsv",
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
-        model=rules.choose_model.output,
-        evaluation=rules.evaluate.output,
+        model=small(rules.choose_model.output),
+        evaluation=small(rules.evaluate.output),
+        large=large(rules.choose_model.output, rules.evaluate.output),
     output:
         index=report(
             f"{RUN}/report/index.html",

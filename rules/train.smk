@@ -12,7 +12,8 @@
 rule train:
     input:
         manifest=f"{RUN}/shards/manifest.json",
-        before=segment_before,
+        before=segment_before("json"),
+        state_before=segment_before("npz"),
     output:
         state=f"{RUN}/segments/{{epoch}}.npz",
         model=f"{RUN}/segments/{{epoch}}.keras",
@@ -57,7 +58,7 @@ rule train:
 rule validate:
     input:
         manifest=f"{RUN}/shards/manifest.json",
-        model=f"{RUN}/segments/{{epoch}}.keras",
+        model=ancient(f"{RUN}/segments/{{epoch}}.keras"),
         described=f"{RUN}/segments/{{epoch}}.json",
     output:
         validated=f"{RUN}/segments/{{epoch}}.valid.json",
@@ -82,7 +83,7 @@ rule validate:
 
 rule choose_model:
     input:
-        models=expand(f"{RUN}/segments/{{epoch}}.keras", epoch=SEGMENTS),
+        models=ancient(expand(f"{RUN}/segments/{{epoch}}.keras", epoch=SEGMENTS)),
         described=expand(f"{RUN}/segments/{{epoch}}.json", epoch=SEGMENTS),
         validated=expand(f"{RUN}/segments/{{epoch}}.valid.json", epoch=SEGMENTS),
     output:

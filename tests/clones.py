@@ -28,7 +28,7 @@ class Clone:
 
     def copy(self, folder: Path) -> "Clone":
         """Return a copy, with all that was made in it and everything that Snakemake knows of it."""
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        shutil.copytree(self.folder, folder, symlinks=True, dirs_exist_ok=True)
         return Clone(folder)
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess:

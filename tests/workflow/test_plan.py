@@ -2,8 +2,8 @@
 
 from gigatile.cohort.samples import read_samples
 
-STAGES = {"collect_tiles", "split_patients", "write_shards", "choose_model", "evaluate"}
-STAGES |= {"report", "all"}
+STAGES = {"collect_tiles", "collect_training", "split_patients", "write_shards", "choose_model"}
+STAGES |= {"evaluate", "report", "all"}
 
 
 def test_a_fresh_clone_plans_the_demo_without_any_slide(clone):

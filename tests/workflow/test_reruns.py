@@ -2,7 +2,11 @@
 
 import contextlib
 import csv
+import os
 import shutil
+import time
+from pathlib import Path
+from random import Random
 
 import pytest
 from clones import Clone
@@ -15,6 +19,7 @@ TABLES = {"collect_tiles", "collect_training"} | SHARDS
 TILES = {"tile"} | TABLES
 SPLITS = {"split_patients"} | TABLES
 TEST_COHORT = {"split_patients", "collect_tiles"} | EVALUATION
+KNOWN, KEPT = ".snakemake/metadata", "results/.snakemake-metadata"
 
 
 def planned(clone: Clone, *settings: str) -> set[str]:
@@ -175,3 +180,61 @@ def test_a_new_test_slide_trains_nothing(copied_run):
         k: v for k, v in scored["P10-1"].items() if k != "slide"
     }
     assert copied_run.jobs("--configfile", "small.yaml") == {}
+
+
+# --- Where the project and its results lie
+
+
+def scramble_times(folder: Path) -> None:
+    """Give every file another time, as copying does in an order of its own."""
+    now, random = time.time(), Random(1)
+    for path in folder.rglob("*"):
+        when = now - random.randrange(3600)
+        os.utime(path, (when, when), follow_symlinks=False)
+
+
+def assert_it_is_known_how_it_was_made(run: Clone) -> None:
+    assert planned(run) == set()
+    assert planned(run, "train={batch_size: 16}") == TRAINING
+    with edited(run, "cohort/samples.tsv", with_row("more\tN1\tluad\tmore.svs\ttest")):
+        assert planned(run) == {"tile"} | TEST_COHORT
+
+
+def test_copied_results_are_current_in_a_fresh_clone(run, clone):
+    for name in ("cohort", "results"):
+        shutil.copytree(run.folder / name, clone.folder / name)
+    shutil.copy(run.folder / "small.yaml", clone.folder)
+    scramble_times(clone.folder / "results")
+    assert_it_is_known_how_it_was_made(clone)
+
+
+def test_results_are_current_without_the_folder_of_snakemake(run):
+    shutil.rmtree(run.folder / ".snakemake")
+    assert_it_is_known_how_it_was_made(run)
+
+
+def test_what_an_earlier_release_noted_stays_known(copied_run):
+    """It was in .snakemake/; the next run that makes something moves it."""
+    known, kept = (copied_run.folder / name for name in (KNOWN, KEPT))
+    known.unlink()
+    kept.rename(known)
+    assert planned(copied_run) == set()
+    assert not kept.exists(), "a plan moves nothing"
+    copied_run.snakemake("results/small/splits.tsv", "--cores", "1", "--configfile", "small.yaml")
+    assert known.is_symlink() and kept.is_dir()
+    assert planned(copied_run) == set()
+    assert planned(copied_run, "train={batch_size: 16}") == TRAINING
+
+
+def test_everything_is_made_again_where_the_results_were_deleted(run):
+    kept = run.folder / "results"
+    kept.rename(run.folder / "away")
+    try:
+        assert planned(run) == SPLITS | {"tile"}
+        assert not kept.exists(), "a plan makes nothing"
+    finally:
+        (run.folder / "away").rename(kept)
+
+
+def test_the_cluster_makes_nothing_again(run):
+    assert set(run.jobs("--configfile", "small.yaml", "--profile", "profiles/slurm")) == set()
