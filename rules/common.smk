@@ -1,8 +1,6 @@
 # What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
 import contextlib
-import hashlib
 import io
-import json
 import os
 import shlex
 import shutil
@@ -14,8 +12,9 @@ from snakemake.cli import parse_args
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.samples import SAFE_ID, read_samples
-from gigatile.cohort.splits import rows_of_splits
+from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
+from gigatile.files import sha256_of
 from gigatile.making.code import code_of
 from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
@@ -46,7 +45,7 @@ LOOKS = """
     container_cleanup_images containerize d3dag dag delete_all_output delete_temp_output
     detailed_summary dryrun filegraph generate_unit_tests lint list_changes list_conda_envs
     list_input_changes list_params_changes list_rules list_target_rules list_untracked
-    print_compilation rulegraph summary touch unlock
+    print_compilation report rulegraph summary touch unlock
 """.split()
 
 
@@ -55,8 +54,11 @@ def executor():
     """Return what is about to run jobs, None where none will be run; a job's own runs just that."""
     if not workflow.is_main_process:
         return None
-    with contextlib.redirect_stderr(io.StringIO()):
-        options = parse_args(sys.argv[1:])[1]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            options = parse_args(sys.argv[1:])[1]
+    except SystemExit:
+        return None  # called by another program, whose arguments are not Snakemake's
     looks = any(getattr(options, name) for name in LOOKS)
     return None if looks else options.executor or "local"
 
@@ -68,26 +70,34 @@ def submits_to_slurm():
     return executor() == "slurm"
 
 
+def copy_newer(source, target):
+    """Copy a file with its time, unless a newer one is there."""
+    if not os.path.exists(target) or os.stat(source).st_mtime > os.stat(target).st_mtime:
+        shutil.copy2(source, target)
+
+
 def keep_metadata_beside_results():
     """Have what Snakemake notes of each result lie in results/, where whoever copies them takes it.
 
     It notes parameters, input files and their checksums; without that, a change goes unseen.
     """
+    if not workflow.is_main_process:
+        return
     known, kept = Path(".snakemake/metadata"), Path("results/.snakemake-metadata")
     if executor() is not None:
         kept.mkdir(parents=True, exist_ok=True)
     if known.is_symlink() and not known.exists():
         known.unlink()  # results/ was deleted
-    if not workflow.is_main_process or not kept.is_dir() or known.is_symlink():
+    if not kept.is_dir() or known.is_symlink():
         return
-    if known.is_dir():  # of an earlier release; what came with the results is newer
-        shutil.copytree(kept, known, dirs_exist_ok=True)
-        shutil.rmtree(kept)
-        known.rename(kept)
-    known.parent.mkdir(exist_ok=True)
+    if known.is_dir():  # of an earlier release, or of one that was called meanwhile
+        shutil.copytree(known, kept, dirs_exist_ok=True, copy_function=copy_newer)
+        shutil.rmtree(known)
+    # Without this one Snakemake would take the metadata for those of an old release of its own.
+    (known.parent / "incomplete").mkdir(parents=True, exist_ok=True)
     # Another Snakemake may have done it in this moment.
     with contextlib.suppress(FileExistsError):
-        known.symlink_to(Path("..") / kept)
+        known.symlink_to(os.path.relpath(kept.resolve(), known.parent.resolve()))
 
 
 try:
@@ -144,8 +154,12 @@ def states_of(*splits):
 
 def rows_of(*splits):
     """Return what tells a rule that the sheet says something else of its slides."""
-    text = json.dumps(slides_of(*splits))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return checksum_of(slides_of(*splits))
+
+
+def sheet(path):
+    """Return what tells a rule that a sheet says something else; its time may be any."""
+    return lambda wildcards: sha256_of(Path(path))
 
 
 def grow(amount):

@@ -20,7 +20,7 @@ use rule tile as tile_new with:
 
 rule collect_new:
     input:
-        samples=SETTINGS.predict.samples or [],
+        samples=ancient(SETTINGS.predict.samples or []),
         states=expand(f"{RUN}/predictions/tiles/{{slide}}.json", slide=NEW),
     output:
         table=f"{RUN}/predictions/tiles.tsv",
@@ -35,6 +35,7 @@ rule collect_new:
         runtime=grow(60),
     params:
         code=code("collect_tiles"),
+        sheet=sheet(SETTINGS.predict.samples),
         states=folder("predictions/tiles"),
     shell:
         "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"

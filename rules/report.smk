@@ -3,7 +3,7 @@
 
 rule report:
     input:
-        samples=SETTINGS.samples,
+        samples=ancient(SETTINGS.samples),
         slides=f"{RUN}/tiles.tsv",
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
@@ -29,6 +29,7 @@ rule report:
         runtime=grow(240),
     params:
         code=code("write_report"),
+        sheet=sheet(SETTINGS.samples),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:

@@ -3,7 +3,7 @@
 
 rule split_patients:
     input:
-        samples=SETTINGS.samples,
+        samples=ancient(SETTINGS.samples),
     output:
         table=f"{RUN}/splits.tsv",
         proof=f"{RUN}/splits.json",
@@ -20,6 +20,7 @@ rule split_patients:
         runtime=grow(10),
     params:
         code=code("split_patients"),
+        sheet=sheet(SETTINGS.samples),
         settings=section("split"),
     shell:
         "python scripts/split_patients.py --samples {input.samples:q}"

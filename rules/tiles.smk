@@ -54,7 +54,7 @@ rule collect_tiles:
         of=SPLITS,
     shell:
         "python scripts/collect_tiles.py --samples {input.samples:q} --settings {params.settings:q}"
-        " --of {params.of} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
+        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
 
 
 # What is learnt from, in a table of its own: what becomes of test slides trains nothing again.

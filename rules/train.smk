@@ -7,6 +7,10 @@
 # Checkpoints are no output: Snakemake deletes outputs before a job starts, and a killed
 # training could not go on.
 #
+# What a segment has left stays until it is replaced. Where shards are written anew and come out as they
+# were, the training goes on from its end: there is nothing to do. Of other shards, settings or code it
+# passes the state over.
+#
 # The layout stands among the resources and not the parameters: the same training on other machines
 # is the same training, and is not done again. Nor is what is done, where there are to be more epochs.
 rule train:
@@ -15,9 +19,9 @@ rule train:
         before=segment_before("json"),
         state_before=segment_before("npz"),
     output:
-        state=f"{RUN}/segments/{{epoch}}.npz",
-        model=f"{RUN}/segments/{{epoch}}.keras",
-        described=f"{RUN}/segments/{{epoch}}.json",
+        state=update(f"{RUN}/segments/{{epoch}}.npz"),
+        model=update(f"{RUN}/segments/{{epoch}}.keras"),
+        described=update(f"{RUN}/segments/{{epoch}}.json"),
     log:
         f"{RUN}/logs/train/{{epoch}}.log",
     benchmark:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gigatile.cohort.collect import check_any, check_remaining, collect_states, rows_of_sheet
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.splits import rows_of_splits
-from gigatile.errors import run_command
+from gigatile.cohort.splits import assign, check_labels, checksum_of, rows_of_splits
+from gigatile.errors import UserError, run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.split import SPLITS, SplitSettings
 
@@ -17,17 +17,27 @@ def main() -> None:
     sheet = parser.add_mutually_exclusive_group(required=True)
     sheet.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
     sheet.add_argument("--new", type=Path, help="a sheet of new slides")
-    parser.add_argument("--settings", default="{}", help="the section `split` as JSON")
+    parser.add_argument("--settings", help="of a cohort: the section `split` as JSON")
     parser.add_argument(
         "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits of the cohort (all)"
+    )
+    parser.add_argument(
+        "--rows", help="checksum of what the sheet said of them when this was asked"
     )
     parser.add_argument("--states", type=Path, required=True, help="folder of <slide>.json")
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
     args = parser.parse_args()
     samples = read_samples(args.samples or args.new, bool(args.samples), lambda path: True)
     if args.samples:
+        if args.settings is None:
+            parser.error("--samples needs --settings")
         settings = parse_section(SplitSettings, args.settings)
-        collect_states(rows_of_splits(samples, settings, *args.of), args.states, args.out)
+        # Whoever asks for no more than this learns it here, too.
+        check_labels(samples, assign(samples, settings), args.samples)
+        rows = rows_of_splits(samples, settings, *args.of)
+        if args.rows not in (None, checksum_of(rows)):
+            raise UserError(f"{args.samples}: changed while the workflow ran; call it again")
+        collect_states(rows, args.states, args.out)
         check_remaining(args.out, args.of)
     else:
         collect_states(rows_of_sheet(samples), args.states, args.out)

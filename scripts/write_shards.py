@@ -31,7 +31,7 @@ def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
 
 
 def read_inputs(slides: Path) -> dict[str, str]:
-    # Not of the whole table: what becomes of a test slide must not make other shards.
+    # By split: a table of more slides than are written here makes the same manifest.
     return {
         f"tiles/<slide>.tfrecord of {split}": combined_checksum(
             {f"tiles/{row['slide']}.tfrecord": row["sha256"] for row in tiled_slides(slides, split)}
@@ -42,7 +42,7 @@ def read_inputs(slides: Path) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slides", type=Path, required=True, help="table of slides (tiles.tsv)")
+    parser.add_argument("--slides", type=Path, required=True, help="table of slides (slides.tsv)")
     parser.add_argument("--records", type=Path, required=True, help="folder of <slide>.tfrecord")
     parser.add_argument("--settings", required=True, help="the section `shards` as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder for shards and manifest")

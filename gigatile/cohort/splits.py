@@ -5,6 +5,7 @@ the same on every machine, and no patient moves because another came or went.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -48,6 +49,12 @@ def rows_of_splits(
         for s in samples
         if divided[s.patient] in splits
     ]
+
+
+def checksum_of(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return a SHA-256 of what rows say, in whatever order they stand in the sheet."""
+    text = json.dumps(sorted(list(row.values()) for row in rows), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe(

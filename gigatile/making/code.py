@@ -20,6 +20,9 @@ from gigatile.errors import UserError
 LIBRARY = "gigatile"
 LOCK = "envs/requirements.lock"
 
+# What the library has beside code: templates, and what pages are made of.
+DATA = (".j2", ".css", ".js")
+
 # Packages that are imported under another name than they are installed, or consist of several.
 DISTRIBUTIONS = {
     "PIL": ("pillow",),
@@ -66,12 +69,17 @@ def reached_by(command: Path) -> list[Path]:
     return sorted(found)
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 @cache
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        return ast.parse(_content(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: no Python ({error})") from None
 
@@ -111,9 +119,9 @@ def _imported(path: Path, project: Path) -> tuple[Path, ...]:
 
 
 def _data(package: Path) -> Iterator[Path]:
-    """Yield the files of a package that are no code: templates, styles."""
+    """Yield the files of a package that are no code; not what an editor leaves beside them."""
     for path in package.rglob("*"):
-        if path.is_file() and path.suffix not in (".py", ".pyc"):
+        if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
             yield path
 
 
@@ -131,12 +139,13 @@ def _packages(path: Path) -> frozenset[str]:
 def _meaning(path: Path) -> str:
     """Return a SHA-256 of what a file says: of Python, without comments and docstrings."""
     if path.suffix != ".py":
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(_content(path)).hexdigest()
     tree = _tree(path)
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
-            # Something has to stand there.
-            node.body[0] = ast.Pass()
+            del node.body[0]
+            # As where a function without a docstring does nothing.
+            node.body = node.body or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 

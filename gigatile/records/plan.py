@@ -8,7 +8,7 @@ rows lie together in each run; the keys at which shards begin are found by bisec
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,11 @@ class Plan:
     def shards(self) -> int:
         """How many."""
         return len(self.keys)
+
+    @cached_property
+    def whose(self) -> list[bytes]:
+        """What is appended to the records of each slide."""
+        return [source.whose for source in self.slides]
 
     def rows(self, shard: int) -> np.ndarray:
         """Return the rows of a shard in the order of its records: (4, n) uint64."""

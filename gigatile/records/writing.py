@@ -117,7 +117,7 @@ class _Writer:
             return None
         plan, shard = self._shards[number]
         rows = plan.rows(shard)
-        more = np.array([len(source.whose) for source in plan.slides], np.int64)
+        more = np.array(list(map(len, plan.whose)), np.int64)
         lengths = rows[LENGTH].astype(np.int64) + more[rows[SLIDE].astype(np.int64)]
         ends = np.cumsum(lengths)
         starts = ends - lengths
@@ -163,7 +163,7 @@ class _Writer:
         wanted = np.stack([rows[OFFSET].astype(np.int64), starts, lengths])
         parts = np.split(wanted[:, order], np.cumsum(counts)[:-1], axis=1)
         for slide, part in zip(slides.tolist(), parts, strict=False):
-            path, more = plan.slides[slide].records, plan.slides[slide].whose
+            path, more = plan.slides[slide].records, plan.whose[slide]
             with path.open("rb", buffering=0) as handle:
                 for offset, start, length in part.T.tolist():
                     frame = content[start : start + length]

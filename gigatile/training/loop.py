@@ -134,7 +134,8 @@ def train(
         with task.averaged():
             save_model(model, segment.model)
         # Last of all: who finds it finds all.
-        write_json(segment.described, _describe(reader.classes, settings, tiles, manifest, at))
+        described = _describe(reader.classes, settings, tiles, manifest, at)
+        write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 

@@ -3,8 +3,11 @@ from pathlib import Path
 import pytest
 
 from gigatile.cohort.collect import check_any, check_remaining, collect_states, tiled_slides
+from gigatile.cohort.samples import read_samples
+from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import write_json
+from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table, write_table
 
 SHEET = ("slide", "patient", "label", "split", "path")
@@ -41,7 +44,8 @@ def collect(folder: Path) -> Path:
 
 def collect_by_command(command, folder: Path, *options, new: Path | None = None):
     sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
-    files = (*sheet, "--states", folder, "--out", folder / "tiles.tsv")
+    settings = () if new else ("--settings", "{}")
+    files = (*sheet, *settings, "--states", folder, "--out", folder / "tiles.tsv")
     return command("collect_tiles.py", *files, *options)
 
 
@@ -106,6 +110,27 @@ def test_a_table_of_some_splits_depends_on_their_slides_alone(command, folder):
     stopped = collect_by_command(command, folder, "--of", "train", "valid")
     assert stopped.returncode == 2
     assert "label 'lusc' has no usable slide left in valid" in stopped.stderr
+
+
+def test_a_sheet_that_changed_meanwhile_is_refused(command, folder):
+    rows = rows_of_splits(read_samples(folder / "samples.tsv", True, lambda path: True),
+                          SplitSettings(), "train")  # fmt: skip
+    assert checksum_of(rows) == checksum_of(rows[::-1]), "their order in the sheet says nothing"
+    asked = ("--of", "train", "--rows", checksum_of(rows))
+    assert collect_by_command(command, folder, *asked).returncode == 0
+    text = (folder / "samples.tsv").read_text()
+    (folder / "samples.tsv").write_text(text.replace("luad of train", "somebody else"))
+    refused = collect_by_command(command, folder, *asked)
+    assert refused.returncode == 2
+    assert "samples.tsv: changed while the workflow ran; call it again" in refused.stderr
+
+
+def test_a_division_that_cannot_be_used_is_told_here_too(command, folder):
+    lacking = [row for row in COHORT if row[0] != "lusc-test"]
+    write_table(folder / "samples.tsv", SHEET, lacking)
+    refused = collect_by_command(command, folder, "--of", "train")
+    assert refused.returncode == 2
+    assert "no patient with label 'lusc' in test" in refused.stderr
 
 
 def test_a_whole_label_that_is_lost_is_named_in_every_split(folder):

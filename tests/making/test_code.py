@@ -101,6 +101,33 @@ def test_an_edit_changes_the_commands_that_reach_it(project, file, old, new, exp
     assert changed(project, file, old, new) == expected
 
 
+def test_a_docstring_more_or_less_changes_nothing(project):
+    added = changed(
+        project,
+        "gigatile/slides/tissue.py",
+        "\n\n\ndef ",
+        "\n\n\ndef first() -> None:\n    pass\n\n\ndef ",
+    )
+    assert added == TILING
+    documented = ("def first() -> None:\n    pass", 'def first() -> None:\n    """Say."""')
+    assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
+    longer = ("def _fit(", "def _other() -> int:\n    return 1\n\n\ndef _fit(")
+    assert changed(project, "gigatile/slides/tiling.py", *longer) == TILING
+    told = ("    return 1", '    """Say."""\n    return 1')
+    assert changed(project, "gigatile/slides/tiling.py", *told) == set()
+
+
+def test_what_editors_and_python_leave_is_no_code(project):
+    before = codes(project)
+    for name in (".tissue.py.swp", "tissue.py~", ".DS_Store", "notes.txt", ".#style.css"):
+        (project / "gigatile/slides" / name).write_text("anything")
+        (project / "gigatile/report/templates" / name).write_text("anything")
+    cached = project / "gigatile/slides/__pycache__"
+    cached.mkdir()
+    (cached / "tissue.cpython-311.pyc.140012345").write_text("anything")
+    assert codes(project) == before
+
+
 def test_an_import_within_a_function_counts(project):
     path = project / "scripts/choose_model.py"
     path.write_text(path.read_text() + "\n\ndef later():\n    from gigatile.slides import tissue\n")

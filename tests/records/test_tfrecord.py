@@ -1,5 +1,6 @@
 """The record files, read and written by us and by TensorFlow itself."""
 
+import dataclasses
 import os
 import struct
 import subprocess
@@ -93,10 +94,21 @@ def test_stock_tensorflow_reads_tiles(tf, sources):
 
 
 def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
+    """Whose a tile is stands in the shards alone."""
+    (tmp_path / "tiles").mkdir()
+    for number, source in enumerate(sources):
+        path = tmp_path / f"tiles/{source.slide}.tfrecord"
+        slide = source.slide
+        tiles = [a_tile(n, slide, patient="", label="") for n in range(7)]
+        write_records(path, map(encode_tile, tiles))
+        sources[number] = dataclasses.replace(source, records=path)
     write_shards({"train": sources}, ShardSettings(target_mb=0.004), tmp_path)
     shards = sorted(map(str, tmp_path.glob("train-*.tfrecord")))
     assert len(shards) > 1
     read = [parse(tf, data) for data in tf.data.TFRecordDataset(shards)]
+    for one in read:
+        slide = one["slide"].numpy().decode()
+        assert (one["patient"].numpy().decode(), one["label"].numpy()) == (f"P of {slide}", b"luad")
     found = sorted((one["slide"].numpy().decode(), int(one["x"])) for one in read)
     assert found == sorted((s, 16 * n) for s in ("S1", "S2", "S3") for n in range(7))
 

@@ -320,7 +320,7 @@ def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile,
     (tmp_path / "samples.tsv").write_text("\n".join(rows) + "\n")
     collected = command(
         "collect_tiles.py",
-        *("--samples", tmp_path / "samples.tsv", "--states", states),
+        *("--samples", tmp_path / "samples.tsv", "--settings", "{}", "--states", states),
         *("--out", tmp_path / "tiles.tsv"),
     )
     assert collected.returncode == 2

@@ -128,6 +128,11 @@ def without(slide: str):
     )
 
 
+def in_another_order(text: str) -> str:
+    first, *rows = text.splitlines()
+    return "\n".join([first, *sorted(rows, reverse=True), ""])
+
+
 def with_site(text: str) -> str:
     first, *rows = text.splitlines()
     return "\n".join([f"{first}\tsite", *(f"{row}\tHome" for row in rows), ""])
@@ -137,6 +142,7 @@ def with_site(text: str) -> str:
     ("edit", "expected"),
     [
         (with_site, {"split_patients"} | ENDS),
+        (in_another_order, {"split_patients"} | ENDS),
         (with_row("more\tN1\tluad\tmore.svs\ttest"), {"tile"} | TEST_COHORT),
         (with_row("more\tN1\tluad\tmore.svs\tvalid"), {"tile"} | SPLITS),
         (with_row("more\tN1\tluad\tmore.svs\ttrain"), {"tile"} | SPLITS),
@@ -148,8 +154,12 @@ def with_site(text: str) -> str:
     ],
 )
 def test_an_edit_of_the_sheet(run, edit, expected):
+    """However old the edited sheet is: it may have been restored, or copied with its time."""
     with edited(run, "cohort/samples.tsv", edit):
         assert planned(run) == expected
+        if edit is with_site:
+            os.utime(run.folder / "cohort/samples.tsv", (1e9, 1e9))
+            assert planned(run) == expected
 
 
 @pytest.mark.slow
@@ -206,6 +216,13 @@ def test_copied_results_are_current_in_a_fresh_clone(run, clone):
     shutil.copy(run.folder / "small.yaml", clone.folder)
     scramble_times(clone.folder / "results")
     assert_it_is_known_how_it_was_made(clone)
+    # As with models, tables of scores and states above the limit: their times say nothing.
+    for path in (clone.folder / "cohort").iterdir():
+        os.utime(path, (1e9, 1e9))
+    sizes = [p.stat().st_size for p in (clone.folder / "results").rglob("*.keras")]
+    limit = ("--max-checksum-file-size", "100kB")
+    assert sizes and min(sizes) > 100_000
+    assert clone.jobs("--configfile", "small.yaml", *limit) == {}
 
 
 def test_results_are_current_without_the_folder_of_snakemake(run):
@@ -238,3 +255,25 @@ def test_everything_is_made_again_where_the_results_were_deleted(run):
 
 def test_the_cluster_makes_nothing_again(run):
     assert set(run.jobs("--configfile", "small.yaml", "--profile", "profiles/slurm")) == set()
+
+
+@pytest.mark.slow
+def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
+    """The tiling's code changed, and every tile is cut again: to the same bytes."""
+    segments = copied_run.folder / "results/small/segments"
+    before = {path.name: path.read_bytes() for path in segments.iterdir()}
+    asked = ("--cores", "2", "--configfile", "small.yaml")
+    with edited(
+        copied_run, "gigatile/slides/tiling.py", replaced("QUALITY = 80", "QUALITY = 40 * 2")
+    ):
+        assert planned(copied_run) == TILES
+        copied_run.snakemake(*asked)
+        assert planned(copied_run) == set()
+    assert {path.name: path.read_bytes() for path in segments.iterdir()} == before
+    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
+    assert "going on after epoch 1 of 1" in log and "epoch 1/1" not in log
+    other = (*asked, "--config", "train={batch_size: 16}")
+    copied_run.snakemake(*other, "--until", "train")
+    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
+    assert "of other settings, data or code, passed over" in log and "epoch 1/1: loss" in log
+    assert (segments / "0001.keras").read_bytes() != before["0001.keras"]
