@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ COMMANDS = (
     "write_config.py",
     "write_shards.py",
 )
+COLLECT = "collect_tiles.py --settings {}"
 # Each takes a second or more to import, where a tile job of a small slide takes half of one.
 HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplotlib", "pyarrow"}
 
@@ -26,7 +28,11 @@ HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplo
 def files(tmp_path) -> Path:
     """A folder with a good sheet, a binary file, a broken JSON and an empty table."""
     (tmp_path / "sheet.tsv").write_text("slide\tpatient\tlabel\tpath\nS1\tP1\tluad\ta.svs\n")
-    (tmp_path / "splits.tsv").write_text("slide\tpatient\tlabel\tsplit\nS1\tP1\tluad\ttrain\n")
+    rows = [
+        f"S{number}\tP{number}\t{label}\t{split}\tS{number}.svs\n"
+        for number, (label, split) in enumerate(product(("a", "b"), ("train", "valid", "test")), 1)
+    ]
+    (tmp_path / "cohort.tsv").write_text("slide\tpatient\tlabel\tsplit\tpath\n" + "".join(rows))
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 4)
     (tmp_path / "folder").mkdir()
     (tmp_path / "S1.json").write_text("{")
@@ -54,7 +60,7 @@ def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_dat
     source = shared_data / "wsi/cmu-1-small-region.svs"
     line = [
         *(sys.executable, "-X", "importtime", ROOT / "scripts/tile_slide.py"),
-        *("--source", source, "--slide", "S1", "--patient", "P1", "--settings", "{}"),
+        *("--source", source, "--slide", "S1", "--settings", "{}"),
         *("--records", tmp_path / "a.tfrecord", "--state", tmp_path / "a.json"),
         *("--overview", tmp_path / "a.jpg"),
     ]
@@ -77,17 +83,18 @@ def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_dat
             'split_patients.py --samples sheet.tsv --settings {"sed":1} --table t --proof p',
             "sed: no such key; did you mean 'seed'?",
         ),
-        ("collect_tiles.py --splits gone.tsv --states . --out o", "gone.tsv: no such file"),
-        ("collect_tiles.py --splits sheet.tsv --states . --out o", "column(s) split missing"),
-        ("collect_tiles.py --splits binary --states . --out o", "binary: damaged, not UTF-8"),
-        ("collect_tiles.py --splits folder --states . --out o", "folder: Is a directory"),
-        ("collect_tiles.py --splits splits.tsv --states folder --out o", "folder/S1.json: no such"),
-        ("collect_tiles.py --splits splits.tsv --states . --out o", "S1.json: damaged, not JSON"),
+        ("collect_tiles.py --samples cohort.tsv --states . --out o", "--samples needs --settings"),
+        (f"{COLLECT} --samples gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
+        (f"{COLLECT} --samples sheet.tsv --states . --out o", "a classifier needs two"),
+        (f"{COLLECT} --samples binary --states . --out o", "binary, row 3: not utf-8-sig text"),
+        (f"{COLLECT} --samples folder --states . --out o", "folder: cannot be read: Is a direct"),
+        (f"{COLLECT} --samples cohort.tsv --states folder --out o", "folder/S1.json: no such file"),
+        (f"{COLLECT} --samples cohort.tsv --states . --out o", "S1.json: damaged, not JSON"),
         ("collect_tiles.py --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
         ("write_shards.py --slides gone.tsv --records . --settings {} --out o", "gone.tsv: no suc"),
         ("write_shards.py --slides sheet.tsv --records . --settings {} --out o", "column(s) split"),
         ("write_config.py --out folder", "folder: Is a directory"),
-        ("write_config.py --check --out gone.yaml", "gone.yaml is not what gigatile/settings.py"),
+        ("write_config.py --check --out gone.yaml", "gone.yaml is not what gigatile/settings/"),
         ("tile_slide.py --mpp 0", "mpp '0' must be micrometres per pixel, a number in 0.01-100"),
         ("tile_slide.py --mpp -1", "mpp '-1' must be micrometres per pixel"),
         ("tile_slide.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
@@ -102,7 +109,6 @@ def test_a_mistake_ends_in_one_message_that_names_it(command, files, line, messa
         rest = {
             "--source": "binary",
             "--slide": "S",
-            "--patient": "P",
             "--settings": "{}",
             "--records": "r.tfrecord",
             "--state": "s.json",

@@ -13,7 +13,6 @@ from PIL import Image
 from gigatile.records import (
     RecordError,
     Tile,
-    decode_tile,
     encode_tile,
     read_records,
     write_records,
@@ -148,7 +147,8 @@ def where(manifest: Path, record: bytes) -> str:
     for shard in json.loads(manifest.read_text())["splits"]["train"]["shards"]:
         path = manifest.parent / shard["file"]
         for offset, found in zip(record_offsets(path), read_records(path), strict=True):
-            if found == record:
+            # Followed by whose it is.
+            if found.startswith(record):
                 return f"{path}: the record at byte {offset} is damaged: "
     raise AssertionError("no shard holds the record")
 
@@ -158,7 +158,6 @@ def test_a_damaged_image_in_a_sound_record_is_named(tmp_path, bad):
     tiles = [tile(number) for number in range(60)]
     tiles[bad] = dataclasses.replace(tiles[bad], image=tiles[bad].image[:-50])
     records = [encode_tile(one) for one in tiles]
-    assert decode_tile(records[bad]).label == tiles[bad].label
     manifest = shards(tmp_path, records)
     expected = where(manifest, records[bad]) + "its image: Premature end of JPEG file"
     assert message(manifest, threads=1).startswith(expected)
