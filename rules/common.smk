@@ -65,9 +65,9 @@ def executor():
 
 def submits_to_slurm():
     """Return whether this Snakemake is about to submit jobs."""
-    if shutil.which("squeue") is None or any(Path(".snakemake/locks").glob("*")):
+    if any(Path(".snakemake/locks").glob("*")):
         return False  # another is at work, or was killed: Snakemake says what to do
-    return executor() == "slurm"
+    return shutil.which("squeue") is not None and executor() == "slurm"
 
 
 def copy_newer(source, target):
