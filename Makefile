@@ -35,7 +35,7 @@ lint: setup ## check format, style, the workflow and the types
 format: setup ## bring every file into the house's format
 	@ruff format .
 	@ruff check --fix-only --quiet .
-	@snakefmt --quiet Snakefile rules/
+	@snakefmt Snakefile rules/
 
 bench: setup ## run every benchmark and print its ratio
 	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done

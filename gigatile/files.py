@@ -78,6 +78,26 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
+    """Identify a file's content at a cost that does not grow with its size.
+
+    BLAKE2b of the size and of `blocks` blocks spread evenly from the first byte to the last: all
+    of a file up to 1 MiB, 1 MiB of a larger one. What it can miss: a change of equal length that
+    lies between the blocks of a larger file. A rescan, another slide, a file cut short and a
+    file grown do not escape.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as handle:
+        if size <= blocks * block_bytes:
+            digest.update(handle.read())
+        else:
+            for block in range(blocks):
+                handle.seek((size - block_bytes) * block // (blocks - 1))
+                digest.update(handle.read(block_bytes))
+    return f"blake2b-{blocks}x{block_bytes}:{digest.hexdigest()}"
+
+
 def combined_checksum(files: Mapping[str, str]) -> str:
     """Return one SHA-256 for many files, as `sha256sum … | sha256sum` prints it.
 

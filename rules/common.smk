@@ -16,6 +16,7 @@ from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.making.code import code_of
+from gigatile.making.made import content_of, fault_of, note_of
 from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
 from gigatile.settings.split import SPLITS
@@ -140,6 +141,37 @@ def _code(path):
         return code_of(path)
     except UserError as error:
         raise WorkflowError(str(error)) from None
+
+
+def planning():
+    """Return whether it is being found out which jobs are to run."""
+    return workflow.is_main_process and workflow.scheduler is None
+
+
+def intact(rule):
+    """Return what tells a rule that something which it has made is gone or damaged."""
+
+    def fault(wildcards):
+        if planning():
+            return fault_of(note_of(Path(RUN), rule, *wildcards))
+        # It is about to be made whole. Snakemake keeps the parameters of the plan and would note those.
+        if workflow.is_main_process:
+            workflow.persistence._params.cache_clear()
+        return ""
+
+    return fault
+
+
+def content(rule, samples):
+    """Return what tells a rule that a slide's file has another content; its time says nothing."""
+
+    def fingerprint(wildcards):
+        if not planning() and executor() is None:
+            return ""  # of a plan that is only printed, or of one job in a process of its own
+        note = note_of(Path(RUN), rule, wildcards.slide)
+        return content_of(Path(samples[wildcards.slide].path), note, executor() is not None)
+
+    return fingerprint
 
 
 def slides_of(*splits):

@@ -32,6 +32,8 @@ rule evaluate:
         runtime=grow(480),
     params:
         code=code("evaluate"),
+        intact=intact("evaluate"),
+        note=f"{RUN}/made/evaluate.json",
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
@@ -39,3 +41,4 @@ rule evaluate:
         "python scripts/evaluate.py --slides {input.slides:q} --records {params.records:q}"
         " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
         " --out {params.out:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -3,7 +3,7 @@
 
 use rule tile as tile_new with:
     input:
-        source=lambda wildcards: os.path.normpath(NEW[wildcards.slide].path),
+        source=ancient(lambda wildcards: os.path.normpath(NEW[wildcards.slide].path)),
     output:
         records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/predictions/tiles/{{slide}}.json",
@@ -14,6 +14,9 @@ use rule tile as tile_new with:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         code=code("tile_slide"),
+        intact=intact("tile_new"),
+        note=f"{RUN}/made/tile_new/{{slide}}.json",
+        content=content("tile_new", NEW),
         sample=lambda wildcards: sample_options(NEW[wildcards.slide]),
         settings=section("tiles"),
 
@@ -35,11 +38,14 @@ rule collect_new:
         runtime=grow(60),
     params:
         code=code("collect_tiles"),
+        intact=intact("collect_new"),
+        note=f"{RUN}/made/collect_new.json",
         sheet=sheet(SETTINGS.predict.samples),
         states=folder("predictions/tiles"),
     shell:
         "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"
         " --out {output.table:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
 
 
 rule predict:
@@ -68,12 +74,15 @@ rule predict:
         runtime=grow(480),
     params:
         code=code("predict"),
+        intact=intact("predict"),
+        note=f"{RUN}/made/predict.json",
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
     shell:
         "python scripts/predict.py --slides {input.slides:q} --records {params.records:q}"
         " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
         " > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
 
 
 rule prediction_pages:
@@ -101,8 +110,11 @@ rule prediction_pages:
         runtime=grow(240),
     params:
         code=code("write_prediction_pages"),
+        intact=intact("prediction_pages"),
+        note=f"{RUN}/made/prediction_pages.json",
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
         "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {params.pages:q}"
         " > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -29,9 +29,12 @@ rule report:
         runtime=grow(240),
     params:
         code=code("write_report"),
+        intact=intact("report"),
+        note=f"{RUN}/made/report.json",
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
         " --out {params.report:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -27,6 +27,8 @@ rule write_shards:
         ranks=SETTINGS.shards.ranks,
     params:
         code=code("write_shards"),
+        intact=intact("write_shards"),
+        note=f"{RUN}/made/write_shards.json",
         records=folder("tiles"),
         shards=subpath(output.manifest, parent=True),
         settings=section("shards"),
@@ -35,3 +37,5 @@ rule write_shards:
         " --log {log:q} --"
         " python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
         " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " --manifest {output.manifest:q}"

@@ -20,9 +20,12 @@ rule split_patients:
         runtime=grow(10),
     params:
         code=code("split_patients"),
+        intact=intact("split_patients"),
+        note=f"{RUN}/made/split_patients.json",
         sheet=sheet(SETTINGS.samples),
         settings=section("split"),
     shell:
         "python scripts/split_patients.py --samples {input.samples:q}"
         " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
         " > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -3,7 +3,7 @@
 
 rule tile:
     input:
-        source=lambda wildcards: os.path.normpath(COHORT[wildcards.slide].path),
+        source=ancient(lambda wildcards: os.path.normpath(COHORT[wildcards.slide].path)),
     output:
         records=f"{RUN}/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/tiles/{{slide}}.json",
@@ -21,12 +21,17 @@ rule tile:
         slide_at_once=1,
     params:
         code=code("tile_slide"),
+        intact=intact("tile"),
+        note=f"{RUN}/made/tile/{{slide}}.json",
+        content=content("tile", COHORT),
         sample=lambda wildcards: sample_options(COHORT[wildcards.slide]),
         settings=section("tiles"),
     shell:
         "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
         " {params.sample} --settings {params.settings:q} --records {output.records:q}"
         " --state {output.state:q} --overview {output.overview:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " --source {input.source:q}"
 
 
 # The tables depend on what the sheet says of their slides, and not on the sheet: a new site, or a slide
@@ -48,6 +53,8 @@ rule collect_tiles:
         runtime=grow(60),
     params:
         code=code("collect_tiles"),
+        intact=intact("collect_tiles"),
+        note=f"{RUN}/made/collect_tiles.json",
         states=folder("tiles"),
         rows=rows_of(*SPLITS),
         settings=section("split"),
@@ -55,6 +62,7 @@ rule collect_tiles:
     shell:
         "python scripts/collect_tiles.py --samples {input.samples:q} --settings {params.settings:q}"
         " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
 
 
 # What is learnt from, in a table of its own: what becomes of test slides trains nothing again.
@@ -70,6 +78,8 @@ use rule collect_tiles as collect_training with:
         f"{RUN}/benchmarks/collect_training.tsv"
     params:
         code=code("collect_tiles"),
+        intact=intact("collect_training"),
+        note=f"{RUN}/made/collect_training.json",
         states=folder("tiles"),
         rows=rows_of("train", "valid"),
         settings=section("split"),

@@ -44,6 +44,8 @@ rule train:
         slurm_extra="--signal=USR2@120",
     params:
         code=code("train"),
+        intact=intact("train"),
+        note=f"{RUN}/made/train/{{epoch}}.json",
         segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
         # As checkpoints, no output: it is watched, and what a killed job wrote stays.
@@ -57,6 +59,7 @@ rule train:
         " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
         " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
         " {resources.each_rank}"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
 
 
 rule validate:
@@ -78,11 +81,14 @@ rule validate:
         runtime=grow(480),
     params:
         code=code("validate"),
+        intact=intact("validate"),
+        note=f"{RUN}/made/validate/{{epoch}}.json",
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
         "python scripts/validate.py --segments {params.segments:q} --epoch {wildcards.epoch}"
         " --manifest {input.manifest:q} --events {params.events:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
 
 
 rule choose_model:
@@ -106,9 +112,12 @@ rule choose_model:
         runtime=grow(60),
     params:
         code=code("choose_model"),
+        intact=intact("choose_model"),
+        note=f"{RUN}/made/choose_model.json",
         segments=folder("segments"),
         epochs=SEGMENTS,
         model=subpath(output.model, parent=True),
     shell:
         "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
         " --out {params.model:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

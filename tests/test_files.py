@@ -10,11 +10,19 @@ from pathlib import Path
 import numpy
 import openslide
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigatile.errors import UserError, all_faults, run_command
-from gigatile.files import checksums, read_json, sha256_of, write_json, write_text, write_whole
+from gigatile.files import (
+    checksums,
+    fingerprint,
+    read_json,
+    sha256_of,
+    write_json,
+    write_text,
+    write_whole,
+)
 from gigatile.software import versions
 from gigatile.tables import read_table, write_table
 
@@ -252,3 +260,44 @@ def test_the_versions_are_those_of_what_is_installed():
     assert found["openslide-python"] == openslide.__version__
     assert {"keras", "horovod", "snakemake"} <= set(found)
     assert {"tensorflow", "tensorflow-cpu"} & set(found)
+
+
+# --- The fingerprint
+
+
+@settings(max_examples=50)
+@given(size=st.integers(1, 200_000), data=st.data())
+def test_every_byte_and_the_length_of_a_small_file_count(tmp_path_factory, size, data):
+    path = tmp_path_factory.mktemp("print") / "file"
+    content = numpy.random.default_rng(size).bytes(size)
+    path.write_bytes(content)
+    before = fingerprint(path)
+    assert fingerprint(path) == before
+    changed = bytearray(content)
+    changed[data.draw(st.integers(0, size - 1))] ^= 1
+    for other in (changed, content[:-1], content + b"\0", content[1:]):
+        path.write_bytes(other)
+        assert fingerprint(path) != before
+
+
+def test_the_fingerprint_of_a_large_file_sees_its_ends_and_its_length(tmp_path):
+    path = tmp_path / "file"
+    size = 100_000_000
+
+    def changed(place: int | None, length: int = size) -> str:
+        with path.open("wb") as handle:
+            handle.truncate(length)
+            if place is not None:
+                handle.seek(place)
+                handle.write(b"x")
+        return fingerprint(path)
+
+    seen = [changed(None), changed(0), changed(size - 1), changed(None, size - 1)]
+    assert len(set(seen)) == 4
+    assert changed(None) == seen[0]
+
+
+def test_the_fingerprint_says_how_it_was_made_and_stays_what_it_was(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"slide")
+    assert fingerprint(path) == "blake2b-16x65536:5e1ce61f18acfe883b5fe87d53e8f81c"

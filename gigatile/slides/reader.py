@@ -1,7 +1,6 @@
 """A slide as the rest of Gigatile sees it: its size, scale and levels, and RGB regions of it."""
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,23 +144,3 @@ def open_slide(path: Path) -> Iterator[Slide]:
 def _told(error: openslide.OpenSlideError, path: Path) -> str:
     """Return OpenSlide's message without the folder: a reason is the same wherever slides lie."""
     return str(error).replace(str(path), path.name)
-
-
-def fingerprint(path: Path, blocks: int = 64, block_bytes: int = 65536) -> str:
-    """Identify a file's content at a cost that does not grow with its size.
-
-    BLAKE2b of the size and of `blocks` blocks spread evenly from the first byte to the last: all
-    of a file up to 4 MiB, 4 MiB of a larger one. What it can miss: a change of equal length that
-    lies between the blocks of a larger file. A rescan, another slide, a file cut short and a
-    file grown do not escape.
-    """
-    size = path.stat().st_size
-    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
-    with path.open("rb") as handle:
-        if size <= blocks * block_bytes:
-            digest.update(handle.read())
-        else:
-            for block in range(blocks):
-                handle.seek((size - block_bytes) * block // (blocks - 1))
-                digest.update(handle.read(block_bytes))
-    return f"blake2b-{blocks}x{block_bytes}:{digest.hexdigest()}"

@@ -9,12 +9,12 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of, write_json, write_whole
+from gigatile.files import fingerprint, sha256_of, write_json, write_whole
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid, plan_grid, read_tile
-from gigatile.slides.reader import Slide, SlideError, fingerprint, open_slide
+from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.tissue import tissue_fractions, tissue_mask
 
 SCHEMA = 2

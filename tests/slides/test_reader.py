@@ -5,13 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from known_slides import described, glass, write_svs
 from PIL import Image
 
 from gigatile.demo.svs import shrink
-from gigatile.slides.reader import BLOCK, SlideError, fingerprint, open_slide
+from gigatile.slides.reader import BLOCK, SlideError, open_slide
 
 
 @pytest.fixture(scope="module")
@@ -160,44 +158,3 @@ with open_slide(Path({str(path)!r})) as slide:
 """
     grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(grown.stdout) < 120_000
-
-
-# --- The fingerprint
-
-
-@settings(max_examples=50)
-@given(size=st.integers(1, 200_000), data=st.data())
-def test_every_byte_and_the_length_of_a_small_file_count(tmp_path_factory, size, data):
-    path = tmp_path_factory.mktemp("print") / "file"
-    content = np.random.default_rng(size).bytes(size)
-    path.write_bytes(content)
-    before = fingerprint(path)
-    assert fingerprint(path) == before
-    changed = bytearray(content)
-    changed[data.draw(st.integers(0, size - 1))] ^= 1
-    for other in (changed, content[:-1], content + b"\0", content[1:]):
-        path.write_bytes(other)
-        assert fingerprint(path) != before
-
-
-def test_the_fingerprint_of_a_large_file_sees_its_ends_and_its_length(tmp_path):
-    path = tmp_path / "file"
-    size = 100_000_000
-
-    def changed(place: int | None, length: int = size) -> str:
-        with path.open("wb") as handle:
-            handle.truncate(length)
-            if place is not None:
-                handle.seek(place)
-                handle.write(b"x")
-        return fingerprint(path)
-
-    seen = [changed(None), changed(0), changed(size - 1), changed(None, size - 1)]
-    assert len(set(seen)) == 4
-    assert changed(None) == seen[0]
-
-
-def test_the_fingerprint_says_how_it_was_made_and_stays_what_it_was(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"slide")
-    assert fingerprint(path) == "blake2b-64x65536:5e1ce61f18acfe883b5fe87d53e8f81c"

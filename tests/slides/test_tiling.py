@@ -14,10 +14,10 @@ from known_slides import GLASS, STAIN, glass, tissue, write_svs
 from PIL import Image
 
 from gigatile.demo.svs import shrink
+from gigatile.files import fingerprint
 from gigatile.records import decode_tile, read_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.reader import fingerprint
 from gigatile.slides.tiling import tile_slide
 
 EMPTY = hashlib.sha256(b"").hexdigest()

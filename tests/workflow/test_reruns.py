@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ TABLES = {"collect_tiles", "collect_training"} | SHARDS
 TILES = {"tile"} | TABLES
 SPLITS = {"split_patients"} | TABLES
 TEST_COHORT = {"split_patients", "collect_tiles"} | EVALUATION
+# What no two runs have in common.
+PRINTED = {"logs", "benchmarks", "tensorboard"}
 KNOWN, KEPT = ".snakemake/metadata", "results/.snakemake-metadata"
 
 
@@ -190,6 +193,144 @@ def test_a_new_test_slide_trains_nothing(copied_run):
         k: v for k, v in scored["P10-1"].items() if k != "slide"
     }
     assert copied_run.jobs("--configfile", "small.yaml") == {}
+
+
+# --- Slides
+
+
+@contextlib.contextmanager
+def kept(path: Path):
+    """Let a file be changed for a while."""
+    content, seen = path.read_bytes(), path.stat()
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("when", [1e9, 2e9])
+def test_a_slide_with_another_time_is_not_cut_again(run, when):
+    with kept(run.folder / "cohort/P01-1.svs"):
+        os.utime(run.folder / "cohort/P01-1.svs", (when, when))
+        assert planned(run) == set()
+
+
+@pytest.mark.parametrize(
+    ("slide", "expected"),
+    [("P01-1", {"tile"} | TABLES), ("P10-1", {"tile", "collect_tiles"} | EVALUATION)],
+)
+def test_a_slide_with_another_content_is_cut_again_however_old_it_is(run, slide, expected):
+    path = run.folder / f"cohort/{slide}.svs"
+    with kept(path):
+        flip_a_byte(path)
+        os.utime(path, (1e9, 1e9))
+        assert planned(run) == expected
+
+
+@pytest.mark.slow
+def test_slides_with_other_times_are_read_once(copied_run):
+    """Then the notes have the new times, and no plan reads a slide."""
+    slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
+    for path in slides:
+        os.utime(path, (1e9, 1e9))
+    notes = {p: p.stat().st_mtime_ns for p in copied_run.folder.glob("results/small/made/tile/*")}
+    assert planned(copied_run) == set()
+    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "a plan writes nothing"
+    before = [p.read_text() for p in notes]
+    copied_run.snakemake("--cores", "1", "--configfile", "small.yaml")
+    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "of the outputs they are as old"
+    for path, text in zip(notes, before, strict=True):
+        assert path.read_text() == re.sub(r'(?<="modified_ns": )\d+', str(10**18), text) != text
+    for path in slides:  # of another content, which only reading shows
+        flip_a_byte(path)
+        os.utime(path, (1e9, 1e9))
+    assert planned(copied_run) == set()
+
+
+# --- What was made
+
+
+GONE_OR_DAMAGED = [
+    ("splits.tsv", {"split_patients"} | ENDS),
+    ("tiles.tsv", {"collect_tiles"} | EVALUATION),
+    ("shards/slides.tsv", {"collect_training"} | SHARDS),
+    ("shards/manifest.json", SHARDS),
+    ("segments/0001.json", TRAINING),
+    ("segments/0001.valid.json", TRAINING - {"train"}),
+    ("model/settings.json", TRAINING - {"train", "validate"}),
+    ("evaluation/metrics.json", EVALUATION),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        *GONE_OR_DAMAGED,
+        ("tiles/P01-1.tfrecord", {"tile"} | TABLES),
+        ("tiles/P01-1.json", {"tile"} | TABLES),
+        ("tiles/P10-1.jpg", {"tile", "collect_tiles"} | EVALUATION),
+        ("shards/train-00000-of-00001.tfrecord", SHARDS),
+        ("shards/valid-00000-of-00001.index.npy", SHARDS),
+        ("model/model.keras", TRAINING - {"train", "validate"}),
+        ("report/index.html", ENDS),
+        ("report/slides/P10-1.html", ENDS),
+    ],
+)
+def test_an_output_that_is_gone_is_made_again(run, file, expected):
+    path = run.folder / "results/small" / file
+    with kept(path):
+        path.unlink()
+        assert planned(run) == expected
+
+
+@pytest.mark.parametrize(("file", "expected"), GONE_OR_DAMAGED)
+def test_a_table_that_is_damaged_is_made_again(run, file, expected):
+    path = run.folder / "results/small" / file
+    with kept(path):
+        flip_a_byte(path)
+        assert planned(run) == expected
+        os.utime(path)
+    with kept(path):
+        path.touch()
+        assert planned(run) == set()
+
+
+def test_anything_that_is_cut_short_is_made_again(run):
+    path = run.folder / "results/small/tiles/P01-1.tfrecord"
+    with kept(path):
+        os.truncate(path, path.stat().st_size - 1)
+        assert planned(run) == {"tile"} | TABLES
+
+
+def test_a_folder_that_was_put_away_is_not_missed(run):
+    tiles = run.folder / "results/small/tiles"
+    tiles.rename(run.folder / "away")
+    try:
+        assert planned(run) == set()
+    finally:
+        (run.folder / "away").rename(tiles)
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_made_as_it_was(copied_run):
+    results = copied_run.folder / "results/small"
+    files = [p for p in results.rglob("*") if p.is_file() and not set(p.parts) & PRINTED]
+    before = {path: path.read_bytes() for path in files}
+    (results / "tiles/P03-1.tfrecord").unlink()
+    flip_a_byte(results / "shards/slides.tsv")
+    (results / "shards/valid-00000-of-00001.tfrecord").unlink()
+    flip_a_byte(results / "model/history.tsv")
+    copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
+    changed = {p.name for p, content in before.items() if p.read_bytes() != content}
+    assert changed == set()
+    assert planned(copied_run) == set()
 
 
 # --- Where the project and its results lie

@@ -1,0 +1,196 @@
+"""What was made: notes that lie beside the results and say what each job has left.
+
+The job writes its note last. A plan compares it with what is there at the cost of a look at each
+file; `gigatile.making.verifying` compares every byte.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gigatile.errors import UserError
+from gigatile.files import fingerprint, read_json, sha256_of, write_text
+
+FOLDER = "made"
+
+# What stages read from each other as text. A plan compares its content where it was written after
+# the note; of all else, which may be large, the size.
+TABLES = (".json", ".tsv")
+
+
+class Output(BaseModel):
+    """A file that was made: its size and its SHA-256."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+class Source(BaseModel):
+    """A slide's file when it was cut; `modified_ns` as the file system counts it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: int
+    modified_ns: int
+    fingerprint: str
+
+
+class Note(BaseModel):
+    """What a job has left: its files by their place in the run, and what slide it cut."""
+
+    model_config = ConfigDict(frozen=True)
+
+    outputs: dict[str, Output]
+    source: Source | None = None
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_text(path, self.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def note_of(run: Path, *job: str) -> Path:
+    """Return where the note of a job lies: of its stage, or of one slide or epoch of the stage."""
+    return run.joinpath(FOLDER, *job[:-1], f"{job[-1]}.json")
+
+
+def run_of(note: Path) -> Path:
+    """Return the folder of the run that a note is of."""
+    return next(parent for parent in note.parents if parent.name == FOLDER).parent
+
+
+def write_note(
+    note: Path,
+    outputs: Iterable[Path],
+    source: Path | None = None,
+    manifest: Path | None = None,
+) -> None:
+    """Write what a job has left; to be called when all of it is whole.
+
+    Args:
+        note: the file to write, in the folder `made` of the run.
+        outputs: files of the run; of a folder, every file in it.
+        source: the slide's file that it was made from.
+        manifest: one of the outputs, if it names shards; these are noted with its checksums.
+    """
+    run = run_of(note)
+    found = {
+        os.path.relpath(path, run): Output(bytes=path.stat().st_size, sha256=sha256_of(path))
+        for path in files_of(outputs)
+    }
+    if manifest is not None:
+        found |= _shards(manifest, run)
+    seen = None if source is None else _seen(source)
+    Note(outputs=dict(sorted(found.items())), source=seen).write(note)
+
+
+def read_note(note: Path) -> Note | None:
+    """Return what a note says; None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    try:
+        return Note.model_validate_json(note.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        raise UserError(f"damaged: {note}") from None
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield files; of a folder, every file in it."""
+    for path in paths:
+        if path.is_dir():
+            yield from (file for file in path.rglob("*") if file.is_file())
+        else:
+            yield path
+
+
+def fault_of(note: Path) -> str:
+    """Return what is wrong with what a job has left, as far as a plan can see; else nothing.
+
+    Where a whole folder is gone, somebody has put it away to save space, which is no fault.
+    """
+    try:
+        noted = read_note(note)
+    except UserError as error:
+        return str(error)
+    if noted is None:
+        return ""
+    run, made = run_of(note), note.stat().st_mtime_ns
+    for name, one in noted.outputs.items():
+        path = run / name
+        try:
+            seen = path.stat()
+        except OSError:
+            if path.parent.is_dir():
+                return f"missing: {path}"
+            continue
+        if seen.st_size != one.bytes:
+            return f"damaged: {path}"
+        if seen.st_mtime_ns > made and path.suffix in TABLES and sha256_of(path) != one.sha256:
+            return f"damaged: {path}"
+    return ""
+
+
+def content_of(source: Path, note: Path, update: bool = False) -> str:
+    """Return the fingerprint of a slide's file, which is read only if it has another size or time.
+
+    Args:
+        source: the slide's file; where it is not there, it counts as it was.
+        note: of what was made from it; it may be missing.
+        update: note a new time, so that the file is not read again the next time.
+
+    Returns:
+        The fingerprint; nothing where there is neither file nor note.
+    """
+    try:
+        noted = read_note(note)
+    except UserError:
+        noted = None
+    known = noted.source if noted else None
+    try:
+        if known and (known.bytes, known.modified_ns) == _size_and_time(source):
+            return known.fingerprint
+        found = _seen(source)
+    except FileNotFoundError:
+        return known.fingerprint if known else ""
+    except OSError as error:
+        return f"{error.strerror}"
+    if update and noted and known and found.fingerprint == known.fingerprint:
+        with contextlib.suppress(OSError):  # of somebody else, perhaps; then it is read again
+            before = note.stat()
+            noted.model_copy(update={"source": found}).write(note)
+            # What it says of the outputs is as old as it was.
+            os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return found.fingerprint
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    seen = path.stat()
+    return seen.st_size, seen.st_mtime_ns
+
+
+def _seen(source: Path) -> Source:
+    # In this order: what is written meanwhile has a later time, and is read again.
+    size, modified = _size_and_time(source)
+    return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint(source))
+
+
+def _shards(manifest: Path, run: Path) -> dict[str, Output]:
+    folder = manifest.parent
+    found = {}
+    for split in read_json(manifest)["splits"].values():
+        for shard in split["shards"]:
+            index = folder / shard["index"]
+            for path, size, checksum in (
+                (folder / shard["file"], shard["bytes"], shard["sha256"]),
+                (index, index.stat().st_size, shard["index_sha256"]),
+            ):
+                found[os.path.relpath(path, run)] = Output(bytes=size, sha256=checksum)
+    return found

@@ -1,0 +1,170 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gigatile.errors import UserError
+from gigatile.files import fingerprint, sha256_of
+from gigatile.making.made import content_of, fault_of, note_of, write_note
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run with two files and a folder of one stage."""
+    (tmp_path / "tiles").mkdir()
+    (tmp_path / "tiles/S1.json").write_text('{"a": 1}')
+    (tmp_path / "tiles/S1.jpg").write_bytes(b"a picture")
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages/one.html").write_text("a page")
+    return tmp_path
+
+
+@pytest.fixture
+def slide(run: Path) -> Path:
+    path = run / "S1.svs"
+    path.write_bytes(b"a slide")
+    return path
+
+
+@pytest.fixture
+def note(run: Path, slide: Path) -> Path:
+    path = note_of(run, "tile", "S1.5")
+    outputs = [run / "tiles/S1.json", run / "tiles/S1.jpg", run / "pages"]
+    write_note(path, outputs, slide)
+    return path
+
+
+def test_a_note_names_each_file_by_its_place_in_the_run(run, slide, note):
+    assert note == run / "made/tile/S1.5.json"
+    noted = json.loads(note.read_text())
+    assert noted == {
+        "outputs": {
+            name: {"bytes": (run / name).stat().st_size, "sha256": sha256_of(run / name)}
+            for name in ("pages/one.html", "tiles/S1.jpg", "tiles/S1.json")
+        },
+        "source": {
+            "bytes": 7,
+            "modified_ns": slide.stat().st_mtime_ns,
+            "fingerprint": fingerprint(slide),
+        },
+    }
+    assert fault_of(note) == ""
+
+
+def test_where_nothing_is_noted_nothing_is_wrong(run):
+    assert fault_of(note_of(run, "tile", "S2")) == ""
+
+
+def test_what_is_not_there_cannot_be_noted(run):
+    with pytest.raises(FileNotFoundError):
+        write_note(note_of(run, "tile", "S2"), [run / "tiles/S2.json"])
+    assert not (run / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["tiles/S1.json", "tiles/S1.jpg", "pages/one.html"])
+def test_a_file_that_is_missing_or_has_another_size_is_seen(run, note, name):
+    path = run / name
+    content = path.read_bytes()
+    path.write_bytes(content + b".")
+    assert fault_of(note) == f"damaged: {path}"
+    path.unlink()
+    assert fault_of(note) == f"missing: {path}"
+    path.write_bytes(content)
+    assert fault_of(note) == ""
+
+
+def test_the_content_of_a_table_counts_where_it_was_written_later(run, note):
+    path = run / "tiles/S1.json"
+    path.write_text('{"a": 2}')
+    later = note.stat().st_mtime_ns + 1
+    os.utime(path, ns=(later, later))
+    assert fault_of(note) == f"damaged: {path}"
+    path.write_text('{"a": 1}')
+    os.utime(path, ns=(later, later))
+    assert fault_of(note) == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"outputs": [1]}', '{"outputs": {"a": 1}}'])
+def test_a_damaged_note_is_a_fault(note, text):
+    note.write_text(text)
+    assert fault_of(note) == f"damaged: {note}"
+
+
+def test_a_folder_that_is_gone_was_put_away(run, note):
+    (run / "pages/one.html").unlink()
+    (run / "pages").rmdir()
+    assert fault_of(note) == ""
+
+
+# --- The slide's content
+
+
+def changed(path: Path) -> None:
+    seen = path.stat()
+    path.write_bytes(b"a slipe")
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+def test_a_slide_of_the_same_size_and_time_is_not_read(slide, note):
+    before = fingerprint(slide)
+    changed(slide)
+    assert content_of(slide, note) == before
+    slide.unlink()
+    assert content_of(slide, note) == before, "where it is not there it counts as it was"
+
+
+def test_a_slide_with_another_time_is_read(slide, note):
+    before, text = fingerprint(slide), note.read_text()
+    os.utime(slide, (1e9, 1e9))
+    assert content_of(slide, note) == before
+    slide.write_bytes(b"a slipe")
+    assert content_of(slide, note) == fingerprint(slide) != before
+    assert content_of(slide, note, update=True) == fingerprint(slide)
+    assert note.read_text() == text, "it was made from another one"
+
+
+def test_a_new_time_of_the_same_content_can_be_noted(slide, note):
+    before, made = fingerprint(slide), note.stat().st_mtime_ns
+    os.utime(slide, (1e9, 1e9))
+    assert content_of(slide, note, update=True) == before
+    assert note.stat().st_mtime_ns == made
+    changed(slide)
+    assert content_of(slide, note) == before, "it is not read again"
+
+
+def test_without_a_note_a_slide_is_read(run, slide):
+    assert content_of(slide, note_of(run, "tile", "S2")) == fingerprint(slide)
+    assert content_of(run / "none.svs", note_of(run, "tile", "S2")) == ""
+
+
+def test_a_slide_that_cannot_be_read_is_another_one(run, note):
+    assert content_of(run / "tiles", note) == "Is a directory"
+
+
+# --- Shards
+
+
+def test_the_shards_of_a_manifest_are_noted_as_it_names_them(run):
+    (run / "shards").mkdir()
+    (run / "shards/a.tfrecord").write_bytes(b"records")
+    (run / "shards/a.index.npy").write_bytes(b"index")
+    manifest = run / "shards/manifest.json"
+    shard = {
+        "file": "a.tfrecord",
+        "bytes": 7,
+        "sha256": "of the records",
+        "index": "a.index.npy",
+        "index_sha256": "of the index",
+    }
+    manifest.write_text(json.dumps({"splits": {"train": {"shards": [shard]}}}))
+    note = note_of(run, "write_shards")
+    write_note(note, [manifest], manifest=manifest)
+    assert note == run / "made/write_shards.json"
+    noted = json.loads(note.read_text())["outputs"]
+    assert noted["shards/a.tfrecord"] == {"bytes": 7, "sha256": "of the records"}
+    assert noted["shards/a.index.npy"] == {"bytes": 5, "sha256": "of the index"}
+    assert noted["shards/manifest.json"]["sha256"] == sha256_of(manifest)
+    manifest.unlink()
+    with pytest.raises(UserError, match="no such file"):
+        write_note(note, [], manifest=manifest)
