@@ -17,6 +17,7 @@ include: "rules/train.smk"
 include: "rules/evaluate.smk"
 include: "rules/report.smk"
 include: "rules/predict.smk"
+include: "rules/verify.smk"
 
 
 rule all:

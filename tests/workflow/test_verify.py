@@ -1,0 +1,70 @@
+"""`snakemake verify`: all of a run against the present settings, sheet and code."""
+
+import shutil
+
+from clones import Clone
+
+from gigatile.tables import read_table
+
+CURRENT = "results/small: everything is current and whole, and nothing is left over"
+
+
+def verified(clone: Clone, *options: str) -> tuple[dict[str, set[str]], str]:
+    """Return the files that are found to be in a state, and what is printed."""
+    asked = ("verify", "--cores", "2", "--configfile", "small.yaml", *options)
+    done = clone.snakemake(*asked, check=False)
+    found: dict[str, set[str]] = {}
+    for row in read_table(clone.folder / "results/small/logs/verify.tsv"):
+        found.setdefault(row["state"], set()).add(row["file"])
+    assert (done.returncode == 0) == (not found), done.stderr
+    return found, done.stdout + done.stderr
+
+
+def test_a_run_is_held_against_what_it_should_be(copied_run):
+    """Without .snakemake/, and with other times than those that it was made at."""
+    shutil.rmtree(copied_run.folder / ".snakemake")
+    results = copied_run.folder / "results/small"
+    for path in results.rglob("*"):
+        path.touch()
+    found, printed = verified(copied_run)
+    assert found == {} and CURRENT in printed
+
+    found, printed = verified(copied_run, "--config", "evaluate={seed: 9}")
+    evaluated = {f"evaluation/{name}" for name in ("tiles.parquet", "slides.tsv", "metrics.json")}
+    reported = {"report/index.html", "report/slides"}
+    assert found == {"stale": evaluated | reported}
+    assert "other settings, code, rows of the sheet" in printed
+    assert "what it is made from is to be made anew" in printed
+
+    sheet = copied_run.folder / "cohort/samples.tsv"
+    rows = sheet.read_text()
+    sheet.write_text("".join(r for r in rows.splitlines(True) if not r.startswith("text\t")))
+    found, _ = verified(copied_run)
+    kinds = ("tiles/text.tfrecord", "tiles/text.json", "tiles/text.jpg", "made/tile/text.json")
+    assert found["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
+    splits = {"splits.tsv", "splits.json", "tiles.tsv"}
+    assert found["stale"] == splits | evaluated | reported
+    sheet.write_text(rows)
+
+    shard = results / "shards/train-00000-of-00001.tfrecord"
+    content = bytearray(shard.read_bytes())
+    content[1000] ^= 1
+    shard.write_bytes(content)
+    (results / "model/model.keras").unlink()
+    found, printed = verified(copied_run)
+    assert found["damaged"] == {"shards/train-00000-of-00001.tfrecord"}
+    assert found["missing"] == {"model/model.keras"}
+    assert "its bytes are not those that were written" in printed
+    assert "made by the next run, what is damaged once it was deleted" in printed
+
+    shard.unlink()
+    copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
+    found, printed = verified(copied_run)
+    assert found == {} and CURRENT in printed
+
+
+def test_nothing_is_made_yet(copied_run):
+    shutil.rmtree(copied_run.folder / "results")
+    found, _ = verified(copied_run)
+    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["missing"]
+    assert set(found) == {"missing"}
