@@ -10,6 +10,13 @@ configfile: "config.yaml"
 
 include: "rules/common.smk"
 include: "rules/demo.smk"
+
+
+if ELSEWHERE:
+
+    include: "rules/elsewhere.smk"
+
+
 include: "rules/tiles.smk"
 include: "rules/splits.smk"
 include: "rules/shards.smk"

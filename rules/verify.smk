@@ -1,3 +1,5 @@
+import json
+
 # All of a run against the present settings, sheet and code; to be asked for by name.
 
 
@@ -13,7 +15,7 @@ rule verify:
     threads: 1000
     params:
         run=RUN,
-        settings=SETTINGS.model_dump_json(),
+        settings=json.dumps(SETTINGS.model_dump() | ({"slides": "elsewhere"} if ELSEWHERE else {})),
     shell:
         "python scripts/verify.py --run-dir {params.run:q} --settings {params.settings:q}"
         " --threads {threads} > {log:q} 2>&1 && cat {log:q}"

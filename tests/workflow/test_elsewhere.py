@@ -1,0 +1,48 @@
+"""Plans on a machine that has the sheet and not the slides."""
+
+import shutil
+
+import pytest
+from clones import Clone
+
+ASKED = ("--configfile", "small.yaml", "--config", "slides=elsewhere")
+
+
+@pytest.fixture
+def laptop(copied_run: Clone) -> Clone:
+    """Return a copy of the run without its slides."""
+    for slide in (copied_run.folder / "cohort").glob("*.svs"):
+        slide.unlink()
+    return copied_run
+
+
+def test_the_plan_names_the_slides_that_are_not_here(laptop):
+    """What was made is known; what is not made is planned, and no file is made up."""
+    done = laptop.snakemake("-n", "--configfile", "small.yaml", check=False)
+    assert done.returncode == 1 and "row 2: no file cohort/P01-1.svs" in done.stdout + done.stderr
+    assert laptop.jobs(*ASKED) == {}
+    assert set(laptop.jobs(*ASKED, "evaluate={seed: 9}")) == {"evaluate", "report", "all"}
+    cut = laptop.jobs(*ASKED, "tiles={size: 64}")
+    assert cut["tile"] == cut["slide_elsewhere"] == 12
+    shutil.rmtree(laptop.folder / "results")
+    with (laptop.folder / "cohort/samples.tsv").open("a") as sheet:
+        sheet.write("folder\tN1\tluad\tscans/folder\ttest\nhere\tN2\tluad\there.svs\ttest\n")
+    (laptop.folder / "cohort/here.svs").write_text("a slide")
+    jobs = laptop.jobs(*ASKED)
+    assert (jobs["tile"], jobs["slide_elsewhere"]) == (14, 13)
+    assert [p.name for p in (laptop.folder / "cohort").glob("*.svs")] == ["here.svs"]
+
+
+def test_what_needs_no_slide_can_be_made(laptop):
+    laptop.snakemake("--cores", "2", *ASKED, "evaluate={seed: 9, resamples: 50}")
+    assert laptop.jobs(*ASKED, "evaluate={seed: 9, resamples: 50}") == {}
+    done = laptop.snakemake("--cores", "2", *ASKED, "tiles={size: 64}", check=False)
+    assert done.returncode == 1
+    assert "is not on this machine, and nothing can be made of it here" in done.stdout + done.stderr
+    done = laptop.snakemake("verify", "--cores", "1", *ASKED, "evaluate={seed: 9, resamples: 50}")
+    assert "everything is current and whole" in done.stdout
+
+
+def test_slides_are_here_or_elsewhere(small_cohort):
+    done = small_cohort.snakemake("-n", "--config", "slides=somewhere", check=False)
+    assert done.returncode == 1 and "slides: no such key" in done.stdout + done.stderr
