@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo plan test lint format bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 demo: setup ## run the whole workflow on the demo cohort and say where its report is
 	@snakemake --cores $(CORES) --show-failed-logs
 	@echo "the report: $(CURDIR)/results/demo/report/index.html"
+
+plan: setup ## what a run will take: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
+	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)
 
 test: setup ## run the tests; ARGS='-m "not slow and not cluster"' leaves out the long ones
 	@bash tests/cluster/install.sh
