@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Time and memory of a plan: the workflow against a bare Snakefile with as many jobs, in one run.
 
-Two plans, each a dry run as a user calls it: of a cohort of which nothing is made, and of one that
-is complete. The bare Snakefile has the same files and edges for the slides and nothing else: no
-parameters, no settings, no sheet to check. The slides are files of a few bytes; no plan reads them.
-What is made is put there by hand, so Snakemake has no metadata of it to compare, on either side.
-Rounds alternate; processor time is compared.
+Three plans, each a dry run as a user calls it: of a cohort of which nothing is made, of one that is
+complete, and of that with a slide more. The bare Snakefile has the same files and edges for the
+slides and nothing else: no parameters, no settings, no sheet to check. The slides are files of a
+few bytes. What is made is put there by hand, with what Snakemake and Gigatile note of it after a
+run. Rounds alternate; processor time is compared.
 """
 
 import argparse
@@ -16,6 +16,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from snakemake.api import SnakemakeApi
+from snakemake.settings.enums import Quietness
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    ExecutionSettings,
+    OutputSettings,
+    ResourceSettings,
+    StorageSettings,
+)
+
+from gigatile.making.made import note_of, write_note
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
@@ -99,14 +112,46 @@ def make_results(folder: Path, slides: int) -> None:
     for run in ("results/big", "bare"):
         (folder / run / "tiles").mkdir(parents=True)
         for number in range(slides):
-            for kind in ("tfrecord", "json", "jpg"):
-                (folder / run / f"tiles/S{number:06d}.{kind}").touch()
-        for name in LATER if run != "bare" else ("tiles.tsv", "report.html"):
-            (folder / run / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / run / name).touch()
+            files = [folder / run / f"tiles/S{number:06d}.{k}" for k in ("tfrecord", "json", "jpg")]
+            for file in files:
+                file.touch()
+            if run != "bare":
+                note = note_of(folder / run, "tile", f"S{number:06d}")
+                write_note(note, files, folder / f"cohort/S{number:06d}.svs")
+        later = [
+            folder / run / n for n in (LATER if run != "bare" else ("tiles.tsv", "report.html"))
+        ]
+        for file in later:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
     (folder / "results/big/report/slides").mkdir()
-    for options in WAYS.values():
-        snakemake(folder, "--touch", "--cores", "1", *options)
+    (folder / "results/.snakemake-metadata").mkdir()
+    for way in WAYS:
+        subprocess.run([sys.executable, __file__, "--note", way], cwd=folder, check=True)
+
+
+def note_as_after_a_run(way: str) -> None:
+    """Have Snakemake note of every job of the plan that it is done, in the current folder."""
+    snakefile, config = ("Snakefile", ["big.yaml"]) if way == "gigatile" else ("bare.smk", [])
+    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+        # Its classes for programs that call it end where a plan is printed; these do not.
+        workflow = api.workflow(
+            ResourceSettings(cores=1),
+            ConfigSettings(configfiles=[Path(name) for name in config]),
+            storage_settings=StorageSettings(),
+            snakefile=Path(snakefile),
+        )
+        dag = workflow.dag(DAGSettings(forceall=True, max_checksum_file_size=10**7))
+        inner = dag.workflow_api._workflow
+        inner.dag_settings, inner.execution_settings = dag.dag_settings, ExecutionSettings()
+        inner._prepare_dag(forceall=True, ignore_incomplete=True, lock_warn_only=False)
+        inner._build_dag()
+
+        async def note_all() -> None:
+            for job in inner.dag.jobs:
+                await inner.persistence.finished(job)
+
+        inner.async_run(note_all())
 
 
 def snakemake(folder: Path, *options: str) -> tuple[float, float, str]:
@@ -147,7 +192,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slides", type=int, nargs="+", default=[1000, 10_000, 30_000])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.note:
+        note_as_after_a_run(args.note)
+        return
     for slides in args.slides:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -156,6 +205,10 @@ def main() -> None:
             compare(folder, "nothing is made", slides, args.rounds)
             make_results(folder, slides)
             compare(folder, "all is made", 0, args.rounds)
+            with (folder / "cohort/samples.tsv").open("a") as sheet:
+                sheet.write(row(slides))
+            (folder / f"cohort/S{slides:06d}.svs").write_text("a slide")
+            compare(folder, "one slide more", 1, args.rounds)
 
 
 if __name__ == "__main__":
