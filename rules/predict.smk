@@ -3,7 +3,7 @@
 
 use rule tile as tile_new with:
     input:
-        source=ancient(lambda wildcards: os.path.normpath(NEW[wildcards.slide].path)),
+        source=ancient(source(NEW)),
     output:
         records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/predictions/tiles/{{slide}}.json",
@@ -14,10 +14,9 @@ use rule tile as tile_new with:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         code=code("tile_slide"),
-        intact=intact("tile_new"),
         note=f"{RUN}/made/tile_new/{{slide}}.json",
-        content=content("tile_new", NEW),
-        sample=lambda wildcards: sample_options(NEW[wildcards.slide]),
+        content=content("tile_new", NEW, f"{RUN}/predictions/tiles"),
+        sample=sample_options(NEW),
         settings=section("tiles"),
 
 

@@ -3,7 +3,7 @@
 
 rule tile:
     input:
-        source=ancient(lambda wildcards: os.path.normpath(COHORT[wildcards.slide].path)),
+        source=ancient(source(COHORT)),
     output:
         records=f"{RUN}/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/tiles/{{slide}}.json",
@@ -21,16 +21,15 @@ rule tile:
         slide_at_once=1,
     params:
         code=code("tile_slide"),
-        intact=intact("tile"),
         note=f"{RUN}/made/tile/{{slide}}.json",
-        content=content("tile", COHORT),
-        sample=lambda wildcards: sample_options(COHORT[wildcards.slide]),
+        content=content("tile", COHORT, f"{RUN}/tiles"),
+        sample=sample_options(COHORT),
         settings=section("tiles"),
     shell:
         "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
-        " {params.sample} --settings {params.settings:q} --records {output.records:q}"
-        " --state {output.state:q} --overview {output.overview:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " {params.sample} --settings {params.settings:q} --records {output.records}"
+        " --state {output.state} --overview {output.overview} > {log} 2>&1"
+        " && python scripts/note_made.py --note {params.note} --outputs {output}"
         " --source {input.source:q}"
 
 
