@@ -5,6 +5,8 @@ import csv
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from random import Random
@@ -220,6 +222,9 @@ def test_a_slide_with_another_time_is_not_cut_again(run, when):
     with kept(run.folder / "cohort/P01-1.svs"):
         os.utime(run.folder / "cohort/P01-1.svs", (when, when))
         assert planned(run) == set()
+        # As with slides above the limit up to which Snakemake compares the content.
+        limit = ("--max-checksum-file-size", "1kB", "--until", "tile")
+        assert run.jobs("--configfile", "small.yaml", *limit) == {}
 
 
 @pytest.mark.parametrize(
@@ -252,6 +257,19 @@ def test_slides_with_other_times_are_read_once(copied_run):
         flip_a_byte(path)
         os.utime(path, (1e9, 1e9))
     assert planned(copied_run) == set()
+
+
+def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):
+    """A cohort of terabytes is planned as fast as a small one: who reads a pipe waits for ever."""
+    shutil.rmtree(copied_run.folder / "results")
+    for slide in (copied_run.folder / "cohort").glob("*.svs"):
+        slide.unlink()
+        os.mkfifo(slide)
+    command = [Path(sys.executable).parent / "snakemake", "-n", "--configfile", "small.yaml", "-p"]
+    plan = subprocess.run(
+        command, cwd=copied_run.folder, timeout=100, capture_output=True, text=True
+    )
+    assert plan.stdout.count("rule tile:") == 12, plan.stdout + plan.stderr
 
 
 # --- What was made
