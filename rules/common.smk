@@ -200,12 +200,12 @@ def content(rule, samples, states):
     def fingerprint(wildcards):
         if fault := faulty(wildcards):
             return fault
+        note = note_of(Path(RUN), rule, wildcards.slide)
         if planning():
-            if not os.path.exists(f"{states}/{wildcards.slide}.json"):
+            if not note.exists() and not os.path.exists(f"{states}/{wildcards.slide}.json"):
                 return ""  # it is to be cut whatever its file holds, which is not read for that
         elif executor() is None:
             return ""  # of a plan that is only printed, or of one job in a process of its own
-        note = note_of(Path(RUN), rule, wildcards.slide)
         return content_of(Path(samples[wildcards.slide].path), note, executor() is not None)
 
     return fingerprint

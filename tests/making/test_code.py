@@ -20,7 +20,7 @@ COMMANDS = sorted(
         for path in (ROOT / "rules").glob("*.smk")
         for name in re.findall(r"python scripts/(\w+)\.py", path.read_text())
     }
-    - {"launch"}
+    - {"launch", "note_made", "verify"}
 )
 TILING = {"tile_slide"}
 TRAINING = {"train", "validate"}

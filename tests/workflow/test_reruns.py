@@ -1,438 +1,205 @@
-"""Which stages an edit runs again, and that it runs no other; docs/reruns.md shows the table."""
+"""The table of docs/reruns.md: an edit a row, and exactly the rules that a dry run then lists."""
 
 import contextlib
-import csv
 import os
-import re
-import shutil
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
+from queue import SimpleQueue
 
 import pytest
 from clones import Clone
-
-ENDS = {"report", "all"}
-EVALUATION = {"evaluate"} | ENDS
-TRAINING = {"train", "validate", "choose_model"} | EVALUATION
-SHARDS = {"write_shards"} | TRAINING
-TABLES = {"collect_tiles", "collect_training"} | SHARDS
-TILES = {"tile"} | TABLES
-SPLITS = {"split_patients"} | TABLES
-TEST_COHORT = {"split_patients", "collect_tiles"} | EVALUATION
-# What no two runs have in common.
-PRINTED = {"logs", "benchmarks", "tensorboard"}
-KNOWN, KEPT = ".snakemake/metadata", "results/.snakemake-metadata"
-
-
-def planned(clone: Clone, *settings: str) -> set[str]:
-    options = ("--config", *settings) if settings else ()
-    return set(clone.jobs("--configfile", "small.yaml", *options))
-
-
-# --- Settings
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (["tiles={size: 128, mpp: 0.5}"], TILES),
-        (["tiles={size: 128, on_error: stop}"], TILES),
-        (["split={seed: 5}"], SPLITS),
-        (["shards={target_mb: 1, seed: 100}"], SHARDS),  # the defaults are 100 and 1
-        (["shards={nodes: 2}"], set()),
-        (["train={ranks_per_node: 2}"], set()),
-        (["train={cores_per_rank: 2, stall_limit: 60, save_minutes: 1}"], set()),
-        (["train={batch_size: 16}"], TRAINING),
-        (["train={boost: {lusc: 2.0}}"], TRAINING),
-        (["evaluate={seed: 50, resamples: 50}"], EVALUATION),
-    ],
+from edits import (
+    ENDS,
+    EVALUATION,
+    MODEL,
+    OF_TEST_TILES,
+    SHARDS,
+    SPLITS,
+    TEST_COHORT,
+    TILES,
+    TRAINING,
+    Edit,
+    changed,
+    copy_with_another_slide,
+    flip_a_byte,
+    in_another_order,
+    put_away,
+    replaced,
+    text,
+    with_row,
+    with_site,
+    without,
 )
-def test_a_setting(small_run, settings, expected):
-    assert planned(small_run, *settings) == expected
-
-
-# --- Files
-
-
-@pytest.fixture(scope="module")
-def run(small_run, tmp_path_factory) -> Clone:
-    """Return a copy of the run; whoever edits it takes the edit back."""
-    copy = small_run.copy(tmp_path_factory.mktemp("run"))
-    shutil.copy(copy.folder / "cohort/P01-1.svs", copy.folder / "cohort/more.svs")
-    return copy
 
 
 @contextlib.contextmanager
-def edited(clone: Clone, file: str, edit):
-    """Change a file of a clone for a while."""
-    path = clone.folder / file
-    before = path.read_text()
-    after = edit(before)
-    assert after != before
-    path.write_text(after)
-    try:
-        yield
-    finally:
-        path.write_text(before)
+def no_edit(folder: Path) -> Iterator[None]:
+    yield
 
 
-def replaced(old: str, new: str):
-    return lambda text: text.replace(old, new, 1)
+@dataclass(frozen=True)
+class Row:
+    """An edit, options of the dry run, and the rules of which it then plans jobs."""
+
+    name: str
+    expected: set[str]
+    edit: Edit = no_edit
+    options: tuple[str, ...] = ()
+
+
+def setting(value: str, expected: set[str]) -> Row:
+    return Row(value, expected, options=("--config", value))
+
+
+def at(when: float):
+    """Return what gives a file another time."""
+    return lambda path: os.utime(path, (when, when))
+
+
+def other_content_of_old(path: Path) -> None:
+    flip_a_byte(path)
+    os.utime(path, (1e9, 1e9))
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def sheet(name: str, edit, expected: set[str], when: float | None = None) -> Row:
+    return Row(name, expected, text("cohort/samples.tsv", edit, when))
+
+
+def code(file: str, old: str, new: str, expected: set[str]) -> Row:
+    return Row(f"{file}: {new.strip()}", expected, text(file, replaced(old, new)))
+
+
+def another_comment(config: str) -> str:
+    """Return the configuration with a comment, and a key in another place."""
+    return config.replace("run: small\n", "# A comment.\n", 1) + "run: small\n"
 
 
 FUNCTION = ("\n    return ", "\n    return None or ")
+WITHOUT_TRAINING = TRAINING - {"train"}
+RUN = "results/small"
+# The files that are compared by their content: what follows where one is gone, or damaged.
+COMPARED = {
+    "splits.tsv": {"split_patients"} | ENDS,
+    "tiles.tsv": OF_TEST_TILES,
+    "shards/slides.tsv": {"collect_training"} | SHARDS,
+    "shards/manifest.json": SHARDS,
+    "segments/0001.json": TRAINING,
+    "segments/0001.valid.json": WITHOUT_TRAINING,
+    "model/settings.json": MODEL,
+    "evaluation/metrics.json": EVALUATION,
+}
+GONE = COMPARED | {
+    "tiles/P01-1.tfrecord": TILES,
+    "tiles/P01-1.json": TILES,
+    "tiles/P10-1.jpg": {"tile"} | OF_TEST_TILES,
+    "shards/train-00000-of-00001.tfrecord": SHARDS,
+    "shards/valid-00000-of-00001.index.npy": SHARDS,
+    "model/model.keras": MODEL,
+    "report/index.html": ENDS,
+    "report/slides/P10-1.html": ENDS,
+}
 
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "expected"),
-    [
-        ("small.yaml", "run: small\n", "# A comment.\n", set()),
-        ("gigatile/slides/tissue.py", '"""', '"""In other words: ', set()),
-        ("gigatile/training/simulation.py", *FUNCTION, set()),
-        ("gigatile/slides/tissue.py", *FUNCTION, TILES),
-        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2.0**64", SPLITS),
-        ("gigatile/records/plan.py", *FUNCTION, SHARDS),
-        ("gigatile/training/order.py", *FUNCTION, TRAINING),
-        ("gigatile/evaluation/validation.py", "loss / tiles", "loss", TRAINING - {"train"}),
-        ("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
-        ("gigatile/report/figures.py", *FUNCTION, ENDS),
-        ("gigatile/report/templates/style.css", "color", "background", ENDS),
-        ("scripts/tile_slide.py", "print(", "print() or print(", TILES),
-        (
-            "scripts/choose_model.py",
-            "print(",
-            "print() or print(",
-            TRAINING - {"train", "validate"},
-        ),
-        ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILES),
-        ("envs/requirements.lock", "matplotlib==", "matplotlib==9", ENDS),
-    ],
-)
-def test_an_edit_of_a_file(run, file, old, new, expected):
-    def edit(text):
-        text = text.replace(old, new, 1)
-        return text + "run: small\n" if file == "small.yaml" else text  # a key in another place
-
-    with edited(run, file, edit):
-        assert planned(run) == expected
-
-
-# --- The cohort
-
-
-def with_row(row: str):
-    return lambda text: text + row + "\n"
-
-
-def without(slide: str):
-    return lambda text: "".join(
-        line for line in text.splitlines(keepends=True) if not line.startswith(f"{slide}\t")
-    )
-
-
-def in_another_order(text: str) -> str:
-    first, *rows = text.splitlines()
-    return "\n".join([first, *sorted(rows, reverse=True), ""])
-
-
-def with_site(text: str) -> str:
-    first, *rows = text.splitlines()
-    return "\n".join([f"{first}\tsite", *(f"{row}\tHome" for row in rows), ""])
-
-
-@pytest.mark.parametrize(
-    ("edit", "expected"),
-    [
-        (with_site, {"split_patients"} | ENDS),
-        (in_another_order, {"split_patients"} | ENDS),
-        (with_row("more\tN1\tluad\tmore.svs\ttest"), {"tile"} | TEST_COHORT),
-        (with_row("more\tN1\tluad\tmore.svs\tvalid"), {"tile"} | SPLITS),
-        (with_row("more\tN1\tluad\tmore.svs\ttrain"), {"tile"} | SPLITS),
-        (without("text"), TEST_COHORT),  # of the test split
-        (without("glass"), SPLITS),  # of the train split
-        (replaced("text\tB1\tluad", "text\tB1\tlusc"), TEST_COHORT),
-        (replaced("glass\tB2\tlusc", "glass\tB2\tluad"), SPLITS),
-        (replaced("glass\tB2\t", "glass\tB9\t"), SPLITS),
-    ],
-)
-def test_an_edit_of_the_sheet(run, edit, expected):
-    """However old the edited sheet is: it may have been restored, or copied with its time."""
-    with edited(run, "cohort/samples.tsv", edit):
-        assert planned(run) == expected
-        if edit is with_site:
-            os.utime(run.folder / "cohort/samples.tsv", (1e9, 1e9))
-            assert planned(run) == expected
-
-
-@pytest.mark.slow
-def test_a_new_test_slide_trains_nothing(copied_run):
-    """The exact jobs run, and then nothing is left to do."""
-    results = copied_run.folder / "results/small"
-    before = {
-        path: (path.stat().st_mtime_ns, path.read_bytes())
-        for name in ("shards", "segments", "model")
-        for path in (results / name).iterdir()
-    }
-    shutil.copy(copied_run.folder / "cohort/P10-1.svs", copied_run.folder / "cohort/more.svs")
-    sheet = copied_run.folder / "cohort/samples.tsv"
-    whose = next(row for row in sheet.read_text().splitlines() if row.startswith("P10-1\t"))
-    sheet.write_text(sheet.read_text() + whose.replace("P10-1", "more") + "\n")
-    asked = ("--cores", "2", "--configfile", "small.yaml")
-    done = copied_run.snakemake(*asked)
-    started = {
-        line.split()[1].rstrip(":")
-        for line in (done.stdout + done.stderr).splitlines()
-        if line.startswith(("rule ", "localrule "))
-    }
-    assert started - {"all"} == ({"tile"} | TEST_COHORT) - {"all"}
-    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
-    with (results / "evaluation/slides.tsv").open() as handle:
-        scored = {row["slide"]: row for row in csv.DictReader(handle, delimiter="\t")}
-    assert {k: v for k, v in scored["more"].items() if k != "slide"} == {
-        k: v for k, v in scored["P10-1"].items() if k != "slide"
-    }
-    assert copied_run.jobs("--configfile", "small.yaml") == {}
-
-
-# --- Slides
-
-
-@contextlib.contextmanager
-def kept(path: Path):
-    """Let a file be changed for a while."""
-    content, seen = path.read_bytes(), path.stat()
-    try:
-        yield
-    finally:
-        path.write_bytes(content)
-        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-
-
-def flip_a_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("when", [1e9, 2e9])
-def test_a_slide_with_another_time_is_not_cut_again(run, when):
-    with kept(run.folder / "cohort/P01-1.svs"):
-        os.utime(run.folder / "cohort/P01-1.svs", (when, when))
-        assert planned(run) == set()
-        # As with slides above the limit up to which Snakemake compares the content.
-        limit = ("--max-checksum-file-size", "1kB", "--until", "tile")
-        assert run.jobs("--configfile", "small.yaml", *limit) == {}
-
-
-@pytest.mark.parametrize(
-    ("slide", "expected"),
-    [("P01-1", {"tile"} | TABLES), ("P10-1", {"tile", "collect_tiles"} | EVALUATION)],
-)
-def test_a_slide_with_another_content_is_cut_again_however_old_it_is(run, slide, expected):
-    path = run.folder / f"cohort/{slide}.svs"
-    with kept(path):
-        flip_a_byte(path)
-        os.utime(path, (1e9, 1e9))
-        assert planned(run) == expected
-
-
-@pytest.mark.slow
-def test_slides_with_other_times_are_read_once(copied_run):
-    """Then the notes have the new times, and no plan reads a slide."""
-    slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
-    for path in slides:
-        os.utime(path, (1e9, 1e9))
-    notes = {p: p.stat().st_mtime_ns for p in copied_run.folder.glob("results/small/made/tile/*")}
-    assert planned(copied_run) == set()
-    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "a plan writes nothing"
-    before = [p.read_text() for p in notes]
-    copied_run.snakemake("--cores", "1", "--configfile", "small.yaml")
-    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "of the outputs they are as old"
-    for path, text in zip(notes, before, strict=True):
-        assert path.read_text() == re.sub(r'(?<="modified_ns": )\d+', str(10**18), text) != text
-    for path in slides:  # of another content, which only reading shows
-        flip_a_byte(path)
-        os.utime(path, (1e9, 1e9))
-    assert planned(copied_run) == set()
-
-
-def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):
-    """A cohort of terabytes is planned as fast as a small one: who reads a pipe waits for ever."""
-    shutil.rmtree(copied_run.folder / "results")
-    for slide in (copied_run.folder / "cohort").glob("*.svs"):
-        slide.unlink()
-        os.mkfifo(slide)
-    command = [Path(sys.executable).parent / "snakemake", "-n", "--configfile", "small.yaml", "-p"]
-    plan = subprocess.run(
-        command, cwd=copied_run.folder, timeout=100, capture_output=True, text=True
-    )
-    assert plan.stdout.count("rule tile:") == 12, plan.stdout + plan.stderr
-
-
-# --- What was made
-
-
-GONE_OR_DAMAGED = [
-    ("splits.tsv", {"split_patients"} | ENDS),
-    ("tiles.tsv", {"collect_tiles"} | EVALUATION),
-    ("shards/slides.tsv", {"collect_training"} | SHARDS),
-    ("shards/manifest.json", SHARDS),
-    ("segments/0001.json", TRAINING),
-    ("segments/0001.valid.json", TRAINING - {"train"}),
-    ("model/settings.json", TRAINING - {"train", "validate"}),
-    ("evaluation/metrics.json", EVALUATION),
+ROWS = [
+    Row("no edit", set()),
+    # Settings
+    setting("tiles={size: 128, mpp: 0.5}", TILES),
+    setting("tiles={size: 128, on_error: stop}", TILES),
+    setting("split={seed: 5}", SPLITS),
+    setting("shards={target_mb: 1, seed: 100}", SHARDS),  # the defaults are 100 and 1
+    setting("shards={nodes: 2}", set()),
+    setting("train={ranks_per_node: 2}", set()),
+    setting("train={cores_per_rank: 2, stall_limit: 60, save_minutes: 1}", set()),
+    setting("train={batch_size: 16}", TRAINING),
+    setting("train={boost: {lusc: 2.0}}", TRAINING),
+    setting("evaluate={seed: 50, resamples: 50}", EVALUATION),
+    Row("a comment in the configuration", set(), text("small.yaml", another_comment)),
+    Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
+    # Code
+    code("gigatile/slides/tissue.py", '"""', '"""In other words: ', set()),
+    code("gigatile/training/simulation.py", *FUNCTION, set()),
+    code("gigatile/slides/tissue.py", *FUNCTION, TILES),
+    code("gigatile/cohort/splits.py", "/ 2**64", "/ 2.0**64", SPLITS),
+    code("gigatile/records/plan.py", *FUNCTION, SHARDS),
+    code("gigatile/training/order.py", *FUNCTION, TRAINING),
+    code("gigatile/evaluation/validation.py", "loss / tiles", "loss", WITHOUT_TRAINING),
+    code("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
+    code("gigatile/report/figures.py", *FUNCTION, ENDS),
+    code("gigatile/report/templates/style.css", "color", "background", ENDS),
+    code("scripts/tile_slide.py", "print(", "print() or print(", TILES),
+    code("scripts/choose_model.py", "print(", "print() or print(", MODEL),
+    code("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILES),
+    code("envs/requirements.lock", "matplotlib==", "matplotlib==9", ENDS),
+    # The sheet
+    sheet("a site", with_site, {"split_patients"} | ENDS),
+    sheet("a site, in an old sheet", with_site, {"split_patients"} | ENDS, when=1e9),
+    sheet("another order", in_another_order, {"split_patients"} | ENDS),
+    sheet("a test slide", with_row("more\tN1\tluad\tmore.svs\ttest"), {"tile"} | TEST_COHORT),
+    sheet("a valid slide", with_row("more\tN1\tluad\tmore.svs\tvalid"), {"tile"} | SPLITS),
+    sheet("a train slide", with_row("more\tN1\tluad\tmore.svs\ttrain"), {"tile"} | SPLITS),
+    sheet("no more that test slide", without("text"), TEST_COHORT),
+    sheet("no more that train slide", without("glass"), SPLITS),
+    sheet("a test label", replaced("text\tB1\tluad", "text\tB1\tlusc"), TEST_COHORT),
+    sheet("a train label", replaced("glass\tB2\tlusc", "glass\tB2\tluad"), SPLITS),
+    sheet("a patient", replaced("glass\tB2\t", "glass\tB9\t"), SPLITS),
+    # Slides
+    Row("a slide touched", set(), changed("cohort/P01-1.svs", at(2e9))),
+    Row("a slide restored", set(), changed("cohort/P01-1.svs", at(1e9))),
+    Row(
+        "a large slide touched",  # larger than what Snakemake compares by its content
+        set(),
+        changed("cohort/P01-1.svs", at(2e9)),
+        ("--max-checksum-file-size", "1kB", "--until", "tile"),
+    ),
+    Row("a train slide changed", TILES, changed("cohort/P01-1.svs", other_content_of_old)),
+    Row(
+        "a test slide changed",
+        {"tile"} | OF_TEST_TILES,
+        changed("cohort/P10-1.svs", other_content_of_old),
+    ),
+    # Results
+    *(Row(f"{f} gone", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in GONE.items()),
+    *(Row(f"{f} damaged", e, changed(f"{RUN}/{f}", flip_a_byte)) for f, e in COMPARED.items()),
+    *(Row(f"{f} touched", set(), changed(f"{RUN}/{f}", at(2e9))) for f in COMPARED),
+    Row("a slide's tiles cut short", TILES, changed(f"{RUN}/tiles/P01-1.tfrecord", cut_short)),
+    Row("all tiles put away", set(), put_away(f"{RUN}/tiles")),
+    Row("all results gone", SPLITS | {"tile"}, put_away("results")),
 ]
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        *GONE_OR_DAMAGED,
-        ("tiles/P01-1.tfrecord", {"tile"} | TABLES),
-        ("tiles/P01-1.json", {"tile"} | TABLES),
-        ("tiles/P10-1.jpg", {"tile", "collect_tiles"} | EVALUATION),
-        ("shards/train-00000-of-00001.tfrecord", SHARDS),
-        ("shards/valid-00000-of-00001.index.npy", SHARDS),
-        ("model/model.keras", TRAINING - {"train", "validate"}),
-        ("report/index.html", ENDS),
-        ("report/slides/P10-1.html", ENDS),
-    ],
-)
-def test_an_output_that_is_gone_is_made_again(run, file, expected):
-    path = run.folder / "results/small" / file
-    with kept(path):
-        path.unlink()
-        assert planned(run) == expected
+@pytest.fixture(scope="module")
+def plans(small_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
+    """Return what is planned after the edit of each row; two at a time, in copies of the run."""
+    copies: SimpleQueue[Clone] = SimpleQueue()
+    for _ in range(2):
+        copies.put(copy_with_another_slide(small_run, tmp_path_factory.mktemp("run")))
+
+    def plan(row: Row) -> set[str] | Exception:
+        copy = copies.get()
+        try:
+            with row.edit(copy.folder):
+                return set(copy.jobs("--configfile", "small.yaml", *row.options))
+        except (AssertionError, OSError) as error:
+            return error
+        finally:
+            copies.put(copy)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip([row.name for row in ROWS], pool.map(plan, ROWS), strict=True))
 
 
-@pytest.mark.parametrize(("file", "expected"), GONE_OR_DAMAGED)
-def test_a_table_that_is_damaged_is_made_again(run, file, expected):
-    path = run.folder / "results/small" / file
-    with kept(path):
-        flip_a_byte(path)
-        assert planned(run) == expected
-        os.utime(path)
-    with kept(path):
-        path.touch()
-        assert planned(run) == set()
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_edit_runs_again_what_depends_on_it_and_no_more(plans, row):
+    found = plans[row.name]
+    if isinstance(found, Exception):
+        raise found
+    assert found == row.expected
 
 
-def test_anything_that_is_cut_short_is_made_again(run):
-    path = run.folder / "results/small/tiles/P01-1.tfrecord"
-    with kept(path):
-        os.truncate(path, path.stat().st_size - 1)
-        assert planned(run) == {"tile"} | TABLES
-
-
-def test_a_folder_that_was_put_away_is_not_missed(run):
-    tiles = run.folder / "results/small/tiles"
-    tiles.rename(run.folder / "away")
-    try:
-        assert planned(run) == set()
-    finally:
-        (run.folder / "away").rename(tiles)
-
-
-@pytest.mark.slow
-def test_what_was_lost_is_made_as_it_was(copied_run):
-    results = copied_run.folder / "results/small"
-    files = [p for p in results.rglob("*") if p.is_file() and not set(p.parts) & PRINTED]
-    before = {path: path.read_bytes() for path in files}
-    (results / "tiles/P03-1.tfrecord").unlink()
-    flip_a_byte(results / "shards/slides.tsv")
-    (results / "shards/valid-00000-of-00001.tfrecord").unlink()
-    flip_a_byte(results / "model/history.tsv")
-    copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
-    changed = {p.name for p, content in before.items() if p.read_bytes() != content}
-    assert changed == set()
-    assert planned(copied_run) == set()
-
-
-# --- Where the project and its results lie
-
-
-def scramble_times(folder: Path) -> None:
-    """Give every file another time, as copying does in an order of its own."""
-    now, random = time.time(), Random(1)
-    for path in folder.rglob("*"):
-        when = now - random.randrange(3600)
-        os.utime(path, (when, when), follow_symlinks=False)
-
-
-def assert_it_is_known_how_it_was_made(run: Clone) -> None:
-    assert planned(run) == set()
-    assert planned(run, "train={batch_size: 16}") == TRAINING
-    with edited(run, "cohort/samples.tsv", with_row("more\tN1\tluad\tmore.svs\ttest")):
-        assert planned(run) == {"tile"} | TEST_COHORT
-
-
-def test_copied_results_are_current_in_a_fresh_clone(run, clone):
-    for name in ("cohort", "results"):
-        shutil.copytree(run.folder / name, clone.folder / name)
-    shutil.copy(run.folder / "small.yaml", clone.folder)
-    scramble_times(clone.folder / "results")
-    assert_it_is_known_how_it_was_made(clone)
-    # As with models, tables of scores and states above the limit: their times say nothing.
-    for path in (clone.folder / "cohort").iterdir():
-        os.utime(path, (1e9, 1e9))
-    sizes = [p.stat().st_size for p in (clone.folder / "results").rglob("*.keras")]
-    limit = ("--max-checksum-file-size", "100kB")
-    assert sizes and min(sizes) > 100_000
-    assert clone.jobs("--configfile", "small.yaml", *limit) == {}
-
-
-def test_results_are_current_without_the_folder_of_snakemake(run):
-    shutil.rmtree(run.folder / ".snakemake")
-    assert_it_is_known_how_it_was_made(run)
-
-
-def test_what_an_earlier_release_noted_stays_known(copied_run):
-    """It was in .snakemake/; the next run that makes something moves it."""
-    known, kept = (copied_run.folder / name for name in (KNOWN, KEPT))
-    known.unlink()
-    kept.rename(known)
-    assert planned(copied_run) == set()
-    assert not kept.exists(), "a plan moves nothing"
-    copied_run.snakemake("results/small/splits.tsv", "--cores", "1", "--configfile", "small.yaml")
-    assert known.is_symlink() and kept.is_dir()
-    assert planned(copied_run) == set()
-    assert planned(copied_run, "train={batch_size: 16}") == TRAINING
-
-
-def test_everything_is_made_again_where_the_results_were_deleted(run):
-    kept = run.folder / "results"
-    kept.rename(run.folder / "away")
-    try:
-        assert planned(run) == SPLITS | {"tile"}
-        assert not kept.exists(), "a plan makes nothing"
-    finally:
-        (run.folder / "away").rename(kept)
-
-
-def test_the_cluster_makes_nothing_again(run):
-    assert set(run.jobs("--configfile", "small.yaml", "--profile", "profiles/slurm")) == set()
-
-
-@pytest.mark.slow
-def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
-    """The tiling's code changed, and every tile is cut again: to the same bytes."""
-    segments = copied_run.folder / "results/small/segments"
-    before = {path.name: path.read_bytes() for path in segments.iterdir()}
-    asked = ("--cores", "2", "--configfile", "small.yaml")
-    with edited(
-        copied_run, "gigatile/slides/tiling.py", replaced("QUALITY = 80", "QUALITY = 40 * 2")
-    ):
-        assert planned(copied_run) == TILES
-        copied_run.snakemake(*asked)
-        assert planned(copied_run) == set()
-    assert {path.name: path.read_bytes() for path in segments.iterdir()} == before
-    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
-    assert "going on after epoch 1 of 1" in log and "epoch 1/1" not in log
-    other = (*asked, "--config", "train={batch_size: 16}")
-    copied_run.snakemake(*other, "--until", "train")
-    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
-    assert "of other settings, data or code, passed over" in log and "epoch 1/1: loss" in log
-    assert (segments / "0001.keras").read_bytes() != before["0001.keras"]
+def test_each_row_is_another_one():
+    assert len({row.name for row in ROWS}) == len(ROWS)

@@ -1,0 +1,139 @@
+"""Edits of a run of the small cohort, and what a dry run says of them."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clones import Clone
+
+# What runs again where a stage does, and all that follows from it.
+ENDS = {"report", "all"}
+EVALUATION = {"evaluate"} | ENDS
+MODEL = {"choose_model"} | EVALUATION
+TRAINING = {"train", "validate"} | MODEL
+SHARDS = {"write_shards"} | TRAINING
+TABLES = {"collect_tiles", "collect_training"} | SHARDS
+TILES = {"tile"} | TABLES
+SPLITS = {"split_patients"} | TABLES
+OF_TEST_TILES = {"collect_tiles"} | EVALUATION
+TEST_COHORT = {"split_patients"} | OF_TEST_TILES
+
+# An edit of the files in a folder, which is taken back at its end.
+Edit = Callable[[Path], contextlib.AbstractContextManager]
+
+
+def planned(clone: Clone, *settings: str) -> set[str]:
+    """Return the rules of which a dry run plans jobs."""
+    options = ("--config", *settings) if settings else ()
+    return set(clone.jobs("--configfile", "small.yaml", *options))
+
+
+def started(done: subprocess.CompletedProcess) -> set[str]:
+    """Return the rules of which a run has started jobs."""
+    return set(re.findall(r"^(?:local)?rule (\w+):", done.stdout + done.stderr, re.MULTILINE))
+
+
+@contextlib.contextmanager
+def kept(path: Path) -> Iterator[None]:
+    """Let a file be changed for a while."""
+    content, seen = path.read_bytes(), path.stat()
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+
+def flip_a_byte(path: Path) -> None:
+    """Change a file without changing its size."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def text(file: str, edit: Callable[[str], str], when: float | None = None) -> Edit:
+    """Edit a text, which may have another time then."""
+
+    @contextlib.contextmanager
+    def edited(folder: Path) -> Iterator[None]:
+        path = folder / file
+        with kept(path):
+            before = path.read_text()
+            after = edit(before)
+            assert after != before, f"{file} is as it was"
+            path.write_text(after)
+            if when is not None:
+                os.utime(path, (when, when))
+            yield
+
+    return edited
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    """Return an edit of the first place in a text."""
+    return lambda content: content.replace(old, new, 1)
+
+
+def changed(file: str, change: Callable[[Path], object]) -> Edit:
+    """Do something to a file."""
+
+    @contextlib.contextmanager
+    def edited(folder: Path) -> Iterator[None]:
+        with kept(folder / file):
+            change(folder / file)
+            yield
+
+    return edited
+
+
+def put_away(name: str) -> Edit:
+    """Have a folder be gone."""
+
+    @contextlib.contextmanager
+    def edited(folder: Path) -> Iterator[None]:
+        (folder / name).rename(folder / "away")
+        try:
+            yield
+            assert not (folder / name).exists(), "a plan makes nothing"
+        finally:
+            (folder / "away").rename(folder / name)
+
+    return edited
+
+
+# --- The sheet
+
+
+def with_row(row: str) -> Callable[[str], str]:
+    """Return an edit of the sheet: a slide more."""
+    return lambda sheet: sheet + row + "\n"
+
+
+def without(slide: str) -> Callable[[str], str]:
+    """Return an edit of the sheet: a slide less."""
+    return lambda sheet: "".join(
+        line for line in sheet.splitlines(keepends=True) if not line.startswith(f"{slide}\t")
+    )
+
+
+def in_another_order(sheet: str) -> str:
+    """Turn the sheet's rows around."""
+    first, *rows = sheet.splitlines()
+    return "\n".join([first, *sorted(rows, reverse=True), ""])
+
+
+def with_site(sheet: str) -> str:
+    """Add a column that no stage but the report reads."""
+    first, *rows = sheet.splitlines()
+    return "\n".join([f"{first}\tsite", *(f"{row}\tHome" for row in rows), ""])
+
+
+def copy_with_another_slide(run: Clone, folder: Path) -> Clone:
+    """Return a copy of the run with a slide that the sheet does not name yet."""
+    copy = run.copy(folder)
+    shutil.copy(copy.folder / "cohort/P10-1.svs", copy.folder / "cohort/more.svs")
+    return copy

@@ -1,0 +1,191 @@
+"""Reruns for real, and results that were copied or moved; test_reruns.py has the table of edits."""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from clones import Clone
+from edits import (
+    SHARDS,
+    TABLES,
+    TEST_COHORT,
+    TILES,
+    TRAINING,
+    copy_with_another_slide,
+    flip_a_byte,
+    planned,
+    replaced,
+    started,
+    text,
+    with_row,
+)
+
+# What no two runs have in common.
+PRINTED = {"logs", "benchmarks", "tensorboard"}
+KNOWN, KEPT = ".snakemake/metadata", "results/.snakemake-metadata"
+
+
+@pytest.fixture(scope="module")
+def run(small_run, tmp_path_factory) -> Clone:
+    """Return a copy of the run; whoever edits it takes the edit back."""
+    return copy_with_another_slide(small_run, tmp_path_factory.mktemp("run"))
+
+
+# --- The same jobs run as are planned
+
+
+@pytest.mark.slow
+def test_a_new_test_slide_trains_nothing(copied_run):
+    """The exact jobs run, and then nothing is left to do."""
+    results = copied_run.folder / "results/small"
+    before = {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for name in ("shards", "segments", "model")
+        for path in (results / name).iterdir()
+    }
+    shutil.copy(copied_run.folder / "cohort/P10-1.svs", copied_run.folder / "cohort/more.svs")
+    sheet = copied_run.folder / "cohort/samples.tsv"
+    whose = next(row for row in sheet.read_text().splitlines() if row.startswith("P10-1\t"))
+    sheet.write_text(sheet.read_text() + whose.replace("P10-1", "more") + "\n")
+    asked = ("--cores", "2", "--configfile", "small.yaml")
+    done = copied_run.snakemake(*asked)
+    assert started(done) == {"tile"} | TEST_COHORT
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before} == before
+    with (results / "evaluation/slides.tsv").open() as handle:
+        scored = {row["slide"]: row for row in csv.DictReader(handle, delimiter="\t")}
+    assert {k: v for k, v in scored["more"].items() if k != "slide"} == {
+        k: v for k, v in scored["P10-1"].items() if k != "slide"
+    }
+    assert copied_run.jobs("--configfile", "small.yaml") == {}
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_made_as_it_was(copied_run):
+    results = copied_run.folder / "results/small"
+    files = [p for p in results.rglob("*") if p.is_file() and not set(p.parts) & PRINTED]
+    before = {path: path.read_bytes() for path in files}
+    (results / "tiles/P03-1.tfrecord").unlink()
+    flip_a_byte(results / "shards/slides.tsv")
+    (results / "shards/valid-00000-of-00001.tfrecord").unlink()
+    flip_a_byte(results / "model/history.tsv")
+    expected = planned(copied_run)
+    done = copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
+    assert started(done) == expected == {"tile"} | TABLES
+    changed = {p.name for p, content in before.items() if p.read_bytes() != content}
+    assert changed == set()
+    assert planned(copied_run) == set()
+
+
+@pytest.mark.slow
+def test_slides_with_other_times_are_read_once(copied_run):
+    """Then the notes have the new times, and no plan reads a slide."""
+    slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
+    for path in slides:
+        os.utime(path, (1e9, 1e9))
+    notes = {p: p.stat().st_mtime_ns for p in copied_run.folder.glob("results/small/made/tile/*")}
+    assert planned(copied_run) == set()
+    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "a plan writes nothing"
+    before = [p.read_text() for p in notes]
+    copied_run.snakemake("--cores", "1", "--configfile", "small.yaml")
+    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "of the outputs they are as old"
+    for path, old in zip(notes, before, strict=True):
+        assert path.read_text() == re.sub(r'(?<="modified_ns": )\d+', str(10**18), old) != old
+    for path in slides:  # of another content, which only reading shows
+        flip_a_byte(path)
+        os.utime(path, (1e9, 1e9))
+    assert planned(copied_run) == set()
+
+
+def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):
+    """A cohort of terabytes is planned as fast as a small one: who reads a pipe waits for ever."""
+    shutil.rmtree(copied_run.folder / "results")
+    for slide in (copied_run.folder / "cohort").glob("*.svs"):
+        slide.unlink()
+        os.mkfifo(slide)
+    command = [Path(sys.executable).parent / "snakemake", "-n", "--configfile", "small.yaml", "-p"]
+    plan = subprocess.run(
+        command, cwd=copied_run.folder, timeout=100, capture_output=True, text=True
+    )
+    assert plan.stdout.count("rule tile:") == 12, plan.stdout + plan.stderr
+
+
+# --- Where the project and its results lie
+
+
+def scramble_times(folder: Path) -> None:
+    """Give every file another time, as copying does in an order of its own."""
+    now, random = time.time(), Random(1)
+    for path in folder.rglob("*"):
+        when = now - random.randrange(3600)
+        os.utime(path, (when, when), follow_symlinks=False)
+
+
+def assert_it_is_known_how_it_was_made(run: Clone) -> None:
+    assert planned(run) == set()
+    assert planned(run, "train={batch_size: 16}") == TRAINING
+    with text("cohort/samples.tsv", with_row("more\tN1\tluad\tmore.svs\ttest"))(run.folder):
+        assert planned(run) == {"tile"} | TEST_COHORT
+
+
+def test_copied_results_are_current_in_a_fresh_clone(run, clone):
+    for name in ("cohort", "results"):
+        shutil.copytree(run.folder / name, clone.folder / name)
+    shutil.copy(run.folder / "small.yaml", clone.folder)
+    scramble_times(clone.folder / "results")
+    assert_it_is_known_how_it_was_made(clone)
+    # As with models, tables of scores and states above the limit: their times say nothing.
+    for path in (clone.folder / "cohort").iterdir():
+        os.utime(path, (1e9, 1e9))
+    sizes = [p.stat().st_size for p in (clone.folder / "results").rglob("*.keras")]
+    limit = ("--max-checksum-file-size", "100kB")
+    assert sizes and min(sizes) > 100_000
+    assert clone.jobs("--configfile", "small.yaml", *limit) == {}
+
+
+def test_results_are_current_without_the_folder_of_snakemake(run):
+    shutil.rmtree(run.folder / ".snakemake")
+    assert_it_is_known_how_it_was_made(run)
+
+
+def test_what_an_earlier_release_noted_stays_known(copied_run):
+    """It was in .snakemake/; the next run that makes something moves it."""
+    known, kept = (copied_run.folder / name for name in (KNOWN, KEPT))
+    known.unlink()
+    kept.rename(known)
+    assert planned(copied_run) == set()
+    assert not kept.exists(), "a plan moves nothing"
+    copied_run.snakemake("results/small/splits.tsv", "--cores", "1", "--configfile", "small.yaml")
+    assert known.is_symlink() and kept.is_dir()
+    assert planned(copied_run) == set()
+    assert planned(copied_run, "train={batch_size: 16}") == TRAINING
+
+
+@pytest.mark.slow
+def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
+    """The tiling's code changed, and every tile is cut again: to the same bytes."""
+    segments = copied_run.folder / "results/small/segments"
+    before = {path.name: path.read_bytes() for path in segments.iterdir()}
+    asked = ("--cores", "2", "--configfile", "small.yaml")
+    other_code = replaced("QUALITY = 80", "QUALITY = 40 * 2")
+    with text("gigatile/slides/tiling.py", other_code)(copied_run.folder):
+        assert planned(copied_run) == TILES
+        tables = ("--until", "collect_tiles", "collect_training")
+        assert started(copied_run.snakemake(*asked, *tables)) == TILES - SHARDS
+        assert planned(copied_run) == set(), "the tables came out as they were"
+        assert started(copied_run.snakemake(*asked, "--forcerun", "write_shards")) == SHARDS
+        assert planned(copied_run) == set()
+    assert {path.name: path.read_bytes() for path in segments.iterdir()} == before
+    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
+    assert "going on after epoch 1 of 1" in log and "epoch 1/1" not in log
+    other = (*asked, "--config", "train={batch_size: 16}")
+    copied_run.snakemake(*other, "--until", "train")
+    log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
+    assert "of other settings, data or code, passed over" in log and "epoch 1/1: loss" in log
+    assert (segments / "0001.keras").read_bytes() != before["0001.keras"]
