@@ -131,6 +131,8 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUN = f"results/{SETTINGS.run}"
+# The files of all slides.
+FILES = sorted({os.path.normpath(sample.path) for sample in [*COHORT.values(), *NEW.values()]})
 # The training's segments, by the epochs that are complete at the end of each.
 SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
 
@@ -204,7 +206,7 @@ def content(rule, samples, states):
         if planning():
             if not note.exists() and not os.path.exists(f"{states}/{wildcards.slide}.json"):
                 return ""  # it is to be cut whatever its file holds, which is not read for that
-        elif executor() is None:
+        elif workflow.dryrun or not workflow.is_main_process:
             return ""  # of a plan that is only printed, or of one job in a process of its own
         return content_of(Path(samples[wildcards.slide].path), note, executor() is not None)
 

@@ -42,3 +42,4 @@ rule evaluate:
         " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
         " --out {params.out:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

@@ -45,6 +45,7 @@ rule collect_new:
         "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"
         " --out {output.table:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
 
 
 rule predict:
@@ -82,6 +83,7 @@ rule predict:
         " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
 
 
 rule prediction_pages:
@@ -117,3 +119,4 @@ rule prediction_pages:
         "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {params.pages:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

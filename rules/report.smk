@@ -38,3 +38,4 @@ rule report:
         "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
         " --out {params.report:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

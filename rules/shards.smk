@@ -38,4 +38,4 @@ rule write_shards:
         " python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
         " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " --manifest {output.manifest:q}"
+        " --manifest {output.manifest:q} >> {log:q} 2>&1"

@@ -29,3 +29,4 @@ rule split_patients:
         " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

@@ -30,7 +30,7 @@ rule tile:
         " {params.sample} --settings {params.settings:q} --records {output.records}"
         " --state {output.state} --overview {output.overview} > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
-        " --source {input.source:q}"
+        " --source {input.source:q} >> {log} 2>&1"
 
 
 # The tables depend on what the sheet says of their slides, and not on the sheet: a new site, or a slide
@@ -62,6 +62,7 @@ rule collect_tiles:
         "python scripts/collect_tiles.py --samples {input.samples:q} --settings {params.settings:q}"
         " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
 
 
 # What is learnt from, in a table of its own: what becomes of test slides trains nothing again.

@@ -9,7 +9,7 @@
 #
 # What a segment has left stays until it is replaced. Where shards are written anew and come out as they
 # were, the training goes on from its end: there is nothing to do. Of other shards, settings or code it
-# passes the state over.
+# passes the state over. If it fails, they are those of before, and no note vouches for them.
 #
 # The layout stands among the resources and not the parameters: the same training on other machines
 # is the same training, and is not done again. Nor is what is done, where there are to be more epochs.
@@ -53,13 +53,14 @@ rule train:
         settings=section("train"),
         tiles=section("tiles"),
     shell:
-        "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+        "rm -f {params.note:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
         " python scripts/train.py --manifest {input.manifest:q} --settings {params.settings:q}"
         " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
         " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
         " {resources.each_rank}"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
 
 
 rule validate:
@@ -89,6 +90,7 @@ rule validate:
         "python scripts/validate.py --segments {params.segments:q} --epoch {wildcards.epoch}"
         " --manifest {input.manifest:q} --events {params.events:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
 
 
 rule choose_model:
@@ -121,3 +123,4 @@ rule choose_model:
         "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
         " --out {params.model:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

@@ -49,6 +49,8 @@ def main() -> None:
         help="before any is cut (%(default)s)",
     )
     args = parser.parse_args()
+    if args.tiles_per_slide < 1:
+        parser.error(f"--tiles-per-slide: found {args.tiles_per_slide}; must be 1 or more")
     settings = settings_of(args.configfile)
     jobs = list(planned(args.configfile, args.profile))
     cohort = cohort_of(settings, args.tiles_per_slide)
@@ -70,11 +72,14 @@ def settings_of(configfile: Path | None) -> Settings:
     for path in (Path("config.yaml"), configfile):
         if path is not None:
             try:
-                update_config(config, yaml.safe_load(path.read_text()) or {})
+                found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
             except FileNotFoundError:
                 raise UserError(f"{path}: no such configuration") from None
-            except yaml.YAMLError as error:
-                raise UserError(f"{path}: no YAML ({error})") from None
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise UserError(f"{path}: no YAML in UTF-8 ({error})") from None
+            if not isinstance(found, dict):
+                raise UserError(f"{path}: found {found!r}; must be settings, as in config.yaml")
+            update_config(config, found)
     return load_settings(config, str(configfile or "config.yaml"))
 
 
@@ -109,7 +114,12 @@ def planned(configfile: Path | None, profile: Path | None) -> Iterator[Planned]:
     )
     if asked.returncode != 0:
         raise UserError(f"the plan cannot be made:\n{asked.stdout}{asked.stderr}")
-    for _, rule, told in JOB.findall(asked.stdout):
+    jobs = JOB.findall(asked.stdout)
+    if not jobs and "Nothing to be done" not in asked.stdout:
+        raise UserError(
+            f"no job can be read from the plan; is `quiet` set in a profile?\n{asked.stdout}"
+        )
+    for _, rule, told in jobs:
         if rule in STAGES:
             resources = dict(re.findall(r"([a-z_]+)=([^,\n]*)", _field("resources", told)))
             nodes = int(resources.get("nodes", 1))
@@ -128,9 +138,10 @@ def _field(name: str, told: str) -> str:
 
 
 def _gpus_of_a_node(resources: dict[str, str]) -> int:
-    """Return what `gres=gpu:4`, `gres=gpu:a100:4` or `gpu=4` asks for."""
-    found = re.search(r"gpu(?::\w+)?:(\d+)", resources.get("gres", ""))
-    return int(found[1]) if found else int(resources.get("gpu", 0))
+    """Return what `gres=gpu:4`, `gres=gpu:a100:4`, `gpu=4` or `gpu=a100:4` asks for."""
+    asked = [resources["gres"]] if "gpu" in resources.get("gres", "") else []
+    found = re.findall(r"(?:^|:)(\d+)$", *(asked or [resources.get("gpu", "")]))
+    return int(found[0]) if found else 0
 
 
 def total(found) -> Cost:

@@ -38,7 +38,8 @@ def main() -> None:
     if found:
         raise UserError(
             f"{run}: {len(found):,} files are not as they should be; {table_of(run)} names all. "
-            "What is missing or stale is made by the next run, what is damaged once it was deleted"
+            "The next run makes what is missing or stale, and what is damaged once it was deleted; "
+            "docs/reruns.md says more"
         )
     print(f"{run}: everything is current and whole, and nothing is left over")
 
@@ -57,6 +58,8 @@ def expected(run: Path, settings: str) -> Iterator[Expected]:
         path = Path(row["output_file"])
         if path.is_relative_to(run):
             stale = REASONS.get(row["status"], row["status"])
+            if row["log-file(s)"] == "-":
+                stale = "it is not known how it was made"
             if row["plan"] == "update pending":
                 stale = stale or "what it is made from is to be made anew"
             yield Expected(path, row["rule"], stale)

@@ -231,8 +231,12 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
                 epoch = int(file.stem) if file.stem.isdecimal() and stage.model else 0
                 work = cohort.slides_of(name, epoch) * cohort.megapixels
                 workers = cohort.ranks if name == "train" else 1
-                (row,) = read_table(file, ("s",))
-                seconds[name] += (float(row["s"]) - stage.start) * workers
+                try:
+                    (row,) = read_table(file, ("s",))
+                    took = float(row["s"])
+                except (UserError, ValueError):
+                    continue  # of a job that was killed, perhaps
+                seconds[name] += (took - stage.start) * workers
                 starts[name] += stage.start * workers
                 megapixels[name] += work
                 left[name] += _left(

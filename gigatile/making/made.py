@@ -19,6 +19,8 @@ FOLDER = "made"
 # What stages read from each other as text. A plan compares its content where it was written after
 # the note; of all else, which may be large, the size.
 TABLES = (".json", ".tsv")
+# What is large, and needed only when something is made from it: it may be put away for the space.
+BULK = ("tiles", "shards", "predictions/tiles")
 
 
 class Output(BaseModel):
@@ -114,23 +116,29 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 def fault_of(note: Path) -> str:
     """Return what is wrong with what a job has left, as far as a plan can see; else nothing.
 
-    Where a whole folder is gone, somebody has put it away to save space, which is no fault.
+    That it left no note is a fault, unless the run has none at all. That a whole folder of `BULK`
+    is gone is none.
     """
+    run = run_of(note)
     try:
         noted = read_note(note)
     except UserError as error:
         return str(error)
     if noted is None:
-        return ""
-    run, made = run_of(note), note.stat().st_mtime_ns
+        return f"missing: {note}" if (run / FOLDER).is_dir() else ""
+    made = note.stat().st_mtime_ns
     for name, one in noted.outputs.items():
         path = run / name
         try:
             seen = path.stat()
+            if seen.st_size != one.bytes:
+                # On a network's disk it may be an old size; that of an open file is not.
+                with path.open("rb") as file:
+                    seen = os.fstat(file.fileno())
         except OSError:
-            if path.parent.is_dir():
-                return f"missing: {path}"
-            continue
+            if is_put_away(path, run):
+                continue
+            return f"missing: {path}"
         if seen.st_size != one.bytes:
             return f"damaged: {path}"
         if seen.st_mtime_ns > made and path.suffix in TABLES and sha256_of(path) != one.sha256:
@@ -138,8 +146,15 @@ def fault_of(note: Path) -> str:
     return ""
 
 
+def is_put_away(path: Path, run: Path) -> bool:
+    """Return whether the folder of a file is gone, and is one that may be."""
+    return str(path.parent.relative_to(run)) in BULK and not path.parent.exists()
+
+
 def content_of(source: Path, note: Path, update: bool = False) -> str:
     """Return the fingerprint of a slide's file, which is read only if it has another size or time.
+
+    Of a file that cannot be read, what the system says of it.
 
     Args:
         source: the slide's file; where it is not there, it counts as it was.
@@ -155,16 +170,19 @@ def content_of(source: Path, note: Path, update: bool = False) -> str:
         noted = None
     known = noted.source if noted else None
     try:
-        if known and (known.bytes, known.modified_ns) == _size_and_time(source):
+        now = _size_and_time(source)
+        if known and (known.bytes, known.modified_ns) == now:
             return known.fingerprint
-        found = _seen(source)
     except FileNotFoundError:
         return known.fingerprint if known else ""
-    except OSError as error:
-        return f"{error.strerror}"
+    except OSError:
+        pass  # told by the next line
+    found = _seen(source)
     if update and noted and known and found.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # of somebody else, perhaps; then it is read again
             before = note.stat()
+            if read_note(note) != noted:
+                return found.fingerprint  # of a job that has come to its end meanwhile
             noted.model_copy(update={"source": found}).write(note)
             # What it says of the outputs is as old as it was.
             os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -177,9 +195,12 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 
 def _seen(source: Path) -> Source:
-    # In this order: what is written meanwhile has a later time, and is read again.
-    size, modified = _size_and_time(source)
-    return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint(source))
+    try:
+        # In this order: what is written meanwhile has a later time, and is read again.
+        size, modified = _size_and_time(source)
+        return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint(source))
+    except OSError as error:
+        return Source(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
 
 
 def _shards(manifest: Path, run: Path) -> dict[str, Output]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.making.made import FOLDER, Output, files_of, read_note
+from gigatile.making.made import FOLDER, Output, files_of, is_put_away, read_note
 from gigatile.tables import write_table
 
 STATES = ("damaged", "missing", "stale", "left over")
@@ -65,14 +65,15 @@ def verify(run: Path, expected: Iterable[Expected], threads: int = 1) -> list[Fi
     told_by |= {file: note for note, files in notes.items() for file in files}
     stages = {told_by[path]: one.stage for path, one in wanted.items() if path in told_by}
     for path, one in wanted.items():
-        if path not in told_by:
-            state, reason = ("stale", "no checksum of it is noted")
-            if not path.exists():
-                state, reason = ("missing", "it is not there")
-            found.append(Finding(state, one.stage, path, reason))
+        if path in told_by or (path.is_dir() and not any(path.iterdir())):
+            continue
+        state, reason = ("stale", "no checksum of it is noted")
+        if not path.exists():
+            state, reason = ("missing", "it is not there")
+        found.append(Finding(state, one.stage, path, reason))
     files = [(note, file) for note in stages for file in notes[note]]
     with ThreadPoolExecutor(threads) as pool:
-        faults = list(pool.map(lambda pair: _fault(pair[1], notes[pair[0]][pair[1]]), files))
+        faults = list(pool.map(lambda pair: _fault(run, pair[1], notes[pair[0]][pair[1]]), files))
     lacking = set()
     for (note, file), fault in zip(files, faults, strict=True):
         if fault:
@@ -84,7 +85,7 @@ def verify(run: Path, expected: Iterable[Expected], threads: int = 1) -> list[Fi
         # Where something of a job is damaged, that it is to be done again follows from it.
         if one.stale and path in told_by and told_by[path] not in lacking
     ]
-    known = {*wanted, *stages, *(file for _, file in files)}
+    known = {*wanted, *stages, *(file for _, file in files), *(one.path for one in found)}
     known |= set(_beside(run, wanted.values(), stages))
     found += _left_over(run, known)
     return sorted(found, key=lambda one: (STATES.index(one.state), one.stage, one.reason, one.path))
@@ -105,7 +106,7 @@ def _notes(run: Path) -> tuple[dict[Path, dict[Path, Output]], list[Finding]]:
     return notes, found
 
 
-def _fault(path: Path, output: Output) -> tuple[str, str] | None:
+def _fault(run: Path, path: Path, output: Output) -> tuple[str, str] | None:
     """Return the state of a file that is not as it was noted, and the reason."""
     try:
         size = path.stat().st_size
@@ -114,7 +115,7 @@ def _fault(path: Path, output: Output) -> tuple[str, str] | None:
         if sha256_of(path) != output.sha256:
             return "damaged", "its bytes are not those that were written"
     except FileNotFoundError:
-        return "missing", "it is not there"
+        return "missing", "put away" if is_put_away(path, run) else "it is not there"
     except OSError as error:
         return "damaged", f"it cannot be read: {error.strerror}"
     return None

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,11 @@ def test_a_note_names_each_file_by_its_place_in_the_run(run, slide, note):
     assert fault_of(note) == ""
 
 
-def test_where_nothing_is_noted_nothing_is_wrong(run):
-    assert fault_of(note_of(run, "tile", "S2")) == ""
+def test_a_note_that_is_missing_is_a_fault_where_there_are_others(run, note):
+    missing = note_of(run, "tile", "S2")
+    assert fault_of(missing) == f"missing: {missing}"
+    shutil.rmtree(run / "made")
+    assert fault_of(missing) == "", "of an earlier release"
 
 
 def test_what_is_not_there_cannot_be_noted(run):
@@ -91,10 +95,11 @@ def test_a_damaged_note_is_a_fault(note, text):
     assert fault_of(note) == f"damaged: {note}"
 
 
-def test_a_folder_that_is_gone_was_put_away(run, note):
-    (run / "pages/one.html").unlink()
-    (run / "pages").rmdir()
+def test_the_tiles_may_be_put_away_and_nothing_else(run, note):
+    shutil.rmtree(run / "tiles")
     assert fault_of(note) == ""
+    shutil.rmtree(run / "pages")
+    assert fault_of(note) == f"missing: {run}/pages/one.html"
 
 
 # --- The slide's content
@@ -138,8 +143,26 @@ def test_without_a_note_a_slide_is_read(run, slide):
     assert content_of(run / "none.svs", note_of(run, "tile", "S2")) == ""
 
 
-def test_a_slide_that_cannot_be_read_is_another_one(run, note):
-    assert content_of(run / "tiles", note) == "Is a directory"
+def test_a_slide_that_cannot_be_read_is_told_by_the_reason(run, note):
+    """A folder, for instance; the job has recorded why it could not be cut."""
+    folder, bad = run / "tiles", note_of(run, "tile", "bad")
+    assert content_of(folder, note) == "Is a directory"
+    write_note(bad, [], folder)
+    assert content_of(folder, bad) == "Is a directory"
+    assert fault_of(bad) == ""
+
+
+def test_a_job_that_ended_meanwhile_keeps_its_note(slide, note, monkeypatch):
+    os.utime(slide, (1e9, 1e9))
+    of_the_job = note.read_text().replace('"bytes": 7', '"bytes": 8')
+
+    def read_and_wait(path):
+        note.write_text(of_the_job)
+        return fingerprint(path)
+
+    monkeypatch.setattr("gigatile.making.made.fingerprint", read_and_wait)
+    content_of(slide, note, update=True)
+    assert note.read_text() == of_the_job
 
 
 # --- Shards

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.making.made import note_of, write_note
-from gigatile.making.verifying import Expected, summary, table_of, verify, write_findings
+from gigatile.making.verifying import Expected, Finding, summary, table_of, verify, write_findings
 from gigatile.tables import read_table
 
 CUT = ("tiles/S1.tfrecord", "tiles/S1.json")
@@ -24,16 +24,19 @@ class Run:
         self.stale: dict[str, str] = {}
 
     def found(self) -> list[tuple[str, str, str]]:
+        return [
+            (one.state, one.stage, str(one.path.relative_to(self.folder)))
+            for one in self.findings()
+        ]
+
+    def findings(self) -> list[Finding]:
         made_by = dict.fromkeys(CUT, "tile")
         made_by |= {"report/index.html": "report", "report/pages": "report"}
         expected = [
             Expected(self.folder / name, stage, self.stale.get(name, ""))
             for name, stage in made_by.items()
         ]
-        return [
-            (one.state, one.stage, str(one.path.relative_to(self.folder)))
-            for one in verify(self.folder, expected, threads=2)
-        ]
+        return verify(self.folder, expected, threads=2)
 
 
 @pytest.fixture
@@ -74,6 +77,18 @@ def test_a_stage_that_was_never_run(run):
     ]
 
 
+def test_what_was_put_away(run):
+    (run.folder / "tiles").rename(run.folder.with_name("away"))
+    assert run.found() == [("missing", "tile", "tiles/S1.json"), ("missing", "tile", CUT[0])]
+    assert {one.reason for one in run.findings()} == {"put away"}
+
+
+def test_a_folder_may_be_empty(run):
+    (run.folder / "report/pages/one.html").unlink()
+    write_note(note_of(run.folder, "report"), [run.folder / "report/index.html"])
+    assert run.found() == []
+
+
 def test_what_is_stale_where_it_is_whole(run):
     run.stale = dict.fromkeys(CUT, "other settings")
     assert run.found() == [("stale", "tile", "tiles/S1.json"), ("stale", "tile", CUT[0])]
@@ -88,7 +103,6 @@ def test_files_of_which_no_checksum_was_noted(run):
         ("damaged", "made", "made/tile/S1.json"),
         ("stale", "tile", "tiles/S1.json"),
         ("stale", "tile", CUT[0]),
-        ("left over", "made", "made/tile/S1.json"),
     ]
     note.unlink()
     assert run.found() == [("stale", "tile", "tiles/S1.json"), ("stale", "tile", CUT[0])]

@@ -94,6 +94,7 @@ COMPARED = {
     "model/settings.json": MODEL,
     "evaluation/metrics.json": EVALUATION,
 }
+NOTES = {"made/tile/P10-1.json": {"tile"} | OF_TEST_TILES, "made/evaluate.json": EVALUATION}
 GONE = COMPARED | {
     "tiles/P01-1.tfrecord": TILES,
     "tiles/P01-1.json": TILES,
@@ -168,6 +169,10 @@ ROWS = [
     *(Row(f"{f} touched", set(), changed(f"{RUN}/{f}", at(2e9))) for f in COMPARED),
     Row("a slide's tiles cut short", TILES, changed(f"{RUN}/tiles/P01-1.tfrecord", cut_short)),
     Row("all tiles put away", set(), put_away(f"{RUN}/tiles")),
+    Row("all shards put away", set(), put_away(f"{RUN}/shards")),
+    Row("the model gone", MODEL, put_away(f"{RUN}/model")),
+    Row("all notes gone", set(), put_away(f"{RUN}/made")),
+    *(Row(f"{f} gone", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in NOTES.items()),
     Row("all results gone", SPLITS | {"tile"}, put_away("results")),
 ]
 

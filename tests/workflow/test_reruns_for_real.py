@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from clones import Clone
 from edits import (
+    OF_TEST_TILES,
     SHARDS,
     TABLES,
     TEST_COHORT,
@@ -101,6 +102,37 @@ def test_slides_with_other_times_are_read_once(copied_run):
         flip_a_byte(path)
         os.utime(path, (1e9, 1e9))
     assert planned(copied_run) == set()
+
+
+@pytest.mark.slow
+def test_a_slide_that_cannot_be_opened_is_noted_with_its_reason(copied_run):
+    slide = copied_run.folder / "cohort/text.svs"
+    slide.unlink()
+    slide.mkdir()
+    assert planned(copied_run) == {"tile"} | OF_TEST_TILES
+    copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
+    assert planned(copied_run) == set()
+    states = (copied_run.folder / "results/small/tiles.tsv").read_text()
+    assert "it is a folder, not a file" in states
+
+
+def test_touched_results_are_current(copied_run):
+    """Snakemake's --touch says that what was made is what would be made."""
+    other_code = replaced("QUALITY = 80", "QUALITY = 40 * 2")
+    with text("gigatile/slides/tiling.py", other_code)(copied_run.folder):
+        assert planned(copied_run) == TILES
+        copied_run.snakemake("--touch", "--cores", "1", "--configfile", "small.yaml")
+        assert planned(copied_run) == set()
+
+
+def test_a_training_that_failed_is_not_done(copied_run):
+    """Snakemake puts back what it had made before, and notes the parameters of the failed job."""
+    asked = ("--configfile", "small.yaml", "--config", "train={batch_size: 16}")
+    broken = ("--set-resources", "train:launcher=false")
+    done = copied_run.snakemake("--cores", "2", *asked, *broken, check=False)
+    assert done.returncode == 1
+    assert planned(copied_run, "train={batch_size: 16}") == TRAINING
+    assert planned(copied_run) == TRAINING
 
 
 def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):

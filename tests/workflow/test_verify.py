@@ -29,6 +29,14 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     found, printed = verified(copied_run)
     assert found == {} and CURRENT in printed
 
+    kept = results.parent / ".snakemake-metadata"
+    kept.rename(results.parent / "away")
+    found, printed = verified(copied_run)
+    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["stale"]
+    assert set(found) == {"stale"} and "it is not known how it was made" in printed
+    shutil.rmtree(kept)
+    (results.parent / "away").rename(kept)
+
     found, printed = verified(copied_run, "--config", "evaluate={seed: 9}")
     evaluated = {f"evaluation/{name}" for name in ("tiles.parquet", "slides.tsv", "metrics.json")}
     reported = {"report/index.html", "report/slides"}
@@ -55,7 +63,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     assert found["damaged"] == {"shards/train-00000-of-00001.tfrecord"}
     assert found["missing"] == {"model/model.keras"}
     assert "its bytes are not those that were written" in printed
-    assert "made by the next run, what is damaged once it was deleted" in printed
+    assert "what is damaged once it was deleted" in printed
 
     shard.unlink()
     copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
