@@ -49,7 +49,7 @@ def test_no_slide_that_is_here_is_lost(copied_run):
     slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
     slides.pop().unlink()
     before = [slide.read_bytes() for slide in slides]
-    for asked in (("--forceall", "--keep-going"), ("--delete-all-output",)):
+    for asked in (("--forceall", "--keep-going", "--until", "tile"), ("--delete-all-output",)):
         copied_run.snakemake("--cores", "2", *asked, *ASKED, check=False)
         assert [slide.read_bytes() for slide in slides] == before
 
