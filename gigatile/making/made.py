@@ -21,6 +21,8 @@ FOLDER = "made"
 TABLES = (".json", ".tsv")
 # What is large, and needed only when something is made from it: it may be put away for the space.
 BULK = ("tiles", "shards", "predictions/tiles")
+# Of the states of a training the last is needed, by a segment more.
+STATES = "segments/*.npz"
 
 
 class Output(BaseModel):
@@ -116,8 +118,7 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 def fault_of(note: Path) -> str:
     """Return what is wrong with what a job has left, as far as a plan can see; else nothing.
 
-    That it left no note is a fault, unless the run has none at all. That a whole folder of `BULK`
-    is gone is none.
+    That it left no note is a fault, unless the run has none at all. What may be put away is none.
     """
     run = run_of(note)
     try:
@@ -147,8 +148,9 @@ def fault_of(note: Path) -> str:
 
 
 def is_put_away(path: Path, run: Path) -> bool:
-    """Return whether the folder of a file is gone, and is one that may be."""
-    return str(path.parent.relative_to(run)) in BULK and not path.parent.exists()
+    """Return whether a file that is gone may be: it is a state, or its folder is gone, of `BULK`."""
+    name = path.relative_to(run)
+    return name.match(STATES) or (str(name.parent) in BULK and not path.parent.exists())
 
 
 def content_of(source: Path, note: Path, update: bool = False) -> str:

@@ -102,6 +102,17 @@ def test_the_tiles_may_be_put_away_and_nothing_else(run, note):
     assert fault_of(note) == f"missing: {run}/pages/one.html"
 
 
+def test_a_state_of_a_training_may_be_put_away_but_not_be_damaged(run):
+    state, note = run / "segments/0004.npz", note_of(run, "train", "0004")
+    state.parent.mkdir()
+    state.write_bytes(b"a state")
+    write_note(note, [state])
+    state.write_bytes(b"half")
+    assert fault_of(note) == f"damaged: {state}"
+    state.unlink()
+    assert fault_of(note) == ""
+
+
 # --- The slide's content
 
 
