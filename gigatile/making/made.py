@@ -148,7 +148,7 @@ def fault_of(note: Path) -> str:
 
 
 def is_put_away(path: Path, run: Path) -> bool:
-    """Return whether a file that is gone may be: it is a state, or its folder is gone, of `BULK`."""
+    """Return whether a file that is gone may be: a state, or one of `BULK` with all its folder."""
     name = path.relative_to(run)
     return name.match(STATES) or (str(name.parent) in BULK and not path.parent.exists())
 
