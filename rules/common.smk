@@ -171,6 +171,11 @@ def _code(path):
         raise WorkflowError(str(error)) from None
 
 
+def note(*job):
+    """Return where a rule notes what it has made; of several jobs, told by a wildcard, each its own."""
+    return str(note_of(Path(RUN), *job))
+
+
 def planning():
     """Return whether it is being found out which jobs are to run."""
     return workflow.is_main_process and workflow.scheduler is None
@@ -202,13 +207,13 @@ def content(rule, samples, states):
     def fingerprint(wildcards):
         if fault := faulty(wildcards):
             return fault
-        note = note_of(Path(RUN), rule, wildcards.slide)
+        path = note_of(Path(RUN), rule, wildcards.slide)
         if planning():
-            if not note.exists() and not os.path.exists(f"{states}/{wildcards.slide}.json"):
+            if not path.exists() and not os.path.exists(f"{states}/{wildcards.slide}.json"):
                 return ""  # it is to be cut whatever its file holds, which is not read for that
         elif workflow.dryrun or not workflow.is_main_process:
             return ""  # of a plan that is only printed, or of one job in a process of its own
-        return content_of(Path(samples[wildcards.slide].path), note, executor() is not None)
+        return content_of(Path(samples[wildcards.slide].path), path, executor() is not None)
 
     return fingerprint
 

@@ -33,7 +33,7 @@ rule evaluate:
     params:
         code=code("evaluate"),
         intact=intact("evaluate"),
-        note=f"{RUN}/made/evaluate.json",
+        note=note("evaluate"),
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),

@@ -14,7 +14,7 @@ use rule tile as tile_new with:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         code=code("tile_slide"),
-        note=f"{RUN}/made/tile_new/{{slide}}.json",
+        note=note("tile_new", "{slide}"),
         content=content("tile_new", NEW, f"{RUN}/predictions/tiles"),
         sample=sample_options(NEW),
         settings=section("tiles"),
@@ -38,7 +38,7 @@ rule collect_new:
     params:
         code=code("collect_tiles"),
         intact=intact("collect_new"),
-        note=f"{RUN}/made/collect_new.json",
+        note=note("collect_new"),
         sheet=sheet(SETTINGS.predict.samples),
         states=folder("predictions/tiles"),
     shell:
@@ -75,7 +75,7 @@ rule predict:
     params:
         code=code("predict"),
         intact=intact("predict"),
-        note=f"{RUN}/made/predict.json",
+        note=note("predict"),
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
     shell:
@@ -112,7 +112,7 @@ rule prediction_pages:
     params:
         code=code("write_prediction_pages"),
         intact=intact("prediction_pages"),
-        note=f"{RUN}/made/prediction_pages.json",
+        note=note("prediction_pages"),
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:

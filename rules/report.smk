@@ -30,7 +30,7 @@ rule report:
     params:
         code=code("write_report"),
         intact=intact("report"),
-        note=f"{RUN}/made/report.json",
+        note=note("report"),
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),

@@ -28,7 +28,7 @@ rule write_shards:
     params:
         code=code("write_shards"),
         intact=intact("write_shards"),
-        note=f"{RUN}/made/write_shards.json",
+        note=note("write_shards"),
         records=folder("tiles"),
         shards=subpath(output.manifest, parent=True),
         settings=section("shards"),

@@ -21,7 +21,7 @@ rule split_patients:
     params:
         code=code("split_patients"),
         intact=intact("split_patients"),
-        note=f"{RUN}/made/split_patients.json",
+        note=note("split_patients"),
         sheet=sheet(SETTINGS.samples),
         settings=section("split"),
     shell:

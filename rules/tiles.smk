@@ -21,7 +21,7 @@ rule tile:
         slide_at_once=1,
     params:
         code=code("tile_slide"),
-        note=f"{RUN}/made/tile/{{slide}}.json",
+        note=note("tile", "{slide}"),
         content=content("tile", COHORT, f"{RUN}/tiles"),
         sample=sample_options(COHORT),
         settings=section("tiles"),
@@ -53,7 +53,7 @@ rule collect_tiles:
     params:
         code=code("collect_tiles"),
         intact=intact("collect_tiles"),
-        note=f"{RUN}/made/collect_tiles.json",
+        note=note("collect_tiles"),
         states=folder("tiles"),
         rows=rows_of(*SPLITS),
         settings=section("split"),
@@ -79,7 +79,7 @@ use rule collect_tiles as collect_training with:
     params:
         code=code("collect_tiles"),
         intact=intact("collect_training"),
-        note=f"{RUN}/made/collect_training.json",
+        note=note("collect_training"),
         states=folder("tiles"),
         rows=rows_of("train", "valid"),
         settings=section("split"),

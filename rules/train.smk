@@ -45,7 +45,7 @@ rule train:
     params:
         code=code("train"),
         intact=intact("train"),
-        note=f"{RUN}/made/train/{{epoch}}.json",
+        note=note("train", "{epoch}"),
         segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
         # As checkpoints, no output: it is watched, and what a killed job wrote stays.
@@ -83,7 +83,7 @@ rule validate:
     params:
         code=code("validate"),
         intact=intact("validate"),
-        note=f"{RUN}/made/validate/{{epoch}}.json",
+        note=note("validate", "{epoch}"),
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
@@ -115,7 +115,7 @@ rule choose_model:
     params:
         code=code("choose_model"),
         intact=intact("choose_model"),
-        note=f"{RUN}/made/choose_model.json",
+        note=note("choose_model"),
         segments=folder("segments"),
         epochs=SEGMENTS,
         model=subpath(output.model, parent=True),

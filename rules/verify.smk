@@ -1,6 +1,5 @@
-import json
-
 # All of a run against the present settings, sheet and code; to be asked for by name.
+import json
 
 
 # It has no output, so it is always done. Another Snakemake says what should be there, and why it is

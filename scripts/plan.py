@@ -8,7 +8,7 @@ they lasted long enough to tell, else defaults.
 import argparse
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -139,12 +139,13 @@ def _field(name: str, told: str) -> str:
 
 def _gpus_of_a_node(resources: dict[str, str]) -> int:
     """Return what `gres=gpu:4`, `gres=gpu:a100:4`, `gpu=4` or `gpu=a100:4` asks for."""
-    asked = [resources["gres"]] if "gpu" in resources.get("gres", "") else []
-    found = re.findall(r"(?:^|:)(\d+)$", *(asked or [resources.get("gpu", "")]))
-    return int(found[0]) if found else 0
+    generic = resources.get("gres", "")
+    asked = generic if generic.startswith("gpu") else resources.get("gpu", "")
+    count = asked.rpartition(":")[2]
+    return int(count) if count.isdecimal() else 0
 
 
-def total(found) -> Cost:
+def total(found: Iterable[Cost]) -> Cost:
     """Return the sum of what stages take."""
     found = list(found)
     return Cost(

@@ -239,13 +239,14 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
                 seconds[name] += (took - stage.start) * workers
                 starts[name] += stage.start * workers
                 megapixels[name] += work
-                left[name] += _left(
-                    run / FOLDER / file.relative_to(run / "benchmarks").with_suffix(".json")
-                )
+                if stage.left:
+                    left[name] += _left(
+                        run / FOLDER / file.relative_to(run / "benchmarks").with_suffix(".json")
+                    )
     return {
         name: Rate(
             seconds[name] / work if seconds[name] >= starts[name] else None,
-            left[name] / work if STAGES[name].left and work >= ENOUGH else None,
+            left[name] / work if left[name] and work >= ENOUGH else None,
         )
         for name, work in megapixels.items()
         if work
@@ -253,7 +254,7 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
 
 
 def megapixels_of(run: Path) -> float | None:
-    """Return the megapixels of a slide's tiles in a run, in the mean; None before any was cut."""
+    """Return the megapixels of a slide's tiles in a run, in the mean; None before it came to its end."""
     cohort = _cohort_of(run)
     return None if cohort is None else cohort.megapixels
 

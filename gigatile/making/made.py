@@ -156,52 +156,42 @@ def is_put_away(path: Path, run: Path) -> bool:
 def content_of(source: Path, note: Path, update: bool = False) -> str:
     """Return the fingerprint of a slide's file, which is read only if it has another size or time.
 
-    Of a file that cannot be read, what the system says of it.
-
     Args:
         source: the slide's file; where it is not there, it counts as it was.
         note: of what was made from it; it may be missing.
         update: note a new time, so that the file is not read again the next time.
 
     Returns:
-        The fingerprint; nothing where there is neither file nor note.
+        The fingerprint; of a file that cannot be read, what the system says of it.
     """
     try:
         noted = read_note(note)
     except UserError:
         noted = None
     known = noted.source if noted else None
-    try:
-        now = _size_and_time(source)
-        if known and (known.bytes, known.modified_ns) == now:
-            return known.fingerprint
-    except FileNotFoundError:
-        return known.fingerprint if known else ""
-    except OSError:
-        pass  # told by the next line
-    found = _seen(source)
-    if update and noted and known and found.fingerprint == known.fingerprint:
+    found = _seen(source, known)
+    if update and noted and known and found != known and found.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # of somebody else, perhaps; then it is read again
             before = note.stat()
-            if read_note(note) != noted:
-                return found.fingerprint  # of a job that has come to its end meanwhile
-            noted.model_copy(update={"source": found}).write(note)
-            # What it says of the outputs is as old as it was.
-            os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
+            if read_note(note) == noted:  # else a job has come to its end meanwhile
+                noted.model_copy(update={"source": found}).write(note)
+                # What it says of the outputs is as old as it was.
+                os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
     return found.fingerprint
 
 
-def _size_and_time(path: Path) -> tuple[int, int]:
-    seen = path.stat()
-    return seen.st_size, seen.st_mtime_ns
-
-
-def _seen(source: Path) -> Source:
+def _seen(source: Path, known: Source | None = None) -> Source:
+    """Return a slide's file as it is now; it is not read where that has the size and time known."""
     try:
-        # In this order: what is written meanwhile has a later time, and is read again.
-        size, modified = _size_and_time(source)
+        seen = source.stat()
+        # The time from before the reading: what is written meanwhile has a later one.
+        size, modified = seen.st_size, seen.st_mtime_ns
+        if known and (known.bytes, known.modified_ns) == (size, modified):
+            return known
         return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint(source))
     except OSError as error:
+        if known and isinstance(error, FileNotFoundError):
+            return known
         return Source(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
 
 

@@ -151,7 +151,8 @@ def test_a_new_time_of_the_same_content_can_be_noted(slide, note):
 
 def test_without_a_note_a_slide_is_read(run, slide):
     assert content_of(slide, note_of(run, "tile", "S2")) == fingerprint(slide)
-    assert content_of(run / "none.svs", note_of(run, "tile", "S2")) == ""
+    missing = content_of(run / "none.svs", note_of(run, "tile", "S2"))
+    assert missing == "No such file or directory"
 
 
 def test_a_slide_that_cannot_be_read_is_told_by_the_reason(run, note):
