@@ -254,7 +254,7 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
 
 
 def megapixels_of(run: Path) -> float | None:
-    """Return the megapixels of a slide's tiles in a run, in the mean; None before it came to its end."""
+    """Return the mean megapixels of a slide's tiles in a run; None before it came to its end."""
     cohort = _cohort_of(run)
     return None if cohort is None else cohort.megapixels
 
