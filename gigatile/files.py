@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, and the checksums that identify them."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -37,6 +38,14 @@ def write_whole(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_half_written(*paths: Path) -> None:
+    """Remove what a process that was killed while it wrote these files has left beside them."""
+    for path in paths:
+        # mkstemp's eight characters; other files' names may begin alike.
+        for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{path.suffix}"):
+            left.unlink(missing_ok=True)
 
 
 def copy_whole(source: Path, path: Path) -> None:

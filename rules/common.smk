@@ -323,3 +323,9 @@ def rank_options(train):
         f"--ranks {train.ranks} --cores {train.cores_per_rank}"
         f" --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
     )
+
+
+def cutting_options(tiles):
+    """Return how a slide is cut, as options of the command, as a rule's shell writes them."""
+    scratch = " --scratch {resources.tmpdir:q}" if tiles.copy_first else ""
+    return f"--stall-minutes {tiles.stall_minutes:g}{scratch}"

@@ -8,6 +8,8 @@ use rule tile as tile_new with:
         records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/predictions/tiles/{{slide}}.json",
         overview=f"{RUN}/predictions/tiles/{{slide}}.jpg",
+        mask=f"{RUN}/predictions/tiles/{{slide}}.png",
+        index=f"{RUN}/predictions/tiles/{{slide}}.parquet",
     log:
         f"{RUN}/logs/tile_new/{{slide}}.log",
     benchmark:

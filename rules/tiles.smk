@@ -8,12 +8,15 @@ rule tile:
         records=f"{RUN}/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/tiles/{{slide}}.json",
         overview=f"{RUN}/tiles/{{slide}}.jpg",
+        mask=f"{RUN}/tiles/{{slide}}.png",
+        index=f"{RUN}/tiles/{{slide}}.parquet",
     log:
         f"{RUN}/logs/tile/{{slide}}.log",
     benchmark:
         f"{RUN}/benchmarks/tile/{{slide}}.tsv"
     conda:
         "../envs/cpu.yaml"
+    threads: SETTINGS.tiles.cores
     resources:
         mem_mb=grow(2000),
         runtime=grow(20),
@@ -27,8 +30,10 @@ rule tile:
         settings=section("tiles"),
     shell:
         "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
-        " {params.sample} --settings {params.settings:q} --records {output.records}"
-        " --state {output.state} --overview {output.overview} > {log} 2>&1"
+        " {params.sample} --settings {params.settings:q} --cores {threads}"
+        f" {cutting_options(SETTINGS.tiles)}"
+        " --records {output.records} --index {output.index}"
+        " --state {output.state} --overview {output.overview} --mask {output.mask} > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
         " --source {input.source:q} >> {log} 2>&1"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cut one slide into tiles: its records, its overview and its state."""
+"""Cut one slide into tiles: their records and their table, two pictures of it, and its state."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from gigatile.cohort.mpp import parse_mpp
 from gigatile.errors import run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import tile_slide
+from gigatile.slides.tiling import SlideFiles, tile_slide
 
 
 def main() -> None:
@@ -17,18 +17,27 @@ def main() -> None:
     parser.add_argument("--slide", required=True, help="the slide's id")
     parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides what the file tells")
     parser.add_argument("--settings", required=True, help="the section `tiles` as JSON")
+    parser.add_argument("--cores", type=int, default=1, help="that cut it together (1)")
+    parser.add_argument(
+        "--stall-minutes", type=float, default=10, help="without progress: a bad slide (10)"
+    )
+    parser.add_argument("--scratch", type=Path, help="a local folder to copy the slide to first")
     parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
+    parser.add_argument("--index", type=Path, required=True, help="to write (.parquet)")
     parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
     parser.add_argument("--overview", type=Path, required=True, help="to write (.jpg)")
+    parser.add_argument("--mask", type=Path, required=True, help="to write (.png)")
     args = parser.parse_args()
+    settings = parse_section(
+        TileSettings, args.settings, cores=args.cores, stall_minutes=args.stall_minutes
+    )
     state = tile_slide(
         args.source,
         args.slide,
         args.mpp,
-        parse_section(TileSettings, args.settings),
-        args.records,
-        args.state,
-        args.overview,
+        settings,
+        SlideFiles(args.records, args.state, args.overview, args.mask, args.index),
+        args.scratch,
     )
     print(f"{args.slide}: {state['reason'] or str(state['tiles']['kept']) + ' tiles'}")
 

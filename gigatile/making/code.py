@@ -26,6 +26,7 @@ DATA = (".j2", ".css", ".js")
 # Packages that are imported under another name than they are installed, or consist of several.
 DISTRIBUTIONS = {
     "PIL": ("pillow",),
+    "cv2": ("opencv-python-headless",),
     "google": ("protobuf",),
     "google_crc32c": ("google-crc32c",),
     "openslide": ("openslide-python", "openslide-bin"),

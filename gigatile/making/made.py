@@ -12,7 +12,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gigatile.errors import UserError
-from gigatile.files import fingerprint, read_json, sha256_of, write_text
+from gigatile.files import read_json, sha256_of, write_text
+from gigatile.slides.source import fingerprint_of, size_and_time_of
 
 FOLDER = "made"
 
@@ -183,12 +184,11 @@ def content_of(source: Path, note: Path, update: bool = False) -> str:
 def _seen(source: Path, known: Source | None = None) -> Source:
     """Return a slide's file as it is now; it is not read where that has the size and time known."""
     try:
-        seen = source.stat()
         # The time from before the reading: what is written meanwhile has a later one.
-        size, modified = seen.st_size, seen.st_mtime_ns
+        size, modified = size_and_time_of(source)
         if known and (known.bytes, known.modified_ns) == (size, modified):
             return known
-        return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint(source))
+        return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint_of(source))
     except OSError as error:
         if known and isinstance(error, FileNotFoundError):
             return known

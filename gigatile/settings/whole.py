@@ -86,6 +86,8 @@ def _comment(description: str | None, indent: str) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_scalar, value))}]"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return yaml.safe_dump(value, default_flow_style=True).replace("\n...", "").strip()

@@ -1,7 +1,7 @@
 """A slide as the rest of Gigatile sees it: its size, scale and levels, and RGB regions of it."""
 
 import contextlib
-import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +12,17 @@ from PIL import Image
 # Regions are read in blocks of at most this side, so that a slide without a pyramid
 # costs time and not memory.
 BLOCK = 2048
-# A pixel counts as square where its sides differ by less than this share.
-SQUARE = 0.01
+# OpenSlide's renderer counts places in 1/256 of a pixel: nearer than half of that to a whole pixel,
+# none is blended with its neighbours.
+WHOLE = 1 / 520
 
 
 class SlideError(Exception):
     """A slide cannot be used; the message is the reason that its state records."""
+
+
+class RegionError(SlideError):
+    """One region of a slide cannot be read; others may."""
 
 
 class Slide:
@@ -27,39 +32,25 @@ class Slide:
         width, height: size of level 0, in pixels.
         scales: per level, the pixels of level 0 that one of its pixels spans, across and down.
         downsamples: per level, the mean of both, which is what OpenSlide reckons with.
+        properties: what the file tells, as OpenSlide names it.
         vendor, objective_power: as the file tells them, or None.
     """
 
     def __init__(self, handle: openslide.OpenSlide, path: Path) -> None:
         self._handle = handle
         self._path = path
+        self._process = os.getpid()
         self.width, self.height = handle.dimensions
         self.level_sizes: tuple[tuple[int, int], ...] = handle.level_dimensions
         self.downsamples: tuple[float, ...] = handle.level_downsamples
         self.scales = [(self.width / wide, self.height / high) for wide, high in self.level_sizes]
-        self.vendor = handle.properties.get(openslide.PROPERTY_NAME_VENDOR)
-        self.objective_power = handle.properties.get(openslide.PROPERTY_NAME_OBJECTIVE_POWER)
-
-    @property
-    def mpp(self) -> float | None:
-        """Micrometres per pixel of level 0 as the file tells it, or None.
-
-        Raises:
-            SlideError: the pixels are not square.
-        """
-        try:
-            across = float(self._handle.properties[openslide.PROPERTY_NAME_MPP_X])
-            down = float(self._handle.properties[openslide.PROPERTY_NAME_MPP_Y])
-        except (KeyError, ValueError):
-            return None
-        if not (0 < across < math.inf and 0 < down < math.inf):
-            return None
-        if abs(across - down) > SQUARE * max(across, down):
-            raise SlideError(f"its pixels are not square: {across} by {down} µm")
-        return (across + down) / 2 if across != down else across
+        self.properties = dict(handle.properties)
+        self.vendor = self.properties.get(openslide.PROPERTY_NAME_VENDOR)
+        self.objective_power = self.properties.get(openslide.PROPERTY_NAME_OBJECTIVE_POWER)
+        self._anchors: dict[int, np.ndarray] = {}
 
     def region(self, left: int, top: int, level: int, width: int, height: int) -> Image.Image:
-        """Read RGB pixels of one level over white.
+        """Read RGB pixels of one level over white, exactly as the level holds them.
 
         Args:
             left, top: top-left corner in pixels of that level.
@@ -67,30 +58,44 @@ class Slide:
             width, height: size in pixels of that level.
 
         Raises:
-            SlideError: the file cannot be read there.
+            RegionError: the file cannot be read there.
+            RuntimeError: it was opened by another process: a handle that a fork has copied reads
+                from where the other one is.
         """
-        # OpenSlide takes the corner in pixels of level 0 and divides it by the mean downsample. On
-        # a long slide that is far from the scale along its length, so undo just this division.
+        if os.getpid() != self._process:
+            raise RuntimeError(f"{self._path}: opened by process {self._process}; open it anew")
+        # OpenSlide takes a corner in pixels of level 0 and divides it by the mean downsample. Where
+        # that is no whole number, few corners come to lie on a pixel of the level, and at others it
+        # blends neighbouring pixels. So the region begins at the next corner that does.
+        column, row = self._anchor(left, level), self._anchor(top, level)
+        size = (left - column + width, top - row + height)
         down = self.downsamples[level]
+        corner = (round(column * down), round(row * down))
         try:
-            region = self._handle.read_region(
-                (round(left * down), round(top * down)), level, (width, height)
-            )
+            region = self._handle.read_region(corner, level, size)
         except openslide.OpenSlideError as error:
-            raise SlideError(
+            # The handle reads nothing more after an error.
+            self._handle.close()
+            self._handle = openslide.OpenSlide(self._path)
+            raise RegionError(
                 f"it opens, but reading {width}×{height} px of level {level} at ({left}, {top}) "
                 f"fails: {_told(error, self._path)}"
             ) from None
+        if size != (width, height):
+            region = region.crop((left - column, top - row, *size))
         # Places that no scanner saw are transparent; they are glass to everyone downstream.
         white = Image.new("RGB", region.size, (255, 255, 255))
         white.paste(region, mask=region.getchannel("A"))
         return white
 
-    def overview(self, downsample: float) -> tuple[np.ndarray, tuple[float, float]]:
+    def overview(
+        self, downsample: float, longest: int = 8192
+    ) -> tuple[np.ndarray, tuple[float, float]]:
         """Read the whole slide at low resolution.
 
         Args:
             downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
+            longest: pixels that the result has at most a side, also if that is coarser.
 
         Returns:
             RGB pixels, (height, width, 3) uint8, and how many pixels of level 0 one of them spans,
@@ -98,8 +103,8 @@ class Slide:
         """
         coarser = [max(scale) for scale in self.scales]
         level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
-        factor = max(1, int(downsample / coarser[level] + 1e-6))
         width, height = self.level_sizes[level]
+        factor = max(1, int(downsample / coarser[level] + 1e-6), -(-max(width, height) // longest))
         block = max(1, BLOCK // factor) * factor
         picture = np.empty((-(-height // factor), -(-width // factor), 3), np.uint8)
         for top in range(0, height, block):
@@ -114,6 +119,22 @@ class Slide:
         across, down = self.scales[level]
         return picture, (factor * across, factor * down)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._handle.close()
+
+    def _anchor(self, place: int, level: int) -> int:
+        """Return the last row or column up to `place` that OpenSlide can begin at exactly."""
+        down = self.downsamples[level]
+        if down == round(down):
+            return place
+        if level not in self._anchors:
+            places = np.arange(max(self.level_sizes[level]) + 1)
+            away = np.abs(np.rint(places * down) / down - places)
+            self._anchors[level] = np.flatnonzero(away < WHOLE)
+        anchors = self._anchors[level]
+        return int(anchors[np.searchsorted(anchors, place, side="right") - 1])
+
 
 @contextlib.contextmanager
 def open_slide(path: Path) -> Iterator[Slide]:
@@ -123,22 +144,25 @@ def open_slide(path: Path) -> Iterator[Slide]:
         SlideError: the file is missing, is no slide, or is damaged.
     """
     path = Path(path)
-    if not path.exists():
-        raise SlideError("the file does not exist")
     if path.is_dir():
         raise SlideError("it is a folder, not a file")
     try:
+        with path.open("rb"):
+            size = path.stat().st_size
         handle = openslide.OpenSlide(path)
+    except FileNotFoundError:
+        raise SlideError("the file does not exist") from None
     except openslide.OpenSlideUnsupportedFormatError:
-        raise SlideError(
-            f"no slide format that OpenSlide knows ({path.stat().st_size} bytes)"
-        ) from None
+        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes)") from None
     except openslide.OpenSlideError as error:
         raise SlideError(f"it cannot be opened: {_told(error, path)}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
-    with handle:
-        yield Slide(handle, path)
+    slide = Slide(handle, path)
+    try:
+        yield slide
+    finally:
+        slide.close()
 
 
 def _told(error: openslide.OpenSlideError, path: Path) -> str:

@@ -1,23 +1,36 @@
-"""One slide into tiles: its records, its state and its overview."""
+"""One slide into tiles: its records, their table, its state and two pictures of it."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.files import fingerprint, sha256_of, write_json, write_whole
+from gigatile.files import remove_half_written, sha256_of, write_json, write_whole
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.grid import Grid, plan_grid, read_tile
+from gigatile.slides.attended import Crashed, Stalled, attend
+from gigatile.slides.choosing import check_lossless, choose_reading
+from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
+from gigatile.slides.grid import Grid, plan_grid
+from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
+from gigatile.slides.quality import fold_mask, ink_masks
 from gigatile.slides.reader import Slide, SlideError, open_slide
-from gigatile.slides.tissue import tissue_fractions, tissue_mask
+from gigatile.slides.regions import Region, TiffRegions, regions_by_openslide
+from gigatile.slides.scale import scale_of
+from gigatile.slides.sorting import Rules, counted
+from gigatile.slides.source import fingerprint_of, local_copy, size_and_time_of
+from gigatile.slides.staining import find_staining
+from gigatile.slides.tissue import Tissue, find_tissue, tissue_fractions
 
-SCHEMA = 2
+SCHEMA = 3
 # The overview on which tissue is recognised: a tile spans this many of its pixels, unless the
 # slide is so large that the overview would be; and the longest side of the one that is kept.
 MASK_PIXELS_PER_TILE = 16
@@ -25,6 +38,25 @@ MASK_LONGEST = 4096
 OVERVIEW_LONGEST = 2048
 OVERVIEW_QUALITY = 80
 SOURCE_FACTS = ("bytes", "fingerprint", "vendor", "width", "height", "levels", "objective_power")
+# Unreadable tiles of which the state tells the reason; the table names all.
+UNREADABLE_TOLD = 10
+# Tiles whose pixels may be in memory at once, for each core.
+AHEAD_PER_CORE = 4
+# How often the work says that it goes on, in seconds.
+SIGN_OF_LIFE = 1.0
+
+Tell = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class SlideFiles:
+    """The files that a slide's tiling writes."""
+
+    records: Path
+    state: Path
+    overview: Path
+    mask: Path
+    index: Path
 
 
 def tile_slide(
@@ -32,21 +64,22 @@ def tile_slide(
     slide_id: str,
     sheet_mpp: float | None,
     settings: TileSettings,
-    records: Path,
-    state: Path,
-    overview: Path,
+    files: SlideFiles,
+    scratch: Path | None = None,
 ) -> dict[str, Any]:
-    """Cut a slide into tiles; write its records, its overview and, last, its state.
+    """Cut a slide into tiles; write its records, their table, its pictures and, last, its state.
 
-    A slide that cannot be used gets empty records, a blank overview of one pixel and a state with
-    the reason.
+    A slide that cannot be used gets empty records and a state with the reason. So does one that
+    stands still for `settings.stall_minutes`, or on which a codec crashes: the work is done in a
+    fork of this process.
 
     Args:
         source: the slide's file.
         slide_id: whose tiles these are.
         sheet_mpp: micrometres per pixel of level 0 from the sample sheet, before the file's own.
-        settings: size, scale and quality of the tiles.
-        records, state, overview: the files to write.
+        settings: size, scale and quality of the tiles, and which of them are kept.
+        files: to write.
+        scratch: a folder on a local disk, for `settings.copy_first`.
 
     Returns:
         The state, as written.
@@ -54,94 +87,256 @@ def tile_slide(
     Raises:
         UserError: the slide cannot be used, and `settings.on_error` is `stop`.
     """
-    facts: dict[str, Any] = {
-        "schema": SCHEMA,
-        "slide": slide_id,
-        "state": "failed",
-        "reason": None,
-        "source": {"name": source.name} | dict.fromkeys(SOURCE_FACTS),
-        "mpp": sheet_mpp,
-        "mpp_from": "sheet" if sheet_mpp is not None else None,
-        "grid": None,
-        "tiles": {"kept": 0, "dropped": {"background": 0}},
-        "tissue_threshold": None,
-    }
-    picture = Image.new("RGB", (1, 1), (255, 255, 255))
+    work = _Cutting(source, slide_id, sheet_mpp, settings, files, scratch)
     try:
-        with open_slide(source) as slide:
-            facts["source"] |= _source_facts(source, slide)
-            if sheet_mpp is None and (own_mpp := slide.mpp) is not None:
-                facts["mpp"], facts["mpp_from"] = own_mpp, "file"
-            grid = plan_grid(slide, facts["mpp"], settings)
-            facts["grid"] = asdict(grid)
-            low, downsample = _overview(slide, grid)
-            picture = _fit(low, downsample, slide)
-            mask, facts["tissue_threshold"] = tissue_mask(low)
-            fractions = tissue_fractions(mask, downsample, grid)
-            kept = 1 - fractions <= settings.max_background + 1e-9
-            facts["tiles"] = {
-                "kept": int(kept.sum()),
-                "dropped": {"background": int((~kept).sum())},
-            }
-            if not kept.any():
-                raise SlideError(
-                    f"none of its {len(kept)} tiles has at most {settings.max_background:.0%} "
-                    f"background; the best has {1 - fractions.max():.1%}"
-                )
-            write_records(
-                records,
-                _tiles(slide, slide_id, grid, fractions, kept, settings.quality),
-            )
-            facts["state"] = "tiled"
-    except SlideError as error:
-        facts["reason"] = " ".join(str(error).split())
-        facts["tiles"]["kept"] = 0
-        if settings.on_error == "stop":
+        return attend(work.run, settings.stall_minutes)
+    except Stalled as stalled:
+        reason = f"nothing came of it for {settings.stall_minutes:g} minutes"
+        remove_half_written(*vars(files).values())
+        return work.give_up(reason, stalled.last)
+    except Crashed as crash:
+        if crash.by == "SIGKILL":  # not by its own doing: out of memory, mostly
             raise UserError(
-                f"slide {slide_id} ({source}): {facts['reason']}\n"
+                f"slide {slide_id} ({source}): the process that cut it was killed; it may need "
+                "more memory"
+            ) from None
+        remove_half_written(*vars(files).values())
+        return work.give_up(f"reading it crashed ({crash.by})", crash.last)
+
+
+class _Cutting:
+    """The work on one slide, and what is known of it so far."""
+
+    def __init__(
+        self,
+        source: Path,
+        slide_id: str,
+        sheet_mpp: float | None,
+        settings: TileSettings,
+        files: SlideFiles,
+        scratch: Path | None,
+    ) -> None:
+        self._source = source
+        self._slide_id = slide_id
+        self._sheet_mpp = sheet_mpp
+        self._settings = settings
+        self._files = files
+        self._scratch = scratch
+        self._picture = Image.new("RGB", (1, 1), (255, 255, 255))
+        self._mask = Image.new("1", (1, 1))
+        self._index: TileIndex | None = None
+        self._facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "slide": slide_id,
+            "state": "failed",
+            "reason": None,
+            "source": {"name": source.name} | dict.fromkeys(SOURCE_FACTS),
+            "mpp": sheet_mpp,
+            "mpp_from": "sheet" if sheet_mpp is not None else None,
+            "mpp_told": {},
+            "contradictions": [],
+            "grid": None,
+            "light": None,
+            "tissue_threshold": None,
+            "reading": None,
+            "stain": None,
+            "tiles": {"kept": 0, "dropped": {"background": 0}, "marked": {}},
+            "unreadable": [],
+        }
+
+    def run(self, tell: Tell) -> dict[str, Any]:
+        """Do it, in the process that is attended; `tell` takes the facts as they become known."""
+        cv2.setNumThreads(1)  # the cores are given out here
+        try:
+            with (
+                local_copy(self._source, self._scratch) as path,
+                open_slide(path) as slide,
+            ):
+                self._cut(path, slide, tell)
+            self._facts["state"] = "tiled"
+        except SlideError as error:
+            return self.give_up(str(error))
+        return self._finish()
+
+    def give_up(self, reason: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Write what a slide leaves that cannot be used; `facts` are what is known of it."""
+        self._facts = facts or self._facts
+        self._facts["reason"] = " ".join(reason.split())
+        self._facts["tiles"]["kept"] = 0
+        if self._settings.on_error == "stop":
+            raise UserError(
+                f"slide {self._slide_id} ({self._source}): {self._facts['reason']}\n"
                 "To go on without such slides, set tiles.on_error: record"
             ) from None
-        write_records(records, ())
-    with write_whole(overview) as temporary:
-        picture.save(temporary, "JPEG", quality=OVERVIEW_QUALITY)
-    facts["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
-    facts["settings"] = settings.model_dump()
-    write_json(state, facts)
-    return facts
+        write_records(self._files.records, ())
+        return self._finish()
 
+    def _finish(self) -> dict[str, Any]:
+        """Write what stands beside the records, the state last."""
+        if self._index is None:
+            write_empty_index(self._files.index)
+        else:
+            self._index.write(self._files.index)
+        with write_whole(self._files.overview) as temporary:
+            self._picture.save(temporary, "JPEG", quality=OVERVIEW_QUALITY)
+        with write_whole(self._files.mask) as temporary:
+            self._mask.save(temporary, "PNG")
+        records = self._files.records
+        self._facts["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
+        self._facts["settings"] = self._settings.model_dump(exclude=set(self._settings.EXECUTION))
+        write_json(self._files.state, self._facts)
+        return self._facts
 
-def _tiles(
-    slide: Slide,
-    slide_id: str,
-    grid: Grid,
-    fractions: np.ndarray,
-    kept: np.ndarray,
-    quality: int,
-) -> Iterator[bytes]:
-    for (x, y), tissue in zip(grid.corners()[kept], fractions[kept], strict=True):
-        pixels = read_tile(slide, grid, int(x), int(y))
-        image = encode_jpeg(pixels, quality)
-        yield encode_tile(
-            Tile(image, slide_id, int(x), int(y), grid.extent, grid.mpp, float(tissue))
+    def _cut(self, path: Path, slide: Slide, tell: Tell) -> None:
+        facts, settings = self._facts, self._settings
+        facts["source"] |= _source_facts(self._source, slide)
+        scale = scale_of(slide, self._sheet_mpp, settings.objectives)
+        facts |= {"mpp": scale.mpp, "mpp_from": scale.source, "mpp_told": scale.told}
+        facts["contradictions"] = scale.contradictions
+        grid = plan_grid(slide, scale.mpp, settings)
+        facts["grid"] = asdict(grid)
+        tell(facts)
+        low, downsample = _overview(slide, grid)
+        self._picture = _fit(Image.fromarray(low), downsample, slide)
+        tell(None)
+        tissue = find_tissue(low)
+        self._mask = _fit(Image.fromarray(tissue.mask), downsample, slide)
+        facts |= {"light": tissue.light, "tissue_threshold": tissue.threshold}
+        index = self._index = TileIndex(grid.corners(), _areas(low, tissue, downsample, grid))
+        rules = Rules(settings)
+        early = rules.of_areas(index.areas)
+        for tile, verdict in early.items():
+            index.note(tile, verdict)
+        wanted = index.kept()
+        facts["tiles"] |= {"kept": len(wanted)} | counted(index.dropped, index.marks)
+        tell(facts)
+        if not len(wanted):
+            raise SlideError(_nothing_left(index, settings))
+        with contextlib.ExitStack() as close:
+            self._read(path, slide, wanted, grid, rules, close, tell)
+
+    def _read(
+        self,
+        path: Path,
+        slide: Slide,
+        wanted: np.ndarray,
+        grid: Grid,
+        rules: Rules,
+        close: contextlib.ExitStack,
+        tell: Tell,
+    ) -> None:
+        """Read the tiles that are wanted, measure them, and write the records of those kept."""
+        facts, settings, index = self._facts, self._settings, self._index
+        assert index is not None
+        boxes, spans = grid.boxes(index.corners[wanted])
+        reading, level = choose_reading(path, slide, grid, boxes)
+        if level is not None:
+            close.callback(level.close)
+        facts["reading"] = asdict(reading)
+        lossless = settings.encoding == "lossless"
+        if lossless:
+            check_lossless(grid, level, reading)
+        cores = settings.cores
+        pool = close.enter_context(ThreadPoolExecutor(cores)) if cores > 1 else None
+
+        def regions(boxes: np.ndarray) -> Iterator[Region]:
+            if level is None:
+                return regions_by_openslide(path, grid.level, boxes, close)
+            return iter(TiffRegions(level, boxes, pool))
+
+        staining = find_staining(settings, grid, regions, boxes, spans)
+        facts["stain"] = staining and staining.as_dict()
+        tell(facts)
+        normaliser = None if staining is None else staining.normaliser
+        cutter = Cutter(grid, settings.quality, rules, normaliser)
+        ahead = AHEAD_PER_CORE * cores
+        outcomes = (
+            in_order(own_tiles(level, boxes), cutter.keep, pool, ahead)
+            if level is not None and lossless
+            else in_order(zip(regions(boxes), spans, strict=True), cutter.encode, pool, ahead)
         )
+        write_records(self._files.records, self._records(wanted, grid, outcomes, tell))
+        facts["tiles"] = {"kept": len(index.corners) - len(index.dropped)}
+        facts["tiles"] |= counted(index.dropped, index.marks)
+        if not facts["tiles"]["kept"]:
+            raise SlideError(_nothing_left(index, settings))
+
+    def _records(
+        self, wanted: np.ndarray, grid: Grid, outcomes: Iterable[Outcome], tell: Tell
+    ) -> Iterator[bytes]:
+        index = self._index
+        assert index is not None
+        most_unreadable = self._settings.max_unreadable * len(wanted)
+        unreadable = 0
+        told = time.monotonic()
+        for tile, outcome in zip(wanted.tolist(), outcomes, strict=True):
+            if time.monotonic() - told > SIGN_OF_LIFE:
+                told = time.monotonic()
+                tell(None)
+            x, y = index.corners[tile].tolist()
+            index.note(tile, outcome.verdict)
+            if outcome.measured is not None:
+                for name in MEASURES:
+                    index.measures[name][tile] = getattr(outcome.measured, name)
+            if outcome.unreadable:
+                unreadable += 1
+                if len(self._facts["unreadable"]) < UNREADABLE_TOLD:
+                    self._facts["unreadable"].append({"x": x, "y": y, "reason": outcome.unreadable})
+                if unreadable > most_unreadable:
+                    raise SlideError(
+                        f"{unreadable} of its tiles cannot be read, more than "
+                        f"{self._settings.max_unreadable:.0%} of the {len(wanted)} with tissue; "
+                        f"at ({x}, {y}): {outcome.unreadable}"
+                    )
+            if outcome.image is not None:
+                share = float(index.areas["tissue"][tile])
+                yield encode_tile(
+                    Tile(outcome.image, self._slide_id, x, y, grid.extent, grid.mpp, share)
+                )
+
+
+def _areas(
+    low: np.ndarray, tissue: Tissue, downsample: tuple[float, float], grid: Grid
+) -> dict[str, np.ndarray]:
+    """Return the shares of each tile's area that the overview shows: (n,) float64 in 0-1."""
+    if tissue.light == "transmitted":
+        folds = fold_mask(low, tissue.mask)
+        masks = {f"pen_{ink}": mask for ink, mask in ink_masks(low).items()} | {"folds": folds}
+    else:  # ink and folds are known by the light that they take away
+        nothing = np.zeros_like(tissue.mask)
+        masks = dict.fromkeys(("pen_red", "pen_green", "pen_blue", "pen_black", "folds"), nothing)
+    masks = {"tissue": tissue.mask} | masks
+    return {name: tissue_fractions(mask, downsample, grid) for name, mask in masks.items()}
+
+
+def _nothing_left(index: TileIndex, settings: TileSettings) -> str:
+    """Say why a slide keeps no tile."""
+    count = len(index.corners)
+    others = {name: n for name, n in counted(index.dropped, {})["dropped"].items() if n}
+    if set(others) == {"background"}:
+        best = 1 - index.areas["tissue"].max()
+        return (
+            f"none of its {count} tiles has at most {settings.max_background:.0%} background; the "
+            f"best has {best:.1%}"
+        )
+    why = ", ".join(f"{n} as {name}" for name, n in others.items())
+    return f"none of its {count} tiles is kept; dropped: {why}"
 
 
 def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, tuple[float, float]]:
-    wanted = grid.extent / MASK_PIXELS_PER_TILE
-    smallest = max(slide.width, slide.height) / MASK_LONGEST
-    return slide.overview(max(1.0, wanted, smallest))
+    wanted = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
+    return slide.overview(wanted, MASK_LONGEST)
 
 
-def _fit(overview: np.ndarray, downsample: tuple[float, float], slide: Slide) -> Image.Image:
+def _fit(overview: Image.Image, downsample: tuple[float, float], slide: Slide) -> Image.Image:
     """Return the overview at no more than `OVERVIEW_LONGEST`, spanning the slide exactly."""
     across, down = downsample
-    width = min(slide.width / across, overview.shape[1])
-    height = min(slide.height / down, overview.shape[0])
+    width = min(slide.width / across, overview.width)
+    height = min(slide.height / down, overview.height)
     shrink = min(1, OVERVIEW_LONGEST / max(width, height))
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
-    return Image.fromarray(overview).resize(
-        size, Image.Resampling.BICUBIC, box=(0, 0, width, height)
-    )
+    how = Image.Resampling.NEAREST if overview.mode == "1" else Image.Resampling.BICUBIC
+    return overview.resize(size, how, box=(0, 0, width, height))
 
 
 def _source_facts(source: Path, slide: Slide) -> dict[str, Any]:
@@ -150,8 +345,8 @@ def _source_facts(source: Path, slide: Slide) -> dict[str, Any]:
         for (width, height), down in zip(slide.level_sizes, slide.downsamples, strict=True)
     ]
     values = (
-        source.stat().st_size,
-        fingerprint(source),
+        size_and_time_of(source)[0],
+        fingerprint_of(source),
         slide.vendor,
         slide.width,
         slide.height,

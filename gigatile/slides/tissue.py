@@ -1,5 +1,9 @@
-"""Tissue and background, decided on a low-resolution overview of a brightfield slide."""
+"""Tissue and background, decided on a low-resolution overview of a slide."""
 
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
 import numpy as np
 
 from gigatile.slides.grid import Grid
@@ -10,40 +14,81 @@ from gigatile.slides.reader import SlideError
 SATURATION_BOUNDS = (13, 31)
 # A brightfield slide is lit from below: its median pixel is bright, even where tissue covers all.
 DARK = 64
+# Glass, which is what remains of a brightfield slide in a wide black frame: as bright as this.
+LIT = 200
+# In fluorescence, tissue is brighter than the slide's median pixel by at least so much.
+GLOW = 10
 # A slide is without tissue when less than this share of it, in a thousand, is stained.
 MIN_TISSUE = 0.001
+# Tissue or background of fewer connected pixels of the overview is dust, or a gap between cells: a
+# sixteenth of a tile, which spans 16 × 16 of them.
+SPECK = 16
+
+Light = Literal["transmitted", "fluorescence"]
 
 
-def tissue_mask(overview: np.ndarray) -> tuple[np.ndarray, int]:
-    """Tell tissue from background.
+@dataclass(frozen=True)
+class Tissue:
+    """Where a slide's tissue lies.
+
+    Attributes:
+        mask: (height, width) bool over the overview, true on tissue.
+        threshold: above it a pixel is tissue: of saturation (0-255) in transmitted light, of
+            brightness (0-255) in fluorescence. Otsu's threshold (Otsu 1979) kept within bounds.
+        light: how the slide was lit.
+    """
+
+    mask: np.ndarray
+    threshold: int
+    light: Light
+
+
+def find_tissue(overview: np.ndarray) -> Tissue:
+    """Tell tissue from background, and dust and pores from both.
 
     Args:
         overview: RGB pixels, (height, width, 3) uint8.
 
-    Returns:
-        (height, width) bool, true on tissue; and the saturation (0-255) above which a pixel is
-        tissue: Otsu's threshold (Otsu 1979) kept within `SATURATION_BOUNDS`.
-
     Raises:
-        SlideError: the slide is not brightfield, or has no tissue.
+        SlideError: the slide has no tissue.
     """
-    brightest = overview.max(axis=2)
-    median = float(np.median(brightest))
-    if median < DARK:
-        raise SlideError(
-            f"its background is dark (median brightness {median:.0f} of 255), as in fluorescence; "
-            "tissue is recognised on brightfield slides only"
-        )
-    saturation = _saturation(overview)
-    low, high = SATURATION_BOUNDS
-    threshold = int(np.clip(_otsu(saturation), low, high))
-    mask = saturation > threshold
+    brightness = overview.max(axis=2)
+    if _is_dark(brightness):
+        median = int(np.median(brightness))
+        threshold = max(_otsu(brightness), median + GLOW)
+        mask, light, seen = brightness > threshold, "fluorescence", "bright (brightness"
+    else:
+        saturation = _saturation(overview)
+        low, high = SATURATION_BOUNDS
+        threshold = int(np.clip(_otsu(saturation), low, high))
+        mask, light, seen = saturation > threshold, "transmitted", "stained (saturation"
+    mask = _without_specks(mask)
     if mask.mean() < MIN_TISSUE:
         raise SlideError(
-            f"it has no tissue: {100 * mask.mean():.2f} % of it is stained (saturation above "
-            f"{threshold} of 255)"
+            f"it has no tissue: {100 * mask.mean():.2f} % of it is {seen} above {threshold} of 255)"
         )
-    return mask, threshold
+    return Tissue(mask, threshold, light)  # type: ignore[arg-type]
+
+
+def _is_dark(brightness: np.ndarray) -> bool:
+    """Return whether a slide is lit from above, its background dark as in fluorescence."""
+    if np.median(brightness) >= DARK:
+        return False
+    lit = brightness[brightness >= DARK]
+    return not lit.size or float(np.median(lit)) < LIT
+
+
+def _without_specks(mask: np.ndarray) -> np.ndarray:
+    """Drop tissue of fewer than `SPECK` connected pixels, then fill as small gaps in tissue."""
+    # Diagonal neighbours hold tissue together, and do not hold gaps together.
+    for value, connectivity in ((True, 8), (False, 4)):
+        one = (mask == value).view(np.uint8)
+        _, labels, stats, _ = cv2.connectedComponentsWithStats(one, connectivity=connectivity)
+        small = stats[:, cv2.CC_STAT_AREA] < SPECK
+        small[0] = False  # all that is not `value`
+        if small.any():
+            mask = np.where(small[labels], not value, mask)
+    return mask
 
 
 def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -> np.ndarray:

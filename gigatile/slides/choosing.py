@@ -1,0 +1,95 @@
+"""How a slide's tiles are read: its own JPEG tiles as they are, where that equals OpenSlide."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.slides.grid import Grid
+from gigatile.slides.reader import RegionError, Slide, SlideError
+from gigatile.slides.regions import TiffRegions
+from gigatile.slides.tiff import NotTiled, TiffLevel
+
+# Of the tiles that are wanted, so many are compared with OpenSlide before the rest is read, and one
+# of a thousand.
+COMPARED, COMPARED_SHARE = 4, 0.001
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the tiles of a slide are read.
+
+    Attributes:
+        by: `own tiles`, the file's own tiles decoded once each, or `openslide`.
+        why: why it has to be OpenSlide, else None.
+        compared: tiles that were compared, pixel by pixel.
+    """
+
+    by: str
+    why: str | None
+    compared: int
+
+
+def choose_reading(
+    path: Path, slide: Slide, grid: Grid, boxes: np.ndarray
+) -> tuple[Reading, TiffLevel | None]:
+    """Compare both ways on some of a slide's tiles, and return the one to go.
+
+    Args:
+        path: the slide's file.
+        slide: the same, open.
+        grid: its tiles.
+        boxes: what is to be read, (n, 4), as `Grid.boxes` gives it; n at least 1.
+
+    Returns:
+        How to read, and for its own tiles the level, open.
+    """
+    try:
+        level = TiffLevel(path, slide, grid.level)
+    except NotTiled as reason:
+        return Reading("openslide", str(reason), 0), None
+    count = min(len(boxes), max(COMPARED, int(len(boxes) * COMPARED_SHARE)))
+    sample = boxes[np.linspace(0, len(boxes) - 1, count).astype(int)]
+    damaged = None
+    compared = 0
+    for box, region in zip(sample.tolist(), TiffRegions(level, sample), strict=True):
+        left, top, width, height = box
+        try:
+            reference = np.asarray(slide.region(left, top, grid.level, width, height))
+        except RegionError:
+            continue  # a bad tile, whoever reads it
+        try:
+            pixels = region()
+        except RegionError as error:
+            damaged = error
+            continue
+        compared += 1
+        if not np.array_equal(pixels, reference):
+            most = int(np.abs(pixels.astype(int) - reference).max())
+            why = f"its own tiles differ from OpenSlide's by up to {most} at ({left}, {top})"
+            level.close()
+            return Reading("openslide", why, compared), None
+    if damaged is not None and not compared:
+        # Not some bad tiles, but a kind of JPEG that only OpenSlide takes.
+        level.close()
+        return Reading("openslide", str(damaged), 0), None
+    return Reading("own tiles", None, compared), level
+
+
+def check_lossless(grid: Grid, level: TiffLevel | None, reading: Reading) -> None:
+    """Refuse a slide whose own tiles cannot be stored as they are.
+
+    Raises:
+        SlideError: they do not line up with the grid, or are no JPEG tiles.
+    """
+    wish = "tiles.encoding: lossless takes a slide's own JPEG tiles as they are"
+    if level is None:
+        raise SlideError(f"{wish}, and these cannot be read so: {reading.why}")
+    own = (level.tile_width, level.tile_height)
+    steps = (grid.extent / grid.scale[0], grid.extent / grid.scale[1])
+    drift = max(abs(step - grid.size) for step in steps) * max(grid.columns, grid.rows)
+    if own != (grid.size, grid.size) or grid.resampled or drift >= 0.5:
+        raise SlideError(
+            f"{wish}; its own have {own[0]}×{own[1]} px, where a tile has {grid.size} px and spans "
+            f"{steps[0]:g}×{steps[1]:g} px of level {grid.level}"
+        )

@@ -1,0 +1,100 @@
+"""The stain of one slide, and its tiles as if they were stained as the target is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigatile.settings.tiles import TileSettings
+from gigatile.slides.grid import Grid
+from gigatile.slides.reader import RegionError
+from gigatile.slides.regions import Region
+from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
+
+# A slide's stain is learnt from so many of its tiles, spread over it, and pixels of each.
+TILES, PIXELS_PER_TILE = 64, 4096
+
+
+@dataclass(frozen=True)
+class Staining:
+    """What a slide's stain is and becomes.
+
+    Attributes:
+        source: of the slide; None where it could not be told.
+        target: what its tiles are normalised to.
+        why_not: why the tiles stay as they are, else None.
+    """
+
+    source: Stain | None
+    target: Stain
+    why_not: str | None
+
+    @property
+    def normaliser(self) -> Normaliser | None:
+        """What is done to each tile; None where nothing is."""
+        return None if self.source is None else Normaliser(self.source, self.target)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the state tells it."""
+        return {
+            "source": self.source and self.source.as_dict(),
+            "target": self.target.as_dict(),
+            "why_not": self.why_not,
+        }
+
+
+def target_of(settings: TileSettings) -> Stain:
+    """Return what slides are normalised to: the settings' own target, else the published one."""
+    if settings.stain_target is None:
+        return REFERENCE[settings.stain]
+    return Stain(settings.stain, settings.stain_target)
+
+
+def learn(
+    method: str,
+    grid: Grid,
+    regions: Callable[[np.ndarray], Iterator[Region]],
+    boxes: np.ndarray,
+    spans: np.ndarray,
+) -> Stain:
+    """Learn a slide's stain from some of its tiles.
+
+    Args:
+        method: of `gigatile.slides.stain`.
+        grid: the slide's tiles.
+        regions: gives the regions of boxes.
+        boxes, spans: of its tiles with tissue, as `Grid.boxes` gives them.
+
+    Raises:
+        StainError: they do not tell it.
+    """
+    chosen = np.unique(np.linspace(0, len(boxes) - 1, TILES).astype(int))
+    found = [np.empty((0, 3), np.uint8)]
+    for region, span in zip(regions(boxes[chosen]), spans[chosen], strict=True):
+        try:
+            pixels = grid.tile_of(region(), span).reshape(-1, 3)
+        except RegionError:
+            continue
+        found.append(pixels[:: max(1, len(pixels) // PIXELS_PER_TILE)])
+    return fit(method, np.concatenate(found))
+
+
+def find_staining(
+    settings: TileSettings,
+    grid: Grid,
+    regions: Callable[[np.ndarray], Iterator[Region]],
+    boxes: np.ndarray,
+    spans: np.ndarray,
+) -> Staining | None:
+    """Return what is done about a slide's stain; None if the settings want nothing done.
+
+    A slide whose stain cannot be told keeps its colours, and its state says why.
+    """
+    if settings.stain == "off":
+        return None
+    target = target_of(settings)
+    try:
+        return Staining(learn(settings.stain, grid, regions, boxes, spans), target, None)
+    except StainError as error:
+        return Staining(None, target, str(error))

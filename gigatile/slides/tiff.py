@@ -1,0 +1,153 @@
+"""The compressed tiles of a TIFF slide, read as they are: each is decoded once, straight to RGB.
+
+OpenSlide stays the reference. This is for the files where it does nothing but decode JPEG tiles and
+lay them side by side, and gives the same pixels several times faster: no detour over transparent
+pixels, and no tile decoded again for each neighbour that it reaches into.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+import tifffile
+
+from gigatile.slides.jpeg import header_of, whole_stream
+from gigatile.slides.reader import RegionError, Slide
+
+# Formats in which a level is one image of the file, its tiles side by side. In others OpenSlide
+# shifts tiles that overlap (Ventana), or lays several images on one canvas (Leica).
+FORMATS = ("aperio", "generic-tiff", "philips")
+# Of what lies in the file one after the other so much is read at once, also over gaps: few large
+# reads suit a disk that is far away.
+READ_BYTES = 1 << 20
+GAP_BYTES = 64 << 10
+
+
+class NotTiled(Exception):
+    """A level is not laid out so that its tiles can be read as they are; the message says why."""
+
+
+class TiffLevel:
+    """A level of a slide: JPEG tiles of one size, row by row.
+
+    Attributes:
+        width, height: of the level, in pixels.
+        tile_width, tile_height: of the file's own tiles.
+        columns, rows: of these tiles; the last ones reach over the level's edge.
+    """
+
+    def __init__(self, path: Path, slide: Slide, level: int) -> None:
+        """Find the level of an open slide in the directory of its file.
+
+        Raises:
+            NotTiled: with the reason.
+        """
+        if slide.vendor not in FORMATS:
+            raise NotTiled(f"a file of the format {slide.vendor}")
+        page = _page(path, slide, level)
+        self.width, self.height = page.imagewidth, page.imagelength
+        self.tile_width, self.tile_height = page.tilewidth, page.tilelength
+        self.columns = -(-self.width // self.tile_width)
+        self.rows = -(-self.height // self.tile_height)
+        self._offsets = np.array(page.dataoffsets, np.int64)
+        self._counts = np.array(page.databytecounts, np.int64)
+        if len(self._offsets) != self.columns * self.rows:
+            raise NotTiled(
+                f"{len(self._offsets)} tiles where {self.columns} × {self.rows} are needed"
+            )
+        tables = page.jpegtables
+        ycbcr = page.photometric == tifffile.PHOTOMETRIC.YCBCR
+        self._header = header_of(tables, ycbcr)
+        self._path = path
+        self._file = os.open(path, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def missing(self, tile: int) -> bool:
+        """Return whether the file holds nothing of a tile: no scanner saw it."""
+        return self._counts[tile] == 0
+
+    def read_run(self, tiles: np.ndarray) -> dict[int, bytes]:
+        """Return the streams of the first of some tiles and of those that lie close behind it.
+
+        Args:
+            tiles: numbers of tiles that the file holds, (n,) int64; n at least 1.
+
+        Returns:
+            The first tile's stream, and others in their order up to one that lies elsewhere in the
+            file. One over whose end the file ends is shorter than it should be.
+        """
+        offsets, counts = self._offsets[tiles], self._counts[tiles]
+        ends = offsets + counts
+        gaps = offsets[1:] - ends[:-1]
+        near = (gaps >= 0) & (gaps <= GAP_BYTES) & (ends[1:] - offsets[0] <= READ_BYTES)
+        run = len(tiles) if near.all() else 1 + int(near.argmin())
+        start = int(offsets[0])
+        data = os.pread(self._file, int(ends[run - 1]) - start, start)
+        return {
+            int(tile): data[begin - start : end - start]
+            for tile, begin, end in zip(tiles[:run], offsets[:run], ends[:run], strict=True)
+        }
+
+    def stream(self, tile: int, found: bytes) -> bytes:
+        """Return a tile as JPEG that any decoder reads.
+
+        Raises:
+            RegionError: it is damaged.
+        """
+        if len(found) < self._counts[tile]:
+            raise RegionError(f"{self._named(tile)}: the file ends inside it")
+        try:
+            return whole_stream(self._header, found)
+        except ValueError as error:
+            raise RegionError(f"{self._named(tile)}: {error}") from None
+
+    def decode(self, tile: int, found: bytes) -> np.ndarray:
+        """Return the pixels of a tile: (tile_height, tile_width, 3) uint8 RGB.
+
+        Raises:
+            RegionError: it is damaged, also where libjpeg could make a picture of it.
+        """
+        stream = self.stream(tile, found)
+        try:
+            pixels = simplejpeg.decode_jpeg(stream, strict=True)
+        except ValueError as error:
+            raise RegionError(f"{self._named(tile)}: {error}") from None
+        if pixels.shape != (self.tile_height, self.tile_width, 3):
+            raise RegionError(
+                f"{self._named(tile)}: it has {pixels.shape[1]}×{pixels.shape[0]} px where the "
+                f"level's tiles have {self.tile_width}×{self.tile_height}"
+            )
+        return pixels
+
+    def _named(self, tile: int) -> str:
+        row, column = divmod(tile, self.columns)
+        return f"its own tile of column {column}, row {row} cannot be read"
+
+
+def _page(path: Path, slide: Slide, level: int) -> tifffile.TiffPage:
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            pages = [
+                page
+                for page in tiff.pages
+                if isinstance(page, tifffile.TiffPage)
+                and page.is_tiled
+                and (page.imagewidth, page.imagelength) == slide.level_sizes[level]
+            ]
+            for page in pages:
+                page.jpegtables  # noqa: B018 - read while the file is open
+    except Exception as error:
+        # Whatever a directory of a file that OpenSlide reads may hold, it is no reason to stop.
+        raise NotTiled(f"tifffile cannot read it: {type(error).__name__}: {error}") from None
+    if len(pages) != 1:
+        raise NotTiled(f"{len(pages)} tiled images have the size of the level")
+    page = pages[0]
+    if page.compression != tifffile.COMPRESSION.JPEG:
+        raise NotTiled(f"its tiles are {tifffile.COMPRESSION(page.compression).name}, not JPEG")
+    if (page.samplesperpixel, page.bitspersample, page.planarconfig) != (3, 8, 1):
+        raise NotTiled("its tiles are not RGB of 8 bits")
+    return page

@@ -1,0 +1,246 @@
+"""Slides of every format that can be made here, through OpenSlide and through Gigatile's reader."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import formats
+import numpy as np
+import openslide
+import pytest
+import tifffile
+from PIL import Image
+
+from gigatile.demo.svs import shrink
+from gigatile.slides.reader import open_slide
+
+WIDTH, HEIGHT = 1000, 700
+MPP = 0.25
+# Colour, and left, top, right and bottom in pixels: no two of them alike, so that no turned or
+# mirrored slide is taken for a right one, and far apart, so that small errors of steps add up.
+MARKERS = {(0, 120, 0): (304, 208, 400, 304), (0, 0, 160): (820, 590, 900, 630)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A format, and what a slide of 1000 by 700 px becomes in it."""
+
+    write: Callable[..., Path]
+    name: str
+    vendor: str
+    levels: tuple[tuple[int, int], ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    margin: int = 0  # px of level 0 around the pixels
+
+
+EXACT = ((1000, 700), (250, 175), (62, 43))
+HALVED = ((1024, 768), (512, 384), (256, 192), (128, 96), (64, 48), (32, 24), (16, 12), (8, 6))
+GENERIC = (formats.write_generic_tiff, "slide.tif", "generic-tiff", EXACT)
+CASES = {
+    "hamamatsu": Case(formats.write_hamamatsu, "slide.ndpi", "hamamatsu", HALVED),
+    "hamamatsu-vms": Case(formats.write_hamamatsu_vms, "slide.vms", "hamamatsu", HALVED),
+    "hamamatsu-vmu": Case(
+        formats.write_hamamatsu_vmu, "slide.vmu", "hamamatsu", ((1024, 768), (64, 48))
+    ),
+    "mirax": Case(
+        formats.write_mirax,
+        *("slide.mrxs", "mirax", ((1024, 800), (512, 400), (256, 200), (128, 100))),
+    ),
+    "mirax-without-overlap": Case(
+        formats.write_mirax,
+        *("slide.mrxs", "mirax", ((1024, 768), (512, 384), (256, 192), (128, 96))),
+        {"overlap": 0},
+    ),
+    "dicom": Case(formats.write_dicom, "slide", "dicom", EXACT),
+    "leica": Case(
+        formats.write_leica,
+        *("slide.scn", "leica", ((1128, 828), (282, 207), (70, 52))),
+        margin=64,
+    ),
+    "philips": Case(
+        formats.write_philips, "slide.tiff", "philips", ((1024, 768), (256, 192), (64, 48))
+    ),
+    "sakura": Case(formats.write_sakura, "slide.svslide", "sakura", EXACT),
+    "ventana": Case(
+        formats.write_ventana, "slide.bif", "ventana", ((1024, 800), (256, 200), (64, 50))
+    ),
+    "trestle": Case(formats.write_trestle, "slide.tif", "trestle", EXACT),
+    "generic-420": Case(*GENERIC),
+    "generic-444": Case(*GENERIC, {"subsampling": (1, 1)}),
+    "generic-rgb": Case(*GENERIC, {"subsampling": (1, 1), "coding": "RGB"}),
+    "generic-classic": Case(*GENERIC, {"big": False}),
+}
+
+
+def known_pixels() -> np.ndarray:
+    """Return a picture that JPEG keeps well, and that fits nowhere but at its own place."""
+    row, column = np.mgrid[:HEIGHT, :WIDTH]
+    pixels = np.stack(
+        [
+            190 + 30 * np.sin(column / 70),
+            150 + 40 * np.cos(row / 90),
+            180 + 30 * np.sin((column + row) / 110),
+        ],
+        axis=-1,
+    )
+    # Fine enough that a step of one pixel shows.
+    pixels += (20 * np.sin(column * 2 * np.pi / 37) * np.sin(row * 2 * np.pi / 29))[..., None]
+    for colour, (left, top, right, bottom) in MARKERS.items():
+        pixels[top:bottom, left:right] = colour
+    return pixels.astype(np.uint8)
+
+
+PIXELS = known_pixels()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def slide(request, tmp_path_factory) -> tuple[Case, Path]:
+    case = CASES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    return case, case.write(folder / case.name, PIXELS, mpp=MPP, **case.options)
+
+
+def centre(pixels: np.ndarray, colour: tuple[int, int, int]) -> tuple[float, float]:
+    """Return where the pixels of about this colour are centred, from the left and the top."""
+    rows, columns = np.nonzero(np.abs(pixels.astype(int) - colour).max(axis=-1) < 60)
+    return columns.mean() + 0.5, rows.mean() + 0.5
+
+
+def assert_markers(pixels: np.ndarray, margin: int, scale: tuple[float, float]) -> None:
+    """Check that all markers are within a pixel of where `scale`, across and down, puts them."""
+    off = 1.5 if margin else 1  # OpenSlide cuts a margin down to whole pixels of its level
+    for colour, (left, top, right, bottom) in MARKERS.items():
+        across, down = centre(pixels, colour)
+        assert across == pytest.approx((margin + (left + right) / 2) / scale[0], abs=off)
+        assert down == pytest.approx((margin + (top + bottom) / 2) / scale[1], abs=off)
+
+
+# --- What is in every slide
+
+
+def test_a_slide_tells_its_format_levels_and_scale(slide):
+    case, path = slide
+    assert openslide.OpenSlide.detect_format(path) == case.vendor
+    with openslide.OpenSlide(path) as handle:
+        assert float(handle.properties[openslide.PROPERTY_NAME_MPP_X]) == pytest.approx(MPP)
+        assert float(handle.properties[openslide.PROPERTY_NAME_MPP_Y]) == pytest.approx(MPP)
+        assert handle.level_dimensions == case.levels
+    with open_slide(path) as opened:
+        assert opened.vendor == case.vendor
+        assert (opened.width, opened.height) == case.levels[0]
+        assert opened.level_sizes == case.levels
+
+
+def test_level_0_holds_the_pixels(slide):
+    case, path = slide
+    with open_slide(path) as opened:
+        region = opened.region(case.margin, case.margin, 0, WIDTH, HEIGHT)
+    difference = np.abs(np.asarray(region).astype(int) - PIXELS)
+    assert difference.mean() < 1
+    # In each part for itself, so that one tile at a wrong place counts.
+    assert shrink(difference.astype(np.uint8), 50).max() < 5
+    assert_markers(np.asarray(region), 0, (1, 1))
+
+
+def test_every_level_shows_the_same_slide(slide):
+    case, path = slide
+    with open_slide(path) as opened:
+        for level, (width, height) in enumerate(opened.level_sizes):
+            if opened.downsamples[level] < 17:  # beyond, markers are hardly a pixel
+                region = np.asarray(opened.region(0, 0, level, width, height))
+                assert_markers(region, case.margin, opened.scales[level])
+
+
+def test_level_1_is_level_0_made_smaller(slide):
+    case, path = slide
+    with open_slide(path) as opened:
+        factor = round(opened.downsamples[1])
+        expected = shrink(PIXELS, factor)
+        at = case.margin // factor
+        region = opened.region(at, at, 1, expected.shape[1], expected.shape[0])
+    assert np.abs(np.asarray(region).astype(int) - expected).mean() < 2
+
+
+def test_the_reader_shows_what_openslide_shows(slide):
+    _, path = slide
+    with openslide.OpenSlide(path) as handle, open_slide(path) as opened:
+        for level in (0, 1):
+            size = handle.level_dimensions[level]
+            read = handle.read_region((0, 0), level, size)
+            over_white = Image.new("RGB", size, "white")
+            over_white.paste(read, mask=read.getchannel("A"))
+            assert opened.region(0, 0, level, *size).tobytes() == over_white.tobytes()
+
+
+def test_the_overview_shows_the_same_slide(slide):
+    case, path = slide
+    with open_slide(path) as opened:
+        picture, scale = opened.overview(8)
+    assert max(scale) <= 8
+    assert_markers(picture, case.margin, scale)
+
+
+def test_equal_pixels_give_equal_bytes(slide, tmp_path):
+    case, path = slide
+    case.write(tmp_path / case.name, PIXELS, mpp=MPP, **case.options)
+    folder = path.parent if (path.parent / case.name).exists() else path.parent.parent
+    written = {file.relative_to(tmp_path) for file in tmp_path.rglob("*") if file.is_file()}
+    assert written == {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()}
+    for name in written:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+# --- What only some have
+
+
+@pytest.mark.parametrize(
+    ("name", "box"),
+    [
+        ("dicom", (384, 256, 512, 384)),
+        ("philips", (384, 256, 512, 384)),
+        ("sakura", (384, 256, 512, 384)),
+        # Its neighbours show the rest of the photo.
+        ("mirax", (352, 240, 448, 336)),
+    ],
+)
+def test_what_was_not_scanned_is_transparent_and_reads_as_glass(tmp_path, name, box):
+    case = CASES[name]
+    path = case.write(tmp_path / case.name, PIXELS, mpp=MPP, missing=[(2, 3)])
+    left, top, right, bottom = box
+    with openslide.OpenSlide(path) as handle:
+        alpha = np.asarray(handle.read_region((0, 0), 0, (WIDTH, HEIGHT)))[..., 3]
+    seen = np.full((HEIGHT, WIDTH), 255)
+    seen[top:bottom, left:right] = 0
+    assert np.array_equal(alpha, seen)
+    with open_slide(path) as opened:
+        region = np.asarray(opened.region(0, 0, 0, WIDTH, HEIGHT)).astype(int)
+    assert (region[top:bottom, left:right] == 255).all()
+    assert np.abs(region - PIXELS)[seen > 0].mean() < 1
+
+
+def test_a_photo_that_is_missing_is_missing_in_all_levels_of_mirax(tmp_path):
+    path = formats.write_mirax(tmp_path / "slide.mrxs", PIXELS, mpp=MPP, missing=[(2, 3)])
+    with openslide.OpenSlide(path) as handle:
+        for level, factor in enumerate((1, 2, 4, 8)):
+            size = tuple(side // factor for side in (96, 96))
+            region = handle.read_region((352, 240), level, size)
+            assert region.getextrema()[3] == (0, 0)
+
+
+def test_around_the_region_of_leica_nothing_was_scanned(tmp_path):
+    path = formats.write_leica(tmp_path / "slide.scn", PIXELS, mpp=MPP)
+    with openslide.OpenSlide(path) as handle:
+        bounds = [handle.properties[f"openslide.bounds-{side}"] for side in ("x", "y")]
+        alpha = np.asarray(handle.read_region((0, 0), 0, handle.dimensions))[..., 3]
+    assert bounds == ["64", "64"]
+    assert (alpha[64:-64, 64:-64] == 255).all()
+    assert alpha.astype(int).sum() == 255 * WIDTH * HEIGHT
+
+
+def test_the_tags_of_philips_tell_padded_sizes(tmp_path):
+    path = formats.write_philips(tmp_path / "slide.tiff", PIXELS, mpp=MPP)
+    with tifffile.TiffFile(path) as tiff:
+        assert [page.shape[:2] for page in tiff.pages] == [(768, 1024), (256, 256), (128, 128)]
+    with openslide.OpenSlide(path) as handle:
+        assert handle.level_downsamples == (1, 4, 16)

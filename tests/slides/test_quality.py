@@ -1,0 +1,335 @@
+import csv
+import io
+import warnings
+from functools import partial
+
+import cv2
+import numpy as np
+import openslide
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from known_slides import glass, tissue
+from PIL import Image
+
+from gigatile.slides.quality import INKS, fold_mask, ink_masks, measure
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+# What a pen lets through, of red, green and blue.
+PENS = {
+    "red": [(0.80, 0.07, 0.08), (0.86, 0.16, 0.20)],
+    "green": [(0.08, 0.43, 0.24), (0.16, 0.55, 0.35)],
+    "blue": [(0.12, 0.24, 0.60), (0.16, 0.35, 0.75)],
+    "black": [(0.08, 0.08, 0.10), (0.16, 0.15, 0.16)],
+}
+EVERY_PEN = [(ink, passes) for ink in INKS for passes in PENS[ink]]
+# Colours of real H&E, as the median of a pixel of an overview: pale, deep, blood, nuclei, a fold.
+STAINED = [(225, 190, 215), (190, 110, 160), (150, 60, 130), (221, 49, 111), (80, 45, 110)]
+
+
+def stroke(ground: np.ndarray, passes: tuple[float, ...], opacity: float) -> np.ndarray:
+    return np.rint(ground * (1 - opacity) + opacity * 255 * np.array(passes)).astype(np.uint8)
+
+
+def shares(overview: np.ndarray) -> dict[str, float]:
+    return {ink: float(mask.mean()) for ink, mask in ink_masks(overview).items()}
+
+
+def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Return stained tissue in focus: cells and fibres over several pixels, none along an axis."""
+    grain = np.random.default_rng(seed).normal(0, 1, (height, width)).astype(np.float32)
+    cells = 90 * cv2.GaussianBlur(grain, (0, 0), 1) + 100 * cv2.GaussianBlur(grain, (0, 0), 5)
+    return (np.array([190, 130, 170]) + cells[..., None]).clip(0, 255).astype(np.uint8)
+
+
+def blurred(tile: np.ndarray, sigma: float) -> np.ndarray:
+    return cv2.GaussianBlur(tile, (0, 0), sigma)
+
+
+def compressed(tile: np.ndarray, quality: int) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(tile).save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(file))
+
+
+def brighter(tile: np.ndarray, rows: slice, levels: int) -> np.ndarray:
+    changed = tile.astype(int)
+    changed[rows] += levels
+    return changed.clip(0, 255).astype(np.uint8)
+
+
+def turned(tile: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(tile.transpose(1, 0, 2))
+
+
+# --- Pen
+
+
+@pytest.mark.parametrize("opacity", [0.85, 0.95])
+@pytest.mark.parametrize("ground", [glass, tissue])
+@pytest.mark.parametrize(("ink", "passes"), EVERY_PEN)
+def test_an_ink_is_found_where_it_is_and_as_no_other(ink, passes, ground, opacity):
+    overview = ground(64, 80)
+    overview[20:40, 10:70] = stroke(overview[20:40, 10:70], passes, opacity)
+    masks = ink_masks(overview)
+    assert tuple(masks) == INKS
+    expected = np.zeros((64, 80), bool)
+    expected[20:40, 10:70] = True
+    assert np.array_equal(masks.pop(ink), expected)
+    assert not any(mask.any() for mask in masks.values())
+
+
+@pytest.mark.parametrize(("ink", "passes"), EVERY_PEN)
+def test_more_ink_is_a_larger_share(ink, passes):
+    found = []
+    for opacity in (0, 0.3, 0.6, 0.8, 1):
+        overview = tissue(60, 60)
+        overview[:30] = stroke(overview[:30], passes, opacity)
+        found.append(shares(overview)[ink])
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "ground", [(243, 243, 243), (255, 255, 255), (205, 225, 235), (240, 215, 165)]
+)
+def test_glass_of_any_tint_has_neither_ink_nor_fold(ground):
+    overview = np.full((50, 50, 3), ground, np.uint8)
+    assert not any(shares(overview).values())
+    assert not fold_mask(overview, np.ones((50, 50), bool)).any()
+    assert not fold_mask(overview, np.zeros((50, 50), bool)).any()
+
+
+@pytest.mark.parametrize("colour", STAINED)
+def test_stained_tissue_is_no_ink(colour):
+    noise = np.random.default_rng(3).integers(-8, 9, (60, 60, 3))
+    assert not any(shares((np.array(colour) + noise).astype(np.uint8)).values())
+
+
+def test_a_black_frame_is_black_and_nothing_else():
+    assert shares(np.zeros((20, 20, 3), np.uint8)) == dict.fromkeys(INKS, 0) | {"black": 1}
+
+
+@given(npst.arrays(np.uint8, (6, 7, 3), elements=st.integers(0, 255)))
+def test_no_pixel_is_of_two_inks(overview):
+    assert sum(mask.astype(int) for mask in ink_masks(overview).values()).max() <= 1
+
+
+# --- Folds
+
+
+def folded(overview: np.ndarray, rows: slice) -> np.ndarray:
+    """Lay another part of the tissue upon some rows: what both let through is multiplied."""
+    through = overview / 243.0
+    through[rows] *= np.roll(through, (7, 11), (0, 1))[rows]
+    return np.rint(through * 243).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("dark", [1, 1.8])
+def test_a_fold_is_found_and_dark_tissue_is_none(dark):
+    """However dark the slide is stained: its folds are darker than itself."""
+    stained = np.rint(243 * (tissue(128, 128) / 243.0) ** dark).clip(0, 255).astype(np.uint8)
+    everywhere = np.ones((128, 128), bool)
+    assert not fold_mask(stained, everywhere).any()
+    found = fold_mask(folded(stained, slice(50, 66)), everywhere)
+    assert found[51:65].mean() > 0.98
+    assert not found[:48].any()
+    assert not found[68:].any()
+
+
+def test_a_fold_is_tissue_and_a_wider_one_more_of_it():
+    on_tissue = np.ones((128, 128), bool)
+    on_tissue[:, :40] = False
+    found = [
+        fold_mask(folded(tissue(128, 128), slice(40, 40 + wide)), on_tissue).sum()
+        for wide in (0, 8, 16, 24)
+    ]
+    assert found == sorted(set(found))
+    assert not (fold_mask(folded(tissue(128, 128), slice(40, 64)), on_tissue) & ~on_tissue).any()
+    assert not fold_mask(tissue(128, 128), np.zeros((128, 128), bool)).any()
+
+
+# --- Pixels of a tile
+
+
+def test_sharpness_falls_with_each_blur_and_not_with_paler_stain():
+    tile = texture(256, 256)
+    falling = [measure(blurred(tile, sigma)).sharpness for sigma in (0.5, 1, 2, 4)]
+    assert [measure(tile).sharpness, *falling] == sorted([measure(tile).sharpness, *falling])[::-1]
+    pale = np.rint(243 - (243 - tile.astype(float)) * 0.6).astype(np.uint8)
+    assert measure(pale).sharpness == pytest.approx(measure(tile).sharpness, rel=0.15)
+
+
+def test_sharpness_is_0_on_a_slope_and_about_1_in_noise():
+    slope = np.repeat(np.linspace(20, 220, 201).astype(np.uint8)[None, :, None], 64, 0).repeat(3, 2)
+    assert measure(slope).sharpness < 0.01
+    noise = np.random.default_rng(1).integers(0, 256, (256, 256, 1)).astype(np.uint8).repeat(3, 2)
+    assert measure(noise).sharpness == pytest.approx(1, abs=0.02)
+
+
+def test_a_little_noise_on_glass_is_not_sharp():
+    assert measure(tissue(64, 64)).sharpness > 0.8
+    faint = (243 + np.random.default_rng(1).integers(-1, 2, (64, 64, 1))).repeat(3, 2)
+    assert measure(faint.astype(np.uint8)).sharpness < 0.14
+
+
+def test_contrast_is_the_standard_deviation_of_grey():
+    tile = np.full((64, 64, 3), 100, np.uint8)
+    assert measure(tile).contrast == 0
+    tile[:, :32] = 140
+    assert measure(tile).contrast == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("level", "lost"), [(0, 1), (5, 1), (6, 0), (249, 0), (250, 1), (255, 1)])
+def test_clipped_is_the_share_at_the_ends_of_the_scale(level, lost):
+    tile = texture(64, 64).clip(20, 230)
+    assert measure(tile).clipped == 0
+    tile[:, :16] = level
+    assert measure(tile).clipped == pytest.approx(0.25 * lost)
+
+
+@pytest.mark.parametrize("turn", [np.asarray, turned])
+@pytest.mark.parametrize("levels", [-10, -3, 3, 10])
+def test_a_seam_counts_by_its_height(levels, turn):
+    flat = np.full((224, 230, 3), 150, np.uint8)
+    assert measure(turn(brighter(flat, slice(100, None), levels))).stripes == abs(levels)
+
+
+@pytest.mark.parametrize("turn", [np.asarray, turned])
+def test_stripes_on_tissue_grow_with_their_height(turn):
+    tile = texture(256, 256)
+    assert measure(tile).stripes < 0.2
+    found = []
+    for levels in (3, 6, 10):
+        striped = tile
+        for row in range(0, 256, 16):
+            striped = brighter(striped, slice(row, row + 8), levels)
+        found.append(measure(turn(striped)).stripes)
+    assert found == sorted(found)
+    assert found[-1] > 1
+
+
+def test_what_does_not_run_along_the_whole_tile_is_no_stripe():
+    tile = np.full((224, 224, 3), 150, np.uint8)
+    tile[100:, :200] = 100  # tissue's edge
+    assert measure(tile).stripes == 0
+    slope = np.repeat(np.arange(224, dtype=np.uint8)[:, None, None], 224, 1).repeat(3, 2)
+    assert measure(slope).stripes == 0
+    assert measure(turned(slope)).stripes == 0
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 31), (16, 300), (300, 16), (97, 224)])
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_uniform_and_tiny_tiles_are_measured_without_a_fault(level, size):
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flat = np.full((*size, 3), level, np.uint8)
+        assert measure(flat) == (0, 0, float(level != 128), 0)
+        assert np.isfinite(measure(tissue(*size))).all()
+        for overview in (flat, flat[:1, :1]):
+            ink_masks(overview)
+            assert not fold_mask(overview, np.ones(overview.shape[:2], bool)).any()
+
+
+def test_a_tile_is_measured_alike_wherever_its_pixels_lie():
+    slide = texture(300, 300)
+    tile = slide[17:241, 33:257]
+    tile.flags.writeable = False
+    numbers = measure(tile)
+    assert numbers == measure(tile.copy())
+    assert {type(number) for number in numbers} == {float}
+
+
+# --- Real slides
+
+
+def picture(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.fixture(scope="module")
+def lung(shared_data) -> list[np.ndarray]:
+    with (shared_data / "lung/tiles.tsv").open() as file:
+        names = [row["file"] for row in csv.DictReader(file, delimiter="\t")]
+    return [picture(shared_data / "lung" / name) for name in names]
+
+
+def test_the_red_pen_is_found_and_the_tissue_beside_it_is_none(shared_data):
+    overview = picture(shared_data / "wsi/png/tcga-red-pen.png")
+    masks = ink_masks(overview)
+    assert masks["red"][150:350, 40:120].mean() > 0.95
+    assert masks["red"][230:, 260:].mean() < 0.002
+    assert not any(masks[ink].any() for ink in ("green", "blue", "black"))
+
+
+def test_the_nearly_white_tile_is_told_by_its_contrast(shared_data):
+    pale = picture(shared_data / "wsi/png/almost-white-2.png")
+    assert measure(pale[200:]).contrast < 8
+    assert max(shares(pale).values()) < 1e-3
+    assert measure(picture(shared_data / "wsi/png/tcga-lung-rgb.png")).contrast > 40
+
+
+def test_a_real_slide_has_no_pen_and_few_folds(shared_data):
+    with openslide.OpenSlide(shared_data / "wsi/cmu-1-small-region.svs") as slide:
+        pixels = np.asarray(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
+    overview = cv2.resize(pixels, None, fx=1 / 14, fy=1 / 14, interpolation=cv2.INTER_AREA)
+    assert max(shares(overview).values()) < 1e-3  # a trace of the dye that marks a margin
+    on_tissue = np.ptp(overview, axis=2) > 25
+    folds = fold_mask(overview, on_tissue)
+    assert 0 < folds[on_tissue].mean() < 0.02
+    tile = np.ascontiguousarray(pixels[1200:1712, 900:1412])
+    assert measure(tile).sharpness > 0.3 > 0.14 > measure(blurred(tile, 2)).sharpness
+    assert measure(tile).stripes == 0
+
+
+def test_a_second_layer_of_real_tissue_is_a_fold(shared_data):
+    overview = picture(shared_data / "wsi/png/tcga-red-pen.png")[150:, 240:]
+    on_tissue = np.ptp(overview, axis=2) > 25
+    assert fold_mask(overview, on_tissue).mean() < 0.01
+    found = fold_mask(folded(overview, slice(100, 116)), on_tissue)
+    assert found[102:114].mean() > 0.4
+    assert np.delete(found, slice(96, 120), axis=0).mean() < 0.01
+
+
+def test_real_tissue_without_faults_is_almost_never_taken_for_faulty(lung):
+    numbers = np.array([measure(tile) for tile in lung])
+    sharpness, contrast, clipped, stripes = numbers.T
+    assert len(lung) == 1484
+    assert (sharpness < 0.14).mean() == 0
+    assert (contrast < 8).mean() == 0
+    assert clipped.max() < 0.001
+    assert (stripes > 1).mean() == 0
+    small = [cv2.resize(tile, (16, 16), interpolation=cv2.INTER_AREA) for tile in lung]
+    assert max(max(shares(tile).values()) for tile in small) < 0.05
+    slide = np.concatenate(
+        [np.concatenate(small[row * 38 : row * 38 + 38], 1) for row in range(38)]
+    )
+    folds = fold_mask(slide, np.ptp(slide, axis=2) > 25)
+    of_tile = folds.reshape(38, 16, 38, 16).mean((1, 3))
+    assert (of_tile > 0.1).mean() < 0.01
+
+
+@pytest.mark.parametrize("quality", [None, 50, 90])
+def test_real_tissue_out_of_focus_is_told_from_sharp_also_in_jpeg(lung, quality):
+    kept = (lambda tile: tile) if quality is None else partial(compressed, quality=quality)
+    numbers = np.array(
+        [
+            [measure(kept(tile)).sharpness]
+            + [measure(kept(blurred(tile, sigma))).sharpness for sigma in (1, 2, 4)]
+            for tile in lung[::12]
+        ]
+    )
+    assert (np.diff(numbers, axis=1) < 0).all()
+    assert numbers[:, 0].min() > 0.14 > numbers[:, 2].max()
+
+
+def test_stripes_on_real_tissue_are_mostly_found(lung):
+    found = []
+    for tile in lung[::12]:
+        striped = tile.astype(int)
+        striped[np.arange(len(tile)) % 16 < 8] += 5
+        found.append(measure(compressed(striped.clip(0, 255).astype(np.uint8), 80)).stripes)
+    assert (np.array(found) > 1).mean() > 0.9
