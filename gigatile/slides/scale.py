@@ -52,8 +52,8 @@ def scale_of(
         SlideError: the pixels of the source that counts are not square.
     """
     pairs = _measured(slide.properties) | _of_resolution(slide.properties)
-    if slide.vendor == "generic-tiff" and "file" in pairs:
-        pairs["resolution"] = pairs.pop("file")  # OpenSlide has it from there
+    if slide.vendor == "generic-tiff":
+        pairs.pop("file", None)  # OpenSlide has it from the resolution, whatever that is
     told = {} if sheet_mpp is None else {"sheet": sheet_mpp}
     for source, (across, down) in pairs.items():
         if abs(across - down) <= SQUARE * max(across, down):

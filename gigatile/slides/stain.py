@@ -57,8 +57,11 @@ _LMS_TO_RGB = np.column_stack([np.linalg.inv(_LMS), [-1, -1, -1]]).astype(np.flo
 # by density, not by saturation, because dark nuclei can be nearly grey.
 _SHARE = (_DENSITY / TRANSPARENT).clip(0, 1)
 _SHARE = (_SHARE**2 * (3 - 2 * _SHARE)).astype(np.float32)
-# Pixels that are changed at a time: their numbers in between stay in the processor's cache.
-_STRIP = 2**15
+# Pixels that are changed at a time: their numbers in between stay in the processor's cache. They
+# are filled up to whole vectors, because what is left over of one is computed by other
+# instructions, whose last digits differ: a pixel's bytes would depend on where it lies.
+_BLOCK = 2**15
+_VECTOR = 64
 
 
 class StainError(Exception):
@@ -164,12 +167,14 @@ class Normaliser:
         """
         if tile.ndim != 3 or tile.shape[2] != 3 or tile.dtype != np.uint8:
             raise ValueError(f"a tile is (height, width, 3) uint8, not {tile.shape} {tile.dtype}")
-        normalised = np.empty(tile.shape, np.uint8)
-        rows = max(1, _STRIP // max(1, tile.shape[1]))
-        for top in range(0, len(tile) if tile.size else 0, rows):
-            strip = np.ascontiguousarray(tile[top : top + rows])
-            normalised[top : top + rows] = self._change(strip)
-        return normalised
+        pixels = np.ascontiguousarray(tile).reshape(-1, 3)
+        normalised = np.empty_like(pixels)
+        for start in range(0, len(pixels), _BLOCK):
+            block = pixels[start : start + _BLOCK]
+            spare = -len(block) % _VECTOR
+            whole = np.pad(block, ((0, spare), (0, 0))) if spare else block
+            normalised[start : start + _BLOCK] = self._change(whole[None])[0, : len(block)]
+        return normalised.reshape(tile.shape)
 
 
 def _fault(method: str, values: Mapping[str, Any]) -> str | None:
@@ -280,7 +285,10 @@ def _change_stains(unmix: np.ndarray, mix: np.ndarray, tile: np.ndarray) -> np.n
 
 
 def _colour_map(source: Stain, target: Stain) -> np.ndarray:
-    """Return the map between logarithms of cone responses: (3, 4) float32."""
+    """Return the map between logarithms of cone responses: (3, 4) float32.
+
+    It is that of Reinhard 2001, section "Statistics and color correction".
+    """
     gain = np.array(target.values["deviation"]) / source.values["deviation"]
     shift = np.array(target.values["mean"]) - gain * source.values["mean"]
     back = np.linalg.inv(_LAB)

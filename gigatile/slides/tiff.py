@@ -46,10 +46,10 @@ class TiffLevel:
         if slide.vendor not in FORMATS:
             raise NotTiled(f"a file of the format {slide.vendor}")
         page = _page(path, slide, level)
-        self.width, self.height = page.imagewidth, page.imagelength
+        self.width, self.height = slide.level_sizes[level]
         self.tile_width, self.tile_height = page.tilewidth, page.tilelength
-        self.columns = -(-self.width // self.tile_width)
-        self.rows = -(-self.height // self.tile_height)
+        self.columns = -(-page.imagewidth // self.tile_width)
+        self.rows = -(-page.imagelength // self.tile_height)
         self._offsets = np.array(page.dataoffsets, np.int64)
         self._counts = np.array(page.databytecounts, np.int64)
         if len(self._offsets) != self.columns * self.rows:
@@ -134,10 +134,13 @@ def _page(path: Path, slide: Slide, level: int) -> tifffile.TiffPage:
             pages = [
                 page
                 for page in tiff.pages
-                if isinstance(page, tifffile.TiffPage)
-                and page.is_tiled
-                and (page.imagewidth, page.imagelength) == slide.level_sizes[level]
+                if isinstance(page, tifffile.TiffPage) and page.is_tiled
             ]
+            if slide.vendor == "philips":  # in order, and padded until they fill whole tiles
+                pages = pages[level : level + 1]
+            else:
+                size = slide.level_sizes[level]
+                pages = [page for page in pages if (page.imagewidth, page.imagelength) == size]
             for page in pages:
                 page.jpegtables  # noqa: B018 - read while the file is open
     except Exception as error:

@@ -162,6 +162,8 @@ class _Cutting:
         """Write what a slide leaves that cannot be used; `facts` are what is known of it."""
         self._facts = facts or self._facts
         self._facts["reason"] = " ".join(reason.split())
+        if self._index is not None:
+            self._facts["tiles"] |= counted(self._index.dropped, self._index.marks)
         self._facts["tiles"]["kept"] = 0
         if self._settings.on_error == "stop":
             raise UserError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from gigatile.records import Tile, decode_tile, read_records
@@ -28,6 +29,10 @@ class Outcome:
         return [decode_tile(data) for data in read_records(self.folder / "S1.tfrecord")]
 
     @property
+    def index(self) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "S1.parquet")
+
+    @property
     def files(self) -> list[str]:
         found = self.folder.iterdir() if self.folder.exists() else ()
         return sorted(path.name for path in found)
@@ -44,7 +49,8 @@ def tile(command, tmp_path) -> Callable[..., Outcome]:
             *("--source", source, "--slide", "S1"),
             *("--settings", json.dumps({"size": 64} | settings)),
             *("--records", out / "S1.tfrecord", "--state", out / "S1.json"),
-            *("--overview", out / "S1.jpg", *options),
+            *("--overview", out / "S1.jpg", "--mask", out / "S1.png"),
+            *("--index", out / "S1.parquet", *options),
         )
         return Outcome(process, out)
 

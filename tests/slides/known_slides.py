@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tifffile
 
+from gigatile.slides.grid import Grid
+
 GLASS = (243, 243, 243)
 STAIN = (190, 110, 160)
 
@@ -60,3 +62,18 @@ def tiles_of_level_0(path: Path) -> list[tuple[int, int]]:
     with tifffile.TiffFile(path) as tiff:
         page = tiff.pages[0]
         return list(zip(page.dataoffsets, page.databytecounts, strict=True))
+
+
+def grid_of(
+    size: int,
+    extent: float,
+    columns: int,
+    rows: int,
+    *,
+    mpp: float | None = None,
+    level: int = 0,
+    scale: tuple[float, float] = (1, 1),
+    resampled: bool = False,
+) -> Grid:
+    """Return a grid of tiles of level 0, unless more is said."""
+    return Grid(size, mpp, extent, level, scale, resampled, columns, rows)

@@ -11,13 +11,15 @@ from PIL import Image
 
 from gigatile.demo.svs import write_svs as write_demo_svs
 
+FILES = ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
+
 
 def assert_failed(outcome, reason: str) -> dict:
     """Check all that a failed slide leaves, and return its state."""
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.process.stderr == ""
     assert outcome.process.stdout == f"S1: {outcome.state['reason']}\n"
-    assert outcome.files == ["S1.jpg", "S1.json", "S1.tfrecord"]
+    assert outcome.files == FILES
     state = outcome.state
     assert state["state"] == "failed"
     assert reason in state["reason"]
@@ -25,8 +27,10 @@ def assert_failed(outcome, reason: str) -> dict:
     assert state["tiles"]["kept"] == 0
     assert (outcome.folder / "S1.tfrecord").read_bytes() == b""
     assert state["records"]["bytes"] == 0
-    with Image.open(outcome.folder / "S1.jpg") as overview:
-        overview.load()
+    for name in ("S1.jpg", "S1.png"):
+        with Image.open(outcome.folder / name) as picture:
+            picture.load()
+    assert (outcome.index.dropped != "").sum() == sum(state["tiles"]["dropped"].values())
     return state
 
 
@@ -115,12 +119,17 @@ def test_a_slide_cut_short(tile, tmp_path, pyramid, share):
 
 def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
     """The overview is read from a higher level, so most of the work is done when it fails."""
-    tiles = tiles_of_level_0(pyramid)
-    offset, length = tiles[len(tiles) // 2]
-    path = damaged(pyramid, tmp_path / "s.svs", offset, bytes(length))
+    path = tmp_path / "s.svs"
+    shutil.copy(pyramid, path)
+    for offset, length in tiles_of_level_0(pyramid)[::2]:
+        damaged(path, path, offset, bytes(length))
     outcome = tile(path)
-    state = assert_failed(outcome, "it opens, but reading 64×64 px of level 0 at (")
-    assert "fails: Not a JPEG file" in state["reason"]
+    state = assert_failed(
+        outcome, " of its tiles cannot be read, more than 5% of the 504 with tissu"
+    )
+    assert state["reason"].startswith("26 of its tiles")
+    assert "own tile of column 0, row 0 cannot be read: not a JPEG stream" in state["reason"]
+    assert len(state["unreadable"]) == 10
     assert state["source"]["width"] == 1800
     assert state["grid"]["columns"] == 28
     with Image.open(outcome.folder / "S1.jpg") as overview:
@@ -179,7 +188,7 @@ def test_a_slide_smaller_than_a_tile(tile, tmp_path):
 
 def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
-    outcome = tile(path)
+    outcome = tile(path, objectives=[])
     state = assert_tiled(outcome, kept=4)
     assert (state["mpp"], state["mpp_from"], state["grid"]["mpp"]) == (None, None, None)
     assert [one.mpp for one in outcome.tiles] == [None] * 4
@@ -188,11 +197,12 @@ def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
 def test_a_slide_without_mpp_where_it_is_needed(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
     state = assert_failed(
-        tile(path, mpp=0.5), "the file tells no mpp (its magnification, 20x, is no mea"
+        tile(path, mpp=0.5, objectives=[]),
+        "the file tells no mpp (its objective, 20x, is not in tiles.objectives)",
     )
     assert "tiles.mpp = 0.5 needs it; give it in the sheet's column mpp" in state["reason"]
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None, power=None)
-    assert_failed(tile(path, mpp=0.5), "the file tells no mpp (nor a magnification), and tiles.mpp")
+    assert_failed(tile(path, mpp=0.5), "the file tells no mpp (nor objective), and tiles.mpp")
 
 
 def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
@@ -205,9 +215,9 @@ def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
 
 def test_a_slide_with_an_mpp_that_is_no_number(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp="inf")
-    state = assert_tiled(tile(path), kept=4)
+    state = assert_tiled(tile(path, objectives=[]), kept=4)
     assert state["mpp"] is None
-    assert_failed(tile(path, mpp=0.5), "the file tells no mpp")
+    assert_failed(tile(path, mpp=0.5, objectives=[]), "the file tells no mpp")
 
 
 def test_pixels_that_are_not_square(tile, tmp_path):
@@ -261,13 +271,12 @@ def test_a_slide_with_too_little_tissue_for_any_tile(tile, tmp_path):
     assert state["tiles"]["dropped"] == {"background": 100}
 
 
-def test_fluorescence_on_black(tile, tmp_path):
-    pixels = np.zeros((640, 640, 3), np.uint8)
-    pixels[100:300, 50:400, 1] = 230
-    path = write_svs(tmp_path / "s.svs", pixels)
-    assert_failed(
-        tile(path), "its background is dark (median brightness 0 of 255), as in fluorescence"
+def test_fluorescence_without_tissue(tile, tmp_path):
+    path = write_svs(tmp_path / "s.svs", np.full((640, 640, 3), 15, np.uint8))
+    state = assert_failed(
+        tile(path), "it has no tissue: 0.00 % of it is bright (brightness above 2"
     )
+    assert state["tiles"]["dropped"] == {"background": 0}
 
 
 def test_all_tissue_and_no_glass(tile, tmp_path):
@@ -293,8 +302,8 @@ def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, 
     else:
         offset, length = tiles_of_level_0(pyramid)[20]
         damaged(pyramid, path, offset, bytes(length))
-        reason = "it opens, but reading"
-    outcome = tile(path, on_error="stop")
+        reason = "1 of its tiles cannot be read, more than 0% of the 504 with tissue; at ("
+    outcome = tile(path, on_error="stop", max_unreadable=0)
     assert outcome.process.returncode == 2
     assert outcome.process.stdout == ""
     first, second = outcome.process.stderr.splitlines()

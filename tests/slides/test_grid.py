@@ -4,12 +4,12 @@ import pytest
 import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
-from known_slides import GLASS, glass, write_svs
+from known_slides import GLASS, glass, grid_of, write_svs
 
 from gigatile.demo.svs import shrink
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.grid import Grid, plan_grid, read_tile
-from gigatile.slides.reader import SlideError, open_slide
+from gigatile.slides.grid import Grid, plan_grid
+from gigatile.slides.reader import Slide, SlideError, open_slide
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,13 @@ def noise(tmp_path_factory):
 def plan(path, own=0.5, /, **settings) -> Grid:
     with open_slide(path) as slide:
         return plan_grid(slide, own, TileSettings(**settings))
+
+
+def read_tile(slide: Slide, grid: Grid, x: int, y: int) -> np.ndarray:
+    """Return the tile at a corner as OpenSlide reads it: (size, size, 3) uint8."""
+    boxes, spans = grid.boxes(np.array([[x, y]]))
+    left, top, width, height = boxes[0].tolist()
+    return grid.tile_of(np.asarray(slide.region(left, top, grid.level, width, height)), spans[0])
 
 
 # --- Which level, and how large
@@ -48,7 +55,14 @@ def test_micrometres_decide_the_level_and_the_extent(
 ):
     grid = plan(noise, mpp, size=64, mpp=wanted)
     own = mpp if wanted is None else wanted
-    assert grid == Grid(64, own, pytest.approx(extent), level, resampled, columns, rows)
+    scale = (1, 2, 8)[level]
+    assert grid == grid_of(
+        *(64, pytest.approx(extent), columns, rows),
+        mpp=own,
+        level=level,
+        scale=(scale, scale),
+        resampled=resampled,
+    )
 
 
 def test_a_slide_much_coarser_than_wanted_is_refused(noise):
@@ -59,7 +73,7 @@ def test_a_slide_much_coarser_than_wanted_is_refused(noise):
 
 def test_a_tile_may_fill_the_slide_but_not_exceed_it(tmp_path):
     path = write_svs(tmp_path / "s.svs", glass(100, 80))
-    assert plan(path, size=80) == Grid(80, 0.5, 80.0, 0, False, 1, 1)
+    assert plan(path, size=80) == grid_of(80, 80.0, 1, 1, mpp=0.5)
     with pytest.raises(SlideError, match=r"smaller than one tile: 80×100 px .* spans 81 px"):
         plan(path, size=81)
     with pytest.raises(SlideError, match="spans 160 px"):
@@ -75,19 +89,52 @@ def test_a_tile_may_fill_the_slide_but_not_exceed_it(tmp_path):
     rows=st.integers(1, 4),
 )
 def test_corners_are_within_half_a_pixel_of_their_place_however_far_along(extent, columns, rows):
-    corners = Grid(64, None, extent, 0, False, columns, rows).corners()
+    corners = grid_of(64, extent, columns, rows).corners()
     row, column = np.divmod(np.arange(columns * rows), columns)
     assert corners.dtype == np.int64
     assert np.abs(corners - np.stack([column, row], axis=1) * extent).max() <= 0.5
 
 
 def test_corners_are_those_of_the_rounding_rule():
-    grid = Grid(64, None, 100.3, 0, True, 30, 7)
+    grid = grid_of(64, 100.3, 30, 7, resampled=True)
     expected = [(round(c * 100.3), round(r * 100.3)) for r in range(7) for c in range(30)]
     assert grid.corners().tolist() == [list(corner) for corner in expected]
 
 
+@given(
+    extent=st.floats(100, 5000),
+    across=st.floats(1, 33),
+    down=st.floats(1, 33),
+    columns=st.integers(1, 2000),
+)
+def test_corners_lie_on_pixels_of_a_level_that_is_taken_as_it_is(extent, across, down, columns):
+    """To within half a pixel of level 0, and of their own place by half a pixel of the level."""
+    corners = grid_of(64, extent, columns, 3, level=1, scale=(across, down)).corners()
+    on_level = corners / (across, down)
+    assert (np.abs(np.rint(on_level) * (across, down) - corners) <= 0.5 + 1e-6).all()
+    row, column = np.divmod(np.arange(3 * columns), columns)
+    away = np.abs(corners - np.stack([column, row], axis=1) * extent)
+    assert (away <= np.array([across, down]) / 2 + 0.5 + 1e-6).all()
+
+
 # --- The pixels
+
+
+@pytest.mark.parametrize(("height", "width", "down"), [(2055, 4099, 4), (2011, 4003, 2)])
+def test_tiles_of_a_level_of_no_whole_downsample_are_its_own_pixels(tmp_path, height, width, down):
+    """Its downsamples are 4.0044 and 2.0007, at which OpenSlide by itself blends neighbours."""
+    pixels = np.random.default_rng(2).integers(0, 256, (height, width, 3), np.uint8)
+    level = shrink(pixels, down)
+    path = write_svs(tmp_path / "s.svs", pixels, level)
+    grid = plan(path, size=64, mpp=0.5 * down)
+    assert (grid.level, grid.resampled) == (1, False)
+    with open_slide(path) as slide:
+        assert slide.downsamples[1] != down
+        for x, y in grid.corners().tolist():
+            left, top = round(x / slide.scales[1][0]), round(y / slide.scales[1][1])
+            if left + 64 <= level.shape[1] and top + 64 <= level.shape[0]:
+                own = level[top : top + 64, left : left + 64]
+                assert np.array_equal(read_tile(slide, grid, x, y), own)
 
 
 @pytest.mark.parametrize(

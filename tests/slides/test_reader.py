@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from known_slides import described, glass, write_svs
 from PIL import Image
 
 from gigatile.demo.svs import shrink
-from gigatile.slides.reader import BLOCK, SlideError, open_slide
+from gigatile.slides.reader import BLOCK, open_slide
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def test_a_slide_tells_its_size_scale_and_levels(noise):
         assert (slide.width, slide.height) == (512, 400)
         assert slide.level_sizes == ((512, 400), (128, 100))
         assert slide.scales == [(1, 1), (4, 4)]
-        assert (slide.vendor, slide.objective_power, slide.mpp) == ("aperio", "20", 0.5)
+        assert (slide.vendor, slide.objective_power) == ("aperio", "20")
 
 
 def test_a_level_has_a_scale_of_its_own_along_each_side(tmp_path):
@@ -35,38 +34,6 @@ def test_a_level_has_a_scale_of_its_own_along_each_side(tmp_path):
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
     with open_slide(path) as slide:
         assert slide.scales == [(1, 1), (8, 279 / 34)]
-
-
-# 1e999 is infinite as a number.
-@pytest.mark.parametrize("mpp", [None, "nan", "inf", "1e999", "-0.5", "0.0", "unknown"])
-def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
-    path = write_svs(tmp_path / "s.svs", glass(80, 80), mpp=mpp)
-    with open_slide(path) as slide:
-        assert slide.mpp is None
-
-
-def tiff_with_resolution(path: Path, per_cm: tuple[float, float]) -> Path:
-    tifffile.imwrite(
-        path,
-        glass(256, 256),
-        photometric="rgb",
-        tile=(64, 64),
-        resolution=per_cm,
-        resolutionunit="CENTIMETER",
-        metadata=None,
-    )
-    return path
-
-
-def test_pixels_that_differ_by_less_than_a_hundredth_are_square(tmp_path):
-    with open_slide(tiff_with_resolution(tmp_path / "s.tiff", (20_000, 20_100))) as slide:
-        assert slide.mpp == pytest.approx((10_000 / 20_000 + 10_000 / 20_100) / 2)
-
-
-def test_pixels_that_are_not_square_are_refused_with_both_sides(tmp_path):
-    path = tiff_with_resolution(tmp_path / "s.tiff", (20_000, 40_000))
-    with open_slide(path) as slide, pytest.raises(SlideError, match=r"not square: 0\.5 by 0\.25"):
-        _ = slide.mpp
 
 
 # --- Regions

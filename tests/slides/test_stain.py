@@ -98,6 +98,18 @@ def test_neither_the_order_of_pixels_nor_glass_matters(method):
         assert fit(method, mixed) == found
 
 
+def test_no_stain_gives_light():
+    """Of three colours mixed, the nearest two stains would brighten red."""
+    share = np.random.default_rng(0).dirichlet([1, 1, 1], 4000) ** 2
+    colours = np.array([[105, 175, 118], [190, 17, 11], [146, 32, 174]])
+    density = share / share.sum(axis=1, keepdims=True) @ -np.log((colours + 1) / 240)
+    vectors = np.array(
+        fit("macenko", (240 * np.exp(-density) - 1).astype(np.uint8)).values["vectors"]
+    )
+    assert vectors.min() == 0
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
+
+
 NOISY = np.random.default_rng(2).integers(-2, 3, (6000, 3))
 
 
@@ -243,9 +255,10 @@ def test_reinhard_gives_the_target_s_mean_and_deviation():
 def test_to_its_own_stain_a_picture_stays_as_it_is(data):
     stain = data.draw(macenko_stains())
     picture = stained(stain, amounts())[None]
-    assert difference(Normaliser(stain, stain)(picture), picture) <= 1
-    found = fit("macenko", picture[0])
-    assert difference(Normaliser(found, found)(picture), picture) <= 2
+    for source in (stain, fit("macenko", picture[0])):
+        same = Normaliser(source, source)(picture)
+        assert difference(same, picture) <= 4
+        assert abs(same.astype(int) - picture).mean() < 0.6
     stain, tile = data.draw(reinhard_stains()), data.draw(TILES)
     assert np.array_equal(Normaliser(stain, stain)(tile), tile)
 
@@ -295,15 +308,13 @@ def test_glass_stays_glass(pair):
     for tile in (uniform(*GLASS), uniform(255, 255, 255), uniform(239, 239, 239), bright):
         assert np.array_equal(normaliser(tile), tile)
     # A little darker than the lamp, it changes little.
-    assert difference(normaliser(uniform(236, 236, 236)), uniform(236, 236, 236)) <= 5
+    assert difference(normaliser(uniform(236, 236, 236)), uniform(236, 236, 236)) <= 12
 
 
-@given(PAIRS)
-def test_black_stays_dark_and_one_colour_stays_one(pair):
-    normaliser = Normaliser(*pair)
-    black = normaliser(uniform(0, 0, 0))[0, 0]
-    assert black.max() <= 80
-    assert black.mean() <= 60
+@given(st.one_of(macenko_stains(), reinhard_stains()))
+def test_black_stays_dark_and_one_colour_stays_one(source):
+    normaliser = Normaliser(source, REFERENCE[source.method])
+    assert normaliser(uniform(0, 0, 0)).max() <= 48
     for colour in [(0, 0, 0), (128, 128, 128), (190, 110, 160), (255, 0, 0), (0, 255, 255)]:
         tile = normaliser(uniform(*colour))
         assert np.array_equal(tile, np.broadcast_to(tile[0, 0], tile.shape))
@@ -332,7 +343,7 @@ def test_bytes_depend_on_the_pixel_alone(method):
     """Neither on threads, nor on neighbours, nor on how the array lies in memory."""
     source = fit(method, stained(REFERENCE["macenko"], amounts() * [0.7, 1.3]))
     normaliser = Normaliser(source, REFERENCE[method])
-    tile = np.random.default_rng(0).integers(0, 256, (301, 517, 3)).astype(np.uint8)
+    tile = np.random.default_rng(0).integers(0, 256, (1001, 1517, 3)).astype(np.uint8)
     original = tile.copy()
     threads = cv2.getNumThreads()
     try:
@@ -343,7 +354,9 @@ def test_bytes_depend_on_the_pixel_alone(method):
     finally:
         cv2.setNumThreads(threads)
     assert np.array_equal(tile, original)
-    assert np.array_equal(normaliser(tile[7:90, 11:60]), alone[7:90, 11:60])
+    assert np.array_equal(normaliser(tile[7:-9, 11:-6]), alone[7:-9, 11:-6])
+    rows = np.array([normaliser(row[None])[0] for row in tile[:, :5]])
+    assert np.array_equal(rows, alone[:, :5])
     assert np.array_equal(normaliser(tile[::-3, ::2]), alone[::-3, ::2])
     tile.flags.writeable = False
     assert np.array_equal(normaliser(tile), alone)

@@ -18,7 +18,7 @@ from gigatile.files import fingerprint
 from gigatile.records import decode_tile, read_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import tile_slide
+from gigatile.slides.tiling import SlideFiles, tile_slide
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -38,9 +38,7 @@ def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> 
         "S1",
         sheet_mpp,
         TileSettings(**({"size": 64} | settings)),
-        out / "S1.tfrecord",
-        out / "S1.json",
-        out / "S1.jpg",
+        SlideFiles(*(out / f"S1.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))),
     )
 
 
@@ -52,11 +50,12 @@ def tiles_in(out: Path) -> list:
 
 
 def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_path):
-    settings = {"size": 64, "mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
-    state = cut(slide, tmp_path, **settings)
+    given = {"mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
+    settings = TileSettings(size=64, **given).model_dump(exclude=set(TileSettings.EXECUTION))
+    state = cut(slide, tmp_path, **given)
     records = tmp_path / "S1.tfrecord"
     assert state == {
-        "schema": 2,
+        "schema": 3,
         "slide": "S1",
         "state": "tiled",
         "reason": None,
@@ -76,24 +75,35 @@ def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_pat
         },
         "mpp": 0.5,
         "mpp_from": "file",
+        "mpp_told": {"file": 0.5, "objective": 0.5},
+        "contradictions": [],
         "grid": {
             "size": 64,
             "mpp": 1.0,
             "extent": 128.0,
             "level": 1,
+            "scale": (2.0, 2.0),
             "resampled": False,
             "columns": 5,
             "rows": 4,
         },
-        "tiles": {"kept": 12, "dropped": {"background": 8}},
+        "light": "transmitted",
         "tissue_threshold": 13,
+        "reading": {
+            "by": "openslide",
+            "why": "its tiles are ADOBE_DEFLATE, not JPEG",
+            "compared": 0,
+        },
+        "stain": None,
+        "tiles": {"kept": 12, "dropped": {"background": 8}, "marked": {}},
+        "unreadable": [],
         "records": {
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
         },
         "settings": settings,
     }
-    assert json.loads((tmp_path / "S1.json").read_text()) == state
+    assert json.loads((tmp_path / "S1.json").read_text()) == json.loads(json.dumps(state))
 
 
 def test_the_sheets_mpp_comes_before_the_files(slide, tmp_path):
@@ -139,7 +149,8 @@ def test_a_tile_is_kept_up_to_exactly_the_wanted_background(tmp_path, max_backgr
         pixels[:, 64 * column : 64 * column + share] = STAIN
     path = write_svs(tmp_path / "s.svs", pixels)
     state = cut(path, tmp_path, max_background=max_background)
-    assert state["tiles"] == {"kept": kept, "dropped": {"background": 8 - kept}}
+    assert state["tiles"]["kept"] == kept
+    assert state["tiles"]["dropped"] == {"background": 8 - kept}
     assert [(t.x, t.y) for t in tiles_in(tmp_path)] == [
         (64 * column, 64 * row) for row in range(2) for column in range(kept // 2)
     ]
@@ -192,7 +203,7 @@ def test_tissue_at_the_far_end_of_a_long_slide_is_found_where_it_is(tmp_path):
 
 def test_the_same_slide_gives_the_same_bytes(slide, tile, tmp_path):
     one, two = tile(slide, folder="one", mpp=0.8), tile(slide, folder="two", mpp=0.8)
-    assert one.files == ["S1.jpg", "S1.json", "S1.tfrecord"]
+    assert one.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
     for name in one.files:
         assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
     assert one.process.stdout == f"S1: {len(one.tiles)} tiles\n"
@@ -216,6 +227,7 @@ def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
             *("--source", path, "--slide", "S1"),
             *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
             *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
+            *("--mask", out / "S1.png", "--index", out / "S1.parquet"),
         ]
     )
     try:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from known_slides import GLASS, STAIN, glass, tissue
+from known_slides import GLASS, STAIN, glass, grid_of, tissue
 from PIL import Image
 
 from gigatile.slides.grid import Grid
 from gigatile.slides.reader import SlideError
-from gigatile.slides.tissue import SATURATION_BOUNDS, tissue_fractions, tissue_mask
+from gigatile.slides.tissue import SATURATION_BOUNDS, SPECK, find_tissue, tissue_fractions
 
 
 def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
@@ -25,7 +25,9 @@ def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
 def test_stain_is_tissue_and_glass_is_not():
     pixels = glass(90, 120)
     pixels[20:50, 30:100] = tissue(30, 70)
-    mask, threshold = tissue_mask(noisy(pixels, 3))
+    found = find_tissue(noisy(pixels, 3))
+    mask, threshold = found.mask, found.threshold
+    assert found.light == "transmitted"
     expected = np.zeros((90, 120), bool)
     expected[20:50, 30:100] = True
     assert np.array_equal(mask, expected)
@@ -38,48 +40,85 @@ def test_the_share_of_tissue_does_not_move_the_border_into_it(side):
     pixels = glass(120, 120)
     pixels[:side] = (215, 165, 200)  # saturation 59
     pixels[: side // 2] = (120, 20, 90)  # saturation 212
-    mask, _ = tissue_mask(noisy(pixels, 3))
+    mask = find_tissue(noisy(pixels, 3)).mask
     assert mask[:side].all()
     assert not mask[side:].any()
 
 
 def test_a_slide_that_is_all_tissue_loses_none_of_it():
-    mask, threshold = tissue_mask(tissue(200, 200))
-    assert mask.all()
-    assert threshold == SATURATION_BOUNDS[1]
+    found = find_tissue(tissue(200, 200))
+    assert found.mask.all()
+    assert found.threshold == SATURATION_BOUNDS[1]
 
 
 @pytest.mark.parametrize("colour", [GLASS, (255, 255, 255), (200, 200, 200), (236, 238, 243)])
 def test_glass_alone_is_a_slide_without_tissue(colour):
     with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is stained"):
-        tissue_mask(noisy(np.full((100, 100, 3), colour, np.uint8), 2))
+        find_tissue(noisy(np.full((100, 100, 3), colour, np.uint8), 2))
 
 
 def test_a_thousandth_of_the_slide_is_tissue_enough():
+    pixels = glass(200, 200)
+    pixels[:3, :13] = STAIN
+    with pytest.raises(SlideError, match=r"0\.10 % of it is stained"):
+        find_tissue(pixels)
+    pixels[3, 0] = STAIN
+    assert find_tissue(pixels).mask.sum() == 40
+
+
+def test_dust_is_no_tissue_and_a_pore_no_background():
     pixels = glass(100, 100)
-    pixels[:1, :9] = STAIN
-    with pytest.raises(SlideError, match=r"0\.09 % of it is stained"):
-        tissue_mask(pixels)
-    pixels[:1, :10] = STAIN
-    assert tissue_mask(pixels)[0].sum() == 10
+    pixels[20:80, 20:80] = STAIN
+    expected = np.zeros((100, 100), bool)
+    expected[20:80, 20:80] = True
+    side = int(SPECK**0.5)
+    pixels[5 : 5 + side, 5 : 5 + side - 1] = STAIN  # dust: a row short of a speck
+    pixels[40 : 40 + side, 40 : 40 + side - 1] = GLASS  # a pore
+    assert np.array_equal(find_tissue(pixels).mask, expected)
+    pixels[5 : 5 + side, 5 : 5 + side] = STAIN
+    pixels[40 : 40 + side, 40 : 40 + side] = GLASS
+    expected[5 : 5 + side, 5 : 5 + side] = True
+    expected[40 : 40 + side, 40 : 40 + side] = False
+    assert np.array_equal(find_tissue(pixels).mask, expected)
 
 
-def test_fluorescence_on_black_is_told_from_brightfield():
+def test_fluorescence_is_bright_on_black():
     pixels = np.zeros((100, 100, 3), np.uint8)
-    pixels[10:40, 10:90] = (20, 250, 60)
-    with pytest.raises(SlideError, match=r"dark .*as in fluorescence; tissue is recognised on bri"):
-        tissue_mask(noisy(pixels, 8))
+    pixels[10:40, 10:90] = (20, 120, 60)
+    found = find_tissue(noisy(pixels, 8))
+    expected = np.zeros((100, 100), bool)
+    expected[10:40, 10:90] = True
+    assert found.light == "fluorescence"
+    assert np.array_equal(found.mask, expected)
+
+
+def test_fluorescence_without_tissue():
+    dark = noisy(np.full((100, 100, 3), 20, np.uint8), 4)
+    with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is bright \(brightness above "):
+        find_tissue(dark)
+
+
+def test_a_black_frame_around_a_brightfield_slide_is_no_fluorescence():
+    pixels = np.zeros((100, 100, 3), np.uint8)
+    pixels[30:70, 30:70] = GLASS
+    pixels[40:50, 40:60] = STAIN
+    found = find_tissue(pixels)
+    assert found.light == "transmitted"
+    assert np.array_equal(np.argwhere(found.mask).min(axis=0), (40, 40))
+    assert found.mask.sum() == 200
 
 
 def test_dark_tissue_is_no_fluorescence():
-    assert tissue_mask(np.full((50, 50, 3), (90, 20, 70), np.uint8))[0].all()
+    assert find_tissue(np.full((50, 50, 3), (90, 20, 70), np.uint8)).mask.all()
 
 
 @given(npst.arrays(np.uint8, (12, 9, 3), elements=st.integers(0, 255)))
 def test_the_threshold_is_otsus_within_its_bounds(pixels):
     try:
-        mask, threshold = tissue_mask(pixels)
+        found = find_tissue(pixels)
     except SlideError:
+        return
+    if found.light == "fluorescence":
         return
     high, low = pixels.max(axis=2).astype(int), pixels.min(axis=2).astype(int)
     saturation = (high - low) * 255 // np.maximum(high, 1)
@@ -92,8 +131,7 @@ def test_the_threshold_is_otsus_within_its_bounds(pixels):
 
     variances = np.array([between(limit) for limit in range(256)])
     otsu = np.flatnonzero(np.isclose(variances, variances.max()))
-    assert threshold in np.clip(otsu, *SATURATION_BOUNDS)
-    assert np.array_equal(mask, saturation > threshold)
+    assert found.threshold in np.clip(otsu, *SATURATION_BOUNDS)
 
 
 # --- Real tissue
@@ -102,7 +140,7 @@ def test_the_threshold_is_otsus_within_its_bounds(pixels):
 def test_real_tissue_is_found(shared_data):
     def mask_of(name: str) -> np.ndarray:
         with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
-            return tissue_mask(np.asarray(picture.convert("RGB")))[0]
+            return find_tissue(np.asarray(picture.convert("RGB"))).mask
 
     assert mask_of("tcga-lung-rgb").mean() > 0.7  # open alveoli are background
     faint = mask_of("almost-white-2")
@@ -142,7 +180,7 @@ def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -
     rows=st.integers(1, 6),
 )
 def test_shares_of_tissue_are_those_of_adding_up_areas(mask, across, down, extent, columns, rows):
-    grid = Grid(16, None, extent, 0, False, columns, rows)
+    grid = grid_of(16, extent, columns, rows)
     shares = tissue_fractions(mask, (across, down), grid)
     assert shares.shape == (columns * rows,)
     np.testing.assert_allclose(shares, brute_force(mask, (across, down), grid), atol=1e-9)
@@ -152,7 +190,7 @@ def test_shares_are_exact_where_tiles_fit_the_mask():
     mask = np.zeros((8, 12), bool)
     mask[:3, :4] = True  # three quarters of the first tile
     mask[4:, 4:8] = True  # all of the fifth
-    shares = tissue_fractions(mask, (16, 16), Grid(64, 0.5, 64.0, 0, False, 3, 2))
+    shares = tissue_fractions(mask, (16, 16), grid_of(64, 64.0, 3, 2))
     assert shares.tolist() == [0.75, 0, 0, 0, 1, 0]
 
 
@@ -160,7 +198,7 @@ def test_the_mask_of_a_large_slide_is_not_blown_up():
     mask = np.ones((2000, 2000), bool)
     tracemalloc.start()
     try:
-        shares = tissue_fractions(mask, (16, 16), Grid(224, None, 224.0, 0, False, 142, 142))
+        shares = tissue_fractions(mask, (16, 16), grid_of(224, 224.0, 142, 142))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

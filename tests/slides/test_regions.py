@@ -1,0 +1,251 @@
+"""A slide's own tiles against OpenSlide, pixel by pixel."""
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import formats
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_slides import tissue, write_svs
+
+from gigatile.demo.svs import shrink
+from gigatile.demo.svs import write_svs as write_demo_svs
+from gigatile.slides import regions, tiff
+from gigatile.slides.reader import RegionError, Slide, open_slide
+from gigatile.slides.regions import TiffRegions, regions_by_openslide
+from gigatile.slides.tiff import NotTiled, TiffLevel
+
+PIXELS = tissue(700, 1003)
+PIXELS[100:300, 200:500] = (30, 60, 200)
+
+
+def _aperio(path: Path, **layout) -> Path:
+    """Levels of 1003 and of 501 px: a downsample of 2.0014."""
+    return write_svs(path, PIXELS, shrink(PIXELS, 2), compression="jpeg", **layout)
+
+
+def _generic(path: Path, **coding) -> Path:
+    return formats.write_generic_tiff(path.with_suffix(".tif"), PIXELS, **coding)
+
+
+SLIDES = {
+    "demo": lambda path: write_demo_svs(path, PIXELS, mpp=0.5, objective_power=20) or path,
+    "aperio": _aperio,
+    "aperio 4:2:2": lambda path: _aperio(path, subsampling=(2, 1)),
+    "aperio 4:4:4": lambda path: _aperio(path, subsampling=(1, 1)),
+    "aperio, large tiles": lambda path: _aperio(path, tile=240),
+    "generic": _generic,
+    "generic 4:4:4": lambda path: _generic(path, subsampling=(1, 1)),
+    "generic RGB": lambda path: _generic(path, subsampling=(1, 1), coding="RGB"),
+    "philips": lambda path: formats.write_philips(path, PIXELS, missing=((1, 1), (2, 3))),
+}
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory) -> dict[str, Path]:
+    found = {}
+    for number, (name, write) in enumerate(SLIDES.items()):
+        found[name] = write(tmp_path_factory.mktemp("slides") / f"{number}.svs")
+    return found
+
+
+def read(level: TiffLevel, boxes: list[tuple[int, ...]], pool=None) -> list[np.ndarray]:
+    return [region() for region in TiffRegions(level, np.array(boxes), pool)]
+
+
+def reference(slide: Slide, level: int, boxes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    return [np.asarray(slide.region(left, top, level, *size)) for left, top, *size in boxes]
+
+
+@st.composite
+def boxes_in(draw, width: int, height: int) -> list[tuple[int, ...]]:
+    """Draw regions that begin on a level, and may reach over its edges; in any order."""
+    places = st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
+    sizes = st.tuples(st.integers(1, 300), st.integers(1, 300))
+    found = draw(st.lists(st.tuples(places, sizes), min_size=1, max_size=8))
+    return [(*place, *size) for place, size in found]
+
+
+# --- The same pixels as OpenSlide's
+
+
+@pytest.mark.parametrize("name", SLIDES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_regions_of_any_place_level_and_size_equal_openslides(slides, name, data):
+    with open_slide(slides[name]) as slide:
+        number = data.draw(st.integers(0, 1))
+        with contextlib.closing(TiffLevel(slides[name], slide, number)) as level:
+            boxes = data.draw(boxes_in(level.width, level.height))
+            found = read(level, boxes)
+            for one, other in zip(found, reference(slide, number, boxes), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_every_region_of_the_real_slide_equals_openslides(shared_data):
+    path = shared_data / "wsi/cmu-1-small-region.svs"
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        boxes = [(x, y, 500, 500) for y in range(0, 2967, 500) for x in range(0, 2220, 500)]
+        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kept", [0, 200_000])
+def test_too_little_room_for_decoded_tiles_costs_time_and_no_pixel(slides, monkeypatch, kept):
+    monkeypatch.setattr(regions, "KEPT_BYTES", kept)
+    path = slides["demo"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        boxes = [(x, y, 150, 150) for y in range(0, 500, 100) for x in range(0, 800, 100)]
+        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_threads_give_the_same_regions(slides):
+    path = slides["philips"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        boxes = [(x, y, 150, 150) for y in range(0, 600, 100) for x in range(0, 900, 100)]
+        alone = read(level, boxes)
+        with ThreadPoolExecutor(3) as pool:
+            for one, other in zip(read(level, boxes, pool), alone, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+# --- How it reads
+
+
+def test_each_tile_is_read_once_and_decoded_once_and_neighbours_at_once(slides, monkeypatch):
+    reads, decoded = [], []
+    pread, decode = os.pread, TiffLevel.decode
+    monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append((at, n)) or pread(f, n, at))
+    monkeypatch.setattr(
+        TiffLevel, "decode", lambda self, n, data: decoded.append(n) or decode(self, n, data)
+    )
+    path = slides["aperio"]  # 16 × 11 tiles of 64 px
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        boxes = [(x, y, 100, 100) for y in range(0, 600, 100) for x in range(0, 1000, 100)]
+        read(level, boxes)
+    assert sorted(decoded) == list(range(16 * 10))  # the last row of tiles is in no region
+    # A row of tiles at a time, and no byte twice.
+    assert len(reads) == 10
+    spans = sorted((at, at + size) for at, size in reads)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_what_is_not_needed_is_neither_read_nor_decoded(slides, monkeypatch):
+    decoded = []
+    decode = TiffLevel.decode
+    monkeypatch.setattr(
+        TiffLevel, "decode", lambda self, n, data: decoded.append(n) or decode(self, n, data)
+    )
+    monkeypatch.setattr(tiff, "GAP_BYTES", 0)
+    path = slides["aperio"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        reads = []
+        pread = os.pread
+        monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append(n) or pread(f, n, at))
+        read(level, [(0, 0, 64, 64), (640, 0, 64, 64)])
+        assert decoded == [0, 10]
+        assert sum(reads) == level._counts[[0, 10]].sum()
+
+
+# --- Faults
+
+
+def test_a_damaged_tile_spoils_the_regions_that_need_it_and_no_other(slides, tmp_path):
+    data = bytearray(slides["aperio"].read_bytes())
+    with (
+        open_slide(slides["aperio"]) as slide,
+        contextlib.closing(TiffLevel(slides["aperio"], slide, 0)) as level,
+    ):
+        start, size = int(level._offsets[17]), int(level._counts[17])  # column 1, row 1
+        boxes = [(x, y, 64, 64) for y in (0, 64, 128) for x in (0, 64, 128)]
+        good = read(level, boxes)
+    data[start : start + size] = bytes(size)
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        for number, region in enumerate(TiffRegions(level, np.array(boxes))):
+            if number == 4:
+                with pytest.raises(RegionError, match=r"column 1, row 1 cannot be read: not a JPE"):
+                    region()
+            else:
+                np.testing.assert_array_equal(region(), good[number])
+
+
+def test_half_a_tile_is_no_tile_to_either(slides, tmp_path):
+    """Its stream ends early: libjpeg by itself makes a picture of that, half of it grey."""
+    path = slides["aperio"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        start, size = int(level._offsets[0]), int(level._counts[0])
+    data = bytearray(path.read_bytes())
+    half = start + size // 2
+    data[half : half + 2] = b"\xff\xd9"  # the end of a stream
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        with pytest.raises(RegionError, match="fails: Corrupt JPEG data: premature end"):
+            slide.region(0, 0, 0, 64, 64)
+        with pytest.raises(RegionError, match=r"column 0, row 0 cannot be read: .*premature end"):
+            read(level, [(0, 0, 64, 64)])
+
+
+def test_a_region_openslide_cannot_read_does_not_spoil_the_next_one(tmp_path):
+    path = write_svs(tmp_path / "s.svs", PIXELS, compression="APERIO_JP2000_RGB")
+    good = reference_of(path)
+    with tiff.tifffile.TiffFile(path) as file:
+        start, size = file.pages[0].dataoffsets[1], file.pages[0].databytecounts[1]
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = bytes(size)
+    path.write_bytes(data)
+    boxes = np.array([(64 * n, 0, 64, 64) for n in range(3)])
+    with contextlib.ExitStack() as close:
+        first, second, third = regions_by_openslide(path, 0, boxes, close)
+        np.testing.assert_array_equal(first(), good[0])
+        with pytest.raises(RegionError, match=r"reading 64×64 px of level 0 at \(64, 0\) fails"):
+            second()
+        np.testing.assert_array_equal(third(), good[2])
+
+
+def reference_of(path: Path) -> list[np.ndarray]:
+    with open_slide(path) as slide:
+        return reference(slide, 0, [(64 * n, 0, 64, 64) for n in range(3)])
+
+
+# --- What it is not for
+
+
+def test_formats_that_do_more_than_lay_tiles_side_by_side(tmp_path):
+    for write in (formats.write_ventana, formats.write_leica, formats.write_trestle):
+        path = write(tmp_path / f"{write.__name__}.tif", PIXELS)
+        with open_slide(path) as slide, pytest.raises(NotTiled, match="a file of the format "):
+            TiffLevel(path, slide, 0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ({"compression": "zlib"}, "its tiles are ADOBE_DEFLATE, not JPEG"),
+        ({"compression": "APERIO_JP2000_RGB"}, "its tiles are APERIO_JP2000_RGB, not JPEG"),
+    ],
+)
+def test_tiles_that_are_no_jpeg(tmp_path, layout, reason):
+    path = write_svs(tmp_path / "s.svs", PIXELS, **layout)
+    with open_slide(path) as slide, pytest.raises(NotTiled, match=reason):
+        TiffLevel(path, slide, 0)
+
+
+def test_a_handle_is_not_used_after_a_fork(slides):
+    with open_slide(slides["aperio"]) as slide:
+        slide.region(0, 0, 0, 8, 8)
+        child = os.fork()
+        if child == 0:
+            try:
+                slide.region(0, 0, 0, 8, 8)
+            except RuntimeError as error:
+                os._exit(0 if "opened by process" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

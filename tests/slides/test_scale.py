@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import pytest
+import tifffile
+from known_slides import glass, write_svs
+
+from gigatile.settings.tiles import TileSettings
+from gigatile.slides.reader import SlideError, open_slide
+from gigatile.slides.scale import Scale, scale_of
+
+OBJECTIVES = TileSettings().objectives
+
+
+def scale(path: Path, sheet: float | None = None, objectives=OBJECTIVES) -> Scale:
+    with open_slide(path) as slide:
+        return scale_of(slide, sheet, objectives)
+
+
+def aperio(path: Path, mpp: object, power: object, **layout) -> Path:
+    return write_svs(path / "s.svs", glass(80, 80), mpp=mpp, power=power, **layout)
+
+
+def tiff(path: Path, resolution: tuple[float, float], unit: str) -> Path:
+    tifffile.imwrite(
+        path / "s.tiff",
+        glass(256, 256),
+        photometric="rgb",
+        tile=(64, 64),
+        resolution=resolution,
+        resolutionunit=unit,
+        metadata=None,
+    )
+    return path / "s.tiff"
+
+
+# --- Which source counts
+
+
+@pytest.mark.parametrize(
+    ("sheet", "mpp", "power", "counts", "told"),
+    [
+        (None, 0.25, 40, (0.25, "file"), {"file": 0.25, "objective": 0.25}),
+        (0.26, 0.25, 40, (0.26, "sheet"), {"sheet": 0.26, "file": 0.25, "objective": 0.25}),
+        (None, None, 20, (0.5, "objective"), {"objective": 0.5}),
+        (None, None, 33, (None, None), {}),  # an objective that is not in the table
+        (None, None, None, (None, None), {}),
+        (0.3, None, None, (0.3, "sheet"), {"sheet": 0.3}),
+    ],
+)
+def test_the_sheet_comes_before_the_file_and_a_measure_before_an_objective(
+    tmp_path, sheet, mpp, power, counts, told
+):
+    found = scale(aperio(tmp_path, mpp, power), sheet)
+    assert (found.mpp, found.source) == counts
+    assert found.told == told
+
+
+def test_the_table_of_objectives_is_the_users(tmp_path):
+    path = aperio(tmp_path, None, 20)
+    assert scale(path, objectives=()).mpp is None
+    assert scale(path, objectives=((20, 0.46),)).mpp == 0.46
+
+
+# 1e999 is infinite as a number.
+@pytest.mark.parametrize("mpp", [None, "nan", "inf", "1e999", "-0.5", "0.0", "unknown"])
+def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
+    assert scale(aperio(tmp_path, mpp, None)).mpp is None
+
+
+# --- The resolution of a TIFF file
+
+
+@pytest.mark.parametrize(
+    ("resolution", "unit", "mpp"),
+    [
+        ((20_000, 20_000), "CENTIMETER", 0.5),
+        ((101_600, 101_600), "INCH", 0.25),
+        ((72, 72), "INCH", None),  # of no scan
+        ((300, 300), "INCH", None),
+        ((20_000, 20_000), "NONE", None),  # no measure
+    ],
+)
+def test_a_resolution_is_a_scale_with_its_unit(tmp_path, resolution, unit, mpp):
+    found = scale(tiff(tmp_path, resolution, unit))
+    if mpp is None:
+        assert (found.mpp, found.source) == (None, None)
+    else:
+        assert found.mpp == pytest.approx(mpp)
+        assert found.source == "resolution"
+
+
+def test_a_scanners_own_word_comes_before_the_resolution(tmp_path):
+    path = aperio(tmp_path, 0.5, 20, resolution=(40_000, 40_000), resolutionunit="CENTIMETER")
+    found = scale(path)
+    assert (found.mpp, found.source) == (0.5, "file")
+    assert found.told == {"file": 0.5, "resolution": 0.25, "objective": 0.5}
+
+
+# --- Pixels that are not square
+
+
+def test_pixels_that_differ_by_less_than_a_hundredth_are_square(tmp_path):
+    found = scale(tiff(tmp_path, (20_000, 20_100), "CENTIMETER"))
+    assert found.mpp == pytest.approx((10_000 / 20_000 + 10_000 / 20_100) / 2)
+
+
+def test_pixels_that_are_not_square_are_refused_unless_the_sheet_knows_better(tmp_path):
+    path = tiff(tmp_path, (20_000, 40_000), "CENTIMETER")
+    with pytest.raises(SlideError, match=r"not square: 0\.5 by 0\.25 µm"):
+        scale(path)
+    assert scale(path, 0.5).mpp == 0.5
+
+
+# --- Contradictions are told, and nothing is made of two numbers
+
+
+@pytest.mark.parametrize(
+    ("sheet", "mpp", "power", "contradictions"),
+    [
+        (None, 0.499, 20, []),
+        (None, 0.4537, 20, []),  # Hamamatsu's 20x
+        (None, 0.2208, 40, []),  # and its 40x
+        (None, 0.25, 20, ["0.25 µm per pixel by the file, 0.5 by the objective"]),
+        (0.5, 0.499, 20, []),
+        (0.5, 0.46, 20, ["0.5 µm per pixel by the sheet, 0.46 by the file"]),
+        (
+            *(0.5, 0.25, 40),
+            [
+                "0.5 µm per pixel by the sheet, 0.25 by the file",
+                "0.5 µm per pixel by the sheet, 0.25 by the objective",
+            ],
+        ),
+    ],
+)
+def test_sources_that_contradict_each_other(tmp_path, sheet, mpp, power, contradictions):
+    found = scale(aperio(tmp_path, mpp, power), sheet)
+    assert found.contradictions == contradictions
+    assert found.mpp == (mpp if sheet is None else sheet)
