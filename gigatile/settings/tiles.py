@@ -47,15 +47,15 @@ class TileSettings(Section):
     )
     folds: Rule = Field("mark", description="Tiles with folded tissue: as for pen.")
     folds_limit: float = Field(
-        0.25, ge=0, le=1, description="Share of a tile's area that is folded."
+        0.1, ge=0, le=1, description="Share of a tile's area that is folded."
     )
     blur: Rule = Field("mark", description="Tiles out of focus: as for pen.")
     blur_limit: float = Field(
-        20, ge=0, description="Sharpness below which a tile is out of focus; see docs/quality.md."
+        0.14, ge=0, le=1, description="Sharpness below which a tile is out of focus, 0-1."
     )
     uniform: Rule = Field("mark", description="Tiles that show nearly nothing: as for pen.")
     uniform_limit: float = Field(
-        4, ge=0, description="Contrast below which a tile shows nearly nothing, in grey levels."
+        8, ge=0, description="Contrast below which a tile shows nearly nothing, in grey levels."
     )
     clipped: Rule = Field("mark", description="Tiles too bright or too dark: as for pen.")
     clipped_limit: float = Field(
@@ -63,7 +63,9 @@ class TileSettings(Section):
     )
     stripes: Rule = Field("mark", description="Tiles with stripes of the scanner: as for pen.")
     stripes_limit: float = Field(
-        8, ge=0, description="Jump between neighbouring lines of a tile, in grey levels."
+        1,
+        ge=0,
+        description="Step between lines of pixels that all of a line shows, in grey levels.",
     )
     stain: Literal["off", "macenko", "reinhard"] = Field(
         "off", description="Stain normalisation of the tiles, fitted to each slide."

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.quality import Pixels
+from gigatile.slides.quality import INKS, Pixels
+from gigatile.slides.tissue import Light
 
-INKS = ("red", "green", "blue", "black")
 # Rules over areas seen on the overview, and over a tile's own pixels: in this order, so that a tile
 # with more than one fault is dropped for the first of them.
 BY_AREA = ("pen", "folds")
@@ -25,10 +25,13 @@ class Verdict:
 
 
 class Rules:
-    """The rules of the settings, and which of them a slide's tiles have met."""
+    """The rules of the settings, as they hold for a slide that was lit in some way."""
 
-    def __init__(self, settings: TileSettings) -> None:
-        self._rules = {name: getattr(settings, name) for name in (*BY_AREA, *BY_PIXELS)}
+    def __init__(self, settings: TileSettings, light: Light) -> None:
+        names = (*BY_AREA, *BY_PIXELS)
+        # What the measures take for a fault is, in fluorescence, how a good slide looks.
+        judged = light == "transmitted"
+        self._rules = {name: getattr(settings, name) if judged else "off" for name in names}
         self._limits = {name: getattr(settings, f"{name}_limit") for name in self._rules}
         self._max_background = settings.max_background
 
@@ -44,7 +47,7 @@ class Rules:
             areas: shares of each tile's area by name, (n,) in 0-1.
         """
         faults = {
-            "pen": np.max([areas[f"pen_{ink}"] for ink in INKS], axis=0),
+            "pen": np.sum([areas[f"pen_{ink}"] for ink in INKS], axis=0),
             "folds": areas["folds"],
         }
         background = 1 - areas["tissue"] > self._max_background + 1e-9

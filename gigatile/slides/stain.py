@@ -57,11 +57,11 @@ _LMS_TO_RGB = np.column_stack([np.linalg.inv(_LMS), [-1, -1, -1]]).astype(np.flo
 # by density, not by saturation, because dark nuclei can be nearly grey.
 _SHARE = (_DENSITY / TRANSPARENT).clip(0, 1)
 _SHARE = (_SHARE**2 * (3 - 2 * _SHARE)).astype(np.float32)
-# Pixels that are changed at a time: their numbers in between stay in the processor's cache. They
-# are filled up to whole vectors, because what is left over of one is computed by other
-# instructions, whose last digits differ: a pixel's bytes would depend on where it lies.
-_BLOCK = 2**15
-_VECTOR = 64
+# Pixels that are changed at a time: their numbers in between stay in the processor's cache. More
+# are computed than are wanted, because OpenCV computes the last pixels of an array by other
+# instructions, whose last digits differ: a pixel's bytes would depend on where in the tile it is.
+_BLOCK = 2**13
+_SPARE = 64
 
 
 class StainError(Exception):
@@ -167,13 +167,13 @@ class Normaliser:
         """
         if tile.ndim != 3 or tile.shape[2] != 3 or tile.dtype != np.uint8:
             raise ValueError(f"a tile is (height, width, 3) uint8, not {tile.shape} {tile.dtype}")
-        pixels = np.ascontiguousarray(tile).reshape(-1, 3)
-        normalised = np.empty_like(pixels)
-        for start in range(0, len(pixels), _BLOCK):
-            block = pixels[start : start + _BLOCK]
-            spare = -len(block) % _VECTOR
-            whole = np.pad(block, ((0, spare), (0, 0))) if spare else block
-            normalised[start : start + _BLOCK] = self._change(whole[None])[0, : len(block)]
+        n = tile.shape[0] * tile.shape[1]
+        pixels = np.zeros((n + 2 * _SPARE - n % _SPARE, 3), np.uint8)
+        pixels[:n] = tile.reshape(-1, 3)
+        normalised = np.empty((n, 3), np.uint8)
+        for start in range(0, n, _BLOCK):
+            block = self._change(pixels[None, start : start + _BLOCK + _SPARE])
+            normalised[start : start + _BLOCK] = block[0, : min(_BLOCK, n - start)]
         return normalised.reshape(tile.shape)
 
 

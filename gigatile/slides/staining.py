@@ -11,6 +11,7 @@ from gigatile.slides.grid import Grid
 from gigatile.slides.reader import RegionError
 from gigatile.slides.regions import Region
 from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
+from gigatile.slides.tissue import Light
 
 # A slide's stain is learnt from so many of its tiles, spread over it, and pixels of each.
 TILES, PIXELS_PER_TILE = 64, 4096
@@ -82,6 +83,7 @@ def learn(
 
 def find_staining(
     settings: TileSettings,
+    light: Light,
     grid: Grid,
     regions: Callable[[np.ndarray], Iterator[Region]],
     boxes: np.ndarray,
@@ -94,6 +96,8 @@ def find_staining(
     if settings.stain == "off":
         return None
     target = target_of(settings)
+    if light == "fluorescence":
+        return Staining(None, target, "it is a slide of fluorescence, which has no stain")
     try:
         return Staining(learn(settings.stain, grid, regions, boxes, spans), target, None)
     except StainError as error:

@@ -132,9 +132,7 @@ def _page(path: Path, slide: Slide, level: int) -> tifffile.TiffPage:
     try:
         with tifffile.TiffFile(path) as tiff:
             pages = [
-                page
-                for page in tiff.pages
-                if isinstance(page, tifffile.TiffPage) and page.is_tiled
+                page for page in tiff.pages if isinstance(page, tifffile.TiffPage) and page.is_tiled
             ]
             if slide.vendor == "philips":  # in order, and padded until they fill whole tiles
                 pages = pages[level : level + 1]

@@ -22,7 +22,7 @@ from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
 from gigatile.slides.quality import fold_mask, ink_masks
-from gigatile.slides.reader import Slide, SlideError, open_slide
+from gigatile.slides.reader import Overview, Slide, SlideError, open_slide
 from gigatile.slides.regions import Region, TiffRegions, regions_by_openslide
 from gigatile.slides.scale import scale_of
 from gigatile.slides.sorting import Rules, counted
@@ -36,6 +36,8 @@ SCHEMA = 3
 MASK_PIXELS_PER_TILE = 16
 MASK_LONGEST = 4096
 OVERVIEW_LONGEST = 2048
+# Where the overview cannot be read, tissue is taken for granted; not on more of a slide than this.
+MAX_UNSEEN = 0.25
 OVERVIEW_QUALITY = 80
 SOURCE_FACTS = ("bytes", "fingerprint", "vendor", "width", "height", "levels", "objective_power")
 # Unreadable tiles of which the state tells the reason; the table names all.
@@ -91,16 +93,16 @@ def tile_slide(
     try:
         return attend(work.run, settings.stall_minutes)
     except Stalled as stalled:
-        reason = f"nothing came of it for {settings.stall_minutes:g} minutes"
         remove_half_written(*vars(files).values())
+        reason = f"nothing came of it for {settings.stall_minutes:g} minutes"
         return work.give_up(reason, stalled.last)
     except Crashed as crash:
+        remove_half_written(*vars(files).values())
         if crash.by == "SIGKILL":  # not by its own doing: out of memory, mostly
             raise UserError(
                 f"slide {slide_id} ({source}): the process that cut it was killed; it may need "
                 "more memory"
             ) from None
-        remove_half_written(*vars(files).values())
         return work.give_up(f"reading it crashed ({crash.by})", crash.last)
 
 
@@ -198,14 +200,17 @@ class _Cutting:
         grid = plan_grid(slide, scale.mpp, settings)
         facts["grid"] = asdict(grid)
         tell(facts)
-        low, downsample = _overview(slide, grid)
-        self._picture = _fit(Image.fromarray(low), downsample, slide)
+        wanted_downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
+        low = slide.overview(wanted_downsample, MASK_LONGEST)
+        if low.error and low.unseen.mean() > MAX_UNSEEN:
+            raise low.error
+        self._picture = _fit(Image.fromarray(low.pixels), low.downsample, slide)
         tell(None)
-        tissue = find_tissue(low)
-        self._mask = _fit(Image.fromarray(tissue.mask), downsample, slide)
+        tissue = find_tissue(low.pixels)
+        self._mask = _fit(Image.fromarray(tissue.mask), low.downsample, slide)
         facts |= {"light": tissue.light, "tissue_threshold": tissue.threshold}
-        index = self._index = TileIndex(grid.corners(), _areas(low, tissue, downsample, grid))
-        rules = Rules(settings)
+        index = self._index = TileIndex(grid.corners(), _areas(low, tissue, grid))
+        rules = Rules(settings, tissue.light)
         early = rules.of_areas(index.areas)
         for tile, verdict in early.items():
             index.note(tile, verdict)
@@ -246,7 +251,7 @@ class _Cutting:
                 return regions_by_openslide(path, grid.level, boxes, close)
             return iter(TiffRegions(level, boxes, pool))
 
-        staining = find_staining(settings, grid, regions, boxes, spans)
+        staining = find_staining(settings, facts["light"], grid, regions, boxes, spans)
         facts["stain"] = staining and staining.as_dict()
         tell(facts)
         normaliser = None if staining is None else staining.normaliser
@@ -297,18 +302,19 @@ class _Cutting:
                 )
 
 
-def _areas(
-    low: np.ndarray, tissue: Tissue, downsample: tuple[float, float], grid: Grid
-) -> dict[str, np.ndarray]:
+def _areas(low: Overview, tissue: Tissue, grid: Grid) -> dict[str, np.ndarray]:
     """Return the shares of each tile's area that the overview shows: (n,) float64 in 0-1."""
     if tissue.light == "transmitted":
-        folds = fold_mask(low, tissue.mask)
-        masks = {f"pen_{ink}": mask for ink, mask in ink_masks(low).items()} | {"folds": folds}
+        inks = ink_masks(low.pixels)
+        without_ink = tissue.mask & ~np.any(list(inks.values()), axis=0)
+        masks = {f"pen_{ink}": mask for ink, mask in inks.items()}
+        masks["folds"] = fold_mask(low.pixels, without_ink)
     else:  # ink and folds are known by the light that they take away
         nothing = np.zeros_like(tissue.mask)
         masks = dict.fromkeys(("pen_red", "pen_green", "pen_blue", "pen_black", "folds"), nothing)
-    masks = {"tissue": tissue.mask} | masks
-    return {name: tissue_fractions(mask, downsample, grid) for name, mask in masks.items()}
+    # What the overview does not show may be tissue; the tiles themselves tell whether it is lost.
+    masks = {"tissue": tissue.mask | low.unseen} | masks
+    return {name: tissue_fractions(mask, low.downsample, grid) for name, mask in masks.items()}
 
 
 def _nothing_left(index: TileIndex, settings: TileSettings) -> str:
@@ -323,11 +329,6 @@ def _nothing_left(index: TileIndex, settings: TileSettings) -> str:
         )
     why = ", ".join(f"{n} as {name}" for name, n in others.items())
     return f"none of its {count} tiles is kept; dropped: {why}"
-
-
-def _overview(slide: Slide, grid: Grid) -> tuple[np.ndarray, tuple[float, float]]:
-    wanted = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
-    return slide.overview(wanted, MASK_LONGEST)
 
 
 def _fit(overview: Image.Image, downsample: tuple[float, float], slide: Slide) -> Image.Image:

@@ -33,15 +33,20 @@ def described(width: int, height: int, mpp: object = 0.5, power: object = 20) ->
 
 def write_svs(
     path: Path,
-    *levels: np.ndarray,
+    *levels: Any,
     mpp: object = 0.5,
     power: object = 20,
     compression: str | None = "zlib",
     tile: int = 64,
     **layout: Any,
 ) -> Path:
-    """Write an Aperio slide of exactly these levels; without loss unless `compression` says so."""
-    height, width = levels[0].shape[:2]
+    """Write an Aperio slide of exactly these levels; without loss unless `compression` says so.
+
+    A level may be encoded tiles, if `shape` tells its size.
+    """
+    height, width = layout["shape"][:2] if "shape" in layout else levels[0].shape[:2]
+    if "shape" in layout:
+        layout["dtype"] = np.uint8
     with tifffile.TiffWriter(path, byteorder="<") as tiff:
         for level in levels:
             tiff.write(

@@ -176,7 +176,8 @@ def test_the_reader_shows_what_openslide_shows(slide):
 def test_the_overview_shows_the_same_slide(slide):
     case, path = slide
     with open_slide(path) as opened:
-        picture, scale = opened.overview(8)
+        overview = opened.overview(8)
+    picture, scale = overview.pixels, overview.downsample
     assert max(scale) <= 8
     assert_markers(picture, case.margin, scale)
 

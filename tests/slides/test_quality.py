@@ -190,7 +190,7 @@ def test_clipped_is_the_share_at_the_ends_of_the_scale(level, lost):
 @pytest.mark.parametrize("levels", [-10, -3, 3, 10])
 def test_a_seam_counts_by_its_height(levels, turn):
     flat = np.full((224, 230, 3), 150, np.uint8)
-    assert measure(turn(striped(flat, levels, 200))).stripes == abs(levels)
+    assert measure(turn(striped(flat, levels, 250))).stripes == abs(levels)
 
 
 @pytest.mark.parametrize("turn", [np.asarray, turned])

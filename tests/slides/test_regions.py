@@ -1,6 +1,7 @@
 """A slide's own tiles against OpenSlide, pixel by pixel."""
 
 import contextlib
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,7 +133,7 @@ def test_each_tile_is_read_once_and_decoded_once_and_neighbours_at_once(slides, 
     # A row of tiles at a time, and no byte twice.
     assert len(reads) == 10
     spans = sorted((at, at + size) for at, size in reads)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_what_is_not_needed_is_neither_read_nor_decoded(slides, monkeypatch):
