@@ -8,7 +8,7 @@ from gigatile.cohort.mpp import parse_mpp
 from gigatile.errors import run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import SlideFiles, tile_slide
+from gigatile.slides.tiling import TilingFiles, tile_slide
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
         args.slide,
         args.mpp,
         settings,
-        SlideFiles(args.records, args.state, args.overview, args.mask, args.index),
+        TilingFiles(args.records, args.state, args.overview, args.mask, args.index),
         args.scratch,
     )
     print(f"{args.slide}: {state['reason'] or str(state['tiles']['kept']) + ' tiles'}")

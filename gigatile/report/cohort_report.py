@@ -20,7 +20,7 @@ from gigatile.report.inputs import (
 )
 from gigatile.report.pages import check_slide_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
-from gigatile.report.slide_page import SlideFiles, read_state, write_slide_pages
+from gigatile.report.slide_page import KINDS, SlideFiles, read_state, write_slide_pages
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ def _write_slides(
     sums = write_slide_pages(
         scored, model.classes, slide_files, recorded, top_tiles, building / "slides"
     )
-    for kind, shows in (("jpg", "overviews"), ("tfrecord", "pictures of tiles")):
+    for kind, shows in KINDS.items():
+        if kind == "json":  # of all slides, above
+            continue
         group = {name: sha for name, sha in sums.items() if name.endswith(f".{kind}")}
         pattern = f"tiles/<slide>.{kind} of the test slides"
         ledger.add_group(pattern, group, f"Slide pages: {shows}")

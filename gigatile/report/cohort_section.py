@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from gigatile.report.fates import FAULTS
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
 from gigatile.settings.split import SPLITS
 
@@ -83,6 +84,49 @@ def mpp_warning(rows: Sequence[dict[str, Any]], wanted: float | None) -> str | N
         "not all show the same area. A model can learn the scale instead of the "
         "tissue. Set tiles.mpp."
     )
+
+
+def fault_rows(states: Sequence[SlideState]) -> list[dict[str, Any]]:
+    """Count the tiles that were dropped or marked for each fault, and their slides."""
+    rows = []
+    for fault, (name, _) in FAULTS.items():
+        dropped = [state.tiles.dropped.get(fault, 0) for state in states]
+        marked = [state.tiles.marked.get(fault, 0) for state in states]
+        slides = sum(bool(one or other) for one, other in zip(dropped, marked, strict=True))
+        if slides:
+            rows.append(
+                {"name": name, "dropped": sum(dropped), "marked": sum(marked), "slides": slides}
+            )
+    return rows
+
+
+def slide_warnings(states: Sequence[SlideState]) -> list[dict[str, Any]]:
+    """Warn of slides that were cut and yet need a look, each with what was found."""
+    tiled = [state for state in states if state.state == "tiled"]
+    lights = Counter(state.light for state in tiled)
+    rarer = min(lights, key=lights.__getitem__) if len(lights) > 1 else None
+    found = [
+        (
+            "Scales that contradict each other.",
+            "The first one told counts. If it is wrong, a slide was cut at a wrong scale: give the "
+            "right one in the sheet's column mpp.",
+            [f"{s.slide}: {'; '.join(s.contradictions)}" for s in tiled if s.contradictions],
+        ),
+        (
+            "Two kinds of light.",
+            "Some slides are bright on dark, as in fluorescence, others dark on bright. A model "
+            "can learn the light instead of the tissue.",
+            [f"{s.slide}: {s.light}" for s in tiled if rarer and s.light == rarer],
+        ),
+        (
+            "Slides whose stain was not normalised.",
+            "Their tiles have the slide's own colours, those of the other slides the target's.",
+            [f"{s.slide}: {s.stain.why_not}" for s in tiled if s.stain and s.stain.why_not],
+        ),
+    ]
+    return [
+        {"title": title, "text": text, "slides": slides} for title, text, slides in found if slides
+    ]
 
 
 def split_rows(splits: Splits) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 The page draws in pixels of the slide's level 0. A heat map of `columns` × `rows` pixels is
 stretched over `columns·extent` × `rows·extent` of them, so pixel (c, r) covers the tile of column
-c, row r to within the half pixel by which the tile's corner was rounded. The error does not add up
-across the slide, whatever the downsample of the overview.
+c, row r to within the half pixel by which the tile's corner was rounded: of level 0, or of the
+level whose pixels the tile has as they are. The error does not add up across the slide, whatever
+the downsample of a level or of the overview.
 """
 
 import base64
@@ -51,8 +52,12 @@ def cells(tiles: SlideTiles, grid: Grid, whose: str) -> tuple[np.ndarray, np.nda
     """
     column = np.rint(tiles.x / grid.extent).astype(np.int64)
     row = np.rint(tiles.y / grid.extent).astype(np.int64)
-    # Half a pixel is the rounding of the corner itself.
-    away = np.maximum(abs(column * grid.extent - tiles.x), abs(row * grid.extent - tiles.y)) > 0.501
+    # Half a pixel is the rounding of the corner itself, and where the level's pixels were taken as
+    # they are, half a pixel of it the way to the nearest one.
+    across, down = (0.501 + (0 if grid.resampled else scale / 2) for scale in grid.scale)
+    away = (abs(column * grid.extent - tiles.x) > across) | (
+        abs(row * grid.extent - tiles.y) > down
+    )
     outside = (column < 0) | (column >= grid.columns) | (row < 0) | (row >= grid.rows)
     wrong = np.flatnonzero(away | outside)
     if len(wrong):

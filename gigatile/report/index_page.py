@@ -60,6 +60,8 @@ def index_page(found: Findings) -> str:
         labels=cohort_part.label_rows(found.cohort, found.splits.labels),
         sites=cohort_part.site_rows(found.cohort, found.splits.labels),
         mpp=mpp,
+        faults=cohort_part.fault_rows(found.states),
+        slide_warnings=cohort_part.slide_warnings(found.states),
         mpp_warning=cohort_part.mpp_warning(mpp, found.model.tiles.get("mpp")),
         splits=cohort_part.split_rows(found.splits),
         checks=checks,

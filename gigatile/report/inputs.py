@@ -43,16 +43,41 @@ class Grid(_Recorded):
     size: int = Field(gt=0)
     mpp: float | None
     extent: float = Field(gt=0)
+    scale: tuple[float, float]
     resampled: bool
     columns: int = Field(ge=0)
     rows: int = Field(ge=0)
 
 
 class TileCounts(_Recorded):
-    """How many tiles were kept, and how many were dropped for which reason."""
+    """How many tiles were kept, and how many were dropped or marked for which reason."""
 
     kept: int
     dropped: dict[str, int]
+    marked: dict[str, int]
+
+
+class Reading(_Recorded):
+    """How a slide's tiles were read: by its `own tiles`, or by `openslide` and why."""
+
+    by: str
+    why: str | None
+    compared: int
+
+
+class Staining(_Recorded):
+    """Whether a slide's stain was normalised; `why_not` tells why it was not."""
+
+    target: dict[str, Any]
+    why_not: str | None
+
+
+class Unreadable(_Recorded):
+    """A tile that could not be read."""
+
+    x: int
+    y: int
+    reason: str
 
 
 class SlideState(_Recorded):
@@ -64,9 +89,14 @@ class SlideState(_Recorded):
     source: Source
     mpp: float | None
     mpp_from: str | None
+    contradictions: list[str]
     grid: Grid | None
+    light: Literal["transmitted", "fluorescence"] | None
+    tissue_threshold: float | None
+    reading: Reading | None
+    stain: Staining | None
     tiles: TileCounts
-    tissue_threshold: float | None = None
+    unreadable: list[Unreadable]
 
 
 class LabelShare(_Recorded):

@@ -51,6 +51,7 @@ def _environment() -> jinja2.Environment:
         "some": some,
         "page": page_name,
         "no_folders": without_folders,
+        "told_by": told_by,
     }
     script = (TEMPLATES / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -102,6 +103,17 @@ def without_folders(text: object) -> str:
     """Cut the folders off absolute paths: a page may be published, a machine's folders may not."""
     shorter = _QUOTED_PATH.sub(r"\1…/", str(text).replace("file:///", "/"))
     return _WINDOWS_PATH.sub("…/", _POSIX_PATH.sub("…/", shorter))
+
+
+def told_by(source: str | None) -> str:
+    """Write who told a slide's scale."""
+    names = {
+        "sheet": "the sample sheet",
+        "file": "the slide's file",
+        "resolution": "the TIFF file's resolution",
+        "objective": "its objective, by the table tiles.objectives",
+    }
+    return names[source] if source else "–"
 
 
 def page_name(slide: str) -> str:

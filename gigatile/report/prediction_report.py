@@ -8,7 +8,7 @@ from gigatile.report.index_page import flat
 from gigatile.report.inputs import ModelSettings, read_recorded, read_scored
 from gigatile.report.pages import check_slide_ids, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
-from gigatile.report.slide_page import SlideFiles, write_slide_pages
+from gigatile.report.slide_page import KINDS, SlideFiles, write_slide_pages
 from gigatile.tables import read_table
 
 
@@ -55,7 +55,7 @@ def write_prediction_pages(
         sums = write_slide_pages(
             scored, model.classes, slide_files, recorded, top_tiles, building / "slides"
         )
-        for kind in ("json", "jpg", "tfrecord"):
+        for kind in KINDS:
             group = {name: sha for name, sha in sums.items() if name.endswith(f".{kind}")}
             pattern = f"predictions/tiles/<slide>.{kind} of the called slides"
             ledger.add_group(pattern, group, "Slide pages")

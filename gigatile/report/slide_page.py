@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
-from gigatile.report import gallery, heatmap
+from gigatile.report import fates, gallery, heatmap
 from gigatile.report.inputs import (
     Grid,
     ScoredSlide,
@@ -20,6 +20,13 @@ from gigatile.report.provenance import checksum
 
 # Up to so many classes, each has its tiles on the page; beyond, the called and the true one have.
 CLASSES_SHOWN = 4
+# Files of a slide's tiling that its page is drawn from, and what they show.
+KINDS = {
+    "json": "tiles kept, scale",
+    "jpg": "overviews",
+    "parquet": "tiles dropped and marked",
+    "tfrecord": "pictures of tiles",
+}
 
 
 @dataclass(frozen=True)
@@ -96,10 +103,7 @@ def slide_page(
     grid, width, height = _shape(state, files.of(slide, "json"))
     tiles = read_slide_tiles(files.scores, slide, list(classes), scored.tiles)
     overview = gallery.read_overview(files.of(slide, "jpg"), width, height)
-    sums = {
-        f"{files.tiles_name}/{slide}.{kind}": checksum(files.of(slide, kind))
-        for kind in ("json", "jpg", "tfrecord")
-    }
+    sums = {f"{files.tiles_name}/{slide}.{kind}": checksum(files.of(slide, kind)) for kind in KINDS}
     found = sums[f"{files.tiles_name}/{slide}.tfrecord"]
     if records_sha256 is not None and found != records_sha256:
         raise UserError(
@@ -107,6 +111,7 @@ def slide_page(
             f"{records_sha256[:12]}…; one of the two is stale"
         )
     layers = _layers(tiles, grid, f"{files.scores}: slide {slide!r}")
+    found_fates = fates.read_fates(files.of(slide, "parquet"), grid)
     galleries = _galleries(scored, classes, tiles, grid, files.of(slide, "tfrecord"), top_tiles)
     page = render(
         "slide.html.j2",
@@ -117,6 +122,8 @@ def slide_page(
         height=height,
         overview=heatmap.data_uri(overview, "image/jpeg"),
         layers=layers,
+        fates=fates.fate_rows(found_fates),
+        fates_layer=heatmap.data_uri(fates.paint_fates(found_fates, grid), "image/png"),
         box=heatmap.placement(grid),
         called=classes.index(scored.call_mean),
         colour_bar=heatmap.data_uri(heatmap.colour_bar(), "image/png"),

@@ -26,18 +26,18 @@ def header_of(tables: bytes | None, ycbcr: bool) -> bytes:
     return _START + marker + shared
 
 
-def whole_stream(header: bytes, stream: bytes) -> bytes:
-    """Return a stream that any decoder reads: `header`, and what the file holds of this one.
+def clean_header(stream: bytes) -> tuple[bytes, int]:
+    """Return what a stream says before its pixels, and where these begin.
 
-    Application markers and comments are left out. The file says elsewhere how colours are coded,
-    and nothing that a scanner wrote beside the pixels leaves the slide with them.
+    Application markers and comments are left out, and the start. The file says elsewhere how
+    colours are coded, and nothing that a scanner wrote beside the pixels leaves the slide with it.
 
     Raises:
         ValueError: it is no JPEG stream.
     """
     if stream[:2] != _START:
         raise ValueError("not a JPEG stream")
-    parts = [header]
+    parts: list[bytes] = []
     at = 2
     while True:
         if stream[at : at + 1] != b"\xff" or at + 4 > len(stream):
@@ -50,8 +50,7 @@ def whole_stream(header: bytes, stream: bytes) -> bytes:
             at += 2
             continue
         if marker == _START_OF_SCAN:
-            parts.append(stream[at:])
-            return b"".join(parts)
+            return b"".join(parts), at
         end = at + 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
         if marker not in _APPLICATION and marker != _COMMENT:
             parts.append(stream[at:end])

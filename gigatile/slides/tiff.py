@@ -12,7 +12,7 @@ import numpy as np
 import simplejpeg
 import tifffile
 
-from gigatile.slides.jpeg import header_of, whole_stream
+from gigatile.slides.jpeg import clean_header, header_of
 from gigatile.slides.reader import RegionError, Slide
 
 # Formats in which a level is one image of the file, its tiles side by side. In others OpenSlide
@@ -59,7 +59,7 @@ class TiffLevel:
         tables = page.jpegtables
         ycbcr = page.photometric == tifffile.PHOTOMETRIC.YCBCR
         self._header = header_of(tables, ycbcr)
-        self._path = path
+        self._last = (b"", b"")
         self._file = os.open(path, os.O_RDONLY)
 
     def close(self) -> None:
@@ -100,10 +100,15 @@ class TiffLevel:
         """
         if len(found) < self._counts[tile]:
             raise RegionError(f"{self._named(tile)}: the file ends inside it")
-        try:
-            return whole_stream(self._header, found)
-        except ValueError as error:
-            raise RegionError(f"{self._named(tile)}: {error}") from None
+        # Most tiles of a level begin alike, so the last header is mostly this one's, too.
+        raw, clean = self._last
+        if not raw or not found.startswith(raw):
+            try:
+                own, pixels = clean_header(found)
+            except ValueError as error:
+                raise RegionError(f"{self._named(tile)}: {error}") from None
+            raw, clean = self._last = found[:pixels], self._header + own
+        return clean + found[len(raw) :]
 
     def decode(self, tile: int, found: bytes) -> np.ndarray:
         """Return the pixels of a tile: (tile_height, tile_width, 3) uint8 RGB.

@@ -51,7 +51,7 @@ Tell = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
-class SlideFiles:
+class TilingFiles:
     """The files that a slide's tiling writes."""
 
     records: Path
@@ -66,7 +66,7 @@ def tile_slide(
     slide_id: str,
     sheet_mpp: float | None,
     settings: TileSettings,
-    files: SlideFiles,
+    files: TilingFiles,
     scratch: Path | None = None,
 ) -> dict[str, Any]:
     """Cut a slide into tiles; write its records, their table, its pictures and, last, its state.
@@ -115,7 +115,7 @@ class _Cutting:
         slide_id: str,
         sheet_mpp: float | None,
         settings: TileSettings,
-        files: SlideFiles,
+        files: TilingFiles,
         scratch: Path | None,
     ) -> None:
         self._source = source

@@ -52,13 +52,13 @@ def find_tissue(overview: np.ndarray) -> Tissue:
     Raises:
         SlideError: the slide has no tissue.
     """
-    brightness = overview.max(axis=2)
+    brightness, darkest = _extremes(overview)
     if _is_dark(brightness):
         median = int(np.median(brightness))
         threshold = max(_otsu(brightness), median + GLOW)
         mask, light, seen = brightness > threshold, "fluorescence", "bright (brightness"
     else:
-        saturation = _saturation(overview)
+        saturation = _saturation(brightness, darkest)
         low, high = SATURATION_BOUNDS
         threshold = int(np.clip(_otsu(saturation), low, high))
         mask, light, seen = saturation > threshold, "transmitted", "stained (saturation"
@@ -122,11 +122,16 @@ def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Gr
     return np.clip(covered / (width * height), 0, 1)
 
 
-def _saturation(pixels: np.ndarray) -> np.ndarray:
+def _extremes(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the highest and the lowest of each pixel's three colours: (height, width) uint8."""
+    red, green, blue = cv2.split(pixels)
+    return cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue)
+
+
+def _saturation(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """Return HSV saturation, 0-255: (height, width) uint8. Black has none."""
-    high = pixels.max(axis=2).astype(np.uint16)
-    low = pixels.min(axis=2)
-    return ((high - low) * 255 // np.maximum(high, 1)).astype(np.uint8)
+    spread = (high - low).astype(np.uint16) * 255
+    return (spread // np.maximum(high, 1)).astype(np.uint8)
 
 
 def _otsu(values: np.ndarray) -> int:

@@ -16,6 +16,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, write_records
+from gigatile.slides.index import AREAS, TileIndex, write_empty_index
+from gigatile.slides.sorting import counted
 from gigatile.tables import write_table
 
 CLASSES = ("adeno", "normal", "squamous")
@@ -90,7 +92,7 @@ def _make_slide(
     records, picture = folder / f"{plan.slide}.tfrecord", folder / f"{plan.slide}.jpg"
     width, height = int(plan.columns * plan.extent) + 9, int(plan.rows * plan.extent) + 17
     state: dict[str, Any] = {
-        "schema": 2,
+        "schema": 3,
         "slide": plan.slide,
         "state": "failed" if plan.reason else "tiled",
         "reason": plan.reason,
@@ -98,15 +100,22 @@ def _make_slide(
         | dict.fromkeys(("vendor", "width", "height", "levels", "objective_power")),
         "mpp": None,
         "mpp_from": None,
+        "mpp_told": {},
+        "contradictions": [],
         "grid": None,
-        "tiles": {"kept": 0, "dropped": {"background": 0}},
+        "light": None,
         "tissue_threshold": None,
+        "reading": None,
+        "stain": None,
+        "tiles": {"kept": 0, "dropped": {"background": 0}, "marked": {}},
+        "unreadable": [],
     }
     tiles = None
     folder.mkdir(parents=True, exist_ok=True)
     if plan.reason:
         picture.write_bytes(jpeg(np.full((1, 1, 3), 255, np.uint8)))
         write_records(records, ())
+        write_empty_index(folder / f"{plan.slide}.parquet")
     else:
         state["source"] |= {"vendor": "aperio", "width": width, "height": height}
         state |= {"mpp": plan.mpp, "mpp_from": "file" if plan.mpp else None}
@@ -115,6 +124,7 @@ def _make_slide(
             "mpp": plan.mpp and plan.mpp * plan.extent / SIDE,
             "extent": plan.extent,
             "level": 0,
+            "scale": [1, 1],
             "resampled": plan.extent != SIDE,
             "columns": plan.columns,
             "rows": plan.rows,
@@ -125,15 +135,29 @@ def _make_slide(
         whole = Image.fromarray(level_0).resize((width * 2 // 3, height * 2 // 3))
         picture.write_bytes(jpeg(np.asarray(whole)))
         kept = len(tiles["x"])
-        state["tiles"] = {
-            "kept": kept,
-            "dropped": {"background": plan.columns * plan.rows - kept},
-        }
-        state["tissue_threshold"] = 17
+        index = _index(plan, tiles)
+        index.write(folder / f"{plan.slide}.parquet")
+        state["tiles"] = {"kept": kept} | counted(index.dropped, index.marks)
+        state |= {"light": "transmitted", "tissue_threshold": 17}
+        state["reading"] = {"by": "own tiles", "why": None, "compared": 4}
     state["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
     write_json(folder / f"{plan.slide}.json", state)
     row = (plan.slide, plan.patient, plan.label, plan.split, state["state"])
     return (*row, state["tiles"]["kept"], plan.reason, state["records"]["sha256"]), tiles
+
+
+def _index(plan: Plan, tiles: dict[str, np.ndarray]) -> TileIndex:
+    """The table of the slide's tiles: those without scores are background, the first is marked."""
+    row, column = np.divmod(np.arange(plan.columns * plan.rows), plan.columns)
+    corners = np.rint(np.stack([column, row], axis=1) * plan.extent).astype(np.int64)
+    index = TileIndex(corners, dict.fromkeys(AREAS, np.zeros(len(corners))))
+    kept = set(zip(tiles["x"].tolist(), tiles["y"].tolist(), strict=True))
+    for place, corner in enumerate(corners.tolist()):
+        if tuple(corner) not in kept:
+            index.dropped[place] = "background"
+        elif not index.marks:
+            index.marks[place] = ("blur", "pen")
+    return index
 
 
 def _tiles(plan: Plan, classes: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -362,7 +386,7 @@ def add_predictions(run: Path) -> Path:
     lines = (run / "tiles.tsv").read_text().splitlines()
     test = [line.split("\t") for line in lines[1:] if line.split("\t")[3] == "test"]
     for cells in test:
-        for kind in ("json", "jpg", "tfrecord"):
+        for kind in ("json", "jpg", "parquet", "tfrecord"):
             shutil.copy(run / f"tiles/{cells[0]}.{kind}", new / "tiles")
     columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
     write_table(new / "tiles.tsv", columns, [(*c[:2], "", "", *c[4:]) for c in test])

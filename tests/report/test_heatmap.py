@@ -18,8 +18,18 @@ EXTENT = 31.7
 MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
 
 
-def grid_of(extent: float, columns: int = 5, rows: int = 4) -> Grid:
-    return Grid(size=32, mpp=0.5, extent=extent, resampled=True, columns=columns, rows=rows)
+def grid_of(
+    extent: float, columns: int = 5, rows: int = 4, scale: tuple[float, float] = (1, 1)
+) -> Grid:
+    return Grid(
+        size=32,
+        mpp=0.5,
+        extent=extent,
+        scale=scale,
+        resampled=scale == (1, 1),
+        columns=columns,
+        rows=rows,
+    )
 
 
 def tiles_at(x: list[int], y: list[int]) -> SlideTiles:
@@ -44,7 +54,7 @@ def pixels_of(image: dict[str, str]) -> np.ndarray:
 
 
 def layers(page: Page) -> list[dict[str, str]]:
-    return [a for a in page.all("image") if a["class"].startswith("layer ")]
+    return [a for a in page.all("image") if re.fullmatch(r"layer layer-\d+", a["class"])]
 
 
 def test_the_overview_is_stretched_over_exactly_the_slide(page: Page) -> None:
@@ -131,6 +141,20 @@ def test_cells_undo_the_rounding_of_corners(extent: float) -> None:
     tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
     found = heatmap.cells(tiles, grid_of(extent, 500, 300), "S1")
     assert (found[0] == columns.ravel()).all() and (found[1] == rows.ravel()).all()
+
+
+def test_cells_of_a_level_that_was_taken_as_it_is() -> None:
+    """A corner stands on a pixel of the level, up to half of one away from its place."""
+    scale = (16.3, 16.02)
+    columns, rows = np.meshgrid(np.arange(50), np.arange(30))
+    places = [columns.ravel() * 1042.7, rows.ravel() * 1042.7]
+    x, y = (np.rint(np.rint(p / s) * s).astype(int) for p, s in zip(places, scale, strict=True))
+    assert np.abs(x - places[0]).max() > 5
+    tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
+    column, row = heatmap.cells(tiles, grid_of(1042.7, 50, 30, scale), "S1")
+    assert (column == columns.ravel()).all() and (row == rows.ravel()).all()
+    with pytest.raises(UserError, match="does not stand on the slide's grid"):
+        heatmap.cells(tiles_at([9], [0]), grid_of(1042.7, 50, 30, scale), "S1")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,22 @@
 """What the page of a slide tells, on slides of every kind."""
 
+import base64
+import io
 import json
+import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
 from conftest import Plan, build_run, cohort
+from PIL import Image
 from test_self_contained import Page, report_files
 
+from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
 from gigatile.report import write_report
+from gigatile.report.fates import FAULTS
 
 
 def slide(run: Path, name: str, top_tiles: int = 8) -> Page:
@@ -45,7 +54,9 @@ def test_kept_dropped_and_scale_are_told(run: Path) -> None:
     state = json.loads((run / "tiles/S03b.json").read_text())
     text = slide(run, "S03b").text
     assert f"Kept {state['tiles']['kept']} of 63 (9 × 7)" in text
-    assert f"Dropped as background {state['tiles']['dropped']['background']}" in text
+    assert f"Dropped: background {state['tiles']['dropped']['background']}" in text
+    assert "Kept and marked: out of focus 1 " in text
+    assert "by its own JPEG tiles, 4 of ours compared with OpenSlide" in text
     assert "31.7 px of level 0, resampled" in text
     assert "0.5 µm per pixel, from the slide's file" in text
     assert "20 µm" in text  # the scale bar: a quarter of 294 px at 0.5 µm is 36 µm
@@ -87,7 +98,7 @@ def test_of_many_classes_the_called_and_the_true_one_have_tiles(tmp_path: Path) 
         page = Page(run / f"report/slides/{row[0]}.html")
         tiles = {a["alt"].split()[2] for a in page.all("img") if a["alt"].startswith("Tile ")}
         assert tiles == {row[2], row[-2], row[-1]}
-        assert len(page.all("input")) == 6 + 1 + 1
+        assert len(page.all("input")) == 6 + 2 + 1
 
 
 def test_a_slide_of_one_tile_has_a_page(tmp_path: Path) -> None:
@@ -98,6 +109,57 @@ def test_a_slide_of_one_tile_has_a_page(tmp_path: Path) -> None:
 
 def test_the_files_behind_the_page_have_their_checksums(run: Path) -> None:
     page = slide(run, "S03")
-    for kind in ("json", "jpg", "tfrecord"):
+    for kind in ("json", "jpg", "parquet", "tfrecord"):
         assert f" tiles/S03.{kind} {sha256_of(run / f'tiles/S03.{kind}')}" in page.text
     assert "those of evaluation/tiles.parquet" in page.text
+
+
+# --- What became of the tiles
+
+
+def test_dropped_and_marked_tiles_are_shown_at_their_places(run: Path) -> None:
+    page = slide(run, "S03")
+    (image,) = [a for a in page.all("image") if a["class"] == "layer layer-fates"]
+    data = base64.b64decode(image["href"].partition("base64,")[2])
+    painted = np.asarray(Image.open(io.BytesIO(data)))
+    index = pq.read_table(run / "tiles/S03.parquet").to_pydict()
+    state = json.loads((run / "tiles/S03.json").read_text())
+    columns = state["grid"]["columns"]
+    assert painted.shape == (state["grid"]["rows"], columns, 4)
+    for place, (dropped, marks) in enumerate(zip(index["dropped"], index["marks"], strict=True)):
+        colour = painted[place // columns, place % columns].tolist()
+        if dropped:
+            assert colour == [*FAULTS["background"][1], 255]
+        else:
+            assert colour == ([*FAULTS["blur"][1], 110] if marks else [0, 0, 0, 0])
+    assert "background: #999999" in page.html and "background: #0072b2" in page.html
+    assert "background: #009e73" not in page.html  # no tile of the slide has stripes
+
+
+def test_what_was_wrong_with_a_slide_is_told(run: Path) -> None:
+    path = run / "tiles/S03.json"
+    state = json.loads(path.read_text())
+    state["contradictions"] = ["0.5 µm per pixel by the file, 0.25 by the objective"]
+    state["reading"] = {"by": "openslide", "why": "its tiles are WEBP, not JPEG", "compared": 0}
+    state["unreadable"] = [{"x": 7, "y": 1234, "reason": "/data/x/S03.svs: a torn page"}]
+    state["stain"] = {"source": None, "target": {"method": "macenko"}, "why_not": "too little"}
+    path.write_text(json.dumps(state))
+    text = slide(run, "S03").text
+    assert "Contradiction: 0.5 µm per pixel by the file, 0.25 by the objective" in text
+    assert "by OpenSlide: its tiles are WEBP, not JPEG" in text
+    assert "Unreadable at 7, 1,234 …/S03.svs: a torn page" in text
+    assert "not normalised: too little" in text
+
+
+@pytest.mark.parametrize("fault", ["gone", "damaged", "of another grid"])
+def test_a_table_of_tiles_that_is_no_good_is_named(run: Path, fault: str) -> None:
+    path = run / "tiles/S03.parquet"
+    if fault == "gone":
+        path.unlink()
+    elif fault == "damaged":
+        path.write_bytes(path.read_bytes()[:-7])
+    else:
+        table = pq.read_table(path)
+        pq.write_table(table.slice(1), path)
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        slide(run, "S03")

@@ -294,7 +294,7 @@ def test_rules_that_are_off_leave_their_numbers(faulty, tile):
 
 
 def test_rules_that_drop_everything(faulty, tile):
-    state = tile(faulty, pen="drop", uniform="drop", blur="drop", blur_limit=1e9).state
+    state = tile(faulty, pen="drop", uniform="drop", blur="drop", blur_limit=1).state
     assert state["state"] == "failed"
     assert state["reason"] == (
         "none of its 32 tiles is kept; dropped: 8 as background, 8 as pen, 16 as blur"

@@ -18,7 +18,7 @@ from gigatile.files import fingerprint
 from gigatile.records import decode_tile, read_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import SlideFiles, tile_slide
+from gigatile.slides.tiling import TilingFiles, tile_slide
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -38,7 +38,9 @@ def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> 
         "S1",
         sheet_mpp,
         TileSettings(**({"size": 64} | settings)),
-        SlideFiles(*(out / f"S1.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))),
+        TilingFiles(
+            *(out / f"S1.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))
+        ),
     )
 
 
@@ -51,6 +53,7 @@ def tiles_in(out: Path) -> list:
 
 def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_path):
     given = {"mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
+    given["uniform"] = "off"
     settings = TileSettings(size=64, **given).model_dump(exclude=set(TileSettings.EXECUTION))
     state = cut(slide, tmp_path, **given)
     records = tmp_path / "S1.tfrecord"
