@@ -326,6 +326,6 @@ def rank_options(train):
 
 
 def cutting_options(tiles):
-    """Return how a slide is cut, as options of the command, as a rule's shell writes them."""
-    scratch = " --scratch {resources.tmpdir:q}" if tiles.copy_first else ""
-    return f"--stall-minutes {tiles.stall_minutes:g}{scratch}"
+    """Return how a slide is cut, as options of the command."""
+    copied = " --copy-first" if tiles.copy_first else ""
+    return f"--stall-minutes {tiles.stall_minutes:g}{copied}"

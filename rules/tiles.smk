@@ -20,6 +20,7 @@ rule tile:
     resources:
         mem_mb=grow(2000),
         runtime=grow(20),
+        cutting=cutting_options(SETTINGS.tiles),
         # On a cluster several slides share a job; see profiles/slurm.
         slide_at_once=1,
     params:
@@ -31,8 +32,7 @@ rule tile:
     shell:
         "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
         " {params.sample} --settings {params.settings:q} --cores {threads}"
-        f" {cutting_options(SETTINGS.tiles)}"
-        " --records {output.records} --index {output.index}"
+        " {resources.cutting} --records {output.records} --index {output.index}"
         " --state {output.state} --overview {output.overview} --mask {output.mask} > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
         " --source {input.source:q} >> {log} 2>&1"

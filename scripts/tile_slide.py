@@ -2,6 +2,7 @@
 """Cut one slide into tiles: their records and their table, two pictures of it, and its state."""
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from gigatile.cohort.mpp import parse_mpp
@@ -21,7 +22,9 @@ def main() -> None:
     parser.add_argument(
         "--stall-minutes", type=float, default=10, help="without progress: a bad slide (10)"
     )
-    parser.add_argument("--scratch", type=Path, help="a local folder to copy the slide to first")
+    parser.add_argument(
+        "--copy-first", action="store_true", help="copy the slide to the temporary folder first"
+    )
     parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
     parser.add_argument("--index", type=Path, required=True, help="to write (.parquet)")
     parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
@@ -37,7 +40,7 @@ def main() -> None:
         args.mpp,
         settings,
         TilingFiles(args.records, args.state, args.overview, args.mask, args.index),
-        args.scratch,
+        Path(tempfile.gettempdir()) if args.copy_first else None,
     )
     print(f"{args.slide}: {state['reason'] or str(state['tiles']['kept']) + ' tiles'}")
 

@@ -42,7 +42,7 @@ class Stage:
 STAGES = {
     "demo_slide": Stage(start=2),
     "split_patients": Stage(slide=0.001),
-    "tile": Stage(("demo_slide",), megapixel=0.03, left=300_000),
+    "tile": Stage(("demo_slide",), megapixel=0.012, left=300_000),
     "collect_tiles": Stage(("tile",), slide=0.002),
     "collect_training": Stage(("tile",), slide=0.002),
     "write_shards": Stage(("collect_training",), start=2, megapixel=0.0005, left=300_000),
@@ -55,7 +55,7 @@ STAGES = {
         start=3,
         slide=1,
     ),
-    "tile_new": Stage(megapixel=0.03, left=300_000),
+    "tile_new": Stage(megapixel=0.012, left=300_000),
     "collect_new": Stage(("tile_new",), slide=0.002),
     "predict": Stage(("collect_new", "choose_model"), start=8, model=0.3),
     "prediction_pages": Stage(("collect_new", "choose_model", "predict"), start=3, slide=1),

@@ -70,7 +70,7 @@ class TileSettings(Section):
     stain: Literal["off", "macenko", "reinhard"] = Field(
         "off", description="Stain normalisation of the tiles, fitted to each slide."
     )
-    stain_target: dict[str, list[float]] | None = Field(
+    stain_target: dict[str, list[float | list[float]]] | None = Field(
         None,
         description="What they are normalised to, as scripts/fit_stain.py prints it.\nnull: the "
         "method's published reference.",
@@ -108,6 +108,21 @@ class TileSettings(Section):
         if len({power for power, _ in pairs}) < len(pairs):
             raise ValueError("an objective stands twice")
         return pairs
+
+    @model_validator(mode="after")
+    def _target_is_a_stain(self) -> "TileSettings":
+        if self.stain_target is None:
+            return self
+        if self.stain == "off":
+            raise ValueError("stain_target: is of no use with stain: 'off'")
+        # Here, as it takes a tenth of a second to load, and few need it.
+        from gigatile.slides.stain import Stain
+
+        try:
+            Stain(self.stain, self.stain_target)
+        except ValueError as error:
+            raise ValueError(f"stain_target: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _lossless_is_as_it_is(self) -> "TileSettings":

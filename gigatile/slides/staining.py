@@ -1,20 +1,30 @@
 """The stain of one slide, and its tiles as if they were stained as the target is."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.grid import Grid
-from gigatile.slides.reader import RegionError
-from gigatile.slides.regions import Region
+from gigatile.slides.grid import Grid, plan_grid
+from gigatile.slides.reader import RegionError, SlideError, open_slide
+from gigatile.slides.regions import Region, regions_by_openslide
+from gigatile.slides.scale import scale_of
 from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
-from gigatile.slides.tissue import Light
+from gigatile.slides.tissue import (
+    MASK_LONGEST,
+    MASK_PIXELS_PER_TILE,
+    Light,
+    find_tissue,
+    tissue_fractions,
+)
 
 # A slide's stain is learnt from so many of its tiles, spread over it, and pixels of each.
 TILES, PIXELS_PER_TILE = 64, 4096
+NO_STAIN = "it is a slide of fluorescence, which has no stain"
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,43 @@ def find_staining(
         return None
     target = target_of(settings)
     if light == "fluorescence":
-        return Staining(None, target, "it is a slide of fluorescence, which has no stain")
+        return Staining(None, target, NO_STAIN)
     try:
         return Staining(learn(settings.stain, grid, regions, boxes, spans), target, None)
     except StainError as error:
         return Staining(None, target, str(error))
+
+
+def stain_of_slide(
+    source: Path, method: str, sheet_mpp: float | None, settings: TileSettings
+) -> Stain:
+    """Learn the stain of a slide, from tiles as the settings cut them.
+
+    Args:
+        source: the slide's file.
+        method: of `gigatile.slides.stain`.
+        sheet_mpp: micrometres per pixel of level 0 where the file's own is not to count.
+        settings: size and scale of the tiles, and which count as background.
+
+    Raises:
+        SlideError: the slide cannot be used.
+        StainError: it does not tell a stain.
+    """
+    with open_slide(source) as slide, contextlib.ExitStack() as close:
+        grid = plan_grid(slide, scale_of(slide, sheet_mpp, settings.objectives).mpp, settings)
+        low = slide.overview(max(1.0, grid.extent / MASK_PIXELS_PER_TILE), MASK_LONGEST)
+        tissue = find_tissue(low.pixels)
+        if tissue.light == "fluorescence":
+            raise StainError(NO_STAIN)
+        shares = tissue_fractions(tissue.mask, low.downsample, grid)
+        corners = grid.corners()[1 - shares <= settings.max_background + 1e-9]
+        if not len(corners):
+            raise SlideError("none of its tiles has tissue enough")
+        boxes, spans = grid.boxes(corners)
+        return learn(
+            method,
+            grid,
+            lambda wanted: regions_by_openslide(source, grid.level, wanted, close),
+            boxes,
+            spans,
+        )

@@ -28,13 +28,16 @@ from gigatile.slides.scale import scale_of
 from gigatile.slides.sorting import Rules, counted
 from gigatile.slides.source import fingerprint_of, local_copy, size_and_time_of
 from gigatile.slides.staining import find_staining
-from gigatile.slides.tissue import Tissue, find_tissue, tissue_fractions
+from gigatile.slides.tissue import (
+    MASK_LONGEST,
+    MASK_PIXELS_PER_TILE,
+    Tissue,
+    find_tissue,
+    tissue_fractions,
+)
 
 SCHEMA = 3
-# The overview on which tissue is recognised: a tile spans this many of its pixels, unless the
-# slide is so large that the overview would be; and the longest side of the one that is kept.
-MASK_PIXELS_PER_TILE = 16
-MASK_LONGEST = 4096
+# The longest side of the overview that is kept.
 OVERVIEW_LONGEST = 2048
 # Where the overview cannot be read, tissue is taken for granted; not on more of a slide than this.
 MAX_UNSEEN = 0.25

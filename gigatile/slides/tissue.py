@@ -9,6 +9,10 @@ import numpy as np
 from gigatile.slides.grid import Grid
 from gigatile.slides.reader import SlideError
 
+# The overview on which tissue is recognised: a tile spans this many of its pixels, unless the
+# slide is so large that the overview would have more a side than this.
+MASK_PIXELS_PER_TILE = 16
+MASK_LONGEST = 4096
 # Otsu's threshold splits any picture in two, also one of tissue alone or of glass alone. Glass
 # of real scanners stays below the lower bound of saturation, and stained tissue above the upper.
 SATURATION_BOUNDS = (13, 31)

@@ -112,9 +112,25 @@ def test_cores_where_openslide_reads(tile, tmp_path):
         assert (one.folder / name).read_bytes() == (three.folder / name).read_bytes(), name
 
 
-def test_a_slide_that_is_copied_first(pyramid, tile, tmp_path):
+def test_a_slide_that_is_copied_first(pyramid, tile, tmp_path, monkeypatch):
     plain = tile(pyramid, folder="plain")
-    copied = tile(pyramid, "--scratch", tmp_path / "scratch", folder="copied")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    program = """
+import runpy, sys
+from gigatile.slides import tiling
+opened = tiling.open_slide
+tiling.open_slide = lambda path: print(path, flush=True) or opened(path)
+sys.argv = ["scripts/tile_slide.py", *sys.argv[1:], "--copy-first"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    arguments = [str(one).replace("/plain/", "/copied/") for one in plain.process.args[2:]]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "scratch"))
+    copied = type(plain)(done, tmp_path / "copied")
     for name in plain.files:
         assert (plain.folder / name).read_bytes() == (copied.folder / name).read_bytes(), name
     assert list((tmp_path / "scratch").iterdir()) == []

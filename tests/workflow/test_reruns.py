@@ -99,6 +99,7 @@ GONE = COMPARED | {
     "tiles/P01-1.tfrecord": TILES,
     "tiles/P01-1.json": TILES,
     "tiles/P10-1.jpg": {"tile"} | OF_TEST_TILES,
+    "tiles/P10-1.parquet": {"tile"} | OF_TEST_TILES,
     "shards/train-00000-of-00001.tfrecord": SHARDS,
     "shards/valid-00000-of-00001.index.npy": SHARDS,
     "model/model.keras": MODEL,
@@ -111,6 +112,8 @@ ROWS = [
     # Settings
     setting("tiles={size: 128, mpp: 0.5}", TILES),
     setting("tiles={size: 128, on_error: stop}", TILES),
+    setting("tiles={size: 128, pen: drop}", TILES),
+    setting("tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true}", set()),
     setting("split={seed: 5}", SPLITS),
     setting("shards={target_mb: 1, seed: 100}", SHARDS),  # the defaults are 100 and 1
     setting("shards={nodes: 2}", set()),

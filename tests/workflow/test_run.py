@@ -14,6 +14,8 @@ SAME_BYTES = (
     "tiles/*.tfrecord",
     "tiles/*.json",
     "tiles/*.jpg",
+    "tiles/*.png",
+    "tiles/*.parquet",
     "*.tsv",
     "*.json",
     "shards/*",

@@ -48,7 +48,10 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     rows = sheet.read_text()
     sheet.write_text("".join(r for r in rows.splitlines(True) if not r.startswith("text\t")))
     found, _ = verified(copied_run)
-    kinds = ("tiles/text.tfrecord", "tiles/text.json", "tiles/text.jpg", "made/tile/text.json")
+    kinds = (
+        *(f"tiles/text.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet")),
+        "made/tile/text.json",
+    )
     assert found["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
     splits = {"splits.tsv", "splits.json", "tiles.tsv"}
     assert found["stale"] == splits | evaluated | reported

@@ -1,0 +1,75 @@
+"""The files that a slide consists of."""
+
+import os
+import shutil
+import time
+
+import formats
+import numpy as np
+import openslide
+import pytest
+from known_slides import tissue, write_svs
+
+from gigatile.files import fingerprint
+from gigatile.slides.source import files_of, fingerprint_of, local_copy, size_and_time_of
+
+PIXELS = tissue(512, 640)
+
+
+@pytest.fixture(params=["svs", "mirax", "dicom"])
+def slide(request, tmp_path):
+    """A slide of one file, of one with a folder of its name, and of a folder of files."""
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    if request.param == "svs":
+        return write_svs(folder / "s.svs", PIXELS)
+    if request.param == "mirax":
+        return formats.write_mirax(folder / "s.mrxs", PIXELS)
+    return formats.write_dicom(folder / "s", PIXELS)
+
+
+def test_a_slide_of_one_file_is_known_by_that_file(tmp_path):
+    path = write_svs(tmp_path / "s.svs", PIXELS)
+    write_svs(tmp_path / "other.svs", PIXELS)
+    assert files_of(path) == [path]
+    assert fingerprint_of(path) == fingerprint(path)
+    seen = path.stat()
+    assert size_and_time_of(path) == (seen.st_size, seen.st_mtime_ns)
+
+
+def test_every_file_of_a_slide_counts(slide):
+    files = files_of(slide)
+    root = slide.parent
+    assert set(files) == {path for path in root.rglob("*") if path.is_file()}
+    found = {fingerprint_of(slide)}
+    size, _modified = size_and_time_of(slide)
+    assert size == sum(path.stat().st_size for path in files)
+    for number, path in enumerate(files, 1):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        later = time.time_ns() + number * 10**9
+        os.utime(path, ns=(later, later))
+        found.add(fingerprint_of(slide))
+        assert size_and_time_of(slide) == (size, later)
+    assert len(found) == 1 + len(files)
+
+
+def test_a_fingerprint_does_not_depend_on_where_the_slide_lies(slide, tmp_path):
+    shutil.copytree(slide.parent, tmp_path / "elsewhere")
+    assert fingerprint_of(tmp_path / "elsewhere" / slide.name) == fingerprint_of(slide)
+
+
+def test_a_copy_is_the_slide_and_is_gone_in_the_end(slide, tmp_path):
+    with openslide.OpenSlide(slide) as handle:
+        pixels = np.asarray(handle.read_region((0, 0), 0, (512, 512)))
+    with local_copy(slide, tmp_path / "scratch") as copy:
+        assert tmp_path / "scratch" in copy.parents
+        shutil.move(slide.parent, tmp_path / "gone")
+        with openslide.OpenSlide(copy) as handle:
+            assert np.array_equal(np.asarray(handle.read_region((0, 0), 0, (512, 512))), pixels)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_without_a_folder_nothing_is_copied(slide):
+    with local_copy(slide, None) as same:
+        assert same == slide
