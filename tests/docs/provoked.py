@@ -1,5 +1,7 @@
 """Every mistake in a sheet and every fault of a slide that the pages tell of, made on purpose."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import tile_slide
+from gigatile.slides import tiling
+from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tables import write_table
 
 HEAD = "slide\tpatient\tlabel\tpath"
@@ -111,7 +114,14 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
     data = bytearray(damaged.read_bytes())
     data[at : at + length] = bytes(length)
     damaged.write_bytes(data)
-    yield damaged, {}
+    yield damaged, {"max_unreadable": 0}
+    with tifffile.TiffFile(damaged) as tiff:
+        places = list(zip(tiff.pages[0].dataoffsets, tiff.pages[0].databytecounts, strict=True))
+    for at, length in places:
+        data[at : at + length] = bytes(length)
+    ruined = folder / "ruined.svs"
+    ruined.write_bytes(data)
+    yield ruined, {}
     yield (
         write_slide(
             folder / "oblong.tiff",
@@ -122,7 +132,13 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
         ),
         {},
     )
-    yield write_slide(folder / "silent.svs", stained, mpp="|AppMag = 20"), {"mpp": 0.5}
+    silent = write_slide(folder / "silent.svs", stained, mpp="|AppMag = 20")
+    yield silent, {"mpp": 0.5, "objectives": ()}
+    yield silent, {"encoding": "lossless"}
+    yield silent, {"uniform": "drop", "uniform_limit": 255}
+    pipe = folder / "pipe.svs"
+    os.mkfifo(pipe)
+    yield pipe, {"stall_minutes": 0.01}
     yield write_slide(folder / "coarse.svs", stained), {"mpp": 0.25}
     yield write_slide(folder / "small.svs", stained[:48]), {}
     yield write_slide(folder / "dark.svs", glass // 10), {}
@@ -135,11 +151,17 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
 @pytest.fixture
 def provoked_by_slides(tmp_path: Path) -> list[str]:
     """Return the reason that is recorded for every bad slide."""
-    out = [tmp_path / f"out/S1.{kind}" for kind in ("tfrecord", "json", "jpg")]
+    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    files = TilingFiles(*(tmp_path / f"out/S1.{kind}" for kind in kinds))
     found = []
     for source, options in bad_slides(tmp_path):
         settings = TileSettings(size=64, **options)
-        state = tile_slide(source, "S1", None, settings, *out)
+        state = tile_slide(source, "S1", None, settings, files)
         assert state["state"] == "failed", source.name
         found.append(state["reason"])
-    return found
+    # A file on which a codec really crashes is not to be had: those that are known get mended.
+    good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "find_tissue", lambda pixels: os.kill(os.getpid(), signal.SIGSEGV))
+        state = tile_slide(good, "S1", None, TileSettings(size=64), files)
+    return [*found, state["reason"]]

@@ -167,6 +167,8 @@ def test_the_settings_page_has_every_key_with_its_default_and_no_other():
     shown = {
         code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in table("docs/settings.md", "Key")
     }
+    # YAML has lists where the settings have tuples, and no two kinds of numbers.
+    known["tiles.objectives"] = [list(pair) for pair in known["tiles.objectives"]]
     assert shown == known
     assert list(shown) == list(known), "in another order than config.yaml"
     assert (ROOT / "config.yaml").read_text() == commented_yaml(Settings())
