@@ -1,3 +1,4 @@
+import faulthandler
 import os
 import signal
 import subprocess
@@ -54,6 +55,7 @@ def test_work_that_goes_on_may_take_longer_than_the_limit():
 def test_work_that_a_signal_ends(by):
     def work(tell):
         tell("so far")
+        faulthandler.disable()
         os.kill(os.getpid(), by)
 
     with pytest.raises(Crashed) as crash:
