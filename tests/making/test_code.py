@@ -57,7 +57,7 @@ def changed(project, file, old, new):
     ("file", "old", "new"),
     [
         ("gigatile/slides/tissue.py", '"""', '"""Really. '),
-        ("gigatile/slides/tiling.py", "# The overview", "# Here the overview"),
+        ("gigatile/slides/tiling.py", "# The longest side", "# Here the longest side"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
         ("gigatile/records/plan.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
         ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),

@@ -172,7 +172,7 @@ def test_a_job_that_ended_meanwhile_keeps_its_note(slide, note, monkeypatch):
         note.write_text(of_the_job)
         return fingerprint(path)
 
-    monkeypatch.setattr("gigatile.making.made.fingerprint", read_and_wait)
+    monkeypatch.setattr("gigatile.making.made.fingerprint_of", read_and_wait)
     content_of(slide, note, update=True)
     assert note.read_text() == of_the_job
 
