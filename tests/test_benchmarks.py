@@ -17,6 +17,7 @@ SMALL = {
         "slowest / fastest",
     ),
     "shards": (["--sizes", "0.05", "0.06", "--rounds", "1"], "times as long as copied"),
+    "tiling": (["--cells", "1", "1", "--rounds", "1", "--times", "1", "2"], "ours / floor"),
     "training": (["--steps", "1", "--rounds", "1", "--batch", "4"], "ours / fit"),
 }
 # It starts a cluster and waits for minutes between jobs, which is what it times.

@@ -150,6 +150,6 @@ def _step(grey: np.ndarray) -> float:
     sums = cv2.reduce(whole, 1, cv2.REDUCE_SUM, dtype=cv2.CV_32S).reshape(-1, parts)
     rows = np.ascontiguousarray(sums.T, np.float32)  # (part, row)
     steps = cv2.filter2D(rows, -1, _STEP)[:, 2:-1]  # where all four rows are the picture's
-    up = cv2.reduce(steps, 0, cv2.REDUCE_MIN).max()
-    down = -cv2.reduce(steps, 0, cv2.REDUCE_MAX).min()
-    return max(0.0, float(up), float(down)) / length
+    up = cv2.minMaxLoc(cv2.reduce(steps, 0, cv2.REDUCE_MIN))[1]
+    down = -cv2.minMaxLoc(cv2.reduce(steps, 0, cv2.REDUCE_MAX))[0]
+    return max(0.0, up, down) / length

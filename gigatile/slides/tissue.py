@@ -104,11 +104,10 @@ def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Gr
         grid: the tiles. Their edges may cut through pixels of the mask; those count by area.
     """
     # The integral of the mask, linear between its samples, is exact at fractional positions.
+    if not mask.any():
+        return np.zeros(grid.columns * grid.rows)
     # In whole numbers of 4 bytes: the mask of a large slide has tens of millions of pixels.
-    integral = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.uint32)
-    inner = integral[1:, 1:]
-    np.cumsum(mask, axis=0, dtype=np.uint32, out=inner)
-    np.cumsum(inner, axis=1, out=inner)
+    integral = cv2.integral(mask.view(np.uint8), sdepth=cv2.CV_32S)
     left, top = (grid.corners() / downsample).T
     width, height = grid.extent / downsample[0], grid.extent / downsample[1]
 
