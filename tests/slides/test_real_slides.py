@@ -2,7 +2,9 @@
 
 import io
 
+import numpy as np
 import pytest
+from known_slides import write_svs
 from PIL import Image
 
 # Every file of the folder; a new one without an expectation fails.
@@ -81,3 +83,44 @@ def test_the_fluorescence_slide_is_known_for_what_it_is(shared_data, tile):
     assert state["light"] == "fluorescence"
     assert state["reading"]["by"] == "openslide"
     assert state["reading"]["why"] == "a file of the format hamamatsu"
+
+
+# --- Pictures of real tissue, as slides
+
+
+def as_slide(shared_data, name: str, path):
+    """Write one of the pictures as a slide of one level."""
+    with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
+        return write_svs(path, np.asarray(picture.convert("RGB")), compression="jpeg")
+
+
+def test_red_pen_is_found_where_it_is_and_dropped_if_wanted(shared_data, tile, tmp_path):
+    path = as_slide(shared_data, "tcga-red-pen", tmp_path / "s.svs")
+    marked = tile(path, folder="marked")
+    index = marked.index
+    ink = index.pen_red > 0.05
+    assert 5 <= ink.sum() <= 40
+    assert (index[["pen_green", "pen_blue", "pen_black"]].to_numpy() < 0.05).all()
+    kept = index.dropped == ""
+    assert list(index.marks[kept].str.contains("pen")) == list(ink[kept])
+    dropped = tile(path, pen="drop", folder="dropped")
+    assert dropped.state["tiles"]["dropped"]["pen"] == marked.state["tiles"]["marked"]["pen"]
+    lost = set(zip(index.x[ink], index.y[ink], strict=True))
+    assert lost and not lost & {(one.x, one.y) for one in dropped.tiles}
+
+
+def test_a_nearly_white_picture_is_dropped_but_for_its_tissue(shared_data, tile, tmp_path):
+    path = as_slide(shared_data, "almost-white-2", tmp_path / "s.svs")
+    outcome = tile(path, uniform="drop")
+    index = outcome.index
+    assert (index.dropped != "").mean() > 0.75
+    # The tissue is in the upper part; what is kept has something to show.
+    assert 0 < len(outcome.tiles) < 20
+    assert (index.contrast[index.dropped == ""] >= 8).all()
+
+
+def test_a_real_picture_of_lung_is_kept_and_has_no_fault(shared_data, tile, tmp_path):
+    state = tile(as_slide(shared_data, "tcga-lung-rgb", tmp_path / "s.svs")).state
+    assert state["tiles"]["kept"] > 40
+    assert state["tiles"]["marked"].get("pen", 0) == 0
+    assert state["tiles"]["marked"].get("blur", 0) <= 2

@@ -1,0 +1,128 @@
+"""Stain normalisation as a slide's tiling does it."""
+
+import json
+
+import numpy as np
+import pytest
+import tifffile
+from known_slides import GLASS, glass, write_svs
+
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings.tiles import TileSettings
+from gigatile.slides.stain import REFERENCE, Normaliser, Stain
+
+# Optical densities of two stains, and of the same tissue stained otherwise.
+STAINS = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11]])
+OTHERS = np.array([[0.55, 0.75, 0.36], [0.20, 0.95, 0.22]])
+
+
+def stained(vectors: np.ndarray, strength: float, height: int = 256, width: int = 384):
+    """Return a picture of two stains in random amounts over glass on its right third."""
+    amounts = np.random.default_rng(3).gamma(2.0, strength / 2, (height, width, 2))
+    pixels = np.clip(240 * np.exp(-amounts @ vectors), 0, 255).astype(np.uint8)
+    pixels[:, 2 * width // 3 :] = GLASS
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stained")
+    return [
+        write_svs(folder / "one.svs", stained(STAINS, 0.5)),
+        write_svs(folder / "other.svs", stained(OTHERS, 0.8)),
+    ]
+
+
+def mean_colour(outcome) -> np.ndarray:
+    return np.mean([one.pixels().mean(axis=(0, 1)) for one in outcome.tiles], axis=0)
+
+
+@pytest.mark.parametrize("method", ["macenko", "reinhard"])
+def test_slides_of_other_stains_come_out_alike(slides, tile, method):
+    plain = [tile(path, folder=f"plain{n}", quality=100) for n, path in enumerate(slides)]
+    normal = [
+        tile(path, folder=f"normal{n}", quality=100, stain=method) for n, path in enumerate(slides)
+    ]
+    before = np.abs(mean_colour(plain[0]) - mean_colour(plain[1])).max()
+    after = np.abs(mean_colour(normal[0]) - mean_colour(normal[1])).max()
+    assert before > 25
+    assert after < before / 4
+    for one in normal:
+        state = one.state["stain"]
+        assert state["why_not"] is None
+        assert state["target"] == REFERENCE[method].as_dict()
+        assert Stain.from_dict(state["source"]).method == method
+
+
+def test_each_tile_is_what_the_state_says_was_done_to_it(slides, tile):
+    normal = tile(slides[0], stain="macenko")
+    state = normal.state["stain"]
+    normaliser = Normaliser(Stain.from_dict(state["source"]), Stain.from_dict(state["target"]))
+    pixels = tifffile.imread(slides[0])
+    assert len(normal.tiles) > 10
+    for one in normal.tiles:
+        own = np.ascontiguousarray(pixels[one.y : one.y + 64, one.x : one.x + 64])
+        assert one.image == encode_jpeg(normaliser(own), 90)
+
+
+def test_the_target_of_the_settings(slides, tile, command):
+    printed = command("fit_stain.py", "--source", slides[1], "--settings", '{"size": 64}')
+    assert printed.returncode == 0, printed.stderr
+    import yaml
+
+    settings = yaml.safe_load(printed.stdout)["tiles"]
+    TileSettings(**settings)
+    other = tile(slides[1], folder="other", quality=100)
+    normal = tile(slides[0], folder="normal", quality=100, **settings)
+    assert normal.state["stain"]["target"] == {"method": "macenko", **settings["stain_target"]}
+    assert np.abs(mean_colour(normal) - mean_colour(other)).max() < 8
+    assert (
+        json.loads(json.dumps(normal.state["settings"]))["stain_target"] == settings["stain_target"]
+    )
+
+
+def test_a_slide_whose_stain_cannot_be_told_keeps_its_colours(tile, tmp_path):
+    pixels = glass(256, 256)
+    pixels[:128] = (190, 110, 160)  # of one colour only
+    path = write_svs(tmp_path / "s.svs", pixels)
+    plain, normal = tile(path, folder="plain"), tile(path, folder="normal", stain="reinhard")
+    assert normal.state["state"] == "tiled"
+    assert normal.state["stain"]["source"] is None
+    assert "one colour only" in normal.state["stain"]["why_not"]
+    assert [one.image for one in normal.tiles] == [one.image for one in plain.tiles]
+
+
+def test_fluorescence_has_no_stain(tile, command, tmp_path):
+    pixels = np.zeros((256, 256, 3), np.uint8)
+    pixels[64:128] = (20, 140, 60)
+    path = write_svs(tmp_path / "s.svs", pixels)
+    state = tile(path, stain="macenko").state
+    assert (state["state"], state["light"]) == ("tiled", "fluorescence")
+    assert state["stain"]["why_not"] == "it is a slide of fluorescence, which has no stain"
+    assert state["tiles"]["marked"] == {}  # nor do rules for brightfield hold
+    refused = command("fit_stain.py", "--source", path, "--settings", '{"size": 64}')
+    assert refused.returncode == 2
+    assert refused.stderr == f"error: {path}: it is a slide of fluorescence, which has no stain\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"stain_target": {"mean": [1, 2, 3]}}, "is of no use with stain: 'off'"),
+        (
+            {"stain": "reinhard", "stain_target": {"mean": [1, 2, 3]}},
+            "a reinhard stain has mean and",
+        ),
+        (
+            {
+                "stain": "macenko",
+                "stain_target": {"vectors": [[1, 0], [0, 1]], "strengths": [1, 1]},
+            },
+            "vectors of a macenko stain is 2 × 3 finite numbers",
+        ),
+    ],
+)
+def test_a_target_that_is_none_is_refused_when_it_is_planned(values, told):
+    with pytest.raises(ValueError, match="stain_target: ") as refused:
+        TileSettings(**values)
+    assert told in str(refused.value)
