@@ -13,7 +13,12 @@ import tifffile
 from PIL import Image
 
 from gigatile.demo.svs import shrink
+from gigatile.records import decode_tile, read_records
+from gigatile.records.tile import encode_jpeg
+from gigatile.settings.tiles import TileSettings
+from gigatile.slides.grid import plan_grid
 from gigatile.slides.reader import open_slide
+from gigatile.slides.tiling import TilingFiles, tile_slide
 
 WIDTH, HEIGHT = 1000, 700
 MPP = 0.25
@@ -180,6 +185,33 @@ def test_the_overview_shows_the_same_slide(slide):
     picture, scale = overview.pixels, overview.downsample
     assert max(scale) <= 8
     assert_markers(picture, case.margin, scale)
+
+
+def test_every_tile_of_it_is_openslides_region(slide, tmp_path):
+    """As its stage cuts it, at the scale of level 0 and, where there is one, of the next level."""
+    case, path = slide
+    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    files = TilingFiles(*(tmp_path / f"S1.{kind}" for kind in kinds))
+    for level in (0, 1):
+        with open_slide(path) as opened:
+            mpp = MPP * opened.downsamples[level]
+            settings = TileSettings(size=48, mpp=mpp, max_background=1)
+            state = tile_slide(path, "S1", None, settings, files)
+            assert state["state"] == "tiled", state["reason"]
+            grid = plan_grid(opened, state["mpp"], settings)
+            assert (state["mpp_from"], grid.level) == (
+                "resolution" if case.vendor == "generic-tiff" else "file",
+                level,
+            )
+            own = case.vendor in ("generic-tiff", "philips")
+            assert state["reading"]["by"] == ("own tiles" if own else "openslide")
+            tiles = [decode_tile(data) for data in read_records(files.records)]
+            assert len(tiles) == grid.columns * grid.rows > 0
+            boxes, spans = grid.boxes(grid.corners())
+            for tile, box, span in zip(tiles, boxes.tolist(), spans, strict=True):
+                left, top, width, height = box
+                region = np.asarray(opened.region(left, top, grid.level, width, height))
+                assert tile.image == encode_jpeg(grid.tile_of(region, span), 90)
 
 
 def test_equal_pixels_give_equal_bytes(slide, tmp_path):
