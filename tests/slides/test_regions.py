@@ -98,11 +98,15 @@ def test_every_region_of_the_real_slide_equals_openslides(shared_data):
 @pytest.mark.parametrize("kept", [0, 200_000])
 def test_too_little_room_for_decoded_tiles_costs_time_and_no_pixel(slides, monkeypatch, kept):
     monkeypatch.setattr(regions, "KEPT_BYTES", kept)
-    path = slides["demo"]
+    path = slides["aperio"]  # tiles of 64 px, 12 kB decoded
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         boxes = [(x, y, 150, 150) for y in range(0, 500, 100) for x in range(0, 800, 100)]
-        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
-            np.testing.assert_array_equal(one, other)
+        found = TiffRegions(level, np.array(boxes))
+        for region, other in zip(found, reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(region(), other)
+            assert sum(one.nbytes for one in found._kept.values()) <= kept
+        # Nothing is held that nobody will ask for.
+        assert not found._kept and not found._streams
 
 
 def test_threads_give_the_same_regions(slides):
@@ -153,7 +157,41 @@ def test_what_is_not_needed_is_neither_read_nor_decoded(slides, monkeypatch):
         assert sum(reads) == level._counts[[0, 10]].sum()
 
 
+def test_what_lies_close_together_is_read_at_once(slides, monkeypatch):
+    """Also over tiles that nobody asked for; beyond a gap, each by itself."""
+    path = slides["aperio"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        reads = []
+        pread = os.pread
+        monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append(n) or pread(f, n, at))
+        boxes = [(0, 0, 64, 64), (640, 0, 64, 64)]
+        read(level, boxes)
+        between = level._offsets[10] - level._offsets[0] - level._counts[0]
+        assert reads == [level._offsets[10] + level._counts[10] - level._offsets[0]]
+        monkeypatch.setattr(tiff, "GAP_BYTES", int(between) - 1)
+        read(level, boxes)
+        assert reads[1:] == level._counts[[0, 10]].tolist()
+        monkeypatch.setattr(tiff, "GAP_BYTES", int(between))
+        monkeypatch.setattr(tiff, "READ_BYTES", int(reads[0]) - 1)
+        read(level, boxes)
+        assert reads[3:] == level._counts[[0, 10]].tolist()
+
+
 # --- Faults
+
+
+def test_a_file_that_is_cut_short_while_it_is_read(slides, tmp_path):
+    path = tmp_path / "s.svs"
+    path.write_bytes(slides["aperio"].read_bytes())
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        os.truncate(path, int(level._offsets[5]) + 100)
+        boxes = np.array([(64 * column, 0, 64, 64) for column in range(7)])
+        for number, region in enumerate(TiffRegions(level, boxes)):
+            if number < 5:
+                region()
+            else:
+                with pytest.raises(RegionError, match=f"column {number}, row 0.* ends inside it"):
+                    region()
 
 
 def test_a_damaged_tile_spoils_the_regions_that_need_it_and_no_other(slides, tmp_path):
