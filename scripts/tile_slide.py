@@ -2,6 +2,8 @@
 """Cut one slide into tiles: their records and their table, two pictures of it, and its state."""
 
 import argparse
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,6 +33,8 @@ def main() -> None:
     parser.add_argument("--overview", type=Path, required=True, help="to write (.jpg)")
     parser.add_argument("--mask", type=Path, required=True, help="to write (.png)")
     args = parser.parse_args()
+    # Who is asked to stop tidies up: a copy of a slide must not stay on another's disk.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     settings = parse_section(
         TileSettings, args.settings, cores=args.cores, stall_minutes=args.stall_minutes
     )

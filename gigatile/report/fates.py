@@ -75,6 +75,9 @@ def read_fates(path: Path, grid: Grid) -> TileFates:
             f"{path}: {len(x)} tiles where the slide's grid has {grid.columns} × {grid.rows}; one "
             "of the two is stale"
         )
+    unknown = {word for words in (*dropped, *marks) for word in str(words).split()} - set(FAULTS)
+    if unknown:
+        raise UserError(f"{path}: tiles dropped or marked as {sorted(unknown)}, which is no fault")
     return TileFates(x, y, dropped, marks)
 
 

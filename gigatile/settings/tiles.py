@@ -83,7 +83,7 @@ class TileSettings(Section):
         "is bad.",
     )
     stall_minutes: float = Field(
-        10, gt=0, description="A slide that gives nothing for so many minutes is bad."
+        10, gt=0, le=10_000, description="A slide that gives nothing for so many minutes is bad."
     )
     cores: int = Field(1, ge=1, description="Cores that cut a slide together.")
     copy_first: bool = Field(

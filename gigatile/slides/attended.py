@@ -2,8 +2,9 @@
 
 import ctypes
 import multiprocessing
+import os
+import pickle
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -46,7 +47,7 @@ def attend(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(work, theirs))
+    process = context.Process(target=_run, args=(work, theirs, ours, os.getpid()))
     process.start()
     theirs.close()
     last = None
@@ -67,22 +68,29 @@ def attend(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:
                 raise value
             last = last if value is None else value
     finally:
-        # A process that waits for a disk in vain cannot be ended; nobody waits for it.
         process.kill()
         process.join(5)
+        if process.is_alive():
+            # It waits for a disk, and cannot be ended. This one shall not wait for it at its end.
+            multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
-def _run(work: Callable[[Callable[[Any], None]], Any], to: Connection) -> None:
+def _run(
+    work: Callable[[Callable[[Any], None]], Any], to: Connection, others: Connection, parent: int
+) -> None:
+    others.close()  # else it could never be told that nobody listens
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # of whoever attends, who ends this one
     try:
         result = work(lambda value: to.send(("told", value)))
     except Exception as error:
         error.add_note(traceback.format_exc())  # the way here is lost on the way there
         try:
-            to.send(("raised", error))
+            pickle.loads(pickle.dumps(error))
         except Exception:
-            # One that cannot be pickled is shown here.
-            traceback.print_exc()
-            sys.exit(1)
+            error = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        to.send(("raised", error))
     else:
         to.send(("done", result))

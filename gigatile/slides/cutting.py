@@ -76,7 +76,7 @@ class Cutter:
         try:
             if stream is None:
                 raise RegionError("the file holds nothing of its own tile there")
-            image = level.stream(tile, stream)
+            image = level.own(tile, stream)
             measured = measure(level.decode(tile, stream)) if self._rules.reads_pixels else None
         except RegionError as error:
             return _unreadable(error)

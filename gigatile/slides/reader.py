@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class Slide:
     """
 
     def __init__(self, handle: openslide.OpenSlide, path: Path) -> None:
-        self._handle = handle
+        self._handle: openslide.OpenSlide | None = handle
         self._path = path
         self._process = os.getpid()
         self.width, self.height = handle.dimensions
@@ -92,16 +92,22 @@ class Slide:
         size = (left - column + width, top - row + height)
         down = self.downsamples[level]
         corner = (round(column * down), round(row * down))
+        if self._handle is None:
+            raise SlideError("it cannot be opened again")
         try:
             region = self._handle.read_region(corner, level, size)
         except openslide.OpenSlideError as error:
-            # The handle reads nothing more after an error.
-            self._handle.close()
-            self._handle = openslide.OpenSlide(self._path)
-            raise RegionError(
+            reason = (
                 f"it opens, but reading {width}×{height} px of level {level} at ({left}, {top}) "
                 f"fails: {_told(error, self._path)}"
-            ) from None
+            )
+            # The handle reads nothing more after an error.
+            self.close()
+            try:
+                self._handle = openslide.OpenSlide(self._path)
+            except (openslide.OpenSlideError, OSError):
+                raise SlideError(f"{reason}; then it cannot be opened again") from None
+            raise RegionError(reason) from None
         if size != (width, height):
             region = region.crop((left - column, top - row, *size))
         # Places that no scanner saw are transparent; they are glass to everyone downstream.
@@ -109,12 +115,15 @@ class Slide:
         white.paste(region, mask=region.getchannel("A"))
         return white
 
-    def overview(self, downsample: float, longest: int = 8192) -> Overview:
+    def overview(
+        self, downsample: float, longest: int = 8192, tell: Callable[[], None] = lambda: None
+    ) -> Overview:
         """Read the whole slide at low resolution.
 
         Args:
             downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
             longest: pixels that the result has at most a side, also if that is coarser.
+            tell: is called each time that a part of it was read.
         """
         coarser = [max(scale) for scale in self.scales]
         level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
@@ -132,6 +141,7 @@ class Slide:
             for left in range(0, width, block):
                 size = (min(block, width - left), min(block, height - top))
                 self._read_block(found, level, factor, (left, top), size)
+                tell()
         return found
 
     def _read_block(
@@ -166,8 +176,10 @@ class Slide:
             found.pixels[here] = np.asarray(part.reduce(factor) if factor > 1 else part)
 
     def close(self) -> None:
-        """Close the file."""
-        self._handle.close()
+        """Close the file; twice does no harm."""
+        if self._handle is not None:
+            self._handle.close()
+        self._handle = None
 
     def _anchor(self, place: int, level: int) -> int:
         """Return the last row or column up to `place` that OpenSlide can begin at exactly."""
@@ -212,5 +224,5 @@ def open_slide(path: Path) -> Iterator[Slide]:
 
 
 def _told(error: openslide.OpenSlideError, path: Path) -> str:
-    """Return OpenSlide's message without the folder: a reason is the same wherever slides lie."""
-    return str(error).replace(str(path), path.name)
+    """Return OpenSlide's message without folders: a reason is the same wherever slides lie."""
+    return str(error).replace(f"{path.parent}{os.sep}", "").replace(str(path), path.name)

@@ -6,7 +6,7 @@ is found by iterating and becomes pixels when asked, which may be in another thr
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,15 @@ KEPT_BYTES = 192 << 20
 _Decoded = np.ndarray | RegionError | None  # None: the file holds nothing of the tile
 
 
-def regions_by_openslide(
-    path: Path, level: int, boxes: np.ndarray, close: contextlib.ExitStack
-) -> Iterator[Region]:
-    """Yield regions that OpenSlide reads; each thread that asks for pixels opens the file once.
+def reader_by_openslide(
+    path: Path, level: int, close: contextlib.ExitStack
+) -> Callable[[Sequence[int]], np.ndarray]:
+    """Return what reads a region by OpenSlide; each thread that calls it opens the file once.
 
     Args:
         path: the slide's file.
         level: the level to read.
-        boxes: left, top, width, height in pixels of the level: (n, 4) int64.
-        close: closes the files.
+        close: closes the files; no thread may read any more then.
     """
     mine = threading.local()
     opening = threading.Lock()
@@ -45,12 +44,47 @@ def regions_by_openslide(
                 mine.slide = close.enter_context(open_slide(path))
         return mine.slide
 
-    def read(box: list[int]) -> np.ndarray:
+    def read(box: Sequence[int]) -> np.ndarray:
         left, top, width, height = box
         return np.asarray(slide().region(left, top, level, width, height))
 
+    return read
+
+
+def regions_by_openslide(
+    read: Callable[[Sequence[int]], np.ndarray], boxes: np.ndarray
+) -> Iterator[Region]:
+    """Yield regions that OpenSlide reads.
+
+    Args:
+        read: of `reader_by_openslide`.
+        boxes: left, top, width, height in pixels of the level: (n, 4) int64.
+    """
     for box in boxes.tolist():
         yield partial(read, box)
+
+
+def with_second_try(
+    regions: Iterable[Region],
+    read: Callable[[Sequence[int]], np.ndarray],
+    boxes: np.ndarray,
+) -> Iterator[Region]:
+    """Yield regions of the file's own tiles; one that is refused is OpenSlide's to read or refuse.
+
+    libjpeg's warnings count as damage to us, and some of them not to OpenSlide.
+    """
+
+    def pixels(region: Region, box: Sequence[int]) -> np.ndarray:
+        try:
+            return region()
+        except RegionError as error:
+            try:
+                return read(box)
+            except RegionError:
+                raise error from None
+
+    for region, box in zip(regions, boxes.tolist(), strict=True):
+        yield partial(pixels, region, box)
 
 
 class TiffRegions:

@@ -16,8 +16,9 @@ SQUARE = 0.01
 # Two sources contradict each other beyond this share: measures, and a measure and an objective. The
 # pixels of scanners with the same objective differ by an eighth.
 SAME_MEASURE, SAME_OBJECTIVE = 0.02, 0.2
-# Beyond these a resolution is not one of a scan; 72 dots per inch would be 353 µm.
-RESOLUTIONS = (0.02, 50)
+# Beyond these a resolution is not one of a scan; 2,400 dots per inch, which is one of photos, would
+# be 10.6 µm.
+RESOLUTIONS = (0.02, 10)
 _UNITS = {"centimeter": 10_000, "inch": 25_400}  # µm
 
 

@@ -1,14 +1,13 @@
 """The files that a slide consists of: their fingerprint, and a copy of them on a local disk."""
 
-import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from gigatile.files import fingerprint
+
+COPIED_BYTES = 16 << 20
 
 
 def files_of(slide: Path) -> list[Path]:
@@ -47,19 +46,22 @@ def size_and_time_of(slide: Path) -> tuple[int, int]:
     return sum(one.st_size for one in seen), max(one.st_mtime_ns for one in seen)
 
 
-@contextlib.contextmanager
-def local_copy(slide: Path, folder: Path | None) -> Iterator[Path]:
-    """Yield a copy of a slide in a folder, which is deleted in the end; without one, the slide.
+def copy_to(slide: Path, folder: Path, tell: Callable[[], None] = lambda: None) -> Path:
+    """Copy a slide's files into a folder, from the first byte to the last; return the slide there.
 
-    It is read from its first byte to its last.
+    Args:
+        slide: the file that the sheet names.
+        folder: it is there already.
+        tell: is called each time that a part was copied.
+
+    Raises:
+        OSError: a file cannot be read or written; it names the file.
     """
-    if folder is None or not slide.is_file():
-        yield slide
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="gigatile-") as copies:
-        for path in files_of(slide):
-            copy = Path(copies) / os.path.relpath(path, slide.parent)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        yield Path(copies) / slide.name
+    for path in files_of(slide):
+        copy = folder / os.path.relpath(path, slide.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("rb") as source, copy.open("wb") as target:
+            while part := source.read(COPIED_BYTES):
+                target.write(part)
+                tell()
+    return folder / slide.name

@@ -11,7 +11,7 @@ import numpy as np
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.reader import RegionError, SlideError, open_slide
-from gigatile.slides.regions import Region, regions_by_openslide
+from gigatile.slides.regions import Region, reader_by_openslide, regions_by_openslide
 from gigatile.slides.scale import scale_of
 from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
 from gigatile.slides.tissue import (
@@ -68,6 +68,7 @@ def learn(
     regions: Callable[[np.ndarray], Iterator[Region]],
     boxes: np.ndarray,
     spans: np.ndarray,
+    tell: Callable[[], None] = lambda: None,
 ) -> Stain:
     """Learn a slide's stain from some of its tiles.
 
@@ -76,6 +77,7 @@ def learn(
         grid: the slide's tiles.
         regions: gives the regions of boxes.
         boxes, spans: of its tiles with tissue, as `Grid.boxes` gives them.
+        tell: is called each time that a tile was read.
 
     Raises:
         StainError: they do not tell it.
@@ -83,6 +85,7 @@ def learn(
     chosen = np.unique(np.linspace(0, len(boxes) - 1, TILES).astype(int))
     found = [np.empty((0, 3), np.uint8)]
     for region, span in zip(regions(boxes[chosen]), spans[chosen], strict=True):
+        tell()
         try:
             pixels = grid.tile_of(region(), span).reshape(-1, 3)
         except RegionError:
@@ -98,6 +101,7 @@ def find_staining(
     regions: Callable[[np.ndarray], Iterator[Region]],
     boxes: np.ndarray,
     spans: np.ndarray,
+    tell: Callable[[], None] = lambda: None,
 ) -> Staining | None:
     """Return what is done about a slide's stain; None if the settings want nothing done.
 
@@ -109,7 +113,7 @@ def find_staining(
     if light == "fluorescence":
         return Staining(None, target, NO_STAIN)
     try:
-        return Staining(learn(settings.stain, grid, regions, boxes, spans), target, None)
+        return Staining(learn(settings.stain, grid, regions, boxes, spans, tell), target, None)
     except StainError as error:
         return Staining(None, target, str(error))
 
@@ -140,10 +144,11 @@ def stain_of_slide(
         if not len(corners):
             raise SlideError("none of its tiles has tissue enough")
         boxes, spans = grid.boxes(corners)
+        read = reader_by_openslide(source, grid.level, close)
         return learn(
             method,
             grid,
-            lambda wanted: regions_by_openslide(source, grid.level, wanted, close),
+            lambda wanted: regions_by_openslide(read, wanted),
             boxes,
             spans,
         )

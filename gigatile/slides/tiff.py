@@ -12,7 +12,7 @@ import numpy as np
 import simplejpeg
 import tifffile
 
-from gigatile.slides.jpeg import clean_header, header_of
+from gigatile.slides.jpeg import clean_header, clean_pixels, header_of
 from gigatile.slides.reader import RegionError, Slide
 
 # Formats in which a level is one image of the file, its tiles side by side. In others OpenSlide
@@ -56,10 +56,16 @@ class TiffLevel:
             raise NotTiled(
                 f"{len(self._offsets)} tiles where {self.columns} × {self.rows} are needed"
             )
+        if slide.vendor == "aperio" and level > 0 and (self._counts == 0).any():
+            raise NotTiled("it lacks tiles that OpenSlide draws from the next finer level")
         tables = page.jpegtables
         ycbcr = page.photometric == tifffile.PHOTOMETRIC.YCBCR
-        self._header = header_of(tables, ycbcr)
+        try:
+            self._header = header_of(tables, ycbcr)
+        except ValueError as error:
+            raise NotTiled(f"its tables of JPEG: {error}") from None
         self._last = (b"", b"")
+        self._failed: str | None = None
         self._file = os.open(path, os.O_RDONLY)
 
     def close(self) -> None:
@@ -86,7 +92,12 @@ class TiffLevel:
         near = (gaps >= 0) & (gaps <= GAP_BYTES) & (ends[1:] - offsets[0] <= READ_BYTES)
         run = len(tiles) if near.all() else 1 + int(near.argmin())
         start = int(offsets[0])
-        data = os.pread(self._file, int(ends[run - 1]) - start, start)
+        try:
+            data = os.pread(self._file, int(ends[run - 1]) - start, start)
+        except OSError as error:
+            # As of a file that is too short: whoever makes a stream of it says which tile it was.
+            self._failed = error.strerror
+            data = b""
         return {
             int(tile): data[begin - start : end - start]
             for tile, begin, end in zip(tiles[:run], offsets[:run], ends[:run], strict=True)
@@ -99,16 +110,35 @@ class TiffLevel:
             RegionError: it is damaged.
         """
         if len(found) < self._counts[tile]:
-            raise RegionError(f"{self._named(tile)}: the file ends inside it")
-        # Most tiles of a level begin alike, so the last header is mostly this one's, too.
+            why = self._failed or "the file ends inside it"
+            raise RegionError(f"{self._named(tile)}: {why}")
+        # Most tiles of a level begin alike, up to the marker before their pixels, so the last
+        # header is mostly this one's, too.
         raw, clean = self._last
         if not raw or not found.startswith(raw):
             try:
                 own, pixels = clean_header(found)
             except ValueError as error:
                 raise RegionError(f"{self._named(tile)}: {error}") from None
-            raw, clean = self._last = found[:pixels], self._header + own
+            raw, clean = self._last = (
+                found[: pixels + 2],
+                self._header + own + found[pixels : pixels + 2],
+            )
         return clean + found[len(raw) :]
+
+    def own(self, tile: int, found: bytes) -> bytes:
+        """Return a tile as JPEG that any decoder reads, and nothing but its pixels is left in it.
+
+        Raises:
+            RegionError: its header or its end is damaged; its pixels are not looked at.
+        """
+        whole = self.stream(tile, found)
+        try:
+            clean, at = clean_header(found)
+            pixels = clean_pixels(found, at, self.tile_width, self.tile_height)
+        except ValueError as error:
+            raise RegionError(f"{self._named(tile)}: {error}") from None
+        return whole[: len(self._header) + len(clean)] + pixels
 
     def decode(self, tile: int, found: bytes) -> np.ndarray:
         """Return the pixels of a tile: (tile_height, tile_width, 3) uint8 RGB.

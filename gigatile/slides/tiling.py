@@ -1,6 +1,7 @@
 """One slide into tiles: its records, their table, its state and two pictures of it."""
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +24,16 @@ from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
 from gigatile.slides.quality import fold_mask, ink_masks
 from gigatile.slides.reader import Overview, Slide, SlideError, open_slide
-from gigatile.slides.regions import Region, TiffRegions, regions_by_openslide
+from gigatile.slides.regions import (
+    Region,
+    TiffRegions,
+    reader_by_openslide,
+    regions_by_openslide,
+    with_second_try,
+)
 from gigatile.slides.scale import scale_of
 from gigatile.slides.sorting import Rules, counted
-from gigatile.slides.source import fingerprint_of, local_copy, size_and_time_of
+from gigatile.slides.source import copy_to, fingerprint_of, size_and_time_of
 from gigatile.slides.staining import find_staining
 from gigatile.slides.tissue import (
     MASK_LONGEST,
@@ -47,6 +54,11 @@ SOURCE_FACTS = ("bytes", "fingerprint", "vendor", "width", "height", "levels", "
 UNREADABLE_TOLD = 10
 # Tiles whose pixels may be in memory at once, for each core.
 AHEAD_PER_CORE = 4
+# No more than these either, and a region of no more than these.
+AHEAD_BYTES = 128 << 20
+MOST_REGION_BYTES = 400 << 20
+# Signals that a codec brings on itself.
+CODECS_DOING = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP")
 # How often the work says that it goes on, in seconds.
 SIGN_OF_LIFE = 1.0
 
@@ -92,7 +104,20 @@ def tile_slide(
     Raises:
         UserError: the slide cannot be used, and `settings.on_error` is `stop`.
     """
-    work = _Cutting(source, slide_id, sheet_mpp, settings, files, scratch)
+    remove_half_written(*vars(files).values())  # of a job that was killed
+    with contextlib.ExitStack() as close:
+        # Here, as whoever does the work may not come to tidy up.
+        copies = None
+        if scratch is not None:
+            copies = Path(close.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
+        work = _Cutting(source, slide_id, sheet_mpp, settings, files, copies)
+        return _attended(work, source, slide_id, settings, files)
+
+
+def _attended(
+    work: "_Cutting", source: Path, slide_id: str, settings: TileSettings, files: TilingFiles
+) -> dict[str, Any]:
+    """Do the work on one slide while it is attended; see `tile_slide`."""
     try:
         return attend(work.run, settings.stall_minutes)
     except Stalled as stalled:
@@ -101,10 +126,10 @@ def tile_slide(
         return work.give_up(reason, stalled.last)
     except Crashed as crash:
         remove_half_written(*vars(files).values())
-        if crash.by == "SIGKILL":  # not by its own doing: out of memory, mostly
+        if crash.by not in CODECS_DOING:  # but the system's: out of memory or time, mostly
             raise UserError(
-                f"slide {slide_id} ({source}): the process that cut it was killed; it may need "
-                "more memory"
+                f"slide {slide_id} ({source}): the process that cut it was ended by {crash.by}; it "
+                "may need more memory, or time"
             ) from None
         return work.give_up(f"reading it crashed ({crash.by})", crash.last)
 
@@ -119,14 +144,14 @@ class _Cutting:
         sheet_mpp: float | None,
         settings: TileSettings,
         files: TilingFiles,
-        scratch: Path | None,
+        copies: Path | None,
     ) -> None:
         self._source = source
         self._slide_id = slide_id
         self._sheet_mpp = sheet_mpp
         self._settings = settings
         self._files = files
-        self._scratch = scratch
+        self._copies = copies
         self._picture = Image.new("RGB", (1, 1), (255, 255, 255))
         self._mask = Image.new("1", (1, 1))
         self._index: TileIndex | None = None
@@ -153,15 +178,24 @@ class _Cutting:
         """Do it, in the process that is attended; `tell` takes the facts as they become known."""
         cv2.setNumThreads(1)  # the cores are given out here
         try:
-            with (
-                local_copy(self._source, self._scratch) as path,
-                open_slide(path) as slide,
-            ):
+            path = self._copied(tell)
+            with open_slide(path) as slide:
                 self._cut(path, slide, tell)
             self._facts["state"] = "tiled"
         except SlideError as error:
             return self.give_up(str(error))
         return self._finish()
+
+    def _copied(self, tell: Tell) -> Path:
+        """Return the file to read: the slide's own, or that of its copy."""
+        if self._copies is None or not self._source.is_file():
+            return self._source
+        try:
+            return copy_to(self._source, self._copies, lambda: tell(None))
+        except OSError as error:
+            if Path(error.filename or "").is_relative_to(self._copies) or error.filename is None:
+                raise  # the local disk's fault, not the slide's
+            raise SlideError(f"it cannot be opened: {error.strerror}") from None
 
     def give_up(self, reason: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
         """Write what a slide leaves that cannot be used; `facts` are what is known of it."""
@@ -196,7 +230,11 @@ class _Cutting:
 
     def _cut(self, path: Path, slide: Slide, tell: Tell) -> None:
         facts, settings = self._facts, self._settings
-        facts["source"] |= _source_facts(self._source, slide)
+        try:
+            facts["source"] |= _source_facts(self._source, slide)
+        except OSError as error:  # a file beside the one that the sheet names
+            name = Path(error.filename or "").name
+            raise SlideError(f"{name} cannot be opened: {error.strerror}") from None
         scale = scale_of(slide, self._sheet_mpp, settings.objectives)
         facts |= {"mpp": scale.mpp, "mpp_from": scale.source, "mpp_told": scale.told}
         facts["contradictions"] = scale.contradictions
@@ -204,7 +242,7 @@ class _Cutting:
         facts["grid"] = asdict(grid)
         tell(facts)
         wanted_downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
-        low = slide.overview(wanted_downsample, MASK_LONGEST)
+        low = slide.overview(wanted_downsample, MASK_LONGEST, lambda: tell(None))
         if low.error and low.unseen.mean() > MAX_UNSEEN:
             raise low.error
         self._picture = _fit(Image.fromarray(low.pixels), low.downsample, slide)
@@ -239,6 +277,12 @@ class _Cutting:
         facts, settings, index = self._facts, self._settings, self._index
         assert index is not None
         boxes, spans = grid.boxes(index.corners[wanted])
+        region_bytes = 3 * int(boxes[0, 2:].prod())
+        if region_bytes > MOST_REGION_BYTES:
+            raise SlideError(
+                f"a tile spans {boxes[0, 2]}×{boxes[0, 3]} px of level {grid.level}, more than fit "
+                "in memory; it lacks a level that is nearer to tiles.mpp"
+            )
         reading, level = choose_reading(path, slide, grid, boxes)
         if level is not None:
             close.callback(level.close)
@@ -247,19 +291,24 @@ class _Cutting:
         if lossless:
             check_lossless(grid, level, reading)
         cores = settings.cores
+        # Before the pool, so that they are closed when all its threads have ended.
+        handles = close.enter_context(contextlib.ExitStack())
         pool = close.enter_context(ThreadPoolExecutor(cores)) if cores > 1 else None
+        read = reader_by_openslide(path, grid.level, handles)
 
         def regions(boxes: np.ndarray) -> Iterator[Region]:
             if level is None:
-                return regions_by_openslide(path, grid.level, boxes, close)
-            return iter(TiffRegions(level, boxes, pool))
+                return regions_by_openslide(read, boxes)
+            return with_second_try(TiffRegions(level, boxes, pool), read, boxes)
 
-        staining = find_staining(settings, facts["light"], grid, regions, boxes, spans)
+        staining = find_staining(
+            settings, facts["light"], grid, regions, boxes, spans, lambda: tell(None)
+        )
         facts["stain"] = staining and staining.as_dict()
         tell(facts)
         normaliser = None if staining is None else staining.normaliser
         cutter = Cutter(grid, settings.quality, rules, normaliser)
-        ahead = AHEAD_PER_CORE * cores
+        ahead = max(cores, min(AHEAD_PER_CORE * cores, AHEAD_BYTES // region_bytes))
         outcomes = (
             in_order(own_tiles(level, boxes), cutter.keep, pool, ahead)
             if level is not None and lossless

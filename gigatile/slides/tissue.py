@@ -89,7 +89,6 @@ def _without_specks(mask: np.ndarray) -> np.ndarray:
         one = (mask == value).view(np.uint8)
         _, labels, stats, _ = cv2.connectedComponentsWithStats(one, connectivity=connectivity)
         small = stats[:, cv2.CC_STAT_AREA] < SPECK
-        small[0] = False  # all that is not `value`
         if small.any():
             mask = np.where(small[labels], not value, mask)
     return mask

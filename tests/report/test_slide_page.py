@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import Plan, build_run, cohort
@@ -151,15 +152,19 @@ def test_what_was_wrong_with_a_slide_is_told(run: Path) -> None:
     assert "not normalised: too little" in text
 
 
-@pytest.mark.parametrize("fault", ["gone", "damaged", "of another grid"])
+@pytest.mark.parametrize("fault", ["gone", "damaged", "of another grid", "of no known fault"])
 def test_a_table_of_tiles_that_is_no_good_is_named(run: Path, fault: str) -> None:
     path = run / "tiles/S03.parquet"
     if fault == "gone":
         path.unlink()
     elif fault == "damaged":
         path.write_bytes(path.read_bytes()[:-7])
+    elif fault == "of another grid":
+        pq.write_table(pq.read_table(path).slice(1), path)
     else:
         table = pq.read_table(path)
-        pq.write_table(table.slice(1), path)
+        marks = pa.array(["haunted"] * len(table))
+        table = table.set_column(table.column_names.index("marks"), "marks", marks)
+        pq.write_table(table, path)
     with pytest.raises(UserError, match=re.escape(str(path))):
         slide(run, "S03")

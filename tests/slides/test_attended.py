@@ -1,4 +1,5 @@
 import faulthandler
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -49,6 +50,31 @@ def test_work_that_goes_on_may_take_longer_than_the_limit():
         return "done"
 
     assert attend(work, SHORT) == "done"
+
+
+def test_an_error_that_cannot_be_sent_is_told_all_the_same():
+    class Odd(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    def work(tell):
+        raise Odd(1, 2)
+
+    with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
+        attend(work, 1)
+
+
+def test_work_that_cannot_be_ended_is_not_waited_for(monkeypatch):
+    """As where a disk does not answer: the process stays, and whoever attended it can go."""
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "kill", lambda self: None)
+    join = multiprocessing.process.BaseProcess.join
+    monkeypatch.setattr(
+        multiprocessing.process.BaseProcess, "join", lambda self, limit=None: join(self, 0.1)
+    )
+    with pytest.raises(Stalled) as stalled:
+        attend(lambda tell: tell(os.getpid()) or time.sleep(30), SHORT)
+    assert [one.pid for one in multiprocessing.active_children()] == []
+    os.kill(stalled.value.last, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL])

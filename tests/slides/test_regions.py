@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_slides import tissue, write_svs
+from known_slides import described, tissue, write_svs
 
 from gigatile.demo.svs import shrink
 from gigatile.demo.svs import write_svs as write_demo_svs
+from gigatile.records.tile import encode_jpeg
 from gigatile.slides import regions, tiff
 from gigatile.slides.reader import RegionError, Slide, open_slide
-from gigatile.slides.regions import TiffRegions, regions_by_openslide
+from gigatile.slides.regions import TiffRegions, reader_by_openslide, regions_by_openslide
 from gigatile.slides.tiff import NotTiled, TiffLevel
 
 PIXELS = tissue(700, 1003)
@@ -242,7 +243,7 @@ def test_a_region_openslide_cannot_read_does_not_spoil_the_next_one(tmp_path):
     path.write_bytes(data)
     boxes = np.array([(64 * n, 0, 64, 64) for n in range(3)])
     with contextlib.ExitStack() as close:
-        first, second, third = regions_by_openslide(path, 0, boxes, close)
+        first, second, third = regions_by_openslide(reader_by_openslide(path, 0, close), boxes)
         np.testing.assert_array_equal(first(), good[0])
         with pytest.raises(RegionError, match=r"reading 64×64 px of level 0 at \(64, 0\) fails"):
             second()
@@ -254,7 +255,64 @@ def reference_of(path: Path) -> list[np.ndarray]:
         return reference(slide, 0, [(64 * n, 0, 64, 64) for n in range(3)])
 
 
+def test_a_disk_that_fails_at_one_place_spoils_what_lies_there(slides, monkeypatch):
+    path = slides["aperio"]
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        bad = int(level._offsets[5])
+        pread = os.pread
+
+        def fail(file, size, at):
+            if at <= bad < at + size:
+                raise OSError(5, "Input/output error")
+            return pread(file, size, at)
+
+        monkeypatch.setattr(tiff.os, "pread", fail)
+        monkeypatch.setattr(tiff, "GAP_BYTES", -1)
+        boxes = np.array([(64 * column, 0, 64, 64) for column in range(7)])
+        for number, region in enumerate(TiffRegions(level, boxes)):
+            if number == 5:
+                with pytest.raises(RegionError, match=r"column 5, row 0.*: Input/output error"):
+                    region()
+            else:
+                region()
+
+
 # --- What it is not for
+
+
+def test_tiles_that_openslide_draws_from_another_level(tmp_path):
+    """Aperio's files lack tiles on levels where nothing was scanned; level 1 is then level 0."""
+    small = shrink(PIXELS, 2)
+    tiles = [
+        encode_jpeg(np.ascontiguousarray(_padded(small, x, y)), 90)
+        for y in range(0, small.shape[0], 64)
+        for x in range(0, small.shape[1], 64)
+    ]
+    tiles[9] = b""
+    path = tmp_path / "s.svs"
+    with tiff.tifffile.TiffWriter(path, byteorder="<") as file:
+        layout = {
+            "photometric": "rgb",
+            "tile": (64, 64),
+            "compression": "jpeg",
+            "subsampling": (2, 2),
+            "description": described(1003, 700),
+            "metadata": None,
+            "software": False,
+        }
+        file.write(PIXELS, **layout)
+        file.write(iter(tiles), shape=small.shape, dtype=np.uint8, **layout)
+    with open_slide(path) as slide:
+        drawn = np.asarray(slide.region(64, 64, 1, 64, 64))
+        assert (drawn < 250).mean() > 0.9
+        with pytest.raises(NotTiled, match="lacks tiles that OpenSlide draws from the next finer"):
+            TiffLevel(path, slide, 1)
+        TiffLevel(path, slide, 0).close()
+
+
+def _padded(pixels: np.ndarray, x: int, y: int) -> np.ndarray:
+    part = pixels[y : y + 64, x : x + 64]
+    return np.pad(part, ((0, 64 - part.shape[0]), (0, 64 - part.shape[1]), (0, 0)), mode="edge")
 
 
 def test_formats_that_do_more_than_lay_tiles_side_by_side(tmp_path):

@@ -77,6 +77,7 @@ def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
         ((101_600, 101_600), "INCH", 0.25),
         ((72, 72), "INCH", None),  # of no scan
         ((300, 300), "INCH", None),
+        ((600, 600), "INCH", None),
         ((20_000, 20_000), "NONE", None),  # no measure
     ],
 )

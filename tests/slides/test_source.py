@@ -11,7 +11,8 @@ import pytest
 from known_slides import tissue, write_svs
 
 from gigatile.files import fingerprint
-from gigatile.slides.source import files_of, fingerprint_of, local_copy, size_and_time_of
+from gigatile.slides import source
+from gigatile.slides.source import copy_to, files_of, fingerprint_of, size_and_time_of
 
 PIXELS = tissue(512, 640)
 
@@ -59,17 +60,15 @@ def test_a_fingerprint_does_not_depend_on_where_the_slide_lies(slide, tmp_path):
     assert fingerprint_of(tmp_path / "elsewhere" / slide.name) == fingerprint_of(slide)
 
 
-def test_a_copy_is_the_slide_and_is_gone_in_the_end(slide, tmp_path):
+def test_a_copy_is_the_slide_and_its_way_is_told(slide, tmp_path, monkeypatch):
     with openslide.OpenSlide(slide) as handle:
         pixels = np.asarray(handle.read_region((0, 0), 0, (512, 512)))
-    with local_copy(slide, tmp_path / "scratch") as copy:
-        assert tmp_path / "scratch" in copy.parents
-        shutil.move(slide.parent, tmp_path / "gone")
-        with openslide.OpenSlide(copy) as handle:
-            assert np.array_equal(np.asarray(handle.read_region((0, 0), 0, (512, 512))), pixels)
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
-def test_without_a_folder_nothing_is_copied(slide):
-    with local_copy(slide, None) as same:
-        assert same == slide
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(source, "COPIED_BYTES", 10_000)
+    told = []
+    copy = copy_to(slide, tmp_path / "scratch", lambda: told.append(1))
+    assert copy.parent == tmp_path / "scratch"
+    assert len(told) >= size_and_time_of(slide)[0] / 10_000
+    shutil.move(slide.parent, tmp_path / "gone")
+    with openslide.OpenSlide(copy) as handle:
+        assert np.array_equal(np.asarray(handle.read_region((0, 0), 0, (512, 512))), pixels)

@@ -1,0 +1,78 @@
+"""JPEG streams that are made whole without being decoded."""
+
+import io
+
+import numpy as np
+import pytest
+from known_slides import tissue
+from PIL import Image
+
+from gigatile.records.tile import decode_jpeg, encode_jpeg
+from gigatile.slides.jpeg import clean_header, clean_pixels, header_of
+
+PIXELS = tissue(64, 96)
+SECRET = b"Jane Doe 1950"
+COMMENT = b"\xff\xfe" + (len(SECRET) + 2).to_bytes(2, "big") + SECRET
+EXIF = b"\xff\xe1" + (len(SECRET) + 2).to_bytes(2, "big") + SECRET
+
+
+def coded(**options) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).save(buffer, "JPEG", quality=90, **options)
+    return buffer.getvalue()
+
+
+def made_whole(stream: bytes, tables: bytes | None = None) -> bytes:
+    header, at = clean_header(stream)
+    return header_of(tables, ycbcr=True) + header + clean_pixels(stream, at, 96, 64)
+
+
+STREAMS = {
+    "baseline": coded(),
+    "progressive": coded(progressive=True),
+    "restarts": coded(restart_marker_rows=1),
+    "4:4:4": coded(subsampling=0),
+    "optimised": coded(optimize=True),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_it_shows_the_same_and_holds_no_more(name):
+    stream = STREAMS[name]
+    scans = [at for at in range(len(stream)) if stream[at : at + 2] == b"\xff\xda"]
+    assert (len(scans) > 3) == (name == "progressive")
+    expected = decode_jpeg(stream)
+    for at in (2, *scans, len(stream)):
+        for more in (COMMENT, EXIF, COMMENT + EXIF + b"\xff"):
+            if at == len(stream) or not more.endswith(b"\xff"):
+                whole = made_whole(stream[:at] + more + stream[at:])
+                assert SECRET not in whole
+                assert np.array_equal(decode_jpeg(whole), expected)
+
+
+def test_the_files_own_tables_are_cleaned_too():
+    stream = STREAMS["baseline"]
+    frame = stream.index(b"\xff\xc0")
+    quantisation = stream.index(b"\xff\xdb")
+    tables = b"\xff\xd8" + COMMENT + stream[quantisation:frame] + EXIF + b"\xff\xd9"
+    whole = made_whole(b"\xff\xd8" + stream[frame:], tables)
+    assert SECRET not in whole
+    assert np.array_equal(decode_jpeg(whole), decode_jpeg(stream))
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        (b"", "not a JPEG stream"),
+        (b"GIF89a", "not a JPEG stream"),
+        (b"\xff\xd8", "ends before its pixels"),
+        (STREAMS["baseline"][:100], "ends before its pixels"),
+        (STREAMS["baseline"][:-2], "without an end"),
+        (encode_jpeg(np.zeros((64, 64, 3), np.uint8), 90), "64×64 px where 96×64 are expected"),
+        (b"\xff\xd8" + STREAMS["baseline"][STREAMS["baseline"].index(b"\xff\xda") :], "a frame"),
+        (b"\xff\xd8\xff\xdb\x00\x00", "ends before its pixels"),
+    ],
+)
+def test_what_is_no_whole_stream_is_refused(stream, told):
+    with pytest.raises(ValueError, match=told):
+        made_whole(stream)
