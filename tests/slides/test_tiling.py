@@ -138,6 +138,16 @@ def test_a_tile_is_the_slides_pixels_as_jpeg_of_the_wanted_quality(slide, tmp_pa
                 assert tile.pixels().shape == (64, 64, 3)
 
 
+@pytest.mark.parametrize("quality", [30, 75, 90, 100])
+@pytest.mark.parametrize("side", [64, 67])
+def test_the_jpeg_is_pillows_byte_for_byte(quality, side):
+    """So it is 4:2:0, and a release of ours that writes it in another way makes no other tiles."""
+    pixels = np.random.default_rng(1).integers(0, 256, (side, side, 3), np.uint8)
+    expected = io.BytesIO()
+    Image.fromarray(pixels).save(expected, "JPEG", quality=quality)
+    assert encode_jpeg(pixels, quality) == expected.getvalue()
+
+
 # --- The background rule
 
 
