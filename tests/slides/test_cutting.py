@@ -383,6 +383,18 @@ def test_rules_that_are_off_leave_their_numbers(faulty, tile):
     assert (outcome.index.marks == "").all()
 
 
+def test_ink_on_glass_is_background(tile, tmp_path):
+    """Black ink has no colour, so it is no tissue; and what is dropped is not marked, nor kept."""
+    pixels = tissue(128, 512)
+    pixels[64:] = GLASS
+    pixels[64:, 128:256] = (25, 25, 30)
+    outcome = tile(write_svs(tmp_path / "s.svs", pixels))
+    state = assert_tiled(outcome)
+    assert (outcome.index.pen_black > 0.9).sum() == 2
+    assert state["tiles"]["dropped"] == {"background": 8}
+    assert "pen" not in state["tiles"]["marked"]
+
+
 def test_rules_that_drop_everything(faulty, tile):
     state = tile(faulty, pen="drop", uniform="drop", blur="drop", blur_limit=1).state
     assert state["state"] == "failed"
