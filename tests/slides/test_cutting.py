@@ -387,7 +387,7 @@ def test_ink_on_glass_is_background(tile, tmp_path):
     """Black ink has no colour, so it is no tissue; and what is dropped is not marked, nor kept."""
     pixels = tissue(128, 512)
     pixels[64:] = GLASS
-    pixels[64:, 128:256] = (25, 25, 30)
+    pixels[64:, 128:256] = 25
     outcome = tile(write_svs(tmp_path / "s.svs", pixels))
     state = assert_tiled(outcome)
     assert (outcome.index.pen_black > 0.9).sum() == 2
