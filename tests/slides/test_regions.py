@@ -120,6 +120,22 @@ def test_threads_give_the_same_regions(slides):
                 np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_what_a_tile_says_of_its_colours_does_not_count(tmp_path, place):
+    """The file says that they are YCbCr; an Adobe marker in some tiles says that they are RGB."""
+    adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
+    tiles = []
+    for x in range(0, 512, 64):
+        stream = encode_jpeg(np.ascontiguousarray(PIXELS[:64, x : x + 64]), 90)
+        at = 2 if place == "first" else stream.index(b"\xff\xda")
+        tiles.append(stream[:at] + adobe + stream[at:] if x % 128 else stream)
+    path = write_svs(tmp_path / "s.svs", iter(tiles), compression="jpeg", shape=(64, 512, 3))
+    with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
+        boxes = [(x, 0, 64, 64) for x in range(0, 512, 64)]
+        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 # --- How it reads
 
 
