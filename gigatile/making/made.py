@@ -6,6 +6,7 @@ file; `gigatile.making.verifying` compares every byte.
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from gigatile.slides.source import fingerprint_of, size_and_time_of
 
 FOLDER = "made"
 
+# A slide whose megabyte for a fingerprint takes longer than this is taken for one that hangs.
+ANSWER_SECONDS = 60
 # What stages read from each other as text. A plan compares its content where it was written after
 # the note; of all else, which may be large, the size.
 TABLES = (".json", ".tsv")
@@ -188,11 +191,32 @@ def _seen(source: Path, known: Source | None = None) -> Source:
         size, modified = size_and_time_of(source)
         if known and (known.bytes, known.modified_ns) == (size, modified):
             return known
-        return Source(bytes=size, modified_ns=modified, fingerprint=fingerprint_of(source))
+        return Source(bytes=size, modified_ns=modified, fingerprint=_read_in_time(source))
     except OSError as error:
         if known and isinstance(error, FileNotFoundError):
             return known
         return Source(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
+
+
+def _read_in_time(source: Path) -> str:
+    """Return the fingerprint of a slide's file, or that a disk has not given it in time."""
+    found: list[str | OSError] = []
+
+    def read() -> None:
+        try:
+            found.append(fingerprint_of(source))
+        except OSError as error:
+            found.append(error)
+
+    # A thread that waits for a disk in vain ends with the process and is not waited for.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(ANSWER_SECONDS)
+    if not found:
+        return "it does not answer"
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
 
 
 def _shards(manifest: Path, run: Path) -> dict[str, Output]:

@@ -203,3 +203,20 @@ def test_the_shards_of_a_manifest_are_noted_as_it_names_them(run):
     manifest.unlink()
     with pytest.raises(UserError, match="no such file"):
         write_note(note, [], manifest=manifest)
+
+
+def test_a_slide_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    """A pipe that nobody writes into; so does a file on a disk that does not answer."""
+    monkeypatch.setattr("gigatile.making.made.ANSWER_SECONDS", 0.2)
+    pipe = tmp_path / "s.svs"
+    os.mkfifo(pipe)
+    note = tmp_path / "made/tile/S1.json"
+    write_note(note, [], pipe)
+    assert content_of(pipe, note) == "it does not answer"
+    # And not asked again while nothing changes.
+    monkeypatch.setattr("gigatile.making.made.fingerprint_of", lambda path: 1 / 0)
+    assert content_of(pipe, note) == "it does not answer"
+    pipe.unlink()
+    pipe.write_bytes(b"a slide")
+    monkeypatch.setattr("gigatile.making.made.fingerprint_of", lambda path: "another")
+    assert content_of(pipe, note) == "another"
