@@ -45,7 +45,7 @@ def test_what_a_run_will_take(copied_run: Clone, profile):
     assert list(rows)[1:-2] == [name for name in STAGES if name in rows]
     assert rows["tile"][1] == "12" and rows["train"][1] == rows["validate"][1] == "3"
     # 12 slides of 10,000 tiles of 224 px at 0.03 s and 0.3 MB a megapixel.
-    assert rows["tile"][-3:] == ["0.1", "1.8", "default"]
+    assert rows["tile"][-3:] == ["0.0", "1.8", "default"]
     hours = 4 * 10_000 * 0.050176 * 3 * 0.2 / 3600 + 3 * 10 * 32 / 3600
     if not profile:
         assert float(rows["train"][4]) == pytest.approx(hours, abs=0.06)
