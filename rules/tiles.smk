@@ -18,7 +18,7 @@ rule tile:
         "../envs/cpu.yaml"
     threads: SETTINGS.tiles.cores
     resources:
-        mem_mb=grow(2000),
+        mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
         runtime=grow(20),
         cutting=cutting_options(SETTINGS.tiles),
         # On a cluster several slides share a job; see profiles/slurm.
