@@ -324,13 +324,9 @@ def test_a_slide_that_may_not_be_read(pyramid, tile, tmp_path, command):
     path.chmod(0)
     if os.geteuid() == 0:  # root reads everything unless this is taken from it
         plain = tile(pyramid)
-        taken = "-cap_dac_override,-cap_dac_read_search"
+        taken = "--bounding-set=-dac_override,-dac_read_search"
         arguments = [str(one).replace(str(pyramid), str(path)) for one in plain.process.args]
-        done = subprocess.run(
-            ["capsh", f"--drop={taken.replace('-', '')}", "--", "-c", 'exec "$@"', "-", *arguments],
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(["setpriv", taken, *arguments], capture_output=True, text=True)
         outcome = type(plain)(done, plain.folder)
     else:
         outcome = tile(path)
