@@ -16,6 +16,17 @@ BY_AREA = ("pen", "folds")
 BY_PIXELS = ("blur", "uniform", "clipped", "stripes")
 
 
+def is_background(tissue: np.ndarray, max_background: float) -> np.ndarray:
+    """Return which tiles have too little tissue: (n,) bool.
+
+    Args:
+        tissue: share of each tile's area, (n,) in 0-1.
+        max_background: the largest share of background that a tile may have.
+    """
+    # Shares are sums of areas; a tile of just the wanted share is kept.
+    return 1 - tissue > max_background + 1e-9
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Why a tile is dropped, None if it is kept; and which rules mark it."""
@@ -50,7 +61,7 @@ class Rules:
             "pen": np.sum([areas[f"pen_{ink}"] for ink in INKS], axis=0),
             "folds": areas["folds"],
         }
-        background = 1 - areas["tissue"] > self._max_background + 1e-9
+        background = is_background(areas["tissue"], self._max_background)
         found = {int(one): Verdict("background", ()) for one in np.flatnonzero(background)}
         met = {name: faults[name] > self._limits[name] for name in BY_AREA}
         for one in np.flatnonzero(np.any(list(met.values()), axis=0) & ~background).tolist():

@@ -13,6 +13,7 @@ from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.reader import RegionError, SlideError, open_slide
 from gigatile.slides.regions import Region, reader_by_openslide, regions_by_openslide
 from gigatile.slides.scale import scale_of
+from gigatile.slides.sorting import is_background
 from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
 from gigatile.slides.tissue import (
     MASK_LONGEST,
@@ -140,7 +141,7 @@ def stain_of_slide(
         if tissue.light == "fluorescence":
             raise StainError(NO_STAIN)
         shares = tissue_fractions(tissue.mask, low.downsample, grid)
-        corners = grid.corners()[1 - shares <= settings.max_background + 1e-9]
+        corners = grid.corners()[~is_background(shares, settings.max_background)]
         if not len(corners):
             raise SlideError("none of its tiles has tissue enough")
         boxes, spans = grid.boxes(corners)

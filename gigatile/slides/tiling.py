@@ -21,7 +21,7 @@ from gigatile.slides.attended import Crashed, Stalled, attend
 from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
-from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
+from gigatile.slides.index import AREAS, MEASURES, TileIndex, write_empty_index
 from gigatile.slides.quality import fold_mask, ink_masks
 from gigatile.slides.reader import Overview, Slide, SlideError, open_slide
 from gigatile.slides.regions import (
@@ -362,10 +362,9 @@ def _areas(low: Overview, tissue: Tissue, grid: Grid) -> dict[str, np.ndarray]:
         masks = {f"pen_{ink}": mask for ink, mask in inks.items()}
         masks["folds"] = fold_mask(low.pixels, without_ink)
     else:  # ink and folds are known by the light that they take away
-        nothing = np.zeros_like(tissue.mask)
-        masks = dict.fromkeys(("pen_red", "pen_green", "pen_blue", "pen_black", "folds"), nothing)
+        masks = dict.fromkeys(AREAS, np.zeros_like(tissue.mask))
     # What the overview does not show may be tissue; the tiles themselves tell whether it is lost.
-    masks = {"tissue": tissue.mask | low.unseen} | masks
+    masks["tissue"] = tissue.mask | low.unseen
     return {name: tissue_fractions(mask, low.downsample, grid) for name, mask in masks.items()}
 
 
