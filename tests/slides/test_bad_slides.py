@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tifffile
 from known_slides import STAIN, glass, tiles_of_level_0, tissue, write_svs
+from outcomes import assert_tiled
 from PIL import Image
-
-from gigatile.demo.svs import write_svs as write_demo_svs
 
 FILES = ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
 
@@ -32,25 +31,6 @@ def assert_failed(outcome, reason: str) -> dict:
             picture.load()
     assert (outcome.index.dropped != "").sum() == sum(state["tiles"]["dropped"].values())
     return state
-
-
-def assert_tiled(outcome, kept: int | None = None) -> dict:
-    """Check all that a good slide leaves, and return its state."""
-    assert outcome.process.returncode == 0, outcome.process.stderr
-    state = outcome.state
-    assert (state["state"], state["reason"]) == ("tiled", None)
-    assert state["tiles"]["kept"] == len(outcome.tiles) > 0
-    if kept is not None:
-        assert state["tiles"]["kept"] == kept
-    return state
-
-
-@pytest.fixture(scope="module")
-def pyramid(tmp_path_factory):
-    """A good slide as a scanner writes it: JPEG tiles, three levels."""
-    path = tmp_path_factory.mktemp("pyramid") / "good.svs"
-    write_demo_svs(path, tissue(1200, 1800), mpp=0.5, objective_power=20)
-    return path
 
 
 def damaged(source, target, start: int, junk: bytes):

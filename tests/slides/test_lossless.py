@@ -1,0 +1,133 @@
+"""`tiles.encoding: lossless`: a slide's own JPEG tiles as they are."""
+
+import io
+
+import numpy as np
+import openslide
+import pytest
+from known_slides import tissue, write_svs
+from outcomes import assert_same_bytes, assert_tiled
+from PIL import Image
+
+from gigatile.demo.svs import shrink
+from gigatile.records.tile import decode_jpeg, encode_jpeg
+from gigatile.settings.tiles import TileSettings
+
+
+def test_lossless_tiles_are_the_slides_own(pyramid, tile):
+    outcome = tile(pyramid, encoding="lossless", size=256)
+    state = assert_tiled(outcome)
+    assert state["tiles"]["kept"] == 7 * 4
+    assert state["settings"]["encoding"] == "lossless"
+    handle = openslide.OpenSlide(pyramid)
+    for one in outcome.tiles:
+        own = handle.read_region((one.x, one.y), 0, (256, 256)).convert("RGB")
+        np.testing.assert_array_equal(one.pixels(), np.asarray(own))
+        with Image.open(io.BytesIO(one.image)) as picture:
+            np.testing.assert_array_equal(np.asarray(picture.convert("RGB")), np.asarray(own))
+
+
+@pytest.mark.parametrize("coding", ["rgb", "ycbcr"])
+def test_lossless_tiles_keep_their_colours_in_stock_tensorflow(tile, tmp_path, coding):
+    import tensorflow as tf
+
+    layout = {"subsampling": (1, 1)} if coding == "rgb" else {"subsampling": (2, 2)}
+    path = write_svs(tmp_path / "s.svs", tissue(256, 256), compression="jpeg", **layout)
+    for one in tile(path, encoding="lossless").tiles:
+        theirs = tf.io.decode_jpeg(one.image, dct_method="INTEGER_ACCURATE").numpy()
+        np.testing.assert_array_equal(theirs, one.pixels())
+
+
+def test_lossless_decodes_nothing_where_no_rule_asks_for_pixels(pyramid, tile):
+    pixel_rules = dict.fromkeys(("blur", "uniform", "clipped", "stripes"), "off")
+    plain = tile(pyramid, encoding="lossless", size=256, **pixel_rules)
+    assert assert_tiled(plain)["tiles"]["kept"] == 28
+    assert plain.index.contrast.isna().all()
+    patch = """
+from gigatile.slides import choosing, tiff
+from gigatile.slides.tiff import TiffLevel
+compared = choosing.choose_reading
+
+def choose(*args):
+    found = compared(*args)
+    TiffLevel.decode = None
+    return found
+
+import gigatile.slides.tiling as tiling
+tiling.choose_reading = choose
+"""
+    settings = {"encoding": "lossless", "size": 256} | pixel_rules
+    other = tile(pyramid, folder="other", patch=patch, **settings)
+    assert_same_bytes(plain, other)
+
+
+def test_lossless_tiles_of_a_level(tile, tmp_path):
+    """Level 1 is exactly four times smaller."""
+    pixels = tissue(1024, 1536)
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 4), compression="jpeg")
+    outcome = tile(path, encoding="lossless", size=64, mpp=2.0)
+    assert assert_tiled(outcome)["grid"]["level"] == 1
+    assert len(outcome.tiles) == 24
+    handle = openslide.OpenSlide(path)
+    for one in outcome.tiles:
+        own = handle.read_region((one.x, one.y), 1, (64, 64)).convert("RGB")
+        np.testing.assert_array_equal(one.pixels(), np.asarray(own))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"size": 128},
+            "its own have 256×256 px, where a tile has 128 px and spans 128×128 px of ",
+        ),
+        ({"size": 256, "mpp": 0.6}, "where a tile has 256 px and spans 307.2×307.2 px of level 0"),
+    ],
+)
+def test_lossless_refuses_tiles_that_do_not_line_up(pyramid, tile, settings, told):
+    state = tile(pyramid, encoding="lossless", **settings).state
+    assert state["state"] == "failed"
+    assert state["reason"].startswith(
+        "tiles.encoding: lossless takes a slide's own JPEG tiles as th"
+    )
+    assert told in state["reason"]
+
+
+def test_lossless_refuses_a_slide_without_jpeg_tiles(tile, tmp_path):
+    state = tile(write_svs(tmp_path / "s.svs", tissue(128, 128)), encoding="lossless").state
+    assert state["reason"].endswith("cannot be read so: its tiles are ADOBE_DEFLATE, not JPEG")
+
+
+@pytest.mark.parametrize("place", ["first", "before the pixels of some", "behind the end"])
+def test_nothing_that_a_scanner_wrote_into_a_tile_leaves_the_slide_with_it(tile, tmp_path, place):
+    """A comment in streams of their own, as some scanners write."""
+    secret = b"Jane Doe 1950"
+    pixels = tissue(128, 128)
+    corners = [(0, 0), (0, 64), (64, 0), (64, 64)]
+    streams = [
+        encode_jpeg(np.ascontiguousarray(pixels[y : y + 64, x : x + 64]), 90) for y, x in corners
+    ]
+    # The first one is without, so that what is known of its header is not taken for theirs.
+    streams[1:] = [_with_comment(stream, secret, place) for stream in streams[1:]]
+    path = write_svs(tmp_path / "s.svs", iter(streams), compression="jpeg", shape=(128, 128, 3))
+    assert path.read_bytes().count(secret) == 3
+    outcome = tile(path, encoding="lossless")
+    assert len(outcome.tiles) == 4
+    for one, stream in zip(outcome.tiles, streams, strict=True):
+        assert secret not in one.image
+        np.testing.assert_array_equal(one.pixels(), decode_jpeg(stream))
+
+
+def _with_comment(stream: bytes, text: bytes, place: str) -> bytes:
+    comment = b"\xff\xfe" + (len(text) + 2).to_bytes(2, "big") + text
+    at = {
+        "first": 2,
+        "before the pixels of some": stream.index(b"\xff\xda"),
+        "behind the end": len(stream),
+    }[place]
+    return stream[:at] + comment + stream[at:]
+
+
+def test_stain_and_lossless_exclude_each_other():
+    with pytest.raises(ValueError, match="stain: macenko changes pixels, which encoding: lossless"):
+        TileSettings(encoding="lossless", stain="macenko")

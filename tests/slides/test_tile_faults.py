@@ -1,0 +1,182 @@
+"""Tiles that cannot be read, and slides that hang or crash: nothing is lost by them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import tifffile
+from known_slides import tiles_of_level_0, tissue, write_svs
+from outcomes import assert_tiled, tile_line, with_bad_tiles
+
+# --- One bad tile inside a good slide
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_bad_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
+    """The slide's own tile of column 3, row 2: of ours, 4 × 4 show some of it."""
+    good = tile(pyramid, folder="good")
+    path = with_bad_tiles(pyramid, tmp_path / "s.svs", [2 * 8 + 3])
+    outcome = tile(path, "--cores", cores)
+    state = assert_tiled(outcome)
+    assert state["tiles"]["kept"] == good.state["tiles"]["kept"] - 16
+    assert state["tiles"]["dropped"] == {"background": 0, "unreadable": 16}
+    index = outcome.index.set_index(["x", "y"])
+    lost = index[index.dropped == "unreadable"]
+    assert set(lost.index) == {(x, y) for x in range(768, 1024, 64) for y in range(512, 768, 64)}
+    assert lost.sharpness.isna().all()
+    assert state["unreadable"][0] == {
+        "x": 768,
+        "y": 512,
+        "reason": "its own tile of column 3, row 2 cannot be read: not a JPEG stream",
+    }
+    kept = {(one.x, one.y): one.image for one in good.tiles}
+    assert all(kept[one.x, one.y] == one.image for one in outcome.tiles)
+
+
+def test_bad_tiles_of_a_slide_that_openslide_reads(tile, tmp_path):
+    path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
+    path = with_bad_tiles(path, tmp_path / "s.svs", [11, 50])
+    outcome = tile(path)
+    state = assert_tiled(outcome)
+    assert state["tiles"]["dropped"] == {"background": 0, "unreadable": 2}
+    assert [(one["x"], one["y"]) for one in state["unreadable"]] == [(64, 64), (0, 320)]
+    assert "reading 64×64 px of level 0 at (64, 64) fails" in state["unreadable"][0]["reason"]
+    assert len(outcome.tiles) == 98
+
+
+def test_the_limit_of_bad_tiles(tile, tmp_path):
+    """Of 100 tiles 5 are bad."""
+    path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
+    path = with_bad_tiles(path, tmp_path / "s.svs", [7, 20, 44, 45, 99])
+    assert assert_tiled(tile(path, max_unreadable=0.05))["tiles"]["kept"] == 95
+    state = tile(path, max_unreadable=0.04, folder="bad").state
+    assert state["state"] == "failed"
+    assert state["reason"] == (
+        "5 of its tiles cannot be read, more than 4% of the 100 with tissue; at (576, 576): its "
+        "own tile of column 9, row 9 cannot be read: not a JPEG stream"
+    )
+
+
+def test_a_bad_slide_has_its_reason_on_any_number_of_cores(tile, tmp_path):
+    """OpenSlide's handles are in use by other threads when it is given up."""
+    path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
+    path = with_bad_tiles(path, tmp_path / "s.svs", [3])
+    one = tile(path, max_unreadable=0, folder="one").state
+    assert one["reason"].startswith("1 of its tiles cannot be read, more than 0% of the 100 with ")
+    for number in range(5):
+        assert tile(path, "--cores", 4, max_unreadable=0, folder=f"four{number}").state == one
+
+
+def test_what_openslide_reads_is_not_bad(tile, tmp_path):
+    """Bytes too many before a stream's end, as some scanners write: libjpeg warns of them."""
+    path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
+    good = tile(path, folder="good")
+    places = tiles_of_level_0(path)
+    streams = [path.read_bytes()[at : at + size] for at, size in places]
+    for number in (33, 57):
+        streams[number] = streams[number][:-2] + bytes(16) + b"\xff\xd9"
+    with tifffile.TiffFile(path) as file:
+        subsampling = file.pages[0].subsampling
+    path = write_svs(
+        tmp_path / "s.svs",
+        iter(streams),
+        compression="jpeg",
+        shape=(640, 640, 3),
+        subsampling=subsampling,
+    )
+    outcome = tile(path)
+    assert assert_tiled(outcome)["reading"]["by"] == "own tiles"
+    assert [one.image for one in outcome.tiles] == [one.image for one in good.tiles]
+
+
+# --- Slides that hang, crash, or may not be read
+
+
+def test_a_slide_that_hangs(tile, tmp_path):
+    """A pipe that nobody writes into; so does a file on a disk that does not answer."""
+    path = tmp_path / "s.svs"
+    os.mkfifo(path)
+    outcome = tile(path, "--stall-minutes", 0.01)
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    assert outcome.state["state"] == "failed"
+    assert outcome.state["reason"] == "nothing came of it for 0.01 minutes"
+    assert len(outcome.files) == 5
+    assert len(outcome.index) == 0
+
+
+DYING = """
+import os, signal
+from gigatile.slides.tiff import TiffLevel
+decode = TiffLevel.decode
+
+def die(self, tile, stream):
+    if tile == 20:
+        os.kill(os.getpid(), signal.BY)
+    return decode(self, tile, stream)
+
+TiffLevel.decode = die
+"""
+
+
+def test_nothing_of_a_copied_slide_stays_when_it_hangs(tile, pyramid, tmp_path, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    hanging = DYING.replace("BY", "SIGSTOP")
+    outcome = tile(pyramid, "--stall-minutes", 0.05, "--copy-first", patch=hanging)
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    assert "nothing came of it" in outcome.state["reason"]
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_job_that_is_asked_to_stop_tidies_up(tile, pyramid, tmp_path, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    hanging = DYING.replace("BY", "SIGSTOP")
+    job = subprocess.Popen(tile_line(pyramid, tmp_path / "out", "--copy-first", patch=hanging))
+    until = time.monotonic() + 30
+    while not list((tmp_path / "out").glob(".S1-*.tfrecord")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    time.sleep(0.5)
+    job.terminate()
+    assert job.wait(30) == 128 + signal.SIGTERM
+    assert list((tmp_path / "scratch").iterdir()) == []
+    # What it had half written goes with the next job of the slide.
+    assert [name for name in tile(pyramid).files if name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("by", ["SIGSEGV", "SIGSTOP", "SIGKILL", "SIGXCPU"])
+def test_a_codec_that_crashes_hangs_or_takes_all_memory(tile, pyramid, by):
+    """In the middle of the records; what was half written is gone."""
+    plain = tile(pyramid)
+    patch = DYING.replace("BY", by)
+    other = tile(pyramid, "--stall-minutes", 0.05, folder="other", patch=patch)
+    done = other.process
+    if by in ("SIGKILL", "SIGXCPU"):  # not the slide's doing: the job fails, and may be tried again
+        assert done.returncode == 2
+        assert done.stderr.endswith(f"was ended by {by}; it may need more memory, or time\n")
+        assert other.files == []
+        return
+    assert done.returncode == 0, done.stderr
+    reason = {
+        "SIGSEGV": "reading it crashed (SIGSEGV)",
+        "SIGSTOP": "nothing came of it for 0.05 minutes",
+    }
+    assert other.state["reason"] == reason[by]
+    assert other.state["source"] == plain.state["source"]
+    assert other.files == plain.files
+    assert (other.folder / "S1.tfrecord").read_bytes() == b""
+
+
+def test_a_slide_that_may_not_be_read(pyramid, tile, tmp_path):
+    path = tmp_path / "s.svs"
+    shutil.copy(pyramid, path)
+    path.chmod(0)
+    # Root reads everything unless this is taken from it.
+    taken = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+    outcome = tile(path, under=taken if os.geteuid() == 0 else ())
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    assert outcome.state["reason"] == "it cannot be opened: Permission denied"
