@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test lint format bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo demo-volumes plan test lint format bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 demo: setup ## run the whole workflow on the demo cohort and say where its report is
 	@snakemake --cores $(CORES) --show-failed-logs
 	@echo "the report: $(CURDIR)/results/demo/report/index.html"
+
+demo-volumes: setup ## the same on the demo cohort of brain volumes
+	@snakemake --cores $(CORES) --show-failed-logs --configfile demo/volumes.yaml
+	@echo "the report: $(CURDIR)/results/demo-volumes/report/index.html"
 
 plan: setup ## what a run will take: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)
@@ -54,7 +58,7 @@ lock: ## write envs/requirements.lock anew from requirements.in; ARGS=--upgrade 
 	@bash envs/lock.sh $(ARGS)
 
 clean: ## remove results, the demo's slides and caches; .venv stays
-	@rm -rf results .snakemake demo/slides build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf results .snakemake demo/slides demo/volumes build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -print0 | xargs -0 rm -rf
 
 distclean: clean ## remove .venv too; the compiled Horovod stays in the user's cache

@@ -1,4 +1,4 @@
-# Gigatile: from raw slides to a trained model and a report.
+# Gigatile: from raw slides, or volumes, to a trained model and a report.
 # Data goes one way, and the stages stand in its order.
 from snakemake.utils import min_version
 
@@ -17,13 +17,33 @@ if ELSEWHERE:
     include: "rules/elsewhere.smk"
 
 
-include: "rules/tiles.smk"
+if VOLUMES:
+
+    include: "rules/volumes.smk"
+
+else:
+
+    include: "rules/tiles.smk"
+
+
 include: "rules/splits.smk"
 include: "rules/shards.smk"
 include: "rules/train.smk"
-include: "rules/evaluate.smk"
-include: "rules/report.smk"
-include: "rules/predict.smk"
+
+
+if VOLUMES:
+
+    include: "rules/segment.smk"
+    include: "rules/case_report.smk"
+    include: "rules/segment_new.smk"
+
+else:
+
+    include: "rules/evaluate.smk"
+    include: "rules/report.smk"
+    include: "rules/predict.smk"
+
+
 include: "rules/verify.smk"
 
 

@@ -117,7 +117,7 @@ def make_results(folder: Path, slides: int) -> None:
                 file.touch()
             if run != "bare":
                 note = note_of(folder / run, "tile", f"S{number:06d}")
-                write_note(note, files, folder / f"cohort/S{number:06d}.svs")
+                write_note(note, files, [folder / f"cohort/S{number:06d}.svs"])
         later = [
             folder / run / n for n in (LATER if run != "bare" else ("tiles.tsv", "report.html"))
         ]

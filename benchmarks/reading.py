@@ -35,6 +35,7 @@ from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
 from gigatile.training.order import Epoch, Sampling  # noqa: E402
+from gigatile.training.tiles import Tiles  # noqa: E402
 
 SIDE = 224
 FEATURES = {
@@ -122,7 +123,7 @@ def main() -> None:
                 simplejpeg.decode_jpeg(image, buffer=there[number % args.batch_size])
 
         def ours(epoch: Epoch) -> None:
-            for batch in batches(reader, epoch, args.batch_size, 0, 1, threads=1):
+            for batch in batches(Tiles(reader), epoch, args.batch_size, 0, 1, threads=1):
                 stages["reading"] += batch.read_seconds
                 stages["decoding"] += batch.decode_seconds
 
@@ -136,7 +137,7 @@ def main() -> None:
         expected = sum(int(simplejpeg.decode_jpeg(image).sum()) for image in in_order)
         assert brightness(same_pixels) == expected
         for epoch in (plain, turned):
-            shown = batches(reader, epoch, args.batch_size, 0, 1, threads=1)
+            shown = batches(Tiles(reader), epoch, args.batch_size, 0, 1, threads=1)
             weighted = (
                 (batch.images * batch.weights.astype(np.uint8)[:, None, None, None]).sum()
                 for batch in shown

@@ -29,6 +29,7 @@ from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
 from gigatile.training.order import Epoch, Sampling  # noqa: E402
+from gigatile.training.tiles import Tiles  # noqa: E402
 
 PLACES = (0.01, 0.5, 0.99)
 LABELS = ("luad", "lusc")
@@ -107,7 +108,7 @@ def main() -> None:
                 epoch = Epoch(Sampling(reader.counts, 1, args.window, boost), 3, reader.classes_of)
                 first = int(place * epoch.steps(BATCH))
                 left = range(first, epoch.steps(BATCH))
-                shown = batches(reader, epoch, BATCH, 0, 1, threads=1, steps=left)
+                shown = batches(Tiles(reader), epoch, BATCH, 0, 1, threads=1, steps=left)
                 next(shown)
                 shown.close()
                 reader.close()

@@ -3,6 +3,7 @@ import contextlib
 import gc
 import inspect
 import io
+import json
 import os
 import shlex
 import shutil
@@ -14,7 +15,9 @@ from snakemake.cli import parse_args
 from snakemake.common import overwrite_function_params
 from snakemake.exceptions import WorkflowError
 
-from gigatile.cohort.samples import SAFE_ID, read_samples
+from gigatile.cohort.cases import read_cases
+from gigatile.cohort.samples import read_samples
+from gigatile.cohort.sheet import SAFE_ID
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
@@ -38,7 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 # Python does takes a fifth of its time and finds none.
 gc.set_threshold(100_000, 20, 50)
 
-DEMO_SLIDES = Path("demo/slides")
+DEMO_SLIDES, DEMO_VOLUMES = Path("demo/slides"), Path("demo/volumes")
 
 
 # No setting of the run, as it says something of this machine: a slide that is not here is no fault.
@@ -47,14 +50,17 @@ if ELSEWHERE:
     del config["slides"]
 
 
-def read_sheet(sheet, labelled=True):
-    """Return the samples of a sheet by slide; the demo's slides may still be to be made."""
+def read_sheet(settings, sheet, labelled=True):
+    """Return the slides or cases of a sheet by their ids; the demo's may still be to be made."""
 
     def may_be_missing(path):
-        return ELSEWHERE or path.parent == DEMO_SLIDES
+        return ELSEWHERE or path.parent == DEMO_SLIDES or path.parent.parent == DEMO_VOLUMES
 
-    samples = read_samples(Path(sheet), labelled, may_be_missing)
-    return {sample.slide: sample for sample in samples}
+    if settings.task == "volume_segmentation":
+        found = read_cases(Path(sheet), settings.volumes.modalities, labelled, may_be_missing)
+    else:
+        found = read_samples(Path(sheet), labelled, may_be_missing)
+    return {member.id: member for member in found}
 
 
 # Options that ask Snakemake for something else than to run jobs.
@@ -120,8 +126,9 @@ def keep_metadata_beside_results():
 
 try:
     SETTINGS = load_settings(config, "the configuration")
-    COHORT = read_sheet(SETTINGS.samples)
-    NEW = read_sheet(SETTINGS.predict.samples, labelled=False) if SETTINGS.predict.samples else {}
+    COHORT = read_sheet(SETTINGS, SETTINGS.samples)
+    new_sheet = SETTINGS.predict.samples
+    NEW = read_sheet(SETTINGS, new_sheet, labelled=False) if new_sheet else {}
     # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
     # What they make is waited for, before the plan is made.
     keep_metadata_beside_results()
@@ -131,14 +138,23 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUN = f"results/{SETTINGS.run}"
-# The files of all slides.
-FILES = sorted({os.path.normpath(sample.path) for sample in [*COHORT.values(), *NEW.values()]})
+VOLUMES = SETTINGS.task == "volume_segmentation"
+# What a row of the sheet is about, and where the records that are made of it lie.
+UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")
+# What became of those that are learnt from, and of all.
+TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
+ALL_TABLE = f"{RUN}/cases.tsv" if VOLUMES else f"{RUN}/tiles.tsv"
+# The files of all slides or cases.
+FILES = sorted(
+    {os.path.normpath(path) for one in [*COHORT.values(), *NEW.values()] for path in one.files}
+)
 # The training's segments, by the epochs that are complete at the end of each.
 SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
 
 
 wildcard_constraints:
     slide=SAFE_ID,
+    case=SAFE_ID,
     epoch=r"\d{4}",
 
 
@@ -197,7 +213,7 @@ def intact(rule):
 
 
 def content(rule, samples, states):
-    """Return what tells a rule that a slide's file has another content; its time says nothing.
+    """Return what tells a rule that a slide or case has another content; its time says nothing.
 
     Or that something which was made of it is gone or damaged, as the note tells both.
     """
@@ -207,30 +223,37 @@ def content(rule, samples, states):
     def fingerprint(wildcards):
         if fault := faulty(wildcards):
             return fault
-        path = note_of(Path(RUN), rule, wildcards.slide)
+        (one,) = wildcards
+        path = note_of(Path(RUN), rule, one)
         if planning():
-            if not path.exists() and not os.path.exists(f"{states}/{wildcards.slide}.json"):
-                return ""  # it is to be cut whatever its file holds, which is not read for that
+            if not path.exists() and not os.path.exists(f"{states}/{one}.json"):
+                return ""  # it is to be done whatever its file holds, which is not read for that
         elif workflow.dryrun or not workflow.is_main_process:
             return ""  # of a plan that is only printed, or of one job in a process of its own
-        return content_of(Path(samples[wildcards.slide].path), path, executor() is not None)
+        return content_of(samples[one].files, path, executor() is not None)
 
     return fingerprint
 
 
-def slides_of(*splits):
-    """Return what the sheet says of the slides of some splits; see gigatile/cohort/splits.py."""
+def members_of(*splits):
+    """Return what the sheet says of some splits; see gigatile/cohort/splits.py."""
     return rows_of_splits(COHORT.values(), SETTINGS.split, *splits)
 
 
 def states_of(*splits):
-    """Return the states that tiling leaves of the slides of some splits."""
-    return [f"{RUN}/tiles/{row['slide']}.json" for row in slides_of(*splits)]
+    """Return the states that are left of the slides or cases of some splits."""
+    return [f"{RUN}/{RECORDS}/{row[UNIT]}.json" for row in members_of(*splits)]
+
+
+def truths_of(*splits):
+    """Return the segmentations of the cases of some splits."""
+    cases = [COHORT[row["case"]] for row in members_of(*splits)]
+    return [os.path.normpath(case.segmentation) for case in cases]
 
 
 def rows_of(*splits):
-    """Return what tells a rule that the sheet says something else of its slides."""
-    return checksum_of(slides_of(*splits))
+    """Return what tells a rule that the sheet says something else of its slides or cases."""
+    return checksum_of(members_of(*splits))
 
 
 def sheet(path):
@@ -244,8 +267,14 @@ def grow(amount):
 
 
 def source(samples):
-    """Return the file of a job's slide."""
-    return asked_often(lambda wildcards: os.path.normpath(samples[wildcards.slide].path))
+    """Return the files of a job's slide or case; a slide has one."""
+
+    @asked_often
+    def files(wildcards):
+        (one,) = wildcards
+        return [os.path.normpath(path) for path in samples[one].files]
+
+    return files
 
 
 def sample_options(samples):
@@ -260,6 +289,38 @@ def sample_options(samples):
         return "" if mpp is None else shlex.join(["--mpp", repr(mpp)])
 
     return options
+
+
+def case_options(cases):
+    """Return the files of a case, as options of the command that prepares it."""
+
+    @asked_often
+    def options(wildcards):
+        case = cases[wildcards.case]
+        given = [f"--image={name}={os.path.normpath(path)}" for name, path in case.images.items()]
+        if case.segmentation is not None:
+            given.append(f"--segmentation={os.path.normpath(case.segmentation)}")
+        return shlex.join(given)
+
+    return options
+
+
+def of_task(of_tiles, of_volumes):
+    """Return one of two, by the task of this run."""
+    return of_volumes if VOLUMES else of_tiles
+
+
+def training_options():
+    """Return what a training is told of its task, as options of its command."""
+    if not VOLUMES:
+        return shlex.join(["--tiles", section("tiles")])
+    given = {"volumes": section("volumes"), "regions": regions(), "patches": section("patches")}
+    return shlex.join([part for name, text in given.items() for part in (f"--{name}", text)])
+
+
+def regions():
+    """Return volumes.regions, which is no part of its section's text: cases stay as prepared."""
+    return json.dumps(SETTINGS.volumes.model_dump()["regions"], sort_keys=True)
 
 
 def folder(name="."):

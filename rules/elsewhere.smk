@@ -2,7 +2,7 @@
 ABSENT = [path for path in FILES if not os.path.exists(path)]
 
 if workflow.is_main_process:
-    told = f"slides=elsewhere: {len(ABSENT):,} of {len(FILES):,} slides are not on this machine"
+    told = f"slides=elsewhere: {len(ABSENT):,} of {len(FILES):,} {of_task('slides', 'volumes')} are not on this machine"
     print(told, file=sys.stderr)
 
 if ABSENT:

@@ -38,13 +38,13 @@ rule collect_new:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
-        code=code("collect_tiles"),
+        code=code("collect_states"),
         intact=intact("collect_new"),
         note=note("collect_new"),
         sheet=sheet(SETTINGS.predict.samples),
         states=folder("predictions/tiles"),
     shell:
-        "python scripts/collect_tiles.py --new {input.samples:q} --states {params.states:q}"
+        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
         " --out {output.table:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

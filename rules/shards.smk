@@ -1,4 +1,4 @@
-# The tiles of train and valid, shuffled into shards.
+# The records of train and valid, shuffled into shards.
 
 
 # The number of shards follows from the tiles, so the manifest stands for them: it names each with
@@ -6,7 +6,7 @@
 # the same bytes whatever it is.
 rule write_shards:
     input:
-        slides=f"{RUN}/shards/slides.tsv",
+        slides=TRAINING_TABLE,
     output:
         manifest=f"{RUN}/shards/manifest.json",
     log:
@@ -29,7 +29,7 @@ rule write_shards:
         code=code("write_shards"),
         intact=intact("write_shards"),
         note=note("write_shards"),
-        records=folder("tiles"),
+        records=folder(RECORDS),
         shards=subpath(output.manifest, parent=True),
         settings=section("shards"),
     shell:

@@ -45,7 +45,7 @@ rule collect_tiles:
         samples=ancient(SETTINGS.samples),
         states=states_of(*SPLITS),
     output:
-        table=f"{RUN}/tiles.tsv",
+        table=ALL_TABLE,
     log:
         f"{RUN}/logs/collect_tiles.log",
     benchmark:
@@ -56,7 +56,7 @@ rule collect_tiles:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
-        code=code("collect_tiles"),
+        code=code("collect_states"),
         intact=intact("collect_tiles"),
         note=note("collect_tiles"),
         states=folder("tiles"),
@@ -64,7 +64,7 @@ rule collect_tiles:
         settings=section("split"),
         of=SPLITS,
     shell:
-        "python scripts/collect_tiles.py --samples {input.samples:q} --settings {params.settings:q}"
+        "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
         " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
@@ -76,13 +76,13 @@ use rule collect_tiles as collect_training with:
         samples=ancient(SETTINGS.samples),
         states=states_of("train", "valid"),
     output:
-        table=f"{RUN}/shards/slides.tsv",
+        table=TRAINING_TABLE,
     log:
         f"{RUN}/logs/collect_training.log",
     benchmark:
         f"{RUN}/benchmarks/collect_training.tsv"
     params:
-        code=code("collect_tiles"),
+        code=code("collect_states"),
         intact=intact("collect_training"),
         note=note("collect_training"),
         states=folder("tiles"),

@@ -43,7 +43,9 @@ rule train:
         # SLURM asks the ranks to save this long before the time limit.
         slurm_extra="--signal=USR2@120",
     params:
-        code=code("train"),
+        code=code(of_task("train", "train_volumes")),
+        command=of_task("train", "train_volumes"),
+        task=training_options(),
         intact=intact("train"),
         note=note("train", "{epoch}"),
         segments=subpath(output.state, parent=True),
@@ -51,12 +53,11 @@ rule train:
         # As checkpoints, no output: it is watched, and what a killed job wrote stays.
         events=folder("tensorboard/train"),
         settings=section("train"),
-        tiles=section("tiles"),
     shell:
         "rm -f {params.note:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
-        " python scripts/train.py --manifest {input.manifest:q} --settings {params.settings:q}"
-        " --tiles {params.tiles:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
+        " python scripts/{params.command}.py --manifest {input.manifest:q}"
+        " --settings {params.settings:q} {params.task} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
         " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
         " {resources.each_rank}"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
@@ -81,14 +82,16 @@ rule validate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
-        code=code("validate"),
+        code=code(of_task("validate", "validate_volumes")),
+        command=of_task("validate", "validate_volumes"),
+        windows=of_task("", shlex.join(["--windows", section("windows")])),
         intact=intact("validate"),
         note=note("validate", "{epoch}"),
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
-        "python scripts/validate.py --segments {params.segments:q} --epoch {wildcards.epoch}"
-        " --manifest {input.manifest:q} --events {params.events:q} > {log:q} 2>&1"
+        "python scripts/{params.command}.py --segments {params.segments:q} --epoch {wildcards.epoch}"
+        " --manifest {input.manifest:q} --events {params.events:q} {params.windows} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
 

@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.collect import tiled_slides
+from gigatile.cohort.collect import usable
 from gigatile.errors import run_command
 from gigatile.files import checksums, write_json
 from gigatile.settings.evaluate import EvaluationSettings
@@ -28,7 +28,7 @@ def main() -> None:
 
     scorer = Scorer(args.model, args.described)
     tiles, table = args.out / "tiles.parquet", args.out / "slides.tsv"
-    rows = tiled_slides(args.slides, "test")
+    rows = usable(args.slides, "test")
     score_slides(scorer, rows, args.records, tiles, tell=print)
     calls = call_slides(tiles, scorer.classes)
     write_calls(calls, table)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Write the demo cohort's sheets, or check that the committed ones are what would be written."""
+"""Write the sheets of both demo cohorts, or check that the committed ones are up to date."""
 
 import argparse
 from pathlib import Path
 
-from gigatile.demo.cohort import labelled_sheet, new_sheet
+from gigatile.demo import cases, cohort
 from gigatile.errors import all_faults, run_command
 from gigatile.files import write_text
 
@@ -15,7 +15,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     args = parser.parse_args()
 
-    sheets = {args.out / "samples.tsv": labelled_sheet(), args.out / "new.tsv": new_sheet()}
+    sheets = {
+        args.out / "samples.tsv": cohort.labelled_sheet(),
+        args.out / "new.tsv": cohort.new_sheet(),
+        args.out / "cases.tsv": cases.labelled_sheet(),
+        args.out / "new_cases.tsv": cases.new_sheet(),
+    }
     if not args.check:
         for path, text in sheets.items():
             write_text(path, text)

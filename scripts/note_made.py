@@ -12,7 +12,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--note", type=Path, required=True, help="to write (.json)")
     parser.add_argument("--outputs", type=Path, nargs="+", required=True, help="files and folders")
-    parser.add_argument("--source", type=Path, help="the slide's file that they were made from")
+    parser.add_argument(
+        "--source", type=Path, nargs="+", default=(), help="slide or volumes they were made from"
+    )
     parser.add_argument("--manifest", type=Path, help="one of them, whose shards are noted too")
     args = parser.parse_args()
     write_note(args.note, args.outputs, args.source, args.manifest)

@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.collect import tiled_slides
+from gigatile.cohort.collect import usable
 from gigatile.errors import run_command
 from gigatile.files import checksums, write_json
 
@@ -23,7 +23,7 @@ def main() -> None:
 
     scorer = Scorer(args.model, args.described)
     tiles = args.out / "tiles.parquet"
-    score_slides(scorer, tiled_slides(args.slides), args.records, tiles, tell=print)
+    score_slides(scorer, usable(args.slides), args.records, tiles, tell=print)
     calls = call_slides(tiles, scorer.classes).drop(columns="label")
     write_calls(calls, args.out / "slides.tsv")
     inputs = {"model/model.keras": args.model, "predictions/tiles.tsv": args.slides}

@@ -4,8 +4,8 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.samples import read_samples
-from gigatile.cohort.splits import COLUMNS, assign, check_labels, describe, rows_of_splits
+from gigatile.cohort.members import read_members
+from gigatile.cohort.splits import assign, check_labels, describe, rows_of_splits
 from gigatile.errors import run_command
 from gigatile.files import sha256_of, write_json
 from gigatile.settings.section import parse_section
@@ -21,12 +21,12 @@ def main() -> None:
     parser.add_argument("--proof", type=Path, required=True, help="to write (.json)")
     args = parser.parse_args()
     settings = parse_section(SplitSettings, args.settings)
-    samples = read_samples(args.samples, made_later=lambda path: True)
+    samples = read_members(args.samples, made_later=lambda path: True)
     splits = assign(samples, settings)
     check_labels(samples, splits, args.samples)
     proof = describe(samples, splits, settings) | {"sheet_sha256": sha256_of(args.samples)}
     rows = rows_of_splits(samples, settings, *SPLITS)
-    write_table(args.table, COLUMNS, [list(row.values()) for row in rows])
+    write_table(args.table, list(rows[0]), [list(row.values()) for row in rows])
     write_json(args.proof, proof)
 
 

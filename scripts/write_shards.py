@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Group the tiles of train and valid at random into shards; alone, or as ranks of an MPI launch.
+"""Group the records of train and valid at random into shards; alone, or as ranks of an MPI launch.
 
 However many write, the bytes are the same.
 """
@@ -8,7 +8,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from gigatile.cohort.collect import tiled_slides
+from gigatile.cohort.collect import unit_of, usable
 from gigatile.errors import run_command
 from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
@@ -16,15 +16,23 @@ from gigatile.records.plan import Source
 from gigatile.records.writing import stall_limit, write_shards
 from gigatile.settings.section import parse_section
 from gigatile.settings.shards import ShardSettings
+from gigatile.tables import read_table
 
 SPLITS = ("train", "valid")
+# Where the records of each kind lie in a run.
+FOLDERS = {"slide": "tiles", "case": "volumes"}
 
 
 def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
     return {
         split: [
-            Source(row["slide"], row["patient"], row["label"], records / f"{row['slide']}.tfrecord")
-            for row in tiled_slides(slides, split)
+            Source(
+                row[unit_of(row)],
+                row["patient"],
+                row.get("label", ""),
+                records / f"{row[unit_of(row)]}.tfrecord",
+            )
+            for row in usable(slides, split)
         ]
         for split in SPLITS
     }
@@ -32,18 +40,25 @@ def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
 
 def read_inputs(slides: Path) -> dict[str, str]:
     # By split: a table of more slides than are written here makes the same manifest.
-    return {
-        f"tiles/<slide>.tfrecord of {split}": combined_checksum(
-            {f"tiles/{row['slide']}.tfrecord": row["sha256"] for row in tiled_slides(slides, split)}
+    found = {}
+    for split in SPLITS:
+        rows = usable(slides, split)
+        unit = read_unit(slides)
+        folder = FOLDERS[unit]
+        found[f"{folder}/<{unit}>.tfrecord of {split}"] = combined_checksum(
+            {f"{folder}/{row[unit]}.tfrecord": row["sha256"] for row in rows}
         )
-        for split in SPLITS
-    }
+    return found
+
+
+def read_unit(slides: Path) -> str:
+    return unit_of(read_table(slides)[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slides", type=Path, required=True, help="table of slides (slides.tsv)")
-    parser.add_argument("--records", type=Path, required=True, help="folder of <slide>.tfrecord")
+    parser.add_argument("--slides", type=Path, required=True, help="table of slides, or of cases")
+    parser.add_argument("--records", type=Path, required=True, help="folder of their .tfrecord")
     parser.add_argument("--settings", required=True, help="the section `shards` as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder for shards and manifest")
     parser.add_argument("--ranks", type=int, default=1, help="processes launched (default: 1)")
@@ -56,7 +71,8 @@ def main() -> None:
     with join(args.ranks, limit, "all shards are written anew") as world:
         sources = world.first(partial(read_sources, args.slides, args.records))
         inputs = world.first(partial(read_inputs, args.slides))
-        write_shards(sources, settings, args.out, world, inputs)
+        unit = world.first(partial(read_unit, args.slides))
+        write_shards(sources, settings, args.out, world, inputs, unit)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = (
     "choose_split_seed.py",
-    "collect_tiles.py",
+    "collect_states.py",
     "join_shards.py",
     "simulate_order.py",
     "split_patients.py",
@@ -19,7 +19,7 @@ COMMANDS = (
     "write_config.py",
     "write_shards.py",
 )
-COLLECT = "collect_tiles.py --settings {}"
+COLLECT = "collect_states.py --settings {}"
 # Each takes a second or more to import, where a tile job of a small slide takes half of one.
 HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplotlib", "pyarrow"}
 
@@ -85,14 +85,14 @@ def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_dat
             'split_patients.py --samples sheet.tsv --settings {"sed":1} --table t --proof p',
             "sed: no such key; did you mean 'seed'?",
         ),
-        ("collect_tiles.py --samples cohort.tsv --states . --out o", "--samples needs --settings"),
+        ("collect_states.py --samples cohort.tsv --states . --out o", "--samples needs --settings"),
         (f"{COLLECT} --samples gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
         (f"{COLLECT} --samples sheet.tsv --states . --out o", "a classifier needs two"),
         (f"{COLLECT} --samples binary --states . --out o", "binary, row 3: not utf-8-sig text"),
         (f"{COLLECT} --samples folder --states . --out o", "folder: cannot be read: Is a direct"),
         (f"{COLLECT} --samples cohort.tsv --states folder --out o", "folder/S1.json: no such file"),
         (f"{COLLECT} --samples cohort.tsv --states . --out o", "S1.json: damaged, not JSON"),
-        ("collect_tiles.py --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
+        ("collect_states.py --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
         ("write_shards.py --slides gone.tsv --records . --settings {} --out o", "gone.tsv: no suc"),
         ("write_shards.py --slides sheet.tsv --records . --settings {} --out o", "column(s) split"),
         ("write_config.py --out folder", "folder: Is a directory"),

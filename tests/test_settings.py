@@ -100,7 +100,7 @@ def test_every_default_survives_being_written_as_yaml():
         ("tiles: {sise: 3}", "tiles.sise: no such key; did you mean 'size'?"),
         ("tiles: {maxbackground: 1}", "tiles.maxbackground: no such key; did you mean 'max_backgr"),
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
-        ("epochs: 3", "epochs: no such key; known keys: run, samples, tiles, split, shards, train"),
+        ("epochs: 3", "epochs: no such key; known keys: run, task, samples, tiles, volumes, pat"),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
         ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
         ("1: 2", "1: found 1; Keys should be strings"),
@@ -131,10 +131,10 @@ def test_all_faults_come_at_once():
         "split: train, valid and test must add up to 1; they add up to 1.1",
         "shards.target_mb: found -1; must be greater than 0",
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
-        "the tiles of all ranks together",
+        "the samples of all ranks together",
         "predict: found []; must be a section with keys of its own",
-        "nonsense: no such key; known keys: run, samples, tiles, split, shards, train, evaluate, "
-        "predict",
+        "nonsense: no such key; known keys: run, task, samples, tiles, volumes, pathes, split, shards, "
+        "train, windows, evaluate, predict",
     ]
 
 
@@ -178,7 +178,7 @@ def test_a_run_may_be_named_by_a_number():
         ("samples: ''", "samples: found ''; must have at least 1 character"),
         (
             "train: {model: resnet}",
-            "train.model: found 'resnet'; must be 'small_cnn' or 'resnet50'",
+            "train.model: found 'resnet'; must be 'small_cnn', 'resnet50', 'small_unet' or 'unet'",
         ),
         ("train: {stall_limit: 9}", "train.stall_limit: found 9; must be greater than or equal to"),
         ("train: {save_minutes: 0}", "train.save_minutes: found 0; must be greater than 0"),

@@ -1,8 +1,6 @@
 """Figures of a test cohort, each with a 95 % bootstrap interval over patients.
 
-The figures are scikit-learn's own; those of the resamples are equal to it and faster. Patients are
-the unit of resampling, since slides of one patient are not independent (Field and Welsh 2007,
-https://doi.org/10.1111/j.1467-9868.2007.00593.x).
+The figures are scikit-learn's own; those of the resamples are equal to it and faster.
 """
 
 from collections.abc import Sequence
@@ -19,11 +17,10 @@ from sklearn.metrics import (
 )
 
 from gigatile.evaluation import ranking
-from gigatile.records.shuffle import key64, random64
+from gigatile.evaluation.resampling import INTERVAL, draw_patients, interval, plain
 from gigatile.settings.evaluate import EvaluationSettings
 
 SCHEMA = 1
-INTERVAL = (2.5, 97.5)
 # False-positive rates at which the band around a ROC curve is given.
 BAND = np.linspace(0, 1, 101)
 
@@ -66,13 +63,13 @@ def _level(
     scores = cases[[f"p_{label}" for label in classes]].to_numpy(np.float64)
     numbers = {label: number for number, label in enumerate(classes)}
     truth = cases["label"].map(numbers).to_numpy()
-    drawn = _resamples(cases["patient"].to_numpy(), settings)
+    drawn = draw_patients(cases["patient"].to_numpy(), settings)
 
     accuracy, confusion = {}, {}
     for name, column in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
         called = cases[column].map(numbers).to_numpy()
         resampled = drawn @ (truth == called) / drawn.sum(axis=1)
-        accuracy[name] = _interval(accuracy_score(truth, called), resampled)
+        accuracy[name] = interval(accuracy_score(truth, called), resampled)
         matrix = confusion_matrix(truth, called, labels=range(len(classes)))
         confusion[name] = matrix.tolist()
 
@@ -94,9 +91,9 @@ def _level(
 
     def family(name: str) -> dict[str, Any]:
         # One-vs-rest and unweighted: the mean over all classes, undefined if one of them is.
-        macro = _interval(float(np.mean(values[name])), np.mean(resamples[name], axis=0))
+        macro = interval(float(np.mean(values[name])), np.mean(resamples[name], axis=0))
         each = zip(classes, values[name], resamples[name], strict=True)
-        return {"macro": macro, "per_class": {label: _interval(v, r) for label, v, r in each}}
+        return {"macro": macro, "per_class": {label: interval(v, r) for label, v, r in each}}
 
     return {
         "n": len(cases),
@@ -107,30 +104,6 @@ def _level(
         "confusion": confusion,
         "roc_curve": curves,
     }
-
-
-def _resamples(patients: np.ndarray, settings: EvaluationSettings) -> np.ndarray:
-    """Draw patients with replacement; return how often each case counts: (resamples, n) int32."""
-    names, patient_of = np.unique(patients, return_inverse=True)
-    shape = (settings.resamples, len(names))
-    draws = random64(key64("bootstrap", settings.seed), np.arange(np.prod(shape)))
-    # The remainder of 64 random bits by a number of patients is uniform for all practical ends.
-    chosen = (draws % np.uint64(len(names))).astype(np.int64).reshape(shape)
-    times = np.zeros(shape, np.int32)
-    np.add.at(times, (np.arange(settings.resamples)[:, None], chosen), 1)
-    return times[:, patient_of]
-
-
-def _interval(value: float, resampled: np.ndarray) -> dict[str, float | int | None]:
-    """Return a figure and its interval; None where it is not defined, never a NaN."""
-    defined = resampled[~np.isnan(resampled)]
-    found: dict[str, float | int | None] = dict.fromkeys(("value", "low", "high"))
-    if not np.isnan(value):
-        found["value"] = _plain(value)
-        if len(defined):
-            low, high = np.percentile(defined, INTERVAL)
-            found |= {"low": _plain(low), "high": _plain(high)}
-    return found | {"resamples": len(defined)}
 
 
 def _curve(
@@ -148,12 +121,7 @@ def _curve(
     )
     around = {"fpr": BAND, "low": low, "high": high}
     return {
-        "fpr": [_plain(value) for value in fpr],
-        "tpr": [_plain(value) for value in tpr],
-        "band": {name: [_plain(value) for value in values] for name, values in around.items()},
+        "fpr": [plain(value) for value in fpr],
+        "tpr": [plain(value) for value in tpr],
+        "band": {name: [plain(value) for value in values] for name, values in around.items()},
     }
-
-
-def _plain(value: float) -> float:
-    """Round for JSON: six decimals are beyond what a cohort can tell and the same everywhere."""
-    return round(float(value), 6)

@@ -7,7 +7,7 @@ file; `gigatile.making.verifying` compares every byte.
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 60
 # the note; of all else, which may be large, the size.
 TABLES = (".json", ".tsv")
 # What is large, and needed only when something is made from it: it may be put away for the space.
-BULK = ("tiles", "shards", "predictions/tiles")
+BULK = ("tiles", "volumes", "shards", "predictions/tiles", "predictions/volumes")
 # Of the states of a training the last is needed, by a segment more.
 STATES = "segments/*.npz"
 
@@ -39,7 +39,7 @@ class Output(BaseModel):
 
 
 class Source(BaseModel):
-    """A slide's file when it was cut; `modified_ns` as the file system counts it."""
+    """A slide's file when it was cut, or all of a case's; `modified_ns` is of the latest."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,7 +74,7 @@ def run_of(note: Path) -> Path:
 def write_note(
     note: Path,
     outputs: Iterable[Path],
-    source: Path | None = None,
+    sources: Sequence[Path] = (),
     manifest: Path | None = None,
 ) -> None:
     """Write what a job has left; to be called when all of it is whole.
@@ -82,7 +82,7 @@ def write_note(
     Args:
         note: the file to write, in the folder `made` of the run.
         outputs: files of the run; of a folder, every file in it.
-        source: the slide's file that it was made from.
+        sources: the slide's file, or a case's, that it was made from.
         manifest: one of the outputs, if it names shards; these are noted with its checksums.
     """
     run = run_of(note)
@@ -92,7 +92,7 @@ def write_note(
     }
     if manifest is not None:
         found |= _shards(manifest, run)
-    seen = None if source is None else _seen(source)
+    seen = _seen(sources) if sources else None
     Note(outputs=dict(sorted(found.items())), source=seen).write(note)
 
 
@@ -157,11 +157,12 @@ def is_put_away(path: Path, run: Path) -> bool:
     return name.match(STATES) or (str(name.parent) in BULK and not path.parent.exists())
 
 
-def content_of(source: Path, note: Path, update: bool = False) -> str:
+def content_of(sources: Sequence[Path], note: Path, update: bool = False) -> str:
     """Return the fingerprint of a slide's file, which is read only if it has another size or time.
 
     Args:
-        source: the slide's file; where it is not there, it counts as it was.
+        sources: the slide's file, or those of a case; where one is not there, all count as they
+            were.
         note: of what was made from it; it may be missing.
         update: note a new time, so that the file is not read again the next time.
 
@@ -173,7 +174,7 @@ def content_of(source: Path, note: Path, update: bool = False) -> str:
     except UserError:
         noted = None
     known = noted.source if noted else None
-    found = _seen(source, known)
+    found = _seen(sources, known)
     if update and noted and known and found != known and found.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # of somebody else, perhaps; then it is read again
             before = note.stat()
@@ -184,27 +185,27 @@ def content_of(source: Path, note: Path, update: bool = False) -> str:
     return found.fingerprint
 
 
-def _seen(source: Path, known: Source | None = None) -> Source:
+def _seen(sources: Sequence[Path], known: Source | None = None) -> Source:
     """Return a slide's file as it is now; it is not read where that has the size and time known."""
     try:
         # The time from before the reading: what is written meanwhile has a later one.
-        size, modified = size_and_time_of(source)
+        size, modified = size_and_time_of(*sources)
         if known and (known.bytes, known.modified_ns) == (size, modified):
             return known
-        return Source(bytes=size, modified_ns=modified, fingerprint=_read_in_time(source))
+        return Source(bytes=size, modified_ns=modified, fingerprint=_read_in_time(sources))
     except OSError as error:
         if known and isinstance(error, FileNotFoundError):
             return known
         return Source(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
 
 
-def _read_in_time(source: Path) -> str:
+def _read_in_time(sources: Sequence[Path]) -> str:
     """Return the fingerprint of a slide's file, or that a disk has not given it in time."""
     found: list[str | OSError] = []
 
     def read() -> None:
         try:
-            found.append(fingerprint_of(source))
+            found.append(fingerprint_of(*sources))
         except OSError as error:
             found.append(error)
 

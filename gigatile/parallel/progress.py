@@ -18,11 +18,19 @@ OVERWRITE = "\r\x1b[K"
 
 
 def line(
-    epoch: int, epochs: int, step: int, steps: int, loss: float, rate: float, left: float
+    epoch: int,
+    epochs: int,
+    step: int,
+    steps: int,
+    loss: float,
+    rate: float,
+    left: float,
+    samples: str = "tiles",
 ) -> str:
-    """Write how far an epoch is; `rate` in tiles per second, `left` in seconds."""
+    """Write how far an epoch is; `rate` in samples per second, `left` in seconds."""
+    shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
     return (
-        f"epoch {epoch}/{epochs}, step {step}/{steps}: loss {loss:.4f}, {rate:.0f} tiles/s, "
+        f"epoch {epoch}/{epochs}, step {step}/{steps}: loss {loss:.4f}, {shown} {samples}/s, "
         f"{left:.0f} s left in this epoch"
     )
 

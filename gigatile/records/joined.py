@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.splits import COLUMNS
 from gigatile.errors import UserError, all_faults
 from gigatile.files import checksums, read_json, write_json
 from gigatile.records.shards import MANIFEST, SCHEMA, ShardReader
@@ -110,7 +109,7 @@ def _check_patients(parts: Sequence[Part]) -> None:
     """Refuse runs of which one trains on a patient that another one tests on, or the like."""
     found: dict[str, dict[str, list[str]]] = {}
     for part in parts:
-        for row in read_table(part.splits, COLUMNS):
+        for row in read_table(part.splits, ("patient", "split")):
             runs = found.setdefault(row["patient"], {}).setdefault(row["split"], [])
             if str(part.run) not in runs:
                 runs.append(str(part.run))

@@ -18,6 +18,7 @@ from gigatile.parallel.world import World
 from gigatile.records.shuffle import key64, random64
 from gigatile.records.tfrecord import read_at, record_offsets
 from gigatile.records.tile import decode_tile, encode_whose
+from gigatile.records.volume import case_of
 from gigatile.settings.shards import ShardSettings
 
 # Rows of a run: 8 MB.
@@ -29,7 +30,7 @@ LARGEST = np.uint64(2**64 - 1)
 
 @dataclass(frozen=True)
 class Source:
-    """One slide's records, and what the cohort says of the slide."""
+    """One slide's records, or a case's, and what the cohort says of it; a case has no label."""
 
     slide: str
     patient: str
@@ -192,7 +193,7 @@ class _Scan:
         source = self._slides[number]
         offsets = record_offsets(source.records)
         if len(offsets):
-            _check_slide(source)
+            _check_whose(source)
         size = source.records.stat().st_size
         rows = np.empty((4, len(offsets)), np.uint64)
         key = key64("shards", self._seed, source.slide)
@@ -203,14 +204,17 @@ class _Scan:
         return rows
 
 
-def _check_slide(source: Source) -> None:
+def _check_whose(source: Source) -> None:
     # All records of a slide were written at once, so the first one speaks for them.
     with source.records.open("rb", buffering=0) as handle:
-        slide = decode_tile(read_at(handle.fileno(), 0, source.records)).slide
-    if slide != source.slide:
+        holds, whose = "the volume of case", case_of(handle.fileno(), 0, source.records)
+        if whose is None:
+            holds = "tiles of slide"
+            whose = decode_tile(read_at(handle.fileno(), 0, source.records)).slide
+    if whose != source.slide:
         raise UserError(
-            f"{source.records}: holds tiles of slide {slide!r}, not of {source.slide!r}; delete "
-            "the file to have it remade"
+            f"{source.records}: holds {holds} {whose!r}, not of {source.slide!r}; delete the file "
+            "to have it remade"
         )
 
 

@@ -1,4 +1,4 @@
-"""Shards: the tiles of a split, shuffled over all its slides and grouped into files.
+"""Shards: the tiles, or volumes, of a split, shuffled over all its slides and grouped into files.
 
 A manifest names them; `gigatile/records/writing.py` makes them. What is read is checked: an index
 against its SHA-256, a record against its CRCs.
@@ -24,8 +24,9 @@ class ShardReader:
     """The records of one split as a sequence: any record by its number, without reading others.
 
     Attributes:
-        classes: the labels in the order of the model's outputs.
-        counts: (shards, classes) int64, the records of each class in each shard.
+        classes: the labels in the order of the model's outputs; of volumes none.
+        counts: (shards, classes) int64, the records of each class in each shard; of volumes one
+            column.
         bytes: of all shards.
 
     Safe to read from several threads.
@@ -72,7 +73,7 @@ class ShardReader:
             indexes.append(content)
             self.bytes += shard["bytes"]
         self.counts = np.stack(
-            [np.bincount(index["label"], minlength=len(self.classes)) for index in indexes]
+            [np.bincount(index["label"], minlength=max(1, len(self.classes))) for index in indexes]
         )
         self._labels = np.concatenate([index["label"] for index in indexes])
         # A list: to search it for one number takes a tenth of the time that an array takes.
@@ -120,11 +121,18 @@ class ShardReader:
             raise IndexError(number)
         return bisect_right(self._starts, number) - 1
 
-    def _record(self, number: int) -> bytes:
+    def place(self, number: int) -> tuple[int, int, int, Path]:
+        """Return where a record stands: descriptor, offset and size in bytes, and the file's path.
+
+        The descriptor is of use as long as this reader is.
+        """
         shard = self._shard(number)
         place = number - self._starts[shard]
         begin, end = self._offsets[shard][place : place + 2].tolist()
-        return read_sized(self._files[shard].fileno(), begin, end - begin, self._paths[shard])
+        return self._files[shard].fileno(), begin, end - begin, self._paths[shard]
+
+    def _record(self, number: int) -> bytes:
+        return read_sized(*self.place(number))
 
     def close(self) -> None:
         """Close the files."""

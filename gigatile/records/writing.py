@@ -40,22 +40,24 @@ def write_shards(
     out: Path,
     world: World | None = None,
     inputs: Mapping[str, str] | None = None,
+    unit: str = "slide",
 ) -> None:
     """Write the shards of each split, and last the manifest that names them.
 
     Args:
-        sources: the slides of each split.
+        sources: the slides, or cases, of each split.
         settings: wanted size of a shard, and the seed of the shuffle.
         out: the folder. Shards in it are deleted, and what a killed run left; nothing else.
         world: the ranks that write; None: this process alone.
         inputs: what the manifest says it was made from: names, and their SHA-256.
+        unit: what the sources are: `slide` or `case`.
 
     Raises:
         UserError: a record file is damaged or of another slide, or a split has no slide. Each rank
             raises it.
     """
     world = world or World()
-    world.first(partial(_prepare, sources, out))
+    world.first(partial(_prepare, sources, out, unit))
     labels = sorted({source.label for split in sources.values() for source in split})
     try:
         plans = []
@@ -77,19 +79,19 @@ def write_shards(
         "inputs": dict(inputs or {}),
         "seed": settings.seed,
         "target_mb": settings.target_mb,
-        "classes": labels,
-        "splits": {plan.split: _describe(plan) for plan in plans},
+        "classes": [label for label in labels if label],
+        "splits": {plan.split: _describe(plan, unit) for plan in plans},
     }
     for (plan, _), shard in zip(shards, written, strict=True):
         manifest["splits"][plan.split]["shards"].append(shard)
     world.first(partial(write_json, out / MANIFEST, manifest))
 
 
-def _prepare(sources: Mapping[str, Sequence[Source]], out: Path) -> None:
+def _prepare(sources: Mapping[str, Sequence[Source]], out: Path, unit: str) -> None:
     for split, slides in sources.items():
         if not slides:
             raise UserError(
-                f"no slide with tiles is in {split}; there is nothing to make shards of"
+                f"no {unit} with records is in {split}; there is nothing to make shards of"
             )
     (out / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(out / PLAN, ignore_errors=True)
@@ -171,13 +173,14 @@ class _Writer:
             self._world.alive(f"after records of {path}")
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def _describe(plan: Plan, unit: str) -> dict[str, Any]:
     by_label: dict[str, int] = {}
     for source, count in zip(plan.slides, plan.counts.tolist(), strict=True):
-        by_label[source.label] = by_label.get(source.label, 0) + count
+        if source.label:
+            by_label[source.label] = by_label.get(source.label, 0) + count
     return {
         "records": int(plan.counts.sum()),
-        "slides": len(plan.slides),
+        f"{unit}s": len(plan.slides),
         "by_label": dict(sorted(by_label.items())),
         "shards": [],
     }

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from gigatile.cohort.samples import SAFE_ID
+from gigatile.cohort.sheet import SAFE_ID
 from gigatile.errors import UserError
 from gigatile.report.metrics import Interval
 

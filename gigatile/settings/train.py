@@ -7,6 +7,11 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gigatile.settings.section import Section
 
+# By the task that they are for.
+MODELS = {
+    "tile_classification": ("small_cnn", "resnet50"),
+    "volume_segmentation": ("small_unet", "unet"),
+}
 # The symmetries of a square, by name; gigatile/training/order.py shows them.
 VIEWS = (
     "identity",
@@ -68,7 +73,8 @@ class TrainSettings(Section):
         8,
         ge=1,
         le=9999,
-        description="Times that every training tile is shown. More of them later go on from here.",
+        description="Times that every training tile or case is shown. More of them later go on "
+        "from here.",
     )
     segment_epochs: int = Field(
         4,
@@ -79,8 +85,8 @@ class TrainSettings(Section):
     batch_size: int = Field(
         32,
         ge=1,
-        description="Tiles per step over all ranks together, so that more ranks change the speed\n"
-        "and not the result. A multiple of nodes x ranks_per_node.",
+        description="Tiles, or patches of volumes, per step over all ranks together, so that "
+        "more\nranks change the speed and not the result. A multiple of nodes x ranks_per_node.",
     )
     limit_batches: int | None = Field(
         None,
@@ -89,9 +95,10 @@ class TrainSettings(Section):
         "null: all.",
     )
     learning_rate: float = Field(0.001, gt=0, description="Adam's step size.")
-    model: Literal["small_cnn", "resnet50"] = Field(
+    model: Literal["small_cnn", "resnet50", "small_unet", "unet"] = Field(
         "small_cnn",
-        description="small_cnn: learns on two cores. resnet50: needs GPUs.",
+        description="Of tiles: small_cnn, which learns on two cores, or resnet50, which needs "
+        "GPUs. Of volumes:\nsmall_unet or unet, likewise.",
     )
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
@@ -138,11 +145,13 @@ class TrainSettings(Section):
         if self.batch_size % self.ranks:
             raise ValueError(
                 f"batch_size ({self.batch_size}) must be a multiple of nodes x ranks_per_node "
-                f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the tiles of "
-                "all ranks together"
+                f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the samples "
+                "of all ranks together"
             )
-        if self.weights is not None and self.model == "small_cnn":
-            raise ValueError("weights are for model: resnet50; small_cnn starts from random ones")
+        if self.weights is not None and self.model != "resnet50":
+            raise ValueError(
+                f"weights are for model: resnet50; {self.model} starts from random ones"
+            )
         return self
 
     @property

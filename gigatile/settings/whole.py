@@ -1,17 +1,20 @@
 """All of `config.yaml`: its model, and the file that explains it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.patches import PatchSettings
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.section import Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.settings.train import TrainSettings
+from gigatile.settings.train import MODELS, TrainSettings
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.settings.windows import WindowSettings
 
 
 class Settings(Section):
@@ -23,18 +26,34 @@ class Settings(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Name of this run; its results go to results/<run>/.",
     )
+    task: Literal["tile_classification", "volume_segmentation"] = Field(
+        "tile_classification",
+        description="What is learnt: `tile_classification` of slides, which have a label each, or "
+        "`volume_segmentation`\nof NIfTI volumes.",
+    )
     samples: str = Field(
         "demo/samples.tsv",
         min_length=1,
-        description="The sample sheet: tab-separated, columns slide, patient, label, path; "
-        "optional mpp, split, site.\nPaths in the sheet are relative to the sheet.",
+        description="The sample sheet: tab-separated. Of slides: columns slide, patient, label, "
+        "path; optional mpp, split, site.\nOf volumes: case, patient, a column for each modality "
+        "or one `image`, segmentation; optional split, site.\nPaths in the sheet are relative to "
+        "the sheet.",
     )
     tiles: TileSettings = Field(TileSettings(), description="From slides to tiles.")
+    volumes: VolumeSettings = Field(
+        VolumeSettings(), description="From NIfTI volumes to prepared cases."
+    )
+    patches: PatchSettings = Field(
+        PatchSettings(), description="From prepared cases to what training is shown."
+    )
     split: SplitSettings = Field(
         SplitSettings(), description="Patients into cohorts; no patient is ever in two."
     )
     shards: ShardSettings = Field(ShardSettings(), description="From tiles to training input.")
     train: TrainSettings = Field(TrainSettings(), description="From shards to a model.")
+    windows: WindowSettings = Field(
+        WindowSettings(), description="From a model to the segmentation of a whole volume."
+    )
     evaluate: EvaluationSettings = Field(
         EvaluationSettings(), description="The model on the test cohort."
     )
@@ -46,6 +65,21 @@ class Settings(Section):
             raise ValueError(
                 "run: 'demo' belongs to the demo cohort; give a run over "
                 f"{self.samples} a name of its own, for example `run: my-cohort`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _training_of_the_task(self) -> "Settings":
+        models, of_tiles = MODELS[self.task], self.task == "tile_classification"
+        if self.train.model not in models:
+            raise ValueError(
+                f"train.model: found {self.train.model!r}; for task: {self.task} it must be "
+                f"{' or '.join(models)}"
+            )
+        if not of_tiles and (self.train.boost or self.train.views != "random"):
+            raise ValueError(
+                "train.boost and train.views are for tiles; what is shown of volumes stands in "
+                "`patches`"
             )
         return self
 

@@ -25,24 +25,28 @@ def files_of(slide: Path) -> list[Path]:
     return [slide, *sorted(others)]
 
 
-def fingerprint_of(slide: Path) -> str:
-    """Identify a slide's content; of several files, their names and fingerprints count.
+def fingerprint_of(*sources: Path) -> str:
+    """Identify the content of a slide, or of a case's volumes in their order.
 
-    What `gigatile.files.fingerprint` can miss in one file, this can.
+    Of several files, their names and fingerprints count. What `gigatile.files.fingerprint` can miss
+    in one file, this can.
     """
-    first, *others = files_of(slide)
-    if not others:
-        return fingerprint(first)
+    files = [(path, source.parent) for source in sources for path in files_of(source)]
+    if len(files) == 1:
+        return fingerprint(files[0][0])
     digest = hashlib.blake2b(digest_size=16)
-    for path in (first, *others):
-        name = os.path.relpath(path, slide.parent)
+    for path, folder in files:
+        name = os.path.relpath(path, folder)
         digest.update(f"{name}\0{fingerprint(path)}\n".encode())
-    return f"blake2b-of-{1 + len(others)}-files:{digest.hexdigest()}"
+    return f"blake2b-of-{len(files)}-files:{digest.hexdigest()}"
 
 
-def size_and_time_of(slide: Path) -> tuple[int, int]:
-    """Return the bytes of a slide's files together, and the latest of their times, in ns."""
-    seen = [path.stat() for path in files_of(slide)]
+def size_and_time_of(*sources: Path) -> tuple[int, int]:
+    """Return the bytes of a slide's files together, and the latest of their times, in ns.
+
+    Or of a case's volumes.
+    """
+    seen = [path.stat() for source in sources for path in files_of(source)]
     return sum(one.st_size for one in seen), max(one.st_mtime_ns for one in seen)
 
 

@@ -1,37 +1,63 @@
-"""From the order of samples to decoded batches, read ahead of the model by a few threads."""
+"""From the order of samples to batches in memory, read ahead of the model by a few threads."""
 
 import itertools
 import math
 import mmap
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from gigatile.records.shards import ShardReader
-from gigatile.records.tile import decode_jpeg, jpeg_shape
-from gigatile.training.order import BatchSlice, Epoch, Samples, show
+from gigatile.training.order import BatchSlice, Epoch, Samples
 
 # Batches that are read and decoded while the model has another one. With that one, and the next
-# that stands ready, this bounds the memory of the input: AHEAD + 2 batches of pixels.
+# that stands ready, this bounds the memory of the input: AHEAD + 2 batches.
 AHEAD = 4
 
 
 @dataclass(frozen=True)
+class Form:
+    """The shape and the type of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Source(Protocol):
+    """Where samples come from: tiles, or patches of volumes."""
+
+    def forms(self, record: int) -> tuple[Form, Form]:
+        """Return the forms of the image and of the label of any sample, as one record has them.
+
+        Raises:
+            RecordError: the record is damaged.
+        """
+
+    def fill(self, samples: Samples, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """Put samples into arrays, image and label of each; safe from several threads.
+
+        Returns:
+            The seconds that reading took, and those of making arrays of what was read.
+
+        Raises:
+            RecordError: a record is damaged, or of another form.
+        """
+
+
+@dataclass(frozen=True)
 class Batch:
-    """A rank's part of a global batch, decoded.
+    """A rank's part of a global batch.
 
     Attributes:
-        images: (n, height, width, 3) uint8.
-        labels: (n,) int32, numbers of the classes.
+        images, labels: (n, …), of the forms that the source has.
         weights: (n,) float32.
         total: samples that the global batch shows, over all ranks.
         read_seconds: that threads took to read its records and verify their checksums.
-        decode_seconds: that threads took to decode its images and lay them out under their views.
+        decode_seconds: that threads took to decode its images and show them in another way.
     """
 
     images: np.ndarray
@@ -43,7 +69,7 @@ class Batch:
 
 
 def batches(
-    reader: ShardReader,
+    source: Source,
     epoch: Epoch,
     batch_size: int,
     rank: int,
@@ -54,8 +80,8 @@ def batches(
     """Yield a rank's batches of some steps of one epoch, in order.
 
     Args:
-        reader: the samples.
-        epoch: which of them is shown when, and under which view.
+        source: of the samples.
+        epoch: which of them is shown when, and how.
         batch_size: of all ranks together.
         rank, ranks: which part of each batch, of how many.
         threads: cores to decode on.
@@ -65,21 +91,23 @@ def batches(
     result does not depend on their number.
 
     Raises:
-        RecordError: a record is damaged, or its image is, or is of another size than the first.
+        RecordError: a record is damaged, or of another form than the first.
     """
     steps = range(epoch.steps(batch_size)) if steps is None else steps
     if not steps:
         return
     slices = (epoch.batch(step, batch_size, rank, ranks) for step in steps)
     first = epoch.batch(steps[0], batch_size, rank, ranks).samples.records[0]
-    arrays = BatchMemory((batch_size // ranks, *_shape(reader, int(first))))
+    share = batch_size // ranks
+    memories = [BatchMemory((share, *form.shape), form.dtype) for form in source.forms(int(first))]
     # A batch is cut such that those that are ahead keep every thread at work.
     parts = -(-threads // AHEAD)
     waiting: deque[_Begun] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for wanted in slices:
-                waiting.append(_begin(pool, parts, reader, wanted, arrays.take()))
+                arrays = [memory.take() for memory in memories]
+                waiting.append(_begin(pool, parts, source, wanted, *arrays))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().finished()
             while waiting:
@@ -91,7 +119,7 @@ def batches(
 
 @dataclass(frozen=True)
 class _Begun:
-    """A batch whose images are being filled in, part by part."""
+    """A batch that is being filled in, part by part."""
 
     wanted: BatchSlice
     images: np.ndarray
@@ -115,26 +143,27 @@ class _Begun:
 
 
 class BatchMemory:
-    """Arrays of one shape, uint8; the memory of one that nobody refers to any more is used again.
+    """Arrays of one form; the memory of one that nobody refers to any more is used again.
 
     New memory is slow: the system fills it with zeros, page by page, which takes a quarter of the
     time that decoding into it takes.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._shape = shape
+    def __init__(self, shape: tuple[int, ...], dtype: type | np.dtype = np.uint8) -> None:
+        self._shape, self._dtype = shape, np.dtype(dtype)
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> np.ndarray:
         """Return an array, its content by chance."""
         memory = self._free.pop() if self._free else self._new()
         # What is made of a part of this array refers to it, as its memory is no array itself.
-        array = np.ndarray(self._shape, np.uint8, memory)
+        array = np.ndarray(self._shape, self._dtype, memory)
         weakref.finalize(array, self._free.append, memory).atexit = False
         return array
 
     def _new(self) -> mmap.mmap:
-        memory = mmap.mmap(-1, math.prod(self._shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = math.prod(self._shape) * self._dtype.itemsize
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return memory
@@ -143,60 +172,15 @@ class BatchMemory:
 def _begin(
     pool: ThreadPoolExecutor,
     parts: int,
-    reader: ShardReader,
+    source: Source,
     wanted: BatchSlice,
     images: np.ndarray,
+    labels: np.ndarray,
 ) -> _Begun:
-    samples = wanted.samples
     cuts = np.arange(parts + 1) * len(images) // parts
-    return _Begun(
-        wanted,
-        images,
-        reader.classes_at(samples.records),
-        [
-            pool.submit(
-                _fill,
-                images[first:last],
-                reader,
-                Samples(samples.records[first:last], samples.views[first:last]),
-            )
-            for first, last in itertools.pairwise(cuts)
-        ],
-    )
-
-
-def _fill(images: np.ndarray, reader: ShardReader, samples: Samples) -> tuple[float, float]:
-    """Read samples and decode them into `images`; return the seconds that each of the two took."""
-    begun = time.perf_counter()
-    numbers = samples.records.tolist()
-    files = [reader.image(number) for number in numbers]
-    read = time.perf_counter()
-    upright = np.empty(images.shape[1:], np.uint8)
-    for image, data, view, number in zip(
-        images, files, samples.views.tolist(), numbers, strict=True
-    ):
-        try:
-            if view == 0:
-                decode_jpeg(data, into=image)
-            else:
-                _copy(show(decode_jpeg(data, into=upright), view), image)
-        except ValueError as error:
-            raise reader.damaged(number, f"its image: {error}") from None
-    return read - begun, time.perf_counter() - read
-
-
-def _copy(shown: np.ndarray, image: np.ndarray) -> None:
-    """Copy pixels, (side, side, 3), that may lie in memory in another order."""
-    if shown[0].flags.c_contiguous:
-        image[...] = shown
-        return
-    # NumPy copies triples one at a time: by colour it takes a fifth of the time.
-    for colour in range(3):
-        image[..., colour] = shown[..., colour]
-
-
-def _shape(reader: ShardReader, number: int) -> tuple[int, int, int]:
-    try:
-        return jpeg_shape(reader.image(number))
-    except ValueError as error:
-        raise reader.damaged(number, f"its image: {error}") from None
+    slices = [slice(first, last) for first, last in itertools.pairwise(cuts.tolist())]
+    filling = [
+        pool.submit(source.fill, wanted.samples[part], images[part], labels[part])
+        for part in slices
+    ]
+    return _Begun(wanted, images, labels, filling)

@@ -1,117 +1,83 @@
-"""The task of classifying tiles: what a training step does, and what is averaged over steps."""
+"""The task of classifying tiles."""
 
-import contextlib
-import time
-from collections.abc import Iterator
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from gigatile.errors import UserError
+from gigatile.records.shards import ShardReader
+from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
-from gigatile.training.models import LOGITS
-from gigatile.training.ranks import Ranks
-
-# Share of the moving average of the weights that a step keeps, once training has gone on for long.
-AVERAGE = 0.999
+from gigatile.training.models import LOGITS, build_model
+from gigatile.training.order import VIEWS, Sampling, window_of
+from gigatile.training.task import Networks
+from gigatile.training.tiles import Tiles
 
 
 class Classification:
-    """A classifier, its optimizer, and a training step over all ranks.
+    """Tiles, each of one class: softmax and cross-entropy; see `task.Task`."""
 
-    Beside the weights that are trained runs their moving average, which is what is validated and
-    saved: it takes the noise of the last steps out of the result (Polyak and Juditsky 1992,
-    https://doi.org/10.1137/0330046).
+    samples, measure = "tiles", "accuracy"
 
-    Attributes:
-        variables: everything that a checkpoint holds: of the model, of the optimizer, and the
-            averages.
-        statistics: the model's running means (batch normalisation), which each rank gathers on
-            its own samples.
-    """
+    def __init__(self, tiles: TileSettings) -> None:
+        self._tiles = tiles
 
-    def __init__(self, model: keras.Model, settings: TrainSettings, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._logits = keras.Model(model.input, model.get_layer(LOGITS).output)
-        self._weights = model.trainable_variables
-        optimizer = keras.optimizers.Adam(settings.learning_rate)
-        if settings.mixed_precision:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizer.build(self._weights)
-        self._optimizer = optimizer
-        # From an array: made from another variable's value it would be that same variable.
-        self._averages = [
-            keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}")
-            for number, weight in enumerate(self._weights)
-        ]
-        self.variables = [*model.variables, *optimizer.variables, *self._averages]
-        self.statistics = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
-        self.step = tf.function(self._step, reduce_retracing=True)
+    def source(self, reader: ShardReader) -> Tiles:
+        """Return the tiles, decoded and under their views."""
+        return Tiles(reader)
 
-    def _step(
-        self,
-        images: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        total: tf.Tensor,
-        wishes: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Update the weights by the mean gradient over the global batch.
+    def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
+        """Return what decides the order of the tiles."""
+        unknown = sorted(set(settings.boost) - set(reader.classes))
+        if unknown:
+            raise UserError(
+                f"train.boost: no such label: {', '.join(unknown)}; the cohort has "
+                f"{', '.join(reader.classes)}"
+            )
+        weights = [settings.boost.get(label, 1.0) for label in reader.classes]
+        counts = reader.counts.sum(axis=0)
+        if not any(n * weight for n, weight in zip(counts, weights, strict=True)):
+            raise UserError("train.boost: leaves no tile to train on")
+        return Sampling(
+            counts=reader.counts,
+            seed=settings.seed,
+            window=window_of(settings.shuffle_mb, reader.bytes, len(reader.counts)),
+            # From the text of the number, so that 0.1 is a tenth.
+            boost=tuple(Fraction(str(weight)) for weight in weights) if settings.boost else (),
+            views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+        )
 
-        Each rank divides by the samples of all ranks and the gradients are summed, so the update
-        is the same however the batch is divided.
+    def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
+        """Return a classifier for tiles of the size that the first one has."""
+        size = reader[0].pixels().shape[0]
+        model = build_model(settings, size, len(reader.classes), pretrained)
+        return Networks(model, keras.Model(model.input, model.get_layer(LOGITS).output))
+
+    def sums(
+        self, found: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the weighted sums of cross-entropy and of right calls.
 
         Args:
-            images, labels, weights, total: a `Batch`.
-            wishes: (n,) float32 of this rank's.
-
-        Returns:
-            The weighted sums of loss and of right calls over this rank's samples; the sum of the
-            wishes of all ranks: they travel with the gradients, as a message of their own would
-            cost as much time again; and how long the ranks' exchange took, in seconds. On a GPU,
-            whose work runs behind the calls, that holds what is left of the backward pass.
+            found: (n, classes) logits.
+            labels: (n,) int32, numbers of the classes.
+            weights: (n,) float32.
         """
-        with tf.GradientTape() as tape:
-            loss, right = self._sums(self._logits(images, training=True), labels, weights)
-            mean = self._optimizer.scale_loss(loss / total)
-        gradients = tape.gradient(mean, [weight.value for weight in self._weights])
-        with tf.control_dependencies(gradients):
-            begun = _now()
-        *gradients, agreed = self._ranks.sum_in_step([*gradients, wishes])
-        with tf.control_dependencies([*gradients, agreed]):
-            exchange = _now() - begun
-        self._optimizer.apply(gradients, self._weights)
-        # The window grows with the steps, so that a short training does not drag its start along.
-        done = tf.cast(self._optimizer.iterations, tf.float32)
-        kept = tf.minimum(AVERAGE, (1 + done) / (10 + done))
-        for average, weight in zip(self._averages, self._weights, strict=True):
-            average.assign(kept * average + (1 - kept) * weight)
-        return loss, right, agreed, exchange
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Let the model have the averaged weights within the block."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
-
-    def _swap(self) -> None:
-        for average, weight in zip(self._averages, self._weights, strict=True):
-            held = np.array(weight)
-            weight.assign(average)
-            average.assign(held)
-
-    @staticmethod
-    def _sums(
-        logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.cast(tf.argmax(logits, axis=1, output_type=tf.int32) == labels, tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found)
+        right = tf.cast(tf.argmax(found, axis=1, output_type=tf.int32) == labels, tf.float32)
         return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
 
+    def told(self, reader: ShardReader) -> str:
+        """Say how many tiles there are, of how many classes."""
+        return f"{len(reader)} tiles of {len(reader.classes)} classes"
 
-def _now() -> tf.Tensor:
-    """Return seconds at this place of a graph, of a clock that counts as deterministic."""
-    return tf.numpy_function(time.perf_counter, [], tf.float64)
+    def settings(self) -> Mapping[str, Any]:
+        """Return how the tiles were cut."""
+        return {"tiles": self._tiles.model_dump()}
+
+    def described(self, reader: ShardReader) -> Mapping[str, Any]:
+        """Return the classes in the order of the scores."""
+        return {"classes": reader.classes}

@@ -3,7 +3,6 @@
 import math
 import shutil
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +12,22 @@ from gigatile import software
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
-from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import batches
-from gigatile.training.classification import Classification
-from gigatile.training.models import build_model, save_model
-from gigatile.training.order import VIEWS, Epoch, Sampling
+from gigatile.training.learner import Learner
+from gigatile.training.models import save_model
+from gigatile.training.order import Epoch
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, key_of
 from gigatile.training.segments import Segment
+from gigatile.training.task import Task
 from gigatile.training.watching import Account, Shown
 
 
 def train(
     manifest: Path,
     settings: TrainSettings,
-    tiles: TileSettings,
+    task: Task,
     checkpoints: Path,
     out: Path,
     ranks: Ranks,
@@ -36,14 +35,15 @@ def train(
     events: Path | None = None,
     code: str = "",
 ) -> None:
-    """Train a tile classifier up to `settings.epochs` on all ranks; rank 0 writes the segment.
+    """Train a model up to `settings.epochs` on all ranks; rank 0 writes the segment.
 
     It goes on from the segments of the same training in `out`, and where it was killed or stopped,
     after the last step that was saved, with the samples in the order that they would have had.
 
     Args:
         manifest: the shards' manifest; must have the split train.
-        settings, tiles: the settings, written beside the model.
+        settings: how, written beside the model.
+        task: what is learnt.
         checkpoints: folder of its own for checkpoints; gone when the segment is written.
         out: folder of all segments.
         ranks: the processes that train together.
@@ -56,7 +56,7 @@ def train(
         StartAgain: a signal came; the training is saved.
     """
     reader = ShardReader(manifest, "train")
-    sampling = _sampling(reader, settings)
+    sampling = task.sampling(reader, settings)
 
     def shown_in(epoch: int) -> Epoch:
         return Epoch(sampling, epoch, reader.classes_of)
@@ -65,21 +65,22 @@ def train(
         steps = shown_in(epoch).steps(settings.batch_size)
         return min(steps, settings.limit_batches or steps)
 
-    model = build_model(settings, _tile_size(reader), len(reader.classes), ranks.writes)
-    task = Classification(model, settings, ranks)
+    networks = task.networks(reader, settings, ranks.writes)
+    learner = Learner(networks.trained, task.sums, settings, ranks)
     segment = Segment(out, settings.epochs)
-    key = key_of(manifest, settings, tiles, task, code)
-    saved = Checkpoints(checkpoints, segment, key, task, ranks, settings, steps_in, tell)
+    key = key_of(manifest, settings, task.settings(), learner, code)
+    saved = Checkpoints(checkpoints, segment, key, learner, ranks, settings, steps_in, tell)
     at = saved.restore()
     saved.grant(ranks.sum(saved.wishes(), "wishes"), at)
     if ranks.writes:
         tell(
-            f"{settings.model}: {model.count_params():,} parameters, {len(reader)} tiles of "
-            f"{len(reader.classes)} classes, {steps_in(at.epoch)} steps of {settings.batch_size} "
-            f"tiles per epoch on {ranks.size} rank(s), {ranks.threads} core(s) each"
+            f"{settings.model}: {networks.model.count_params():,} parameters, "
+            f"{task.told(reader)}, {steps_in(at.epoch)} steps of {settings.batch_size} "
+            f"{task.samples} per epoch on {ranks.size} rank(s), {ranks.threads} core(s) each"
         )
 
-    show = Shown(settings, tell, events) if ranks.writes else None
+    source = task.source(reader)
+    show = Shown(settings, task.samples, task.measure, tell, events) if ranks.writes else None
     begun = at.done
     for epoch in range(at.epoch, settings.epochs):
         steps, account = steps_in(epoch), Account()
@@ -88,7 +89,7 @@ def train(
         if show:
             show.begin(at, steps)
         for batch in batches(
-            reader,
+            source,
             shown_in(epoch),
             settings.batch_size,
             ranks.rank,
@@ -99,10 +100,10 @@ def train(
             account.spend("input")
             images = tf.convert_to_tensor(batch.images)
             account.spend("copy")
-            loss, right, agreed, exchange = task.step(
+            loss, measured, agreed, exchange = learner.step(
                 images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
             )
-            at.sums += float(loss), float(right), float(batch.weights.sum())
+            at.sums += float(loss), float(measured), float(batch.weights.sum())
             account.spend("model")
             account.end(float(exchange), batch.read_seconds, batch.decode_seconds)
             at.step, at.done = at.step + 1, at.done + 1
@@ -113,15 +114,15 @@ def train(
                 show.step(at, account)
             saved.grant(agreed, at)
             account.begin()
-        total, right, samples = ranks.sum(at.sums, "sums")
-        loss, accuracy = float(total / samples), float(right / samples)
-        ranks.average(task.statistics, "statistics")
+        total, measured, samples = ranks.sum(at.sums, "sums")
+        loss, measure = float(total / samples), float(measured / samples)
+        ranks.average(learner.statistics, "statistics")
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}; lower train.learning_rate "
                 f"(now {settings.learning_rate:g})"
             )
-        row = [epoch + 1, loss, accuracy]
+        row = [epoch + 1, loss, measure]
         at = Position(epoch=epoch + 1, done=at.done, history=[*at.history, row])
         saved.save(at)
         spent = ranks.mean(account.per_step(), "spent")
@@ -131,55 +132,25 @@ def train(
     saved.end(at)
     ranks.wait_no_more()
     if ranks.writes:
-        with task.averaged():
-            save_model(model, segment.model)
+        with learner.averaged():
+            save_model(networks.model, segment.model)
         # Last of all: who finds it finds all.
-        described = _describe(reader.classes, settings, tiles, manifest, at)
+        described = {**task.described(reader), **task.settings()}
+        described |= _describe(settings, task, manifest, at)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 
-def _sampling(reader: ShardReader, settings: TrainSettings) -> Sampling:
-    """Return what decides the order of the training's samples."""
-    unknown = sorted(set(settings.boost) - set(reader.classes))
-    if unknown:
-        raise UserError(
-            f"train.boost: no such label: {', '.join(unknown)}; the cohort has "
-            f"{', '.join(reader.classes)}"
-        )
-    weights = [settings.boost.get(label, 1.0) for label in reader.classes]
-    if not any(n * weight for n, weight in zip(reader.counts.sum(axis=0), weights, strict=True)):
-        raise UserError("train.boost: leaves no tile to train on")
-    mean_bytes = max(1.0, reader.bytes / len(reader.counts))
-    return Sampling(
-        counts=reader.counts,
-        seed=settings.seed,
-        window=max(1, int(settings.shuffle_mb * 1e6 / mean_bytes)),
-        # From the text of the number, so that 0.1 is a tenth.
-        boost=tuple(Fraction(str(weight)) for weight in weights) if settings.boost else (),
-        views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
-    )
-
-
-def _tile_size(reader: ShardReader) -> int:
-    return reader[0].pixels().shape[0]
-
-
 def _describe(
-    classes: list[str],
-    settings: TrainSettings,
-    tiles: TileSettings,
-    manifest: Path,
-    at: Position,
+    settings: TrainSettings, task: Task, manifest: Path, at: Position
 ) -> dict[str, object]:
     made = settings.model_dump(exclude=set(settings.EXECUTION))
     return {
-        "classes": classes,
-        "tiles": tiles.model_dump(),
         "train": {"ranks": settings.ranks, "epochs": settings.epochs, **made},
         "data": read_json(manifest)["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
         "versions": software.versions(),
         "steps": at.done,
+        "measure": task.measure,
         "history": at.history,
     }

@@ -48,10 +48,15 @@ class Samples:
     Attributes:
         records: (n,) int64, the records' numbers in their split, in the order of the manifest.
         views: (n,) int64, numbers of `VIEWS`.
+        draws: (n,) uint64, a random number for each place: what else is random of it follows.
     """
 
     records: np.ndarray
     views: np.ndarray
+    draws: np.ndarray
+
+    def __getitem__(self, places: slice) -> "Samples":
+        return Samples(self.records[places], self.views[places], self.draws[places])
 
 
 @dataclass(frozen=True)
@@ -111,17 +116,19 @@ class Epoch:
 
     def samples(self, first: int, last: int) -> Samples:
         """Return the samples at places `first` … `last` - 1; after the last comes the first."""
-        found = [(np.empty(0, np.int64),) * 2]
+        found = [Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
         while first < last:
             place = first % len(self)
             number = int(np.searchsorted(self._ends, place, side="right"))
             begin, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
             taken = slice(place - begin, min(place + last - first, end) - begin)
-            records, views = self._window(number)
-            found.append((records[taken], views[taken]))
+            found.append(self._window(number)[taken])
             first += taken.stop - taken.start
-        records, views = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return Samples(records, views)
+        return Samples(
+            np.concatenate([part.records for part in found]),
+            np.concatenate([part.views for part in found]),
+            np.concatenate([part.draws for part in found]),
+        )
 
     def _begun(self, number: int, weight: Fraction) -> np.ndarray:
         """Return at which epoch of a fraction's cycle each shard is: (shards,) int64.
@@ -152,8 +159,8 @@ class Epoch:
             times[mine] = after - before
         return times
 
-    def _shuffled(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the records and views of a window in their order."""
+    def _shuffled(self, number: int) -> Samples:
+        """Return a window in its order."""
         sampling, epoch = self._sampling, self._epoch
         turn, shards = self._windows[number]
         records, occurrences = [], []
@@ -165,14 +172,14 @@ class Epoch:
             occurrences.append(np.arange(times.sum()) - np.repeat(firsts, times))
         order = permutation(sum(map(len, records)), "records", sampling.seed, epoch, number)
         record, occurrence = np.concatenate(records)[order], np.concatenate(occurrences)[order]
-        if sampling.views:
-            # Another one of a record's views in each pass, so that they come far apart.
-            first = random64(key64("first view", sampling.seed, epoch), record)
-            turns = (first + np.uint64(turn)) % np.uint64(len(sampling.views))
-            return record, np.array(sampling.views, np.int64)[turns.astype(np.int64)]
         counter = record + occurrence * int(self._starts[-1])
-        random = random64(key64("views", sampling.seed, epoch), counter)
-        return record, (random % np.uint64(len(VIEWS))).astype(np.int64)
+        draws = random64(key64("views", sampling.seed, epoch), counter)
+        if not sampling.views:
+            return Samples(record, (draws % np.uint64(len(VIEWS))).astype(np.int64), draws)
+        # Another one of a record's views in each pass, so that they come far apart.
+        first = random64(key64("first view", sampling.seed, epoch), record)
+        turns = (first + np.uint64(turn)) % np.uint64(len(sampling.views))
+        return Samples(record, np.array(sampling.views, np.int64)[turns.astype(np.int64)], draws)
 
     def steps(self, batch_size: int) -> int:
         """Return the number of global batches that show the epoch; the same on every rank."""
@@ -198,6 +205,11 @@ class Epoch:
             weights=(first + np.arange(share) < len(self)).astype(np.float32),
             total=min(batch_size, len(self) - step * batch_size),
         )
+
+
+def window_of(shuffle_mb: float, shards_bytes: int, shards: int) -> int:
+    """Return how many shards are shuffled together, of which `shuffle_mb` megabytes shall be."""
+    return max(1, int(shuffle_mb * 1e6 / max(1.0, shards_bytes / shards)))
 
 
 def show(image: np.ndarray, view: int) -> np.ndarray:

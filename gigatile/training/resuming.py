@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ import numpy as np
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
 from gigatile.parallel.interruption import SIGNALS, heard
-from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
     furthest_checkpoint,
@@ -27,12 +26,12 @@ from gigatile.training.checkpoints import (
     save_checkpoint,
     write_checkpoint,
 )
-from gigatile.training.classification import Classification
+from gigatile.training.learner import Learner
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, states
 
 # Another content of checkpoints is another number, so that an older one is not misread.
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass
@@ -44,8 +43,8 @@ class Position:
         step: steps done of the one after them.
         done: steps done in all.
         sums: (3,) float64 over the samples that this rank has seen in these steps: of loss, of
-            right calls, of weights.
-        history: a row per complete epoch: its number, loss and accuracy. From before a restart on
+            the task's measure, of weights.
+        history: a row per complete epoch: its number, loss and measure. From before a restart on
             rank 0 alone, which needs it.
     """
 
@@ -67,7 +66,7 @@ class Checkpoints:
         folder: Path,
         segment: Segment,
         key: str,
-        task: Classification,
+        learner: Learner,
         ranks: Ranks,
         settings: TrainSettings,
         steps_in: Callable[[int], int],
@@ -79,14 +78,14 @@ class Checkpoints:
             folder: of its own, for checkpoints within the segment; may be missing.
             segment: what is trained; earlier ones of the same training are gone on from.
             key: of the training, as `key_of` gives it.
-            task: its variables are saved and restored.
+            learner: its variables are saved and restored.
             ranks: the processes that train together.
             settings: how long the training is, and how often it is saved at least.
             steps_in: returns the number of steps of an epoch.
             tell: takes lines for the user, on rank 0.
         """
         self._folder, self._segment, self._key = folder, segment, key
-        self._task, self._ranks, self._settings = task, ranks, settings
+        self._learner, self._ranks, self._settings = learner, ranks, settings
         self._steps_in, self._tell = steps_in, tell
         self._saved, self._newest = time.monotonic(), (0, 0)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -98,24 +97,24 @@ class Checkpoints:
         As many ranks as have saved it get their own parts back. For another number, the statistics
         are the mean of theirs, and rank 0 takes over what they had summed up.
         """
-        task, ranks, at = self._task, self._ranks, Position()
+        learner, ranks, at = self._learner, self._ranks, Position()
         place, parts = np.zeros(3, np.int64), np.stack([self._own(at)] * ranks.size)
         places = [*newest_first(self._folder), *states(self._segment.folder)]
         if ranks.writes and (
             found := furthest_checkpoint(places, self._key, self._segment.epoch, self._tell)
         ):
             state, (*arrays, parts) = found
-            for variable, array in zip(task.variables, arrays, strict=True):
+            for variable, array in zip(learner.variables, arrays, strict=True):
                 variable.assign(array)
             place[:] = state["epoch"], state["step"], state["done"]
             at.history = state["history"]
             parts = _parts_for(ranks.size, parts)
-        ranks.same_everywhere(task.variables, "initial")
+        ranks.same_everywhere(learner.variables, "initial")
         at.epoch, at.step, at.done = map(int, ranks.from_first(place, "place"))
         self._newest = at.epoch, at.step
         mine = ranks.from_first(parts, "parts")[ranks.rank]
         at.sums, mine = mine[:3], mine[3:]
-        for variable in task.statistics:
+        for variable in learner.statistics:
             own, mine = np.split(mine, [math.prod(variable.shape)])
             variable.assign(own.reshape(variable.shape).astype(variable.dtype))
         if ranks.writes and self._newest != (0, 0):
@@ -159,7 +158,7 @@ class Checkpoints:
     def _whole(self, at: Position, parts: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return what a checkpoint holds: copies, which later steps do not change."""
         state = {"epoch": at.epoch, "step": at.step, "done": at.done, "history": at.history}
-        return state, [*(variable.numpy() for variable in self._task.variables), parts]
+        return state, [*(variable.numpy() for variable in self._learner.variables), parts]
 
     def wishes(self) -> np.ndarray:
         """Return what this rank wants: to save, and to stop for each of `SIGNALS`; float32, 0 or 1.
@@ -192,7 +191,7 @@ class Checkpoints:
 
     def _own(self, at: Position) -> np.ndarray:
         """Return what each rank has of its own: (n,) float64, which holds single precision too."""
-        values = [np.array(v, np.float64).ravel() for v in self._task.statistics]
+        values = [np.array(v, np.float64).ravel() for v in self._learner.statistics]
         return np.concatenate([at.sums, *values])
 
 
@@ -207,7 +206,11 @@ def _parts_for(size: int, parts: np.ndarray) -> np.ndarray:
 
 
 def key_of(
-    manifest: Path, settings: TrainSettings, tiles: TileSettings, task: Classification, code: str
+    manifest: Path,
+    settings: TrainSettings,
+    others: Mapping[str, Any],
+    learner: Learner,
+    code: str,
 ) -> str:
     """Identify what a checkpoint belongs to: data, settings, code and the shapes of its arrays.
 
@@ -215,6 +218,6 @@ def key_of(
     a checkpoint of another version of the model from being taken for one of this.
     """
     values: dict[str, Any] = settings.model_dump(exclude=set(settings.EXECUTION))
-    shapes = [list(variable.shape) for variable in task.variables]
-    identity = [SCHEMA, sha256_of(manifest), values, tiles.model_dump(), shapes, code]
+    shapes = [list(variable.shape) for variable in learner.variables]
+    identity = [SCHEMA, sha256_of(manifest), values, dict(others), shapes, code]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

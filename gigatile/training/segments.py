@@ -13,8 +13,6 @@ from gigatile.errors import UserError
 from gigatile.files import copy_whole, read_json, sha256_of, write_json
 from gigatile.tables import write_table
 
-HISTORY = ("epoch", "loss", "accuracy", "valid_loss", "valid_accuracy")
-
 
 @dataclass(frozen=True)
 class Segment:
@@ -48,7 +46,7 @@ class Segment:
 
     @property
     def validated(self) -> Path:
-        """Loss and accuracy of the model on the validation tiles."""
+        """Loss and measure of the model on the validation cohort."""
         return self._file("valid.json")
 
 
@@ -82,13 +80,15 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     described: dict[str, Any] = read_json(segment.described)
     # The last segment's has every epoch, also those after the best.
     history = read_json(segments[-1].described)["history"]
-    measured = {found["epoch"]: (found["loss"], found["accuracy"]) for found in valid}
+    measure = described.pop("measure")
+    measured = {found["epoch"]: (found["loss"], found[measure]) for found in valid}
     rows = [
         [epoch, *(_figure(value) for value in (*figures, *measured.get(epoch, (None, None))))]
         for epoch, *figures in history
     ]
     copy_whole(segment.model, out / "model.keras")
-    write_table(out / "history.tsv", HISTORY, rows)
+    columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
+    write_table(out / "history.tsv", columns, rows)
     write_json(out / "versions.json", described.pop("versions"))
     del described["history"], described["steps"]
     inputs = {

@@ -22,9 +22,10 @@ HEAVY = 0.2
 class Account:
     """Adds up where the time of steps goes, in seconds, by the names of `SPENT` and `BESIDE`.
 
-    A step waits for decoded tiles (input), has them copied to the device (copy), and computes
+    A step waits for decoded samples (input), has them copied to the device (copy), and computes
     (model); in the midst of that gradients are reduced over the ranks, and the slowest of them is
-    waited for (exchange). Threads that work ahead read records (read) and decode images (decode).
+    waited for (exchange). Threads that work ahead read records (read) and make samples of them
+    (decode).
     """
 
     def __init__(self) -> None:
@@ -74,15 +75,15 @@ def bottleneck(seconds: np.ndarray) -> str:
     slower = "decode" if of["decode"] > of["read"] else "read"
     verdict = {
         "input": {
-            "decode": "it waits for tiles to be decoded: more train.cores_per_rank would help",
-            "read": "it waits for tiles to be read: a faster disk under shards/ would help",
+            "decode": "it waits for samples to be decoded: more train.cores_per_rank would help",
+            "read": "it waits for samples to be read: a faster disk under shards/ would help",
         }[slower],
-        "copy": "most of it is copying tiles to the device",
+        "copy": "most of it is copying samples to the device",
         "model": "the model's own arithmetic is what limits it",
         "exchange": "ranks wait for gradients, or for the slowest rank: larger batches would help",
     }[most]
     return (
-        f"a step takes {whole:.0f} ms: {of['input']:.0f} waiting for tiles, {of['copy']:.0f} "
+        f"a step takes {whole:.0f} ms: {of['input']:.0f} waiting for input, {of['copy']:.0f} "
         f"copying, {of['model']:.0f} in the model, {of['exchange']:.0f} between ranks; beside it "
         f"{of['read']:.0f} reading and {of['decode']:.0f} decoding. "
         f"{verdict[0].upper()}{verdict[1:]}."
@@ -114,16 +115,24 @@ class Shown:
     """What rank 0 shows of a training: lines of progress, and figures for TensorBoard."""
 
     def __init__(
-        self, settings: TrainSettings, tell: Callable[[str], None], events: Path | None
+        self,
+        settings: TrainSettings,
+        samples: str,
+        measure: str,
+        tell: Callable[[str], None],
+        events: Path | None,
     ) -> None:
         """Show nothing yet.
 
         Args:
             settings: of the training.
+            samples: what its samples are called, in the plural.
+            measure: the name of what is measured beside the loss.
             tell: takes lines.
             events: folder for files of TensorBoard; None: none are written.
         """
         self._settings, self._tell = settings, tell
+        self._samples, self._measure = samples, measure
         self._events = Events(events) if events else None
 
     def begin(self, at: Position, steps: int) -> None:
@@ -139,27 +148,28 @@ class Shown:
         self._told = now
         rate = (at.step - self._first) * self._settings.batch_size / (now - self._begun)
         left = (self._steps - at.step) * self._settings.batch_size / rate
-        loss, right, samples = at.sums
+        loss, measured, samples = at.sums
         epochs = self._settings.epochs
         shown = (at.epoch + 1, epochs, at.step, self._steps, loss / max(samples, 1), rate, left)
-        self._tell(progress.line(*shown))
+        self._tell(progress.line(*shown, self._samples))
         if self._events and now - self._written >= progress.KEEP_EVERY:
             self._written = now
             spent = zip((*SPENT, *BESIDE), account.per_step(), strict=True)
             self._events.write(
                 at.done,
-                {"loss": loss / max(samples, 1), "accuracy": right / max(samples, 1)}
-                | {"tiles per second": rate}
+                {"loss": loss / max(samples, 1), self._measure: measured / max(samples, 1)}
+                | {f"{self._samples} per second": rate}
                 | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in spent},
             )
 
     def epoch(self, at: Position, spent: np.ndarray) -> None:
         """Show a whole epoch; `spent` as of an `Account`."""
-        number, loss, accuracy = at.history[-1]
+        number, loss, value = at.history[-1]
         self._tell(
-            f"epoch {number:.0f}/{self._settings.epochs}: loss {loss:.4f}, accuracy {accuracy:.3f}"
+            f"epoch {number:.0f}/{self._settings.epochs}: loss {loss:.4f}, "
+            f"{self._measure} {value:.3f}"
         )
         if spent.any():
             self._tell(bottleneck(spent))
         if self._events:
-            self._events.write(at.done, {"epoch/loss": loss, "epoch/accuracy": accuracy})
+            self._events.write(at.done, {"epoch/loss": loss, f"epoch/{self._measure}": value})

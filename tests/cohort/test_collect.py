@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gigatile.cohort.collect import check_any, check_remaining, collect_states, tiled_slides
+from gigatile.cohort.collect import check_any, check_remaining, collect_states, usable
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
@@ -46,7 +46,7 @@ def collect_by_command(command, folder: Path, *options, new: Path | None = None)
     sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
     settings = () if new else ("--settings", "{}")
     files = (*sheet, *settings, "--states", folder, "--out", folder / "tiles.tsv")
-    return command("collect_tiles.py", *files, *options)
+    return command("collect_states.py", *files, *options)
 
 
 def test_the_table_tells_what_became_of_each_slide(folder):
@@ -64,10 +64,10 @@ def test_the_table_tells_what_became_of_each_slide(folder):
 def test_only_slides_with_tiles_go_on(folder):
     write_state(folder, "luad-train", reason="bad")
     table = collect(folder)
-    assert [row["slide"] for row in tiled_slides(table, "train")] == ["lusc-train"]
-    both = [row["slide"] for row in tiled_slides(table, "train", "valid")]
+    assert [row["slide"] for row in usable(table, "train")] == ["lusc-train"]
+    both = [row["slide"] for row in usable(table, "train", "valid")]
     assert both == ["luad-valid", "lusc-train", "lusc-valid"]
-    assert len(tiled_slides(table)) == 5
+    assert len(usable(table)) == 5
 
 
 def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(command, folder):
@@ -195,6 +195,6 @@ def test_new_slides_of_which_none_can_be_used_stop_the_run(command, new, tmp_pat
 def test_a_table_of_something_else_is_refused(tmp_path):
     write_table(tmp_path / "tiles.tsv", ("slide", "state"), [("S1", "tiled")])
     with pytest.raises(
-        UserError, match=r"tiles\.tsv: column\(s\) patient, label, split, tiles, re"
+        UserError, match=r"tiles\.tsv: column\(s\) patient, split, reason"
     ):
         check_any(tmp_path / "tiles.tsv")

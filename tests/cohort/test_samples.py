@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from gigatile.cohort.samples import Sample, classes_of, read_samples
+from gigatile.cohort.samples import Sample, read_samples
+from gigatile.cohort.splits import classes_of
 from gigatile.errors import UserError
 
 HEADER = "slide\tpatient\tlabel\tpath"

@@ -23,6 +23,7 @@ COMMANDS = sorted(
     - {"launch", "note_made", "verify"}
 )
 TILING = {"tile_slide"}
+TRAIN = {"train", "train_volumes"}
 TRAINING = {"train", "validate"}
 PAGES = {"write_report", "write_prediction_pages"}
 
@@ -76,15 +77,15 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("scripts/tile_slide.py", "args.mpp", "args.mpp or None", TILING),
         ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
-        ("gigatile/settings/tiles.py", "224", "256", TILING | TRAINING),
+        ("gigatile/settings/tiles.py", "224", "256", TILING | {"train"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
         ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"}),
-        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_tiles"}),
+        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_states"}),
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
-        ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
-        ("gigatile/training/order.py", "\n    return ", "\n    return None or ", {"train"}),
-        ("gigatile/training/models.py", "\n    return ", "\n    return None or ", TRAINING),
+        ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),
+        ("gigatile/training/order.py", "\n    return ", "\n    return None or ", TRAIN),
+        ("gigatile/training/classification.py", "\n        return ", "\n        return None or ", {"train"}),
         ("gigatile/evaluation/validation.py", "loss / tiles", "loss", {"validate"}),
         ("gigatile/evaluation/metrics.py", "\n    return ", "\n    return None or ", {"evaluate"}),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),

@@ -32,7 +32,7 @@ def slide(run: Path) -> Path:
 def note(run: Path, slide: Path) -> Path:
     path = note_of(run, "tile", "S1.5")
     outputs = [run / "tiles/S1.json", run / "tiles/S1.jpg", run / "pages"]
-    write_note(path, outputs, slide)
+    write_note(path, outputs, [slide])
     return path
 
 
@@ -125,42 +125,42 @@ def changed(path: Path) -> None:
 def test_a_slide_of_the_same_size_and_time_is_not_read(slide, note):
     before = fingerprint(slide)
     changed(slide)
-    assert content_of(slide, note) == before
+    assert content_of([slide], note) == before
     slide.unlink()
-    assert content_of(slide, note) == before, "where it is not there it counts as it was"
+    assert content_of([slide], note) == before, "where it is not there it counts as it was"
 
 
 def test_a_slide_with_another_time_is_read(slide, note):
     before, text = fingerprint(slide), note.read_text()
     os.utime(slide, (1e9, 1e9))
-    assert content_of(slide, note) == before
+    assert content_of([slide], note) == before
     slide.write_bytes(b"a slipe")
-    assert content_of(slide, note) == fingerprint(slide) != before
-    assert content_of(slide, note, update=True) == fingerprint(slide)
+    assert content_of([slide], note) == fingerprint(slide) != before
+    assert content_of([slide], note, update=True) == fingerprint(slide)
     assert note.read_text() == text, "it was made from another one"
 
 
 def test_a_new_time_of_the_same_content_can_be_noted(slide, note):
     before, made = fingerprint(slide), note.stat().st_mtime_ns
     os.utime(slide, (1e9, 1e9))
-    assert content_of(slide, note, update=True) == before
+    assert content_of([slide], note, update=True) == before
     assert note.stat().st_mtime_ns == made
     changed(slide)
-    assert content_of(slide, note) == before, "it is not read again"
+    assert content_of([slide], note) == before, "it is not read again"
 
 
 def test_without_a_note_a_slide_is_read(run, slide):
-    assert content_of(slide, note_of(run, "tile", "S2")) == fingerprint(slide)
-    missing = content_of(run / "none.svs", note_of(run, "tile", "S2"))
+    assert content_of([slide], note_of(run, "tile", "S2")) == fingerprint(slide)
+    missing = content_of([run / "none.svs"], note_of(run, "tile", "S2"))
     assert missing == "No such file or directory"
 
 
 def test_a_slide_that_cannot_be_read_is_told_by_the_reason(run, note):
     """A folder, for instance; the job has recorded why it could not be cut."""
     folder, bad = run / "tiles", note_of(run, "tile", "bad")
-    assert content_of(folder, note) == "Is a directory"
-    write_note(bad, [], folder)
-    assert content_of(folder, bad) == "Is a directory"
+    assert content_of([folder], note) == "Is a directory"
+    write_note(bad, [], [folder])
+    assert content_of([folder], bad) == "Is a directory"
     assert fault_of(bad) == ""
 
 
@@ -173,7 +173,7 @@ def test_a_job_that_ended_meanwhile_keeps_its_note(slide, note, monkeypatch):
         return fingerprint(path)
 
     monkeypatch.setattr("gigatile.making.made.fingerprint_of", read_and_wait)
-    content_of(slide, note, update=True)
+    content_of([slide], note, update=True)
     assert note.read_text() == of_the_job
 
 
@@ -211,12 +211,12 @@ def test_a_slide_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     pipe = tmp_path / "s.svs"
     os.mkfifo(pipe)
     note = tmp_path / "made/tile/S1.json"
-    write_note(note, [], pipe)
-    assert content_of(pipe, note) == "it does not answer"
+    write_note(note, [], [pipe])
+    assert content_of([pipe], note) == "it does not answer"
     # And not asked again while nothing changes.
     monkeypatch.setattr("gigatile.making.made.fingerprint_of", lambda path: 1 / 0)
-    assert content_of(pipe, note) == "it does not answer"
+    assert content_of([pipe], note) == "it does not answer"
     pipe.unlink()
     pipe.write_bytes(b"a slide")
     monkeypatch.setattr("gigatile.making.made.fingerprint_of", lambda path: "another")
-    assert content_of(pipe, note) == "another"
+    assert content_of([pipe], note) == "another"

@@ -25,6 +25,7 @@ from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.training.batches import AHEAD, BatchMemory, batches
 from gigatile.training.order import VIEWS, Epoch, Sampling, show
+from gigatile.training.tiles import Tiles
 
 LABELS = ("luad", "lusc", "normal")
 
@@ -67,7 +68,7 @@ def pixels(tile: Tile) -> np.ndarray:
 @pytest.mark.parametrize("views", [(), *((view,) for view in range(len(VIEWS)))])
 def test_a_batch_is_what_the_order_says_whatever_the_threads(reader, threads, views):
     epoch = epoch_of(reader, views=views)
-    found = list(batches(reader, epoch, 16, 0, 1, threads))
+    found = list(batches(Tiles(reader), epoch, 16, 0, 1, threads))
     assert len(found) == epoch.steps(16) == 7
     for step, batch in enumerate(found):
         wanted = epoch.batch(step, 16, 0, 1)
@@ -82,21 +83,21 @@ def test_a_batch_is_what_the_order_says_whatever_the_threads(reader, threads, vi
 
 def test_ranks_have_their_parts_and_a_later_step_is_found(reader):
     epoch = epoch_of(reader)
-    whole = list(batches(reader, epoch, 20, 0, 1, 2))
+    whole = list(batches(Tiles(reader), epoch, 20, 0, 1, 2))
     later = range(3, len(whole))
-    parts = [list(batches(reader, epoch, 20, rank, 4, 2, later)) for rank in range(4)]
+    parts = [list(batches(Tiles(reader), epoch, 20, rank, 4, 2, later)) for rank in range(4)]
     for step, of_ranks in zip(later, zip(*parts, strict=True), strict=True):
         for name in ("images", "labels", "weights"):
             joined = np.concatenate([getattr(part, name) for part in of_ranks])
             np.testing.assert_array_equal(joined, getattr(whole[step], name))
-    assert list(batches(reader, epoch, 20, 0, 1, 2, range(6, 6))) == []
+    assert list(batches(Tiles(reader), epoch, 20, 0, 1, 2, range(6, 6))) == []
 
 
 def test_what_is_left_of_a_batch_keeps_its_pixels(reader):
     """A part of one is enough: its memory is not used again while somebody has it."""
     epoch = epoch_of(reader)
-    kept = [batch.images[2:3, ::2] for batch in batches(reader, epoch, 4, 0, 1, 2)]
-    whole = [batch.images for batch in batches(reader, epoch, 4, 0, 1, 2)]
+    kept = [batch.images[2:3, ::2] for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
+    whole = [batch.images for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
     assert len(kept) > 2 * AHEAD
     for part, images in zip(kept, whole, strict=True):
         np.testing.assert_array_equal(part, images[2:3, ::2])
@@ -115,7 +116,8 @@ def test_memory_is_used_again_once_nobody_has_it():
 
 def test_no_more_than_a_few_batches_are_in_memory(reader):
     places = [
-        batch.images.ctypes.data for batch in batches(reader, epoch_of(reader), 4, 0, 1, threads=2)
+        batch.images.ctypes.data
+        for batch in batches(Tiles(reader), epoch_of(reader), 4, 0, 1, threads=2)
     ]
     assert len(places) == 26
     assert len(set(places)) <= AHEAD + 2
@@ -123,7 +125,7 @@ def test_no_more_than_a_few_batches_are_in_memory(reader):
 
 def test_a_batch_tells_what_its_reading_and_decoding_took(reader):
     begun = time.perf_counter()
-    found = list(batches(reader, epoch_of(reader), 16, 0, 1, threads=1))
+    found = list(batches(Tiles(reader), epoch_of(reader), 16, 0, 1, threads=1))
     passed = time.perf_counter() - begun
     stages = [(batch.read_seconds, batch.decode_seconds) for batch in found]
     assert min(map(min, stages)) > 0
@@ -136,7 +138,7 @@ def test_a_batch_tells_what_its_reading_and_decoding_took(reader):
 def message(manifest: Path, threads: int = 2) -> str:
     reader = ShardReader(manifest, "train")
     with pytest.raises(RecordError) as caught:
-        for _ in batches(reader, epoch_of(reader), 8, 0, 1, threads):
+        for _ in batches(Tiles(reader), epoch_of(reader), 8, 0, 1, threads):
             pass
     reader.close()
     return str(caught.value)

@@ -70,7 +70,8 @@ def segments(tmp_path):
         write_json(
             segment.described,
             {"classes": ["a"], "train": {"epochs": segment.epoch}, "versions": {"python": "3"}}
-            | {"inputs": {"shards/manifest.json": "0"}, "history": history, "steps": 7},
+            | {"inputs": {"shards/manifest.json": "0"}, "history": history, "steps": 7}
+            | {"measure": "accuracy"},
         )
         segment.model.write_text(f"the model of epoch {segment.epoch}")
         inputs = {f"segments/{segment.model.name}": sha256_of(segment.model)}

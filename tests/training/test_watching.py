@@ -47,10 +47,10 @@ def test_time_is_entered_where_it_was_spent():
     ("spent", "told"),
     [
         ([0.001, 0, 0.2, 0.01, 0, 0], "The model's own arithmetic is what limits it."),
-        ([0.08, 0, 0.2, 0.01, 0.1, 0.3], "It waits for tiles to be decoded: more"),
-        ([0.5, 0, 0.2, 0.01, 0.9, 0.3], "It waits for tiles to be read: a faster disk"),
+        ([0.08, 0, 0.2, 0.01, 0.1, 0.3], "It waits for samples to be decoded: more"),
+        ([0.5, 0, 0.2, 0.01, 0.9, 0.3], "It waits for samples to be read: a faster disk"),
         ([0.01, 0, 0.2, 0.1, 0, 0], "Ranks wait for gradients"),
-        ([0.01, 0.3, 0.2, 0.1, 0, 0], "Most of it is copying tiles to the device."),
+        ([0.01, 0.3, 0.2, 0.1, 0, 0], "Most of it is copying samples to the device."),
     ],
 )
 def test_what_limits_a_training_is_named(spent, told):
@@ -69,7 +69,7 @@ def test_a_training_and_its_validation_are_seen_as_they_are(launcher, manifest, 
     arguments = launcher.train_arguments(manifest, tmp_path, 2, epochs=2)
     done = launcher.run(2, "scripts/train.py", *arguments, "--events", tmp_path / "events")
     assert done.returncode == 0, done.stderr
-    told = re.findall(r"^a step takes (\d+) ms: (\d+) waiting for tiles, (\d+) copying, (\d+) in"
+    told = re.findall(r"^a step takes (\d+) ms: (\d+) waiting for input, (\d+) copying, (\d+) in"
                       r" the model, (\d+) between ranks", done.stdout, re.MULTILINE)  # fmt: skip
     assert len(told) == 2, done.stdout
     for whole, *parts in told:

@@ -32,18 +32,24 @@ class Alone(Ranks):
 
 
 def train(ranks: Ranks) -> str:
+    import keras
+
+    from gigatile.settings.tiles import TileSettings
     from gigatile.training.classification import Classification
-    from gigatile.training.models import build_model
+    from gigatile.training.learner import Learner
+    from gigatile.training.models import LOGITS, build_model
 
     settings = TrainSettings(ranks_per_node=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)
     model = build_model(settings, 32, 3)
     alone = Alone(ranks.rank, ranks.size, ranks.threads)
-    task = Classification(model, settings, ranks if args.reduce == "operations" else alone)
+    trained = keras.Model(model.input, model.get_layer(LOGITS).output)
+    sums = Classification(TileSettings()).sums
+    learner = Learner(trained, sums, settings, ranks if args.reduce == "operations" else alone)
     if args.reduce == "wrapper":
         import horovod.tensorflow.keras as hvd_keras
 
-        task._optimizer = hvd_keras.DistributedOptimizer(task._optimizer)
-    ranks.same_everywhere(task.variables, "initial")
+        learner._optimizer = hvd_keras.DistributedOptimizer(learner._optimizer)
+    ranks.same_everywhere(learner.variables, "initial")
 
     random = np.random.default_rng(100 + ranks.rank)
     for step in range(3):
@@ -51,7 +57,7 @@ def train(ranks: Ranks) -> str:
         labels = random.integers(0, 3, 8).astype(np.int32)
         wishes = np.array([step == 2, ranks.rank == 1, 0], np.float32)
         total = np.float32(8 * ranks.size)
-        *_, agreed, _ = task.step(images, labels, np.ones(8, np.float32), total, wishes)
+        *_, agreed, _ = learner.step(images, labels, np.ones(8, np.float32), total, wishes)
     if args.reduce == "operations":
         mean = ranks.mean(np.array([ranks.rank, 3.0]), "mean")
         np.testing.assert_array_equal(mean, [(ranks.size - 1) / 2, 3.0])

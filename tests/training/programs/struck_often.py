@@ -17,6 +17,7 @@ from gigatile.parallel.interruption import catch_signals
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.training import loop, resuming
+from gigatile.training.classification import Classification
 from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks
 
@@ -78,7 +79,7 @@ for strike in range(args.strikes + 1):
             Ranks.alive = struck(after, kind, delay)
         with join(1, 60) as ranks:
             loop.train(
-                args.manifest, settings, TileSettings(), args.out / "checkpoints",
+                args.manifest, settings, Classification(TileSettings()), args.out / "checkpoints",
                 args.out / "segments", ranks, tell=lambda line: print(line, flush=True),
             )  # fmt: skip
         os._exit(0)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Gather the state of every slide into one table, and check that the cohort is still usable."""
+"""Gather the state of every slide, or case, into one table, and check that enough can be used."""
 
 import argparse
 from pathlib import Path
 
 from gigatile.cohort.collect import check_any, check_remaining, collect_states, rows_of_sheet
-from gigatile.cohort.samples import read_samples
+from gigatile.cohort.members import read_members
 from gigatile.cohort.splits import assign, check_labels, checksum_of, rows_of_splits
 from gigatile.errors import UserError, run_command
 from gigatile.settings.section import parse_section
@@ -16,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     sheet = parser.add_mutually_exclusive_group(required=True)
     sheet.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
-    sheet.add_argument("--new", type=Path, help="a sheet of new slides")
+    sheet.add_argument("--new", type=Path, help="a sheet of new ones")
     parser.add_argument("--settings", help="of a cohort: the section `split` as JSON")
     parser.add_argument(
         "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits of the cohort (all)"
@@ -24,10 +24,12 @@ def main() -> None:
     parser.add_argument(
         "--rows", help="checksum of what the sheet said of them when this was asked"
     )
-    parser.add_argument("--states", type=Path, required=True, help="folder of <slide>.json")
+    parser.add_argument(
+        "--states", type=Path, required=True, help="folder of <slide>.json or <case>.json"
+    )
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
     args = parser.parse_args()
-    samples = read_samples(args.samples or args.new, bool(args.samples), lambda path: True)
+    samples = read_members(args.samples or args.new, bool(args.samples), lambda path: True)
     if args.samples:
         if args.settings is None:
             parser.error("--samples needs --settings")

@@ -1,0 +1,235 @@
+"""Figures of segmentations: per case and region, and their means with 95 % bootstrap intervals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gigatile.errors import UserError
+from gigatile.evaluation.resampling import draw_patients, interval
+from gigatile.evaluation.surfaces import hausdorff95
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.tables import read_table, write_table
+
+SCHEMA = 1
+FIGURES = ("dice", "hd95_mm", "sensitivity", "specificity")
+VOLUMES = ("truth_ml", "predicted_ml")
+COLUMNS = ("case", "patient", "region", *FIGURES, *VOLUMES, "empty")
+# What lacks a region, if anything does.
+EMPTY = ("truth", "prediction", "both")
+
+
+def score_case(
+    truth: np.ndarray,
+    predicted: np.ndarray,
+    spacing: Sequence[float],
+    label_values: Mapping[str, int],
+    region_labels: Mapping[str, Sequence[str]],
+) -> list[dict[str, Any]]:
+    """Score the segmentation of a case, region by region.
+
+    With the voxels of the region in the truth T, in the prediction P, and all voxels of the volume:
+    Dice 2|T∩P| / (|T|+|P|), sensitivity |T∩P| / |T|, specificity the share of the voxels outside T
+    that are outside P, and the 95 % Hausdorff distance as `surfaces` defines it.
+
+    A region that is empty is scored as in the BraTS challenge:
+
+    - Neither has it: Dice 1, distance 0.
+    - One has it: Dice 0, and the distance is the worst that there is, the diagonal of the volume in
+      mm, voxels and not their centres counted: 373.13 mm for the challenge's 240×240×155 voxels of
+      1 mm, as nnU-Net's copy of its ranking has it
+      (https://github.com/MIC-DKFZ/nnUNet/blob/nnunetv1/nnunet/dataset_conversion/Task082_BraTS_2020.py).
+      Its own code of 2023 rounds that up to 374
+      (https://github.com/rachitsaluja/BraTS-2023-Metrics).
+    - Sensitivity is not defined where the truth lacks the region, nor specificity where it fills
+      the volume: None. The challenge writes 0 or 1 there, which says nothing of the prediction.
+
+    Args:
+        truth, predicted: (x, y, z) uint8 values of labels, 0 background, on one grid.
+        spacing: (3,) mm between voxels along each axis of the arrays.
+        label_values: what each value stands for.
+        region_labels: the labels that each region consists of.
+
+    Returns:
+        A row per region in the order given: region, dice, hd95_mm, sensitivity, specificity,
+        truth_ml, predicted_ml, empty ("truth", "prediction" or "both" lack the region, or "").
+
+    Raises:
+        UserError: arrays of two shapes or of another type, a spacing that is none, or a value that
+            is not declared.
+    """
+    sides = _checked(truth, predicted, spacing)
+    counts = _counts(truth, predicted)
+    _check_values(counts, label_values)
+    millilitres = float(sides.prod()) / 1000
+
+    rows = []
+    for region, labels in region_labels.items():
+        within = np.zeros(256, bool)
+        within[[label_values[label] for label in labels]] = True
+        both = int(counts[np.ix_(within, within)].sum())
+        neither = int(counts[np.ix_(~within, ~within)].sum())
+        of_truth, of_predicted = int(counts[within].sum()), int(counts[:, within].sum())
+        outside = truth.size - of_truth
+
+        if of_truth and of_predicted:
+            distance = hausdorff95(within[truth], within[predicted], sides)
+        else:
+            one = bool(of_truth or of_predicted)
+            distance = float(np.linalg.norm(sides * truth.shape)) if one else 0.0
+        lacking = (("", "prediction"), ("truth", "both"))[not of_truth][not of_predicted]
+        rows.append(
+            {
+                "region": region,
+                "dice": 1.0 if lacking == "both" else 2 * both / (of_truth + of_predicted),
+                "hd95_mm": distance,
+                "sensitivity": both / of_truth if of_truth else None,
+                "specificity": neither / outside if outside else None,
+                "truth_ml": of_truth * millilitres,
+                "predicted_ml": of_predicted * millilitres,
+                "empty": lacking,
+            }
+        )
+    return rows
+
+
+def write_cases(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write cases.tsv: a row per case and region, numbers with six decimals, None as nothing.
+
+    Args:
+        rows: what `score_case` gives, each with its case and patient.
+        path: the table.
+    """
+    cells = (
+        [f"{row[name]:.6f}" if isinstance(row[name], float) else row[name] for name in COLUMNS]
+        for row in rows
+    )
+    write_table(path, COLUMNS, cells)
+
+
+def read_cases(path: Path) -> pd.DataFrame:
+    """Read cases.tsv: numbers as float64, NaN where a figure is not defined.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    table = pd.DataFrame(read_table(path, COLUMNS), columns=list(COLUMNS))
+    for name in (*FIGURES, *VOLUMES):
+        try:
+            table[name] = np.array([float(cell or "nan") for cell in table[name]], np.float64)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: column {name} has a cell that is no number ({error}); delete the file to "
+                "have it remade"
+            ) from None
+    return table
+
+
+def evaluate_cases(
+    table: pd.DataFrame, regions: Sequence[str], settings: EvaluationSettings
+) -> dict[str, Any]:
+    """Return the means over cases, each with a 95 % bootstrap interval over patients.
+
+    A figure that is not defined for a case (None or NaN) is left out of the mean; `n` tells how
+    many cases counted. The mean over regions is of the regions' means, unweighted, and not defined
+    where one of them is not; its `n` is of the region with the fewest cases.
+
+    Args:
+        table: a row per case and region, as `write_cases` takes them.
+        regions: in the order of the result.
+        settings: number of resamples and their seed.
+
+    Returns:
+        schema, regions, resamples, seed, n (cases), patients; for each figure `mean` and
+        `per_region`, intervals with `n`; `empty`, for each region how many cases' truth,
+        prediction or both lack it.
+
+    Raises:
+        UserError: a case has not one row of each region.
+    """
+    _check_rows(table, regions)
+    patients = table.groupby("case", sort=True)["patient"].first()
+    drawn = draw_patients(patients.to_numpy(), settings)
+    by_region = {region: table[table["region"] == region].set_index("case") for region in regions}
+
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "regions": list(regions),
+        **settings.model_dump(),
+        "n": len(patients),
+        "patients": int(patients.nunique()),
+    }
+    for figure in FIGURES:
+        per_region, means, resampled = {}, [], []
+        for region in regions:
+            values = by_region[region][figure].astype(np.float64).loc[patients.index].to_numpy()
+            defined = ~np.isnan(values)
+            weights = np.concatenate([np.ones((1, len(values))), drawn]) * defined
+            with np.errstate(invalid="ignore"):
+                each = weights @ np.where(defined, values, 0) / weights.sum(axis=1)
+            means.append(each[0])
+            resampled.append(each[1:])
+            per_region[region] = interval(each[0], each[1:]) | {"n": int(defined.sum())}
+        fewest = min(int(one["n"] or 0) for one in per_region.values())
+        mean = interval(float(np.mean(means)), np.mean(resampled, axis=0)) | {"n": fewest}
+        found[figure] = {"mean": mean, "per_region": per_region}
+    found["empty"] = {
+        region: {what: int((rows["empty"] == what).sum()) for what in EMPTY}
+        for region, rows in by_region.items()
+    }
+    return found
+
+
+def _checked(truth: np.ndarray, predicted: np.ndarray, spacing: Sequence[float]) -> np.ndarray:
+    """Return the spacing as (3,) float64 when it and the arrays can be scored."""
+    for name, labels in (("truth", truth), ("prediction", predicted)):
+        if labels.ndim != 3 or labels.dtype != np.uint8:
+            raise UserError(
+                f"the {name} has the shape {labels.shape} and the type {labels.dtype}; "
+                "must be (x, y, z) uint8"
+            )
+    if truth.shape != predicted.shape:
+        raise UserError(
+            f"the truth has the shape {truth.shape} and the prediction {predicted.shape}; "
+            "both must lie on one grid"
+        )
+    sides = np.asarray(spacing, np.float64)
+    if sides.shape != (3,) or not np.isfinite(sides).all() or (sides <= 0).any():
+        raise UserError(f"spacing: found {list(spacing)}; must be three numbers of mm above 0")
+    return sides
+
+
+def _counts(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return how many voxels have each pair of values: (256 of truth, 256 predicted) int64."""
+    counts = np.zeros(256 * 256, np.int64)
+    # Plane by plane, since bincount makes eight bytes of every one.
+    for of_truth, of_predicted in zip(truth, predicted, strict=True):
+        pairs = of_truth.astype(np.uint16) << 8 | of_predicted
+        counts += np.bincount(pairs.ravel(), minlength=256 * 256)
+    return counts.reshape(256, 256)
+
+
+def _check_values(counts: np.ndarray, label_values: Mapping[str, int]) -> None:
+    declared = [0, *label_values.values()]
+    faults = []
+    for name, voxels in (("truth", counts.sum(axis=1)), ("prediction", counts.sum(axis=0))):
+        voxels[declared] = 0
+        strange = [f"{value} ({voxels[value]} voxels)" for value in np.flatnonzero(voxels)]
+        if strange:
+            faults.append(f"the {name} has the value(s) {', '.join(strange)}")
+    if faults:
+        known = ", ".join(f"{value} {label}" for label, value in label_values.items())
+        raise UserError(f"{'; '.join(faults)}, not declared; labels are 0 background, {known}")
+
+
+def _check_rows(table: pd.DataFrame, regions: Sequence[str]) -> None:
+    rows = table.groupby(["case", "region"]).size()
+    for case in sorted(set(table["case"])):
+        found = rows[case]
+        if dict(found) != dict.fromkeys(regions, 1):
+            told = ", ".join(f"{count} of {region}" for region, count in found.items())
+            raise UserError(
+                f"case {case}: found rows {told}; must be one each of {', '.join(regions)}"
+            )

@@ -1,0 +1,68 @@
+"""The test cohort's segmentations against the truth, on the grids of the cases' own files."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from gigatile.errors import UserError, all_faults
+from gigatile.evaluation.segmentation import score_case
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.bytestream import VolumeError
+from gigatile.volumes.geometry import geometry_of
+from gigatile.volumes.reader import open_volume
+
+
+def score_cases(
+    rows: Sequence[Mapping[str, str]],
+    truths: Mapping[str, Path],
+    segmentations: Path,
+    volumes: VolumeSettings,
+    cores: int,
+) -> list[dict[str, Any]]:
+    """Score each case, a few at a time; the result does not depend on how many.
+
+    Args:
+        rows: the cases, with their patients.
+        truths: the file of each case's own segmentation.
+        segmentations: folder of <case>.nii.gz, as the model has it.
+        volumes: the values of labels, and the regions.
+        cores: cases at a time.
+
+    Returns:
+        What `segmentation.write_cases` writes, in the order of the rows and regions.
+
+    Raises:
+        UserError: a file that cannot be read, or is on another grid; every one.
+    """
+
+    def score(row: Mapping[str, str]) -> list[dict[str, Any]] | str:
+        case = row["case"]
+        try:
+            found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes)
+        except (VolumeError, UserError) as error:
+            return f"case {case}: {error}"
+        return [{"case": case, "patient": row["patient"]} | one for one in found]
+
+    with ThreadPoolExecutor(cores) as pool:
+        found = list(pool.map(score, rows))
+    if faults := [one for one in found if isinstance(one, str)]:
+        raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
+    return [row for case in found if not isinstance(case, str) for row in case]
+
+
+def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dict[str, Any]]:
+    mine, theirs = open_volume(segmentation), open_volume(truth)
+    if mine.shape != theirs.shape:
+        raise UserError(
+            f"{segmentation.name} has {mine.shape} voxels where {truth.name} has {theirs.shape}; "
+            "one of the two is stale"
+        )
+    values = volumes.label_values
+    return score_case(
+        theirs.read_labels(values),
+        mine.read_labels(values),
+        geometry_of(theirs).spacing,
+        values,
+        volumes.region_labels,
+    )

@@ -1,0 +1,156 @@
+"""The section `volumes`."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from gigatile.errors import UserError
+from gigatile.settings.section import Section, parse_section
+
+# Which value stands for what, by the data set that a convention comes from.
+CONVENTIONS: dict[str, dict[str, int]] = {
+    # Medical Segmentation Decathlon, Task01_BrainTumour, dataset.json.
+    "decathlon": {"edema": 1, "non_enhancing": 2, "enhancing": 3},
+    "brats2013": {"necrosis": 1, "edema": 2, "non_enhancing": 3, "enhancing": 4},
+    "brats2017": {"necrotic_core": 1, "edema": 2, "enhancing": 4},
+    "brats2023": {"necrotic_core": 1, "edema": 2, "enhancing": 3},
+}
+NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
+Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class VolumeSettings(Section):
+    """How a case's volumes become a record: which there are, what labels mean, on which grid."""
+
+    # What is made of the labels, and not which there are: cases stay as they are prepared.
+    EXECUTION: ClassVar[frozenset[str]] = frozenset({"regions"})
+
+    modalities: tuple[Name, ...] = Field(
+        ("flair", "t1", "t1gd", "t2"),
+        min_length=1,
+        max_length=16,
+        description="The model's channels: columns of the sheet, or, where it has a column "
+        "`image`, the channels of\nthat file in their order.",
+    )
+    labels: (
+        Literal["decathlon", "brats2013", "brats2017", "brats2023"]
+        | dict[Name, Annotated[int, Field(ge=1, le=255)]]
+    ) = Field(
+        "decathlon",
+        description="What the values of a segmentation stand for, as {edema: 1, enhancing: 3}; 0 "
+        "is background. Or a\nconvention: `decathlon` {edema: 1, non_enhancing: 2, enhancing: 3}, "
+        "`brats2013` {necrosis: 1,\nedema: 2, non_enhancing: 3, enhancing: 4}, `brats2017` "
+        "{necrotic_core: 1, edema: 2, enhancing: 4},\n`brats2023` {necrotic_core: 1, edema: 2, "
+        "enhancing: 3}. A case with another value is refused.",
+    )
+    regions: (
+        Literal["brats", "labels"]
+        | dict[Name, Annotated[tuple[Name, ...], BeforeValidator(_listed)]]
+    ) = Field(
+        "brats",
+        description="What is learnt and scored, as {tumour: [edema, enhancing], core: enhancing}. "
+        "`brats`:\nwhole_tumour of all labels, tumour_core of all but edema, enhancing_tumour. "
+        "`labels`: each by itself.",
+    )
+    spacing: tuple[float, float, float] | None = Field(
+        (1, 1, 1),
+        description="Millimetres between voxels from left to right, from back to front, and "
+        "upwards; volumes\nare resampled to it. null: each case's own.",
+    )
+    resample: bool = Field(
+        False,
+        description="A case whose volumes lie on different grids is refused; true: all are "
+        "resampled to one of them.",
+    )
+    missing: Literal["refuse", "fill"] = Field(
+        "refuse",
+        description="A case that lacks a modality: `refuse` it, or `fill` the channel with zeros.",
+    )
+    on_error: Literal["record", "stop"] = Field(
+        "record",
+        description="A case that cannot be used: `record` the reason and go on, or `stop`.",
+    )
+
+    @field_validator("modalities")
+    @classmethod
+    def _once_each(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("a modality stands twice")
+        reserved = {"case", "patient", "image", "segmentation", "split", "site"} & set(names)
+        if reserved:
+            raise ValueError(f"{min(reserved)!r} is another column of the sheet")
+        return names
+
+    @field_validator("spacing")
+    @classmethod
+    def _millimetres(
+        cls, spacing: tuple[float, float, float] | None
+    ) -> tuple[float, float, float] | None:
+        if spacing and not all(0.01 <= side <= 100 for side in spacing):
+            raise ValueError(
+                f"found {list(spacing)}; must be three numbers of millimetres, 0.01-100"
+            )
+        return spacing
+
+    @field_validator("labels")
+    @classmethod
+    def _a_value_each(cls, labels: str | dict[str, int]) -> str | dict[str, int]:
+        if isinstance(labels, dict):
+            if not labels:
+                raise ValueError("must name a label at least")
+            values = list(labels.values())
+            twice = [name for name, value in labels.items() if values.count(value) > 1]
+            if twice:
+                raise ValueError(f"{' and '.join(twice)} have the same value")
+        return labels
+
+    @model_validator(mode="after")
+    def _regions_are_of_labels(self) -> "VolumeSettings":
+        known = self.label_values
+        for region, names in self.region_labels.items():
+            if not names:
+                raise ValueError(f"regions: {region} has no label")
+            for name in names:
+                if name not in known:
+                    raise ValueError(
+                        f"regions: {region} has {name!r}, no label; labels are {', '.join(known)}"
+                    )
+        return self
+
+    @property
+    def label_values(self) -> dict[str, int]:
+        """What the values of a segmentation stand for, in the order of the values."""
+        labels = CONVENTIONS[self.labels] if isinstance(self.labels, str) else self.labels
+        return dict(sorted(labels.items(), key=lambda one: one[1]))
+
+    @property
+    def region_labels(self) -> dict[str, tuple[str, ...]]:
+        """The labels that each region consists of."""
+        if isinstance(self.regions, dict):
+            return dict(self.regions)
+        names = tuple(self.label_values)
+        if self.regions == "labels":
+            return {name: (name,) for name in names}
+        return {
+            "whole_tumour": names,
+            "tumour_core": tuple(name for name in names if name != "edema"),
+            "enhancing_tumour": ("enhancing",),
+        }
+
+
+def parse_volumes(text: str, regions: str) -> VolumeSettings:
+    """Read the section back from a command line, and the regions that have an option of their own.
+
+    Args:
+        text: the section as `canonical` writes it.
+        regions: JSON of `VolumeSettings.regions`.
+    """
+    try:
+        return parse_section(VolumeSettings, text, regions=json.loads(regions))
+    except ValueError as error:
+        raise UserError(f"--regions: not JSON ({error})") from None

@@ -1,0 +1,171 @@
+"""A case's channels: each normalised and put on the prepared grid, and all of them joined."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import ndimage
+
+from gigatile.volumes.background import box_of, find_inside
+from gigatile.volumes.bytestream import VolumeError
+from gigatile.volumes.geometry import Geometry, Turned, compare
+from gigatile.volumes.grid import Grid, forward_image
+
+# The share of a channel's voxels that may be no numbers, or so large that they are damage.
+MOST_LOST = 0.001
+ABSURD = 1e30
+_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A normalised channel, cut to its own head.
+
+    Attributes:
+        start: its first voxel on the grid of the whole prepared volume, (3,) int64.
+        values: (x, y, z) float16, standard deviations from the mean of its head; 0 outside.
+        mask: (x, y, z) bool, its head.
+        background: the one value of all that surrounds the head; None where that is noise.
+        mean, sd: of the head's voxels, in the file's own values.
+        lost: how many voxels of the file are NaN, infinite or absurd; they are 0.
+    """
+
+    start: np.ndarray
+    values: np.ndarray
+    mask: np.ndarray
+    background: float | None
+    mean: float
+    sd: float
+    lost: int
+
+
+def prepare_channel(image: np.ndarray, own: Turned, known: Geometry, whole: Grid) -> Channel:
+    """Normalise a channel and put it on the prepared grid.
+
+    Mean and standard deviation are those of the channel's own head, in the file's own voxels.
+
+    Args:
+        image: (x, y, z) float32, as the file has it; it is used up.
+        own: where the file's voxels lie, axes turned like the case's.
+        known: the case's grid. A file that lies elsewhere, by more than noise, is resampled to it.
+        whole: the prepared grid of the whole volume.
+
+    Raises:
+        VolumeError: there is no head in it, or what there is cannot be normalised.
+    """
+    finite = np.abs(image) < ABSURD
+    lost = image.size - int(np.count_nonzero(finite))
+    if lost > MOST_LOST * image.size:
+        raise VolumeError(
+            f"{lost:,} of its {image.size:,} voxels are NaN, infinite or beyond {ABSURD:g}; "
+            f"{MOST_LOST:.1%} at most may be"
+        )
+    if lost:
+        image[~finite] = image[finite].min()
+    if image.min() == image.max():
+        raise VolumeError(f"all its voxels have the value {float(image.min()):g}")
+    inside = find_inside(image)
+    head = inside.mask & finite
+    values = image[head].astype(np.float64)
+    if not values.size or values.min() == values.max():
+        raise VolumeError(
+            f"all its voxels in the head have one value ({values[0]:g})"
+            if values.size
+            else "there is no head in it"
+        )
+    mean, sd = float(values.mean()), float(values.std())
+    del values, finite
+    image -= np.float32(mean)
+    image /= np.float32(sd)
+    image[~head] = 0
+    image, head = own.turn(image), own.turn(head)
+    if compare({"known": known, "own": own.geometry}, "known").state == "different":
+        image, head = _on_grid_of(known, own.geometry, image, head)
+    box = box_of(whole.canonical(head))
+    if box is None:
+        raise VolumeError("its head lies outside the grid that the case is put on")
+    grid = whole.cut_to(*box)
+    if grid.resampled:
+        mask = forward_image(head, grid, order=1) >= 0.5
+    else:
+        mask = np.ascontiguousarray(grid.canonical(head)[grid.cropped])
+    prepared = forward_image(image, grid).clip(-_FLOAT16, _FLOAT16)
+    prepared[~mask] = 0  # a spline swings beyond the head's edge
+    return Channel(
+        np.array(grid.crop_start),
+        prepared.astype(np.float16),
+        mask,
+        inside.background,
+        mean,
+        sd,
+        lost,
+    )
+
+
+def cut_to_all(whole: Grid, channels: Sequence[Channel | None], labels: np.ndarray | None) -> Grid:
+    """Return the prepared grid cut to the head in any channel, and to all that is labelled.
+
+    Args:
+        whole: the prepared grid of the whole volume.
+        channels: None for one that is missing.
+        labels: (x, y, z) uint8, as the file has them.
+    """
+    boxes = [
+        (channel.start, channel.start + channel.values.shape)
+        for channel in channels
+        if channel is not None
+    ]
+    labelled = None if labels is None else box_of(whole.canonical(labels) > 0)
+    if labelled is not None:
+        grid = whole.cut_to(*labelled)
+        boxes.append((np.array(grid.crop_start), np.add(grid.crop_start, grid.shape)))
+    x, y, z = np.min([start for start, _ in boxes], axis=0).tolist()
+    x_stop, y_stop, z_stop = np.max([stop for _, stop in boxes], axis=0).tolist()
+    return replace(whole, crop_start=(x, y, z), shape=(x_stop - x, y_stop - y, z_stop - z))
+
+
+def join_channels(grid: Grid, channels: list[Channel | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all channels together and which voxels are head in any of them.
+
+    Args:
+        grid: what they are put on.
+        channels: used up, so that each is held no longer than needed; None becomes 0 throughout.
+
+    Returns:
+        (x, y, z, C) float16 and (x, y, z) bool.
+    """
+    image = np.zeros((*grid.shape, len(channels)), np.float16)
+    inside = np.zeros(grid.shape, bool)
+    for number, channel in enumerate(channels):
+        channels[number] = None
+        if channel is None:
+            continue
+        start = (channel.start - grid.crop_start).tolist()
+        x, y, z = (slice(a, a + n) for a, n in zip(start, channel.values.shape, strict=True))
+        image[x, y, z, number] = channel.values
+        inside[x, y, z] |= channel.mask
+    return image, inside
+
+
+def _on_grid_of(
+    known: Geometry, own: Geometry, image: np.ndarray, head: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Resample a normalised channel and its head to another grid: float32 and bool.
+
+    By a cubic spline, kept within the values that the channel has; what the file does not show is
+    outside.
+    """
+    way = np.linalg.inv(own.affine) @ known.affine
+    matrix, offset = way[:3, :3], way[:3, 3]
+    low, high = float(image.min()), float(image.max())
+    # Where voxels become larger, as in `forward_image`.
+    growth = np.abs(matrix).max(axis=1)
+    image = ndimage.gaussian_filter(image, np.maximum(0, (growth - 1) / 2), mode="nearest")
+    moved = ndimage.affine_transform(image, matrix, offset, known.shape, np.float32, order=3)
+    share = ndimage.affine_transform(
+        head.astype(np.float32), matrix, offset, known.shape, np.float32, order=1
+    )
+    inside = share >= 0.5
+    moved.clip(low, high, out=moved)
+    moved[~inside] = 0
+    return moved, inside

@@ -1,0 +1,67 @@
+# New cases without a truth: prepared as the cohort was, segmented by its model.
+
+
+use rule prepare as prepare_new with:
+    input:
+        source=ancient(source(NEW)),
+    output:
+        records=f"{RUN}/predictions/volumes/{{case}}.tfrecord",
+        state=f"{RUN}/predictions/volumes/{{case}}.json",
+    log:
+        f"{RUN}/logs/prepare_new/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/prepare_new/{{case}}.tsv"
+    params:
+        code=code("prepare_case"),
+        note=note("prepare_new", "{case}"),
+        content=content("prepare_new", NEW, f"{RUN}/predictions/volumes"),
+        case=case_options(NEW),
+        settings=section("volumes"),
+
+
+rule collect_new:
+    input:
+        samples=ancient(SETTINGS.predict.samples or []),
+        states=expand(f"{RUN}/predictions/volumes/{{case}}.json", case=NEW),
+    output:
+        table=f"{RUN}/predictions/cases.tsv",
+    log:
+        f"{RUN}/logs/collect_new.log",
+    benchmark:
+        f"{RUN}/benchmarks/collect_new.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(60),
+    params:
+        code=code("collect_states"),
+        intact=intact("collect_new"),
+        note=note("collect_new"),
+        sheet=sheet(SETTINGS.predict.samples),
+        states=folder("predictions/volumes"),
+    shell:
+        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
+        " --out {output.table:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"
+
+
+use rule segment as segment_new with:
+    input:
+        state=f"{RUN}/predictions/volumes/{{case}}.json",
+        records=ancient(f"{RUN}/predictions/volumes/{{case}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        segmentation=f"{RUN}/predictions/segmentations/{{case}}.nii.gz",
+        state=f"{RUN}/predictions/segmentations/{{case}}.json",
+    log:
+        f"{RUN}/logs/segment_new/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/segment_new/{{case}}.tsv"
+    params:
+        code=code("segment_case"),
+        intact=intact("segment_new"),
+        note=note("segment_new", "{case}"),
+        windows=section("windows"),

@@ -1,0 +1,480 @@
+"""Sheets from folders as data sets are published: the Decathlon, nnU-Net and BraTS."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import yaml
+
+from gigatile.cohort.case_folders import read_case_folder, settings_of, write_case_sheet
+from gigatile.cohort.cases import read_cases
+from gigatile.cohort.declared import check_labels, read_declared
+from gigatile.errors import UserError
+from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
+from gigatile.settings.whole import load_settings
+
+# As in Task01_BrainTumour.
+DECATHLON = {
+    "name": "BRATS",
+    "tensorImageSize": "4D",
+    "modality": {"0": "FLAIR", "1": "T1w", "2": "t1gd", "3": "T2w"},
+    "labels": {
+        "0": "background",
+        "1": "edema",
+        "2": "non-enhancing tumor",
+        "3": "enhancing tumour",
+    },
+    "numTraining": 2,
+    "training": [
+        {"image": "./imagesTr/BRATS_457.nii.gz", "label": "./labelsTr/BRATS_457.nii.gz"},
+        {"image": "./imagesTr/BRATS_306.nii.gz", "label": "./labelsTr/BRATS_306.nii.gz"},
+    ],
+    "test": ["./imagesTs/BRATS_557.nii.gz"],
+}
+NNUNET = {
+    "channel_names": {"0": "T2", "1": "ADC"},
+    "labels": {"background": 0, "PZ": 1, "TZ": 2},
+    "numTraining": 2,
+    "file_ending": ".nii.gz",
+}
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def write_volume(path: Path, shape: tuple[int, ...] = (4, 5, 6)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.arange(np.prod(shape)).reshape(shape).astype(np.int16)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), path)
+
+
+def write_task(folder: Path, dataset: dict, *files: str) -> Path:
+    for file in files:
+        write_volume(folder / f"{file}.nii.gz")
+    (folder / "dataset.json").write_text(json.dumps(dataset))
+    return folder
+
+
+@pytest.fixture
+def decathlon(tmp_path: Path) -> Path:
+    """A small Task01_BrainTumour, with what macOS puts into an archive."""
+    folder = write_task(
+        tmp_path / "Task01_BrainTumour",
+        DECATHLON,
+        *("imagesTr/BRATS_306", "imagesTr/BRATS_457", "labelsTr/BRATS_306", "labelsTr/BRATS_457"),
+        "imagesTs/BRATS_557",
+    )
+    for name in ("imagesTr/._BRATS_306.nii.gz", "labelsTr/._BRATS_306.nii.gz", "._dataset.json"):
+        (folder / name).write_bytes(b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X")
+    return folder
+
+
+def write_brats(
+    folder: Path, case: str, *kinds: str, join: str = "_", end: str = ".nii.gz"
+) -> Path:
+    for kind in kinds:
+        write_volume(folder / case / f"{case}{join}{kind}{end}")
+    return folder
+
+
+OLD = ("flair", "t1", "t1ce", "t2", "seg")
+OF_2023 = ("t2f", "t1n", "t1c", "t2w", "seg")
+
+
+def rows_of(sheet: Path) -> list[list[str]]:
+    return [line.split("\t") for line in sheet.read_text().splitlines()]
+
+
+# Decathlon
+
+
+def test_decathlon_task(decathlon: Path, command: Command, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheets" / "cases.tsv"
+    done = command("make_case_sheet.py", decathlon, "--out", sheet)
+    assert done.returncode == 0, done.stderr
+    assert rows_of(sheet) == [
+        ["case", "patient", "image", "segmentation"],
+        *(
+            [
+                *(case, case),
+                f"../Task01_BrainTumour/imagesTr/{case}.nii.gz",
+                f"../Task01_BrainTumour/labelsTr/{case}.nii.gz",
+            ]
+            for case in ("BRATS_306", "BRATS_457")
+        ),
+    ]
+    cases = read_cases(sheet, ["flair", "t1", "t1gd", "t2"])  # every file exists
+    assert cases[0].images["image"].samefile(decathlon / "imagesTr/BRATS_306.nii.gz")
+
+    printed = yaml.safe_load(done.stdout)
+    settings = load_settings(printed)
+    assert settings.task == "volume_segmentation"
+    assert settings.samples == str(sheet)
+    assert settings.volumes.modalities == ("flair", "t1", "t1gd", "t2")
+    assert settings.volumes.labels == "decathlon"
+    assert settings.volumes.regions == "brats"
+    # The data set tells no patients, which a user must know.
+    assert "2 case(s)" in done.stderr
+    assert "each case is taken for a patient of its own" in done.stderr
+
+
+def test_decathlon_cases_without_labels_are_new_ones(
+    decathlon: Path, command: Command, tmp_path: Path
+) -> None:
+    sheet = tmp_path / "new.tsv"
+    done = command("make_case_sheet.py", decathlon, "--new", "--out", sheet)
+    assert done.returncode == 0, done.stderr
+    assert rows_of(sheet) == [
+        ["case", "patient", "image"],
+        ["BRATS_557", "BRATS_557", "Task01_BrainTumour/imagesTs/BRATS_557.nii.gz"],
+    ]
+    assert yaml.safe_load(done.stdout) == {"predict": {"samples": str(sheet)}}
+    assert [case.case for case in read_cases(sheet, ["flair"], labelled=False)] == ["BRATS_557"]
+
+
+def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
+    (decathlon / "labelsTr/BRATS_457.nii.gz").unlink()
+    write_volume(decathlon / "labelsTr/BRATS_999.nii.gz")
+    dataset = DECATHLON | {"training": [*DECATHLON["training"], {"image": "imagesTr/B_1.nii.gz"}]}
+    (decathlon / "dataset.json").write_text(json.dumps(dataset))
+    found = read_case_folder(decathlon)
+    assert [one.case for one in found.cases] == ["BRATS_306"]
+    assert found.remarks[:3] == (
+        "BRATS_457: left out, since labelsTr has no segmentation of it",
+        "BRATS_999: left out, since imagesTr has no image of it",
+        "B_1: left out; dataset.json lists it, but there is no file",
+    )
+
+
+def test_an_error_page_is_in_the_sheet_for_the_workflow_to_judge(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "task"
+    shutil.copytree(shared_data / "nifti/odd/html_saved_as_niigz", folder)
+    (folder / "dataset.json").write_text(json.dumps(DECATHLON | {"training": []}))
+    assert len(read_case_folder(folder).cases) == 3
+
+
+def test_other_tasks_of_the_decathlon(tmp_path: Path) -> None:
+    """One channel, and labels of no known convention; ids that end in digits."""
+    dataset = {
+        "modality": {"0": "CT"},
+        "labels": {"0": "background", "1": "Liver", "2": "cancer of the liver"},
+    }
+    files = [f"{part}/liver_{n:04d}" for part in ("imagesTr", "labelsTr") for n in (0, 1)]
+    found = read_case_folder(write_task(tmp_path / "task", dataset, *files, "imagesTs/liver_0002"))
+    assert found.columns == ("image",)
+    assert [one.case for one in found.cases] == ["liver_0000", "liver_0001"]
+    settings = load_settings(yaml.safe_load(settings_of(found, Path("cases.tsv"))))
+    assert settings.volumes.label_values == {"liver": 1, "cancer_of_the_liver": 2}
+    assert settings.volumes.regions == "labels"
+    new = read_case_folder(tmp_path / "task", new=True)
+    assert [one.files["image"].name for one in new.cases] == ["liver_0002.nii.gz"]
+
+
+def test_an_id_that_ends_like_a_channel_is_still_an_id(tmp_path: Path) -> None:
+    dataset = DECATHLON | {"training": [], "test": ["./imagesTs/liver_0001.nii.gz"]}
+    files = ("imagesTr/liver_0000", "labelsTr/liver_0000", "imagesTs/liver_0001")
+    folder = write_task(tmp_path, dataset, *files)
+    for new, case in ((False, "liver_0000"), (True, "liver_0001")):
+        found = read_case_folder(folder, new)
+        assert found.columns == ("image",)
+        assert [one.case for one in found.cases] == [case]
+
+
+# nnU-Net
+
+
+def test_nnunet_folder_has_a_file_for_each_channel(tmp_path: Path) -> None:
+    files = ["labelsTr/p_1", "labelsTr/p_2", "imagesTr/p_1_0000", "imagesTr/p_1_0001"]
+    files += ["imagesTr/p_2_0000", "imagesTs/p_3_0000", "imagesTs/p_3_0001"]
+    folder = write_task(tmp_path / "task", NNUNET, *files)
+    found = read_case_folder(folder)
+    assert found.columns == found.modalities == ("t2", "adc")
+    first, second = found.cases
+    assert {column: path.name for column, path in first.files.items()} == {
+        "t2": "p_1_0000.nii.gz",
+        "adc": "p_1_0001.nii.gz",
+        "segmentation": "p_1.nii.gz",
+    }
+    assert "adc" not in second.files
+    assert "p_2: has no adc; the cell is empty" in found.remarks
+    write_case_sheet(found, folder / "cases.tsv")
+    assert rows_of(folder / "cases.tsv")[2] == [
+        *("p_2", "p_2", "imagesTr/p_2_0000.nii.gz", "", "labelsTr/p_2.nii.gz")
+    ]
+    assert read_cases(folder / "cases.tsv", found.modalities)[1].images.keys() == {"t2"}
+    assert [one.case for one in read_case_folder(folder, new=True).cases] == ["p_3"]
+
+
+def test_nnunet_regions_become_regions(tmp_path: Path) -> None:
+    labels = {
+        "background": 0,
+        "whole tumor": [1, 2, 3],
+        "tumor core": [2, 3],
+        "enhancing tumor": 3,
+    }
+    dataset = NNUNET | {"labels": labels}
+    folder = write_task(tmp_path, dataset, "imagesTr/a_0000", "imagesTr/a_0001", "labelsTr/a")
+    found = read_case_folder(folder)
+    settings = load_settings(yaml.safe_load(settings_of(found, Path("cases.tsv"))))
+    assert settings.volumes.label_values == {"label_1": 1, "label_2": 2, "enhancing": 3}
+    assert settings.volumes.region_labels == {
+        "whole": ("label_1", "label_2", "enhancing"),
+        "tumor_core": ("label_2", "enhancing"),
+        "enhancing": ("enhancing",),
+    }
+
+
+# BraTS
+
+
+@pytest.mark.parametrize("end", [".nii", ".nii.gz"])
+def test_brats_2020_folder(tmp_path: Path, command: Command, end: str) -> None:
+    for number in (2, 1):
+        write_brats(tmp_path / "data", f"BraTS20_Training_00{number}", *OLD, end=end)
+    (tmp_path / "data/name_mapping.csv").write_text("Grade,BraTS_2020_subject_ID\n")
+    (tmp_path / "data/BraTS20_Training_001/._BraTS20_Training_001_t1.nii").write_bytes(b"Mac")
+    for hidden in ("__MACOSX", ".Trash-1000"):
+        write_brats(tmp_path / "data" / hidden, "BraTS20_Training_003", *OLD)
+    sheet = tmp_path / "cases.tsv"
+    done = command("make_case_sheet.py", tmp_path / "data", "--out", sheet)
+    assert done.returncode == 0, done.stderr
+    case = "BraTS20_Training_001"
+    assert len(rows_of(sheet)) == 3
+    assert rows_of(sheet)[:2] == [
+        ["case", "patient", "flair", "t1", "t1gd", "t2", "segmentation"],
+        [case, case, *(f"data/{case}/{case}_{kind}{end}" for kind in OLD)],
+    ]
+    settings = load_settings(yaml.safe_load(done.stdout))
+    assert settings.volumes.labels == "brats2017"
+    assert settings.volumes.regions == "brats"
+    assert "do not tell patients" in done.stderr
+
+
+def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
+    for case in ("BraTS-GLI-00005-101", "BraTS-GLI-00005-100", "BraTS-GLI-00007-000"):
+        write_brats(tmp_path, case, *OF_2023, join="-")
+    found = read_case_folder(tmp_path)
+    assert [(one.case, one.patient) for one in found.cases] == [
+        ("BraTS-GLI-00005-100", "BraTS-GLI-00005"),
+        ("BraTS-GLI-00005-101", "BraTS-GLI-00005"),
+        ("BraTS-GLI-00007-000", "BraTS-GLI-00007"),
+    ]
+    assert {column: path.name[-11:-7] for column, path in found.cases[0].files.items()} == {
+        "flair": "-t2f",
+        "t1": "-t1n",
+        "t1gd": "-t1c",
+        "t2": "-t2w",
+        "segmentation": "-seg",
+    }
+    assert found.declared.convention == "brats2023"
+    assert len(found.remarks) == 1
+    assert "those of BraTS 2023" in found.remarks[0]
+
+
+def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
+    for case in ("BraTS-PED-00005-000", "BraTS-PED-00006-000"):
+        write_brats(tmp_path, case, *OF_2023, join="-")
+    text = settings_of(read_case_folder(tmp_path), Path("cases.tsv"))
+    assert "do not tell what their labels' values stand for" in text
+    # And are not taken for the default's.
+    with pytest.raises(UserError, match=r"volumes\.labels.*NOT_KNOWN.*decathlon"):
+        load_settings(yaml.safe_load(text))
+    named = yaml.safe_load(text.replace("NOT_KNOWN", "{edema: 2, enhancing: 1}"))
+    assert load_settings(named).volumes.label_values == {"enhancing": 1, "edema": 2}
+
+
+def test_conventions_that_mix_are_not_known(tmp_path: Path) -> None:
+    write_brats(tmp_path, "BraTS-GLI-00005-100", *OF_2023, join="-")
+    write_brats(tmp_path, "BraTS20_Training_001", *OLD)
+    assert read_case_folder(tmp_path).declared is None
+
+
+def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:
+    write_brats(tmp_path / "HGG", "Brats18_CBICA_AAB_1", *OLD)
+    write_brats(tmp_path / "LGG", "Brats18_TCIA09_141_1", *OLD)
+    found = read_case_folder(tmp_path)
+    assert [one.case for one in found.cases] == ["Brats18_CBICA_AAB_1", "Brats18_TCIA09_141_1"]
+    write_brats(tmp_path / "LGG", "Brats18_CBICA_AAB_1", "t1")
+    with pytest.raises(UserError, match=r"case Brats18_CBICA_AAB_1 is in .*HGG.* and in .*LGG"):
+        read_case_folder(tmp_path)
+
+
+def test_segmentation_with_a_name_of_its_own(tmp_path: Path) -> None:
+    """As BraTS20_Training_355 of 2020 has it."""
+    write_brats(tmp_path, "BraTS20_Training_355", *OLD[:4])
+    write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
+    found = read_case_folder(tmp_path)
+    assert found.cases[0].files["segmentation"].name == "W39_1998.09.19_Segm.nii.gz"
+    assert "W39_1998.09.19_Segm.nii.gz is taken for its segmentation" in found.remarks[0]
+
+
+def test_brats_cases_with_gaps(tmp_path: Path) -> None:
+    write_brats(tmp_path, "BraTS20_a", *OLD)
+    write_brats(tmp_path, "BraTS20_b", "flair", "t1", "seg")
+    write_brats(tmp_path, "BraTS20_c", "flair", "t1", "t1ce", "t2")
+    write_brats(tmp_path, "BraTS20_d", "seg")
+    found = read_case_folder(tmp_path)
+    assert [one.case for one in found.cases] == ["BraTS20_a", "BraTS20_b"]
+    assert found.remarks[:3] == (
+        "BraTS20_b: has no t1gd and no t2; the cell is empty",
+        "BraTS20_c: left out, since it has no segmentation",
+        "BraTS20_d: left out, since it has no image",
+    )
+    new = read_case_folder(tmp_path, new=True)
+    assert [one.case for one in new.cases] == ["BraTS20_c"]
+    assert (
+        "BraTS20_a: left out, since it has a segmentation, which new cases have not" in new.remarks
+    )
+
+
+def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:
+    found = read_case_folder(shared_data / "nifti/tcga_brats_space", new=True)
+    write_case_sheet(found, tmp_path / "new.tsv", new=True)
+    cases = read_cases(tmp_path / "new.tsv", found.modalities, labelled=False)
+    assert [case.case for case in cases] == ["TCGA-FG-6692"]
+    assert {name: path.name for name, path in cases[0].images.items()} == {
+        "flair": "fla.nii.gz",
+        "t1": "t1.nii.gz",
+        "t1gd": "t1c.nii.gz",
+        "t2": "t2.nii.gz",
+    }
+
+
+# Faults
+
+
+def test_two_files_for_one_volume_are_told_together(tmp_path: Path) -> None:
+    for case in ("a", "b"):
+        write_brats(tmp_path / "brats", case, *OLD)
+        write_volume(tmp_path / f"brats/{case}/{case}_t1.nii")
+    with pytest.raises(UserError, match=r"(?s)a_t1\.nii.*two files for one t1.*b_t1\.nii"):
+        read_case_folder(tmp_path / "brats")
+    task = write_task(tmp_path / "task", DECATHLON, "imagesTr/a", "labelsTr/a")
+    write_volume(task / "labelsTr/a.nii")
+    with pytest.raises(UserError, match=r"two files for one volume:?\n  - .*a\.nii"):
+        read_case_folder(task)
+
+
+def test_folders_that_hold_no_case(decathlon: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_case_folder(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"no case with images and a segmentation.*dataset\.json"):
+        read_case_folder(tmp_path / "empty")
+    with pytest.raises(UserError, match=r"is it .*Task01_BrainTumour\?"):
+        read_case_folder(tmp_path)
+    shutil.rmtree(decathlon / "imagesTs")
+    with pytest.raises(UserError, match="no case without a segmentation; looked for imagesTs"):
+        read_case_folder(decathlon, new=True)
+    (decathlon / "dataset.json").unlink()
+    with pytest.raises(UserError, match=r"dataset\.json: no such file; it names the channels"):
+        read_case_folder(decathlon)
+
+
+def test_ids_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+    for case in ("first case", "zweiter/Fall", "ü"):
+        write_volume(tmp_path / case / "t1.nii.gz")
+        write_volume(tmp_path / case / "seg.nii.gz")
+    with pytest.raises(UserError, match=r"(?s)unsafe as file names.*'first case'.*'ü'"):
+        read_case_folder(tmp_path)
+
+
+def test_paths_that_a_sheet_cannot_tell_are_refused(tmp_path: Path) -> None:
+    write_brats(tmp_path / "two  blanks", "a", *OLD)
+    found = read_case_folder(tmp_path / "two  blanks")
+    with pytest.raises(UserError, match="double blanks"):
+        write_case_sheet(found, tmp_path / "cases.tsv")
+    assert not (tmp_path / "cases.tsv").exists()
+    write_case_sheet(found, tmp_path / "two  blanks" / "cases.tsv")
+
+
+def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Path) -> None:
+    write_brats(tmp_path / "disk/deep/data", "a", *OLD)
+    (tmp_path / "elsewhere/sheets").mkdir(parents=True)
+    (tmp_path / "sheets").symlink_to(tmp_path / "elsewhere/sheets")
+    (tmp_path / "data").symlink_to(tmp_path / "disk/deep/data")
+    write_case_sheet(read_case_folder(tmp_path / "data"), tmp_path / "sheets/cases.tsv")
+    assert read_cases(tmp_path / "sheets/cases.tsv", ["flair", "t1", "t1gd", "t2"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"modality": {"1": "T1", "2": "T2"}}, "numbered from 0"),
+        ({"modality": ["T1"]}, "modality: found"),
+        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality stands twice"),
+        ({"labels": {"0": "background", "1": "edema", "300": "core"}}, "values 1-255"),
+        ({"labels": {"0": "background", "1": "a", "2": "a"}}, "names with values"),
+        ({"labels": {"background": 0, "a": 1, "b": 1}}, "two names have the same value"),
+        ({"labels": {"background": 0, "a": "x"}}, "values 1-255"),
+        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, "makes no sense here"),
+        ({"labels": None}, "labels: found None"),
+    ],
+)
+def test_dataset_json_with_faults(tmp_path: Path, change: dict, told: str) -> None:
+    write_task(tmp_path, DECATHLON | change)
+    with pytest.raises(UserError, match="not as the Decathlon or nnU-Net write it") as caught:
+        read_declared(tmp_path / "dataset.json")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["<html>", "[1]", ""])
+def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(UserError, match=r"dataset\.json: (damaged|found)"):
+        read_declared(tmp_path / "dataset.json")
+
+
+# The settings against dataset.json
+
+
+def check(tmp_path: Path, labels: str | dict[str, int]) -> list[str]:
+    write_task(tmp_path, DECATHLON)
+    values = {"labels": labels, "regions": "labels"}
+    return check_labels(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
+
+
+def test_declared_labels_agree(tmp_path: Path) -> None:
+    assert check(tmp_path, "decathlon") == []
+    assert check(tmp_path, CONVENTIONS["decathlon"]) == []
+
+
+def test_names_may_differ(tmp_path: Path) -> None:
+    assert check(tmp_path, {"swelling": 1, "non_enhancing": 2, "enhancing": 3}) == [
+        "value 1 is 'swelling' in volumes.labels and 'edema' there"
+    ]
+
+
+def test_values_may_not_differ(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        check(tmp_path, "brats2017")
+    message = str(caught.value)
+    assert "declares {edema: 1, non_enhancing: 2, enhancing: 3}" in message
+    assert "'edema' is 2 in volumes.labels and 1 there" in message
+    assert "value 3 is 'enhancing' there and is not in volumes.labels" in message
+    assert "value 4 is 'enhancing' in volumes.labels and is not there" in message
+    with pytest.raises(UserError, match=r"'edema' is 3 in volumes\.labels and 1 there"):
+        check(tmp_path, {"enhancing": 1, "non_enhancing": 2, "edema": 3})
+
+
+def test_check_from_the_command_line(decathlon: Path, command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    made = command("make_case_sheet.py", decathlon, "--out", tmp_path / "cases.tsv")
+    config.write_text(made.stdout)
+    sheet = (tmp_path / "cases.tsv").read_bytes()
+    assert command("make_case_sheet.py", decathlon, "--check", config).returncode == 0
+    assert (tmp_path / "cases.tsv").read_bytes() == sheet
+    config.write_text(made.stdout.replace("labels: decathlon", "labels: brats2013"))
+    check = command("make_case_sheet.py", decathlon, "--check", config)
+    assert check.returncode == 2
+    assert "value 4 is 'enhancing'" in check.stderr
+    for text in ("a: [", "just words"):
+        config.write_text(text)
+        check = command("make_case_sheet.py", decathlon, "--check", config)
+        assert check.returncode == 2
+        assert check.stderr.startswith(f"error: {config}: ")

@@ -1,0 +1,461 @@
+"""Boxes of voxels out of records: what stands in them, how much is read, and what damage does."""
+
+import functools
+import json
+import os
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gigatile.errors import UserError
+from gigatile.parallel.world import World
+from gigatile.records import RecordError, read_records, write_records
+from gigatile.records.plan import Source, make_plan
+from gigatile.records.tile import Tile, encode_jpeg, encode_tile, encode_whose
+from gigatile.records.volume import BLOCK, FOREGROUND, VolumeRecord, case_of, encode_volume
+from gigatile.settings.shards import ShardSettings
+
+GRID = {"spacing": [1.0, 1.0, 2.5], "crop": [3, 4, 5], "origin": "Zoë"}
+NAMES = ("flair", "t1", "t1gd", "t2", "more")
+
+
+def made(
+    shape: tuple[int, int, int], channels: int, labelled: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return voxels that are all different from their neighbours', with some zeros among them."""
+    random = np.random.default_rng([*shape, channels])
+    image = random.standard_normal((*shape, channels)).astype(np.float16)
+    image[random.random(shape) < 0.2] = 0
+    return image, random.integers(0, 5, shape, np.uint8) if labelled else None
+
+
+def encoded(image: np.ndarray, labels: np.ndarray | None, case: str = "C1") -> bytes:
+    return encode_volume(case, image, labels, NAMES[: image.shape[3]], GRID)
+
+
+def opened(path: Path) -> VolumeRecord:
+    handle = path.open("rb", buffering=0)
+    record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
+    record.handle = handle  # open as long as the record is
+    return record
+
+
+def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> np.ndarray:
+    """Cut a box as anyone would; outside is 0."""
+    found = np.zeros((*size, *array.shape[3:]), array.dtype)
+    for place in np.ndindex(*size[:2]):
+        x, y = place[0] + start[0], place[1] + start[1]
+        if 0 <= x < array.shape[0] and 0 <= y < array.shape[1]:
+            for z in range(size[2]):
+                if 0 <= z + start[2] < array.shape[2]:
+                    found[(*place, z)] = array[x, y, z + start[2]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Write a record of some shape once, and open it."""
+    folder = tmp_path_factory.mktemp("volumes")
+
+    @functools.cache
+    def keep(shape, channels, labelled):
+        image, labels = made(shape, channels, labelled)
+        path = folder / f"{len(list(folder.iterdir()))}.tfrecord"
+        write_records(path, [encoded(image, labels)])
+        return image, labels, opened(path)
+
+    return keep
+
+
+@pytest.fixture
+def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
+    image, labels = made((70, 50, 90), 4)
+    path = tmp_path / "large.tfrecord"
+    write_records(path, [encoded(image, labels)])
+    return image, labels, path
+
+
+# --- What is read
+
+
+@given(
+    shape=st.sampled_from([(1, 1, 1), (16, 16, 16), (15, 33, 17), (40, 7, 50), (33, 48, 64)]),
+    channels=st.integers(1, 5),
+    labelled=st.booleans(),
+    box=st.tuples(*[st.tuples(st.integers(-20, 70), st.integers(1, 60)) for _ in range(3)]),
+)
+@settings(max_examples=150)
+def test_a_box_is_what_slicing_gives(kept, shape, channels, labelled, box):
+    image, labels, record = kept(shape, channels, labelled)
+    start, size = zip(*box, strict=True)
+    found, found_labels = record.read(start, size)
+    assert (found.dtype, found_labels.dtype) == (np.float16, np.uint8)
+    np.testing.assert_array_equal(found, sliced(image, start, size))
+    expected = sliced(labels, start, size) if labelled else np.zeros(size, np.uint8)
+    np.testing.assert_array_equal(found_labels, expected)
+
+
+def test_the_whole_volume_comes_back_with_what_was_said_of_it(large):
+    image, labels, path = large
+    record = opened(path)
+    found, found_labels = record.read((0, 0, 0), image.shape[:3])
+    np.testing.assert_array_equal(found, image)
+    np.testing.assert_array_equal(found_labels, labels)
+    head = record.head
+    assert (head.case, head.channels, head.shape) == ("C1", NAMES[:4], (70, 50, 90))
+    assert (head.labelled, head.grid) == (True, GRID)
+    assert head.inside == np.count_nonzero((image != 0).any(axis=-1))
+    values = [image[..., channel][image[..., channel] != 0] for channel in range(4)]
+    np.testing.assert_array_equal(head.ranges, [[v.min(), v.max()] for v in values])
+
+
+def test_arrays_that_are_there_are_filled_whichever_way_they_lie(large):
+    image, labels, path = large
+    record = opened(path)
+    batch = np.full((2, 30, 40, 50, 4), 7, np.float16)
+    of_batch = np.full((2, 30, 40, 50), 7, np.uint8)
+    record.read_into((-3, 5, 21), batch[1, ::-1, ::-1], of_batch[1, ::-1, ::-1])
+    expected = sliced(image, (-3, 5, 21), (30, 40, 50))
+    np.testing.assert_array_equal(batch[1], expected[::-1, ::-1])
+    expected = sliced(labels, (-3, 5, 21), (30, 40, 50))
+    np.testing.assert_array_equal(of_batch[1], expected[::-1, ::-1])
+    assert (batch[0] == 7).all() and (of_batch[0] == 7).all()
+    record.read_into((0, 0, 0), batch[0], None)
+    np.testing.assert_array_equal(batch[0], image[:30, :40, :50])
+
+
+@pytest.mark.parametrize("wrong", ["kind", "channels", "labels", "columns"])
+def test_arrays_that_do_not_fit_are_refused(large, wrong):
+    record = opened(large[2])
+    image = np.zeros((8, 8, 8, 4), np.float32 if wrong == "kind" else np.float16)
+    labels = np.zeros((8, 8, 9 if wrong == "labels" else 8), np.uint8)
+    image = image[..., :3] if wrong == "channels" else image
+    image = image[:, :, ::-1] if wrong == "columns" else image
+    with pytest.raises(ValueError, match="must be"):
+        record.read_into((0, 0, 0), image, labels)
+
+
+def test_threads_do_not_disturb_each_other(large):
+    image, labels, path = large
+    record = opened(path)
+    starts = np.random.default_rng(0).integers(-8, 40, (200, 3)).tolist()
+
+    def right(start):
+        found, of_labels = record.read(start, (30, 31, 32))
+        return np.array_equal(found, sliced(image, start, (30, 31, 32))) and np.array_equal(
+            of_labels, sliced(labels, start, (30, 31, 32))
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, starts))
+
+
+class Counted:
+    """Counts what is asked of the system, which answers as always."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.calls, self.bytes = 0, 0
+        preadv = os.preadv
+
+        def counted(descriptor, buffers, offset):
+            found = preadv(descriptor, buffers, offset)
+            self.calls, self.bytes = self.calls + 1, self.bytes + found
+            return found
+
+        monkeypatch.setattr(os, "preadv", counted)
+
+
+@pytest.mark.parametrize("start", [(0, 0, 0), (16, 16, 16), (5, 9, 13), (38, 18, 58)])
+def test_no_more_is_read_than_the_blocks_of_a_box(large, monkeypatch, start):
+    record = opened(large[2])
+    counted = Counted(monkeypatch)
+    record.read(start, (32, 32, 32))
+    sides = [(a + 32 - 1) // BLOCK - a // BLOCK + 1 for a in start]
+    assert counted.bytes == np.prod(sides) * BLOCK**3 * (2 * 4 + 1)
+    assert counted.calls == sides[0] * sides[1], "blocks above each other are one read"
+
+
+def test_what_is_empty_is_not_read(tmp_path, monkeypatch):
+    image, labels = np.zeros((48, 32, 96, 2), np.float16), np.zeros((48, 32, 96), np.uint8)
+    image[5, 5, 40, 1], labels[0, 0, 70] = 3, 1  # blocks 2 and 4 of the first column
+    image[20, 20, 0, 0] = -1
+    path = tmp_path / "v"
+    write_records(path, [encoded(image, labels)])
+    record = opened(path)
+    assert np.argwhere(~record.head.empty).tolist() == [[0, 0, 2], [0, 0, 4], [1, 1, 0]]
+    full = tmp_path / "full"
+    write_records(full, [encoded(np.full_like(image, 9), labels + np.uint8(9))])
+    opened(full).read((0, 0, 0), (48, 32, 96))  # the thread's memory is not 0 then
+    counted = Counted(monkeypatch)
+    found, of_labels = record.read((0, 0, 0), (48, 32, 96))
+    np.testing.assert_array_equal(found, image)
+    np.testing.assert_array_equal(of_labels, labels)
+    assert (counted.calls, counted.bytes) == (2, 4 * BLOCK**3 * 5)
+    record.read((90, 0, 0), (16, 16, 16))
+    record.read((32, 0, 0), (16, 32, 96))
+    assert counted.calls == 2
+
+
+def test_a_head_is_one_small_read(large, monkeypatch):
+    asked = preads(monkeypatch)
+    opened(large[2])
+    assert len(asked) == 1
+    assert asked[0] <= 2**17 < large[2].stat().st_size / 10
+
+
+def test_a_head_of_many_labels_is_read_too(tmp_path):
+    image, _ = made((64, 64, 64), 1)
+    labels = np.random.default_rng(2).integers(0, 20, image.shape[:3], np.uint8)
+    write_records(tmp_path / "v", [encoded(image, labels)])
+    record = opened(tmp_path / "v")
+    assert len(record.head.foreground) == 19 * FOREGROUND
+    np.testing.assert_array_equal(record.read((1, 2, 3), (20, 20, 20))[0], image[1:21, 2:22, 3:23])
+
+
+def preads(monkeypatch) -> list[int]:
+    """Return a list that takes the bytes asked for by each pread from now on."""
+    asked: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda d, n, o: (asked.append(n), pread(d, n, o))[1])
+    return asked
+
+
+# --- What is written
+
+
+def test_equal_input_gives_equal_bytes():
+    image, labels = made((20, 21, 22), 2)
+    assert encoded(image, labels) == encoded(np.asfortranarray(image), labels.copy())
+
+
+def test_stock_tensorflow_reads_a_volume(large):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    image, labels, path = large
+    names = ("case", "head", "crcs", "empty", "foreground", "check", "voxels", "patient", "label")
+    with path.open("ab") as handle:  # and as it stands in a shard
+        write_records(path.with_name("shard"), [next(read_records(path)) + encode_whose("P", "")])
+        handle.write(path.with_name("shard").read_bytes())
+    for number, data in enumerate(tf.data.TFRecordDataset(str(path))):
+        found = tf.io.parse_single_example(
+            data, {name: tf.io.FixedLenFeature([], tf.string, b"-") for name in names}
+        )
+        assert (found["case"], found["patient"]) == (b"C1", b"P" if number else b"-")
+        head = json.loads(found["head"].numpy())
+        assert head["shape"] == [70, 50, 90]
+        blocks = tf.reshape(tf.io.decode_raw(found["voxels"], tf.uint8), (5, 4, 6, -1)).numpy()
+        crcs = np.frombuffer(found["crcs"].numpy(), "<u4").reshape(5, 4, 6)
+        assert google_crc32c.value(blocks[1, 2, 3].tobytes()) == crcs[1, 2, 3]
+        halves, bytes_ = np.split(blocks[1, 2, 3], [BLOCK**3 * 8])
+        box = np.s_[16:32, 32:48, 48:64]
+        expected = np.zeros((16, 16, 16, 4), np.float16)
+        expected[:, : image[box].shape[1]] = image[box]
+        np.testing.assert_array_equal(halves.view("<f2").reshape(16, 16, 16, 4), expected)
+        np.testing.assert_array_equal(
+            bytes_.reshape(16, 16, 16), sliced(labels, (16, 32, 48), (16,) * 3)
+        )
+    assert number == 1
+
+
+def test_a_record_in_a_shard_is_read_too(large):
+    """Behind another record, and with what shards append."""
+    image, _, path = large
+    shard = path.with_name("shard.tfrecord")
+    other = encode_tile(Tile(b"x", "S", 0, 0, 1.0, None, 1.0))
+    write_records(shard, [other, next(read_records(path)) + encode_whose("P of C1", "")])
+    offset = 16 + len(other)
+    size = shard.stat().st_size - offset
+    with shard.open("rb") as handle:
+        record = VolumeRecord(handle.fileno(), offset, size, shard)
+        np.testing.assert_array_equal(
+            record.read((3, 4, 5), (40, 40, 40))[0], image[3:43, 4:44, 5:45]
+        )
+        with pytest.raises(RecordError, match=f"byte {offset} .*not the {size - 1} bytes"):
+            VolumeRecord(handle.fileno(), offset, size - 1, shard)
+
+
+def test_foreground_is_a_fixed_choice_of_each_label(kept):
+    _, labels, record = kept((33, 48, 64), 1, True)
+    rows = record.head.foreground
+    assert np.unique(rows[:, 0]).tolist() == [1, 2, 3, 4]
+    for value in (1, 2, 3, 4):
+        places = rows[rows[:, 0] == value, 1:]
+        assert len(places) == FOREGROUND < np.count_nonzero(labels == value)
+        assert len(np.unique(places, axis=0)) == FOREGROUND
+        assert (labels[tuple(places.T)] == value).all()
+        # Chosen from everywhere: the middle of a uniform choice is the middle.
+        np.testing.assert_allclose(places.mean(axis=0), np.array(labels.shape) / 2 - 0.5, atol=2)
+
+
+def test_rare_labels_are_all_there_and_missing_ones_are_not(tmp_path):
+    image, _ = made((20, 20, 20), 1)
+    labels = np.zeros((20, 20, 20), np.uint8)
+    labels[3, 4, 5], labels[19, 0, 7], labels[0, 0, 0] = 255, 255, 9
+    for name, given_labels, expected in (
+        ("some", labels, [[9, 0, 0, 0], [255, 3, 4, 5], [255, 19, 0, 7]]),
+        ("background", np.zeros_like(labels), []),
+        ("unlabelled", None, []),
+    ):
+        write_records(tmp_path / name, [encoded(image, given_labels)])
+        head = opened(tmp_path / name).head
+        assert head.foreground.tolist() == expected
+        assert head.foreground.shape == (len(expected), 4)
+        assert head.labelled == (given_labels is not None)
+
+
+def test_a_channel_without_values_has_no_range(tmp_path):
+    image, labels = made((9, 9, 9), 3)
+    image[..., 1] = 0
+    write_records(tmp_path / "v", [encoded(image, labels)])
+    assert opened(tmp_path / "v").head.ranges[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("channels", "float16"),
+        ("kind", "float16"),
+        ("labels", "uint8"),
+        ("nan", "not finite"),
+        ("infinity", "not finite"),
+        ("long", "1-65535"),
+        ("heavy", "a record holds"),
+    ],
+)
+def test_what_no_record_can_hold_is_refused(wrong, message):
+    image, labels = made((8, 8, 8), 2)
+    names = NAMES[:3] if wrong == "channels" else NAMES[:2]
+    if wrong == "kind":
+        image = image.astype(np.float32)
+    if wrong in ("nan", "infinity"):
+        image[7, 7, 7, 1] = {"nan": np.nan, "infinity": -np.inf}[wrong]
+    if wrong == "labels":
+        labels = labels[:7]
+    if wrong in ("long", "heavy"):  # memory that is only promised
+        shape = (65536, 1, 1) if wrong == "long" else (1024, 1024, 1024)
+        image, labels = np.broadcast_to(np.float16(0), (*shape, 2)), None
+    with pytest.raises(ValueError, match=message):
+        encode_volume("C", image, labels, names, {})
+
+
+# --- Damage
+
+
+def damage(path: Path, place: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
+def test_every_changed_byte_of_the_head_is_found(tmp_path):
+    image, labels = made((5, 5, 5), 1)
+    path = tmp_path / "v.tfrecord"
+    write_records(path, [encoded(image, labels)])
+    whole = path.read_bytes()
+    begin = len(whole) - 4 - BLOCK**3 * 3
+    for place in range(begin):
+        damage(path, place, 1 << place % 8)
+        with pytest.raises(RecordError, match=r"v\.tfrecord: the record at byte 0 is damaged"):
+            opened(path)
+        path.write_bytes(whole)
+    opened(path).read((0, 0, 0), (5, 5, 5))
+
+
+def blocks_of(path: Path, channels: int, count: int) -> Iterator[slice]:
+    size = BLOCK**3 * (2 * channels + 1)
+    begin = path.stat().st_size - 4 - count * size
+    return (slice(begin + size * n, begin + size * (n + 1)) for n in range(count))
+
+
+def test_a_changed_bit_of_any_block_is_found_where_the_block_is_read(large):
+    _, _, path = large
+    whole = path.read_bytes()
+    random = np.random.default_rng(1)
+    for number, block in enumerate(blocks_of(path, 4, 5 * 4 * 6)):
+        x, y, z = np.unravel_index(number, (5, 4, 6))
+        damage(path, int(random.integers(block.start, block.stop)), 1 << number % 8)
+        record = opened(path)
+        with pytest.raises(RecordError, match="byte 0 is damaged: the checksum of a block"):
+            record.read((16 * x + 5, 16 * y + 1, 16 * z), (1, 1, 1))
+        other = (16 * ((x + 1) % 4), 16 * y, 16 * z)
+        record.read(other, (16, 2, 10))  # its neighbour is as it was
+        path.write_bytes(whole)
+
+
+def test_a_file_that_was_cut_off_is_damaged(large):
+    _, _, path = large
+    record = opened(path)
+    os.truncate(path, path.stat().st_size // 2)
+    record.read((0, 0, 0), (16, 16, 16))
+    with pytest.raises(RecordError, match="the file ends inside it"):
+        record.read((48, 0, 0), (16, 16, 16))
+    with pytest.raises(RecordError, match=r"not the \d+ bytes that the index says"):
+        opened(path)
+    os.truncate(path, 100)
+    with pytest.raises(RecordError, match="damaged"):
+        VolumeRecord(record.handle.fileno(), 0, len(path.read_bytes()), path)
+
+
+def test_another_schema_and_another_kind_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("gigatile.records.volume.SCHEMA", 99)
+    write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
+    monkeypatch.undo()
+    with pytest.raises(RecordError, match=r"v: volumes of schema 99 where 1 is read; delete"):
+        opened(tmp_path / "v")
+    write_records(tmp_path / "t", [a_tile("S1")])
+    with pytest.raises(RecordError, match="damaged"):
+        opened(tmp_path / "t")
+
+
+# --- Whose it is
+
+
+def a_tile(slide: str) -> bytes:
+    return encode_tile(
+        Tile(encode_jpeg(np.zeros((8, 8, 3), np.uint8), 90), slide, 0, 0, 8.0, None, 1.0)
+    )
+
+
+def planned(path: Path, case: str) -> int:
+    source = Source(case, "P", "", path)
+    folder = path.parent / "plan"
+    folder.mkdir(exist_ok=True)
+    return int(make_plan(World(), "train", [source], ShardSettings(), folder).counts.sum())
+
+
+def test_plans_ask_a_record_whose_it_is(large, monkeypatch):
+    path = large[2]
+    asked = preads(monkeypatch)
+    assert planned(path, "C1") == 1
+    assert sum(asked) < 2**18 < path.stat().st_size / 10, "the head alone is read"
+    with pytest.raises(UserError, match=r"holds the volume of case 'C1', not of 'C2'; delete"):
+        planned(path, "C2")
+    tiles = path.with_name("tiles.tfrecord")
+    write_records(tiles, [a_tile("S1"), a_tile("S1")])
+    assert planned(tiles, "S1") == 2
+    with pytest.raises(UserError, match=r"holds tiles of slide 'S1', not of 'C1'; delete"):
+        planned(tiles, "C1")
+
+
+def test_a_damaged_head_is_no_record_of_another_kind(large):
+    path = large[2]
+    with path.open("rb") as handle:
+        assert case_of(handle.fileno(), 0, path) == "C1"
+    damage(path, 60)
+    with path.open("rb") as handle, pytest.raises(RecordError, match="its head does not fit"):
+        case_of(handle.fileno(), 0, path)
+
+
+def test_the_frame_is_that_of_every_record(large):
+    path = large[2]
+    (length,) = struct.unpack("<Q", path.read_bytes()[:8])
+    assert length + 16 == path.stat().st_size
+    assert len(list(read_records(path))) == 1

@@ -1,0 +1,204 @@
+"""From scores on the prepared grid back to a NIfTI file that lies over the original."""
+
+import gzip
+import tracemalloc
+
+import nibabel
+import numpy as np
+import pytest
+from known_volumes import (
+    LABELS,
+    affine_of,
+    all_orientations,
+    dice,
+    ellipsoid,
+    head,
+    tumour,
+    write_as,
+    write_nifti,
+)
+from scipy import ndimage
+
+from gigatile.volumes.geometry import compare, geometry_of
+from gigatile.volumes.grid import Grid, forward_labels, plan_grid
+from gigatile.volumes.reader import open_volume
+from gigatile.volumes.restoring import Restorer, write_segmentation
+
+BIG = (64, 56, 48)
+
+
+def highest(scores: np.ndarray) -> np.ndarray:
+    return scores.argmax(axis=-1).astype(np.uint8)
+
+
+def scores_of(labels: np.ndarray) -> np.ndarray:
+    return np.eye(len(LABELS) + 1, dtype=np.float32)[labels]
+
+
+def restored(labels: np.ndarray, grid: Grid, planes: int = 3) -> np.ndarray:
+    """Return prepared labels on the file's grid, by way of their scores."""
+    restorer = Restorer(grid, highest)
+    for first in range(0, len(labels), planes):
+        restorer.add(scores_of(labels[first : first + planes]))
+    return restorer.labels()
+
+
+def case(tmp_path, labels, code, affine=None, **kind):
+    """Return a file's geometry and labels."""
+    path = write_as(
+        tmp_path / "s.nii", labels, affine_of() if affine is None else affine, code, **kind
+    )
+    volume = open_volume(path)
+    return geometry_of(volume), volume.read_labels(LABELS), path
+
+
+@pytest.mark.parametrize("code", all_orientations())
+def test_without_resampling_the_way_back_is_exact(tmp_path, code):
+    where, labels, _ = case(tmp_path, tumour(), code, affine_of((1, 1.2, 3), turned=12))
+    grid = plan_grid(where, None)
+    boxes = (grid, grid.cut_to((3, 4, 5), (20, 19, 17)), grid.cut_to((0, 5, 2), (24, 22, 18)))
+    for planes, cut in enumerate(boxes, 1):
+        prepared = forward_labels(labels, cut)
+        assert np.count_nonzero(prepared) == np.count_nonzero(labels)
+        found = restored(prepared, cut, planes)
+        assert found.dtype == np.uint8
+        np.testing.assert_array_equal(found, labels)
+
+
+@pytest.mark.parametrize("code", all_orientations())
+@pytest.mark.parametrize("spacing", [(0.9, 0.8, 0.7), (1.0, 1.0, 1.0)])
+def test_with_resampling_nearly_all_comes_back(tmp_path, code, spacing):
+    affine = affine_of((1.0, 1.2, 2.5), turned=12)
+    where, labels, _ = case(tmp_path, tumour(BIG), code, affine)
+    grid = plan_grid(where, spacing).cut_to((7, 13, 13), (48, 50, 47))
+    assert grid.resampled
+    found = restored(forward_labels(labels, grid), grid)
+    assert found.shape == labels.shape
+    for value in LABELS.values():
+        assert dice(found == value, labels == value) >= 0.98
+    assert dice(found > 0, labels > 0) >= 0.99
+
+
+def test_whole_multiples_come_back_exactly(tmp_path):
+    where, labels, _ = case(tmp_path, tumour(), "LPS")
+    grid = plan_grid(where, (0.5, 0.5, 0.25)).cut_to((3, 4, 5), (20, 19, 17))
+    np.testing.assert_array_equal(restored(forward_labels(labels, grid), grid), labels)
+
+
+@pytest.mark.parametrize("spacing", [(0.8, 0.7, 0.9), (1.5, 1.3, 1.7), (2.9, 1, 1), None])
+def test_it_is_the_whole_interpolated_at_once_and_decided_then(tmp_path, spacing):
+    """Against scipy's interpolation of all scores in memory."""
+    where, _, _ = case(tmp_path, tumour(), "PIR")
+    grid = plan_grid(where, spacing).cut_to((4, 3, 2), (22, 18, 15))
+    rng = np.random.default_rng(5)
+    noise = ndimage.gaussian_filter(rng.normal(size=(*grid.shape, 4)), (2, 2, 2, 0))
+    scores = noise.astype(np.float32)
+    restorer = Restorer(grid, highest)
+    restorer.add(scores[:2])
+    restorer.add(scores[2:])
+    found = grid.canonical(restorer.labels())
+    indices = np.stack(np.meshgrid(*map(np.arange, grid.canonical_shape), indexing="ij"))
+    scale = (np.array(grid.resampled_shape) / grid.canonical_shape)[:, None, None, None]
+    start = np.array(grid.crop_start)[:, None, None, None]
+    places = (indices + 0.5) * scale - 0.5 - start
+    sides = np.array(grid.shape)[:, None, None, None]
+    inside = ((places >= -0.5) & (places < sides - 0.5)).all(axis=0)
+    whole = [
+        ndimage.map_coordinates(scores[..., k], places, order=1, mode="nearest") for k in range(4)
+    ]
+    whole = np.stack(whole, -1)
+    best = np.sort(whole, -1)
+    clear = inside & (best[..., -1] - best[..., -2] > 1e-5)
+    np.testing.assert_array_equal(found[clear], highest(whole)[clear])
+    assert clear.sum() > 0.99 * inside.sum()
+    assert not found[~inside].any()
+
+
+def test_it_holds_a_few_planes_of_scores_only(tmp_path):
+    shape = (160, 60, 60)
+    where, _, _ = case(tmp_path, ellipsoid(shape, 0.4).astype(np.uint8), "RAS")
+    grid = plan_grid(where, (0.8, 0.8, 0.8))
+    plane = np.zeros((1, *grid.shape[1:], 4), np.float32)
+    tracemalloc.start()
+    restorer = Restorer(grid, highest)
+    for _ in range(grid.shape[0]):
+        restorer.add(plane)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < np.prod(shape) + 12 * plane.nbytes
+
+
+def test_planes_too_many_too_few_or_too_large_are_refused(tmp_path):
+    where, labels, _ = case(tmp_path, tumour(), "RAS")
+    grid = plan_grid(where, None)
+    restorer = Restorer(grid, highest)
+    restorer.add(scores_of(labels[:20]))
+    with pytest.raises(ValueError, match="20 planes were given of 26"):
+        restorer.labels()
+    with pytest.raises(ValueError, match="do not fit"):
+        restorer.add(scores_of(labels[:7]))
+    with pytest.raises(ValueError, match="do not fit"):
+        restorer.add(scores_of(labels[:1, :-1]))
+
+
+# --- The file
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize(("sform", "qform"), [(1, 1), (2, 0), (0, 2), (4, 1), (0, 0)])
+def test_the_file_lies_where_the_original_lies(tmp_path, second, big_endian, sform, qform):
+    affine = affine_of((0.9, 1.1, 2.7), turned=14)
+    kind = {"second": second, "big_endian": big_endian, "sform": sform, "qform": qform}
+    where, labels, path = case(tmp_path, tumour(), "LPS", affine, **kind)
+    grid = Grid.from_json(plan_grid(where, None).to_json())
+    out = tmp_path / "p.nii.gz"
+    path.rename(tmp_path / "gone.nii")
+    write_segmentation(out, labels, grid)
+    one, other = nibabel.load(tmp_path / "gone.nii"), nibabel.load(out)
+    assert type(one) is type(other)
+    np.testing.assert_array_equal(other.affine, one.affine)
+    for kind in ("sform", "qform"):
+        mine, theirs = (getattr(image.header, f"get_{kind}")(coded=True) for image in (other, one))
+        assert mine[1] == theirs[1]
+        if mine[1]:
+            np.testing.assert_array_equal(mine[0], theirs[0])
+    assert other.header.get_zooms() == one.header.get_zooms()
+    assert other.header.get_xyzt_units()[0] == "mm"
+    assert other.get_data_dtype() == np.uint8
+    assert (other.dataobj.slope, other.dataobj.inter) == (1, 0)
+    np.testing.assert_array_equal(np.asarray(other.dataobj), labels)
+    # And for our own reading.
+    again = open_volume(out)
+    np.testing.assert_array_equal(again.read_labels(LABELS), labels)
+    assert compare({"a": where, "b": geometry_of(again)}, "a").difference_mm == 0
+
+
+def test_where_the_header_has_no_spacing_the_file_gets_that_of_the_sform(tmp_path):
+    path = write_nifti(
+        tmp_path / "a.nii", head(), affine_of((1, 2, 3)), qform=0, pixdim=[1, 0, 0, 0, 0, 0, 0, 0]
+    )
+    grid = plan_grid(geometry_of(open_volume(path)), None)
+    write_segmentation(tmp_path / "p.nii", tumour(), grid)
+    assert nibabel.load(tmp_path / "p.nii").header.get_zooms() == pytest.approx((1, 2, 3))
+
+
+def test_the_bytes_depend_on_nothing_else(tmp_path):
+    where, labels, _ = case(tmp_path, tumour(), "LPS")
+    grid = plan_grid(where, None)
+    for name in ("a.nii.gz", "b.nii.gz"):
+        write_segmentation(tmp_path / name, labels, grid)
+    data = (tmp_path / "a.nii.gz").read_bytes()
+    assert data == (tmp_path / "b.nii.gz").read_bytes()
+    assert data[3:8] == bytes(5)  # neither a name nor a time
+    write_segmentation(tmp_path / "c.nii", labels, grid)
+    assert gzip.decompress(data) == (tmp_path / "c.nii").read_bytes()
+
+
+def test_labels_of_another_shape_or_kind_are_refused(tmp_path):
+    where, labels, _ = case(tmp_path, tumour(), "LPS")
+    grid = plan_grid(where, None)
+    for wrong in (labels[:-1], labels.astype(np.int16)):
+        with pytest.raises(ValueError, match="labels of"):
+            write_segmentation(tmp_path / "a.nii.gz", wrong, grid)
+    assert not (tmp_path / "a.nii.gz").exists()

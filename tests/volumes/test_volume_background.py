@@ -1,0 +1,61 @@
+"""What of a volume is head."""
+
+import numpy as np
+import pytest
+from known_volumes import ellipsoid, head
+from scipy import ndimage
+
+from gigatile.volumes.background import box_of, find_inside
+
+SHAPE = (40, 44, 36)
+BRAIN = ellipsoid(SHAPE, 0.42)
+
+
+@pytest.mark.parametrize("background", [0.0, -3.624, 57.5])
+def test_a_stripped_head_is_all_that_its_background_does_not_reach(background):
+    image = head(SHAPE, background)
+    cavity = ellipsoid(SHAPE, 0.1)
+    image[cavity] = background
+    found = find_inside(image)
+    assert found.background == np.float32(background)
+    np.testing.assert_array_equal(found.mask, BRAIN)
+
+
+def test_a_head_that_touches_the_faces_has_its_background_too():
+    image = head(SHAPE, -2.0)
+    box = box_of(BRAIN)
+    x, y, z = (slice(a, b) for a, b in box.T)
+    found = find_inside(image[x, y, z])
+    assert found.background == -2
+    np.testing.assert_array_equal(found.mask, BRAIN[x, y, z])
+
+
+def test_a_head_in_air_is_found_with_all_that_it_encloses():
+    rng = np.random.default_rng(2)
+    image = rng.rayleigh(8, SHAPE)
+    skull, brain = ellipsoid(SHAPE, 0.48), ellipsoid(SHAPE, 0.38)
+    image[skull] = 400 + rng.normal(0, 20, np.count_nonzero(skull))
+    image[ellipsoid(SHAPE, 0.41)] = 12  # bone is as dark as air
+    image[brain] = 300 + rng.normal(0, 20, np.count_nonzero(brain))
+    image[ellipsoid(SHAPE, 0.15)] = 15  # and so are the ventricles
+    image[2:4, 2:4, 2:4] = 500  # something beside it
+    image = image[:, :, 8:-8]  # cut off above and below, as most are
+    found = find_inside(image.astype(np.float32))
+    assert found.background is None
+    wrong = np.count_nonzero(found.mask != skull[:, :, 8:-8])
+    assert wrong < 0.002 * skull.sum()
+
+
+def test_where_there_is_no_air_all_is_inside():
+    texture = ndimage.gaussian_filter(np.random.default_rng(4).normal(size=SHAPE), 2)
+    image = (1000 + 2000 * texture / texture.std()).astype(np.float32)
+    found = find_inside(image)
+    assert found.background is None
+    assert found.mask.all()
+
+
+def test_the_box_is_the_least_one():
+    mask = np.zeros((5, 6, 7), bool)
+    assert box_of(mask) is None
+    mask[1, 2, 3] = mask[3, 2, 6] = True
+    np.testing.assert_array_equal(box_of(mask), [(1, 2, 3), (4, 3, 7)])

@@ -1,0 +1,300 @@
+"""Reading NIfTI files of any kind, and refusing what is none."""
+
+import gzip
+
+import nibabel
+import numpy as np
+import pytest
+from known_volumes import LABELS, SHAPE, affine_of, head, tumour, write_nifti
+
+from gigatile.volumes.bytestream import VolumeError
+from gigatile.volumes.reader import MOST_VOXELS, open_volume
+
+
+def read(path) -> np.ndarray:
+    (channel,) = open_volume(path).read_channels()
+    assert channel.dtype == np.float32
+    return channel
+
+
+def reason(path, labels: bool = False) -> str:
+    """Return why a file is refused, wherever that is found out."""
+    with pytest.raises(VolumeError) as refused:
+        volume = open_volume(path)
+        if labels:
+            volume.read_labels(LABELS)
+        for _ in volume.read_channels():
+            pass
+    assert str(path.parent) not in str(refused.value)
+    return str(refused.value)
+
+
+# --- What is read
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"])
+def test_every_kind_of_file_gives_its_values(tmp_path, name, big_endian, second, dtype):
+    values = np.arange(np.prod(SHAPE)).reshape(SHAPE) % 120
+    stored = values.astype(dtype)
+    path = write_nifti(tmp_path / name, stored, big_endian=big_endian, second=second)
+    volume = open_volume(path)
+    assert (volume.shape, volume.channels, volume.scaled) == (SHAPE, 1, False)
+    assert volume.format == ("NIfTI-2" if second else "NIfTI-1")
+    assert volume.facts["byte_order"] == ("big" if big_endian else "little")
+    np.testing.assert_array_equal(read(path), values)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_scaled_values_are_nibabels(tmp_path, dtype, big_endian):
+    stored = (head() % 250).astype(dtype)
+    path = write_nifti(
+        tmp_path / "a.nii.gz", stored, big_endian=big_endian, slope=0.0754, intercept=3100.5
+    )
+    expected = np.asarray(nibabel.load(path).dataobj)
+    assert open_volume(path).scaled
+    np.testing.assert_allclose(read(path), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("slope", [0.0, np.nan, np.inf, 1.0])
+def test_a_slope_that_says_nothing_scales_nothing(tmp_path, slope):
+    path = write_nifti(tmp_path / "a.nii", head(), slope=slope)
+    assert not open_volume(path).scaled
+    np.testing.assert_array_equal(read(path), head())
+
+
+def test_a_file_is_known_by_its_content_not_by_its_name(tmp_path):
+    packed = write_nifti(tmp_path / "a.nii.gz", head())
+    plain = write_nifti(tmp_path / "b.nii", head())
+    np.testing.assert_array_equal(read(packed.rename(tmp_path / "c.nii")), head())
+    np.testing.assert_array_equal(read(plain.rename(tmp_path / "d.nii.gz")), head())
+
+
+@pytest.mark.parametrize("axes", [(3,), (1, 3), (3, 1, 1)])
+def test_channels_come_one_by_one(tmp_path, axes):
+    channels = [head(seed=seed) for seed in (1, 2, 3)]
+    stored = np.stack(channels, axis=3).reshape(*SHAPE, *axes)
+    volume = open_volume(write_nifti(tmp_path / "a.nii.gz", stored))
+    assert (volume.shape, volume.channels) == (SHAPE, 3)
+    for found, expected in zip(volume.read_channels(), channels, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_trailing_axes_of_one_are_dropped(tmp_path):
+    volume = open_volume(write_nifti(tmp_path / "a.nii", head()[..., None, None]))
+    assert (volume.shape, volume.channels) == (SHAPE, 1)
+
+
+def test_a_gzip_of_several_parts_is_read_whole(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", head())
+    data = path.read_bytes()
+    path.write_bytes(gzip.compress(data[:5000]) + gzip.compress(data[5000:]) + b"\0" * 64)
+    np.testing.assert_array_equal(read(path), head())
+
+
+def test_what_follows_the_header_is_skipped(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", head(), vox_offset=352 + 48)
+    data = path.read_bytes()
+    path.write_bytes(data[:352] + b"extension".ljust(48) + data[352:])
+    np.testing.assert_array_equal(read(path), head())
+
+
+# --- Segmentations
+
+
+@pytest.mark.parametrize(
+    ("dtype", "slope", "intercept"),
+    [("u1", None, 0), ("f4", None, 0), ("i4", 2**-31 * 6, 0), ("i2", 0.5, -1), ("f8", 1, 1e-4)],
+)
+def test_labels_are_whole_numbers_to_within_rounding(tmp_path, dtype, slope, intercept):
+    stored = np.rint((tumour() - float(intercept)) / (slope or 1)).astype(dtype)
+    path = write_nifti(
+        tmp_path / "s.nii.gz", stored, slope=slope and slope * (1 + 1e-8), intercept=intercept
+    )
+    labels = open_volume(path).read_labels(LABELS)
+    assert labels.dtype == np.uint8
+    np.testing.assert_array_equal(labels, tumour())
+
+
+def test_values_that_are_not_declared_are_named_with_their_voxels(tmp_path):
+    labels = tumour().astype(np.float32)
+    labels[0, 0, :3] = 7
+    labels[1, 0, 0] = 2.5
+    labels[1, 0, 1:6] = -1
+    labels[1, 0, 7:9] = np.nan
+    labels[1, 0, 10] = 300
+    assert reason(write_nifti(tmp_path / "s.nii.gz", labels), labels=True) == (
+        "it has values that volumes.labels does not declare: -1 (5 voxels), 7 (3 voxels), "
+        "nan (2 voxels), 2.5 (1 voxel), 300 (1 voxel); declared: background 0, edema 1, "
+        "non_enhancing 2, enhancing 3"
+    )
+
+
+def test_an_image_is_no_segmentation(tmp_path):
+    path = write_nifti(tmp_path / "s.nii.gz", head())
+    assert reason(path, labels=True).startswith("it is no segmentation: it has values like ")
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+def test_text_is_told_for_what_it_is(tmp_path, name):
+    path = tmp_path / name
+    for text, told in {
+        "": "the file is empty (0 bytes)",
+        "\n<!DOCTYPE html>\n<html><body>é</body>": (
+            "it is an HTML page, not a NIfTI file; mostly of a download that failed"
+        ),
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0": (
+            "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that"
+        ),
+        "404: Not Found": "it is text, not a NIfTI file; it begins with '404: Not Found'",
+    }.items():
+        path.write_text(text)
+        assert reason(path) == told
+        if text:
+            path.write_bytes(gzip.compress(text.encode()))
+            assert reason(path) == told
+
+
+def test_other_formats_are_told_apart(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", head())
+    data = bytearray(path.read_bytes())
+    for start, told in {
+        b"PK\3\4": "it is a zip archive, not a NIfTI file",
+        bytes(128) + b"DICM": (
+            "it is a DICOM file, not NIfTI; convert its series, with dcm2niix for example"
+        ),
+        bytes(range(256)): (
+            "it is no NIfTI file: it begins with other bytes than a header of NIfTI-1 or NIfTI-2"
+        ),
+    }.items():
+        path.write_bytes(start.ljust(1000, b"\0"))
+        assert reason(path) == told
+    for magic, told in {
+        b"ni1\0": "it is the header of a pair of files (.hdr, .img); make one .nii.gz of them",
+        b"\0\0\0\0": (
+            "it is ANALYZE 7.5, which does not tell left from right, or a damaged NIfTI file"
+        ),
+    }.items():
+        data[344:348] = magic
+        path.write_bytes(data)
+        assert reason(path) == told
+
+
+def test_a_file_that_is_no_file(tmp_path):
+    assert reason(tmp_path / "none.nii.gz") == "the file does not exist"
+    (tmp_path / "folder.nii.gz").mkdir()
+    assert reason(tmp_path / "folder.nii.gz") == "it is a folder, not a file"
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.9, 0.9999])
+def test_a_file_cut_short_anywhere_is_refused(tmp_path, name, share):
+    path = write_nifti(tmp_path / name, head())
+    data = path.read_bytes()
+    path.write_bytes(data[: max(3, int(share * len(data)))])
+    told = reason(path)
+    assert "cut short" in told or "ends inside its header" in told or len(path.read_bytes()) < 20
+
+
+def test_a_gzip_that_lacks_its_last_byte_is_refused(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", head())
+    path.write_bytes(path.read_bytes()[:-1])
+    assert (
+        reason(path)
+        == f"its gzip is cut short: it ends after {352 + head().nbytes:,} bytes of data"
+    )
+
+
+def test_a_gzip_of_less_than_its_header_promises_is_refused(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", head())
+    data = path.read_bytes()
+    path.write_bytes(gzip.compress(data[:-100]))
+    assert reason(path) == (
+        f"it is cut short: its header promises {len(data):,} bytes, it holds {len(data) - 100:,}"
+    )
+    path.write_bytes(gzip.compress(b""))
+    assert reason(path) == "its gzip is empty"
+
+
+def test_any_byte_that_changed_in_a_gzip_is_seen(tmp_path):
+    """The checksum stands at the end: who stops at the last voxel never reads it."""
+    right = np.rint(head())
+    path = write_nifti(tmp_path / "a.nii.gz", right.astype(np.int16))
+    data = path.read_bytes()
+    for place in np.linspace(40, len(data) - 5, 60).astype(int):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        path.write_bytes(changed)
+        try:
+            values = read(path)
+        except VolumeError:
+            continue
+        # A run of zeros may be told of in two ways.
+        np.testing.assert_array_equal(values, right, f"byte {place} of {len(data)}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"dim": [0, 26, 22, 18, 1, 1, 1, 1]}, "it tells of 0 axes"),
+        ({"dim": [9, 26, 22, 18, 1, 1, 1, 1]}, "it tells of 9 axes"),
+        ({"dim": [3, 26, -22, 18, 1, 1, 1, 1]}, "it tells of 26×-22×18 voxels"),
+        ({"dim": [3, 26, 0, 18, 1, 1, 1, 1]}, "it tells of 26×0×18 voxels"),
+        ({"dim": [2, 26, 22, 1, 1, 1, 1, 1]}, "it is no volume: it has 26×22 voxels"),
+        ({"dim": [3, 26, 22, 1, 1, 1, 1, 1]}, "it is no volume: it has 26×22×1 voxels"),
+        ({"dim": [5, 2, 2, 2, 2, 2, 1, 1]}, "where three axes or four are expected"),
+        ({"dim": [3, 32767, 32767, 32767, 1, 1, 1, 1]}, f"more than {MOST_VOXELS:,}"),
+        ({"dim": [3, 26, 22, 1000, 1, 1, 1, 1]}, "it is cut short: its header promises"),
+        ({"datatype": 77}, "no kind of values has the code 77"),
+        ({"datatype": 32, "bitpix": 64}, "it holds complex numbers"),
+        ({"datatype": 1536, "bitpix": 128}, "it holds values of the kind 1536"),
+        ({"datatype": 128, "bitpix": 24}, "it holds colours"),
+        ({"datatype": 64}, "its header contradicts itself: float64 values of 32 bits"),
+        ({"vox_offset": 0}, "voxels would begin at byte 0"),
+        ({"vox_offset": np.nan}, "voxels would begin at byte nan"),
+        ({"vox_offset": 1e9}, "it is cut short"),
+        ({"scl_slope": 2.0, "scl_inter": np.nan}, "nan is to be added to its values"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(tmp_path, fields, told):
+    path = write_nifti(tmp_path / "a.nii", head(), **fields)
+    assert told in reason(path)
+
+
+def test_a_random_header_never_brings_anything_but_a_reason(tmp_path):
+    path = write_nifti(tmp_path / "a.nii", head())
+    data = path.read_bytes()
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        changed = bytearray(data)
+        for place in rng.integers(0, 352, 4):
+            changed[place] = rng.integers(256)
+        path.write_bytes(changed)
+        try:
+            for channel in open_volume(path).read_channels():
+                assert channel.ndim == 3
+        except VolumeError as error:
+            assert str(error)
+
+
+def test_the_state_gets_plain_facts(tmp_path):
+    path = write_nifti(
+        tmp_path / "a.nii.gz", head().astype(np.int16), affine_of(), big_endian=True, slope=2.0
+    )
+    facts = open_volume(path).facts
+    assert facts | {"fingerprint": None} == {
+        "name": "a.nii.gz",
+        "bytes": path.stat().st_size,
+        "fingerprint": None,
+        "shape": [26, 22, 18],
+        "dtype": "int16",
+        "byte_order": "big",
+        "format": "NIfTI-1",
+        "scaled": True,
+    }
