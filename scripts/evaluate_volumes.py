@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gigatile.cohort.cases import read_cases
 from gigatile.cohort.collect import usable
-from gigatile.errors import run_command
+from gigatile.errors import UserError, run_command
 from gigatile.evaluation.segmentation import evaluate_cases, write_cases
 from gigatile.evaluation.segmentation import read_cases as read_scores
 from gigatile.evaluation.segmented import score_cases
@@ -27,9 +27,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for table and figures")
     args = parser.parse_args()
     settings = parse_section(EvaluationSettings, args.settings)
-    volumes = check_section(
-        VolumeSettings, read_json(args.described)["volumes"], str(args.described)
-    )
+    described = read_json(args.described)
+    if "volumes" not in described:
+        raise UserError(f"{args.described}: is not of a model of volumes")
+    volumes = check_section(VolumeSettings, described["volumes"], str(args.described))
     truths = {
         case.case: case.segmentation
         for case in read_cases(args.samples, (), made_later=lambda path: True)

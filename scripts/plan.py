@@ -6,6 +6,7 @@ they lasted long enough to tell, else defaults.
 """
 
 import argparse
+import math
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,11 @@ from pathlib import Path
 import yaml
 from snakemake.utils import update_config
 
-from gigatile.cohort.samples import read_samples
+from gigatile.cohort.members import read_members
 from gigatile.cohort.splits import assign
 from gigatile.errors import UserError, run_command
 from gigatile.making.costs import (
+    MEGAVOXELS,
     STAGES,
     TILES_PER_SLIDE,
     Cohort,
@@ -48,13 +50,21 @@ def main() -> None:
         default=TILES_PER_SLIDE,
         help="before any is cut (%(default)s)",
     )
+    parser.add_argument(
+        "--megavoxels-per-case",
+        type=float,
+        default=MEGAVOXELS,
+        help="before any is prepared (%(default)s)",
+    )
     args = parser.parse_args()
     if args.tiles_per_slide < 1:
         parser.error(f"--tiles-per-slide: found {args.tiles_per_slide}; must be 1 or more")
+    if args.megavoxels_per_case <= 0:
+        parser.error(f"--megavoxels-per-case: found {args.megavoxels_per_case}; must be above 0")
     settings = settings_of(args.configfile)
     jobs = list(planned(args.configfile, args.profile))
-    cohort = cohort_of(settings, args.tiles_per_slide)
-    found = costs(jobs, cohort, measured(Path("results"), settings.train.model))
+    cohort = cohort_of(settings, args.tiles_per_slide, args.megavoxels_per_case)
+    found = costs(jobs, cohort, measured(Path("results"), settings.train.model, cohort.unit))
     if not found:
         print("nothing is to be done")
         return
@@ -62,7 +72,7 @@ def main() -> None:
     for name, cost in found.items():
         print(line(name, cost))
     print(line("total", total(found.values())))
-    seconds, chain = longest_chain(found)
+    seconds, chain = longest_chain(found, cohort.unit)
     print(f"longest chain: {duration(seconds)} ({', '.join(chain)})")
 
 
@@ -83,21 +93,28 @@ def settings_of(configfile: Path | None) -> Settings:
     return load_settings(config, str(configfile or "config.yaml"))
 
 
-def cohort_of(settings: Settings, tiles_per_slide: int) -> Cohort:
+def cohort_of(settings: Settings, tiles_per_slide: int, megavoxels_per_case: float) -> Cohort:
     """Return what the jobs are about."""
-    samples = read_samples(Path(settings.samples), made_later=lambda path: True)
-    split_of = assign(samples, settings.split)
-    splits = [split_of[sample.patient] for sample in samples]
-    slides = {split: splits.count(split) for split in SPLITS}
+    members = read_members(Path(settings.samples), made_later=lambda path: True)
+    split_of = assign(members, settings.split)
+    splits = [split_of[member.patient] for member in members]
+    counts = {split: splits.count(split) for split in SPLITS}
     new = settings.predict.samples
-    slides["new"] = len(read_samples(Path(new), False, lambda path: True)) if new else 0
-    megapixels = megapixels_of(Path("results") / settings.run)
+    counts["new"] = len(read_members(Path(new), False, lambda path: True)) if new else 0
+    if settings.task == "volume_segmentation":
+        unit, assumed = "case", megavoxels_per_case
+        shown = settings.patches.per_case * math.prod(settings.patches.size) / 1e6
+    else:
+        unit, assumed = "slide", tiles_per_slide * settings.tiles.size**2 / 1e6
+        shown = None
     return Cohort(
-        slides,
-        megapixels or tiles_per_slide * settings.tiles.size**2 / 1e6,
+        counts,
+        megapixels_of(Path("results") / settings.run) or assumed,
         settings.train.segments,
         settings.train.model,
         settings.train.ranks,
+        unit,
+        shown,
     )
 
 
@@ -120,7 +137,7 @@ def planned(configfile: Path | None, profile: Path | None) -> Iterator[Planned]:
             f"no job can be read from the plan; is `quiet` set in a profile?\n{asked.stdout}"
         )
     for _, rule, told in jobs:
-        if rule in STAGES:
+        if any(rule in stages for stages in STAGES.values()):
             resources = dict(re.findall(r"([a-z_]+)=([^,\n]*)", _field("resources", told)))
             nodes = int(resources.get("nodes", 1))
             epoch = re.search(r"epoch=(\d+)", _field("wildcards", told))

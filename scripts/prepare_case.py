@@ -32,7 +32,8 @@ def main() -> None:
         args.case,
         _images(args.image),
         args.segmentation,
-        parse_section(VolumeSettings, args.settings),
+        # What is made of the labels is no part of the text, and labels may not fit its default.
+        parse_section(VolumeSettings, args.settings, regions="labels"),
         PreparedFiles(args.records, args.state),
     )
     if state["reason"]:

@@ -21,9 +21,7 @@ def main() -> None:
     parser.add_argument("--windows", required=True, help="the section `windows` as JSON")
     parser.add_argument("--cores", type=int, default=1, help="for the model's arithmetic (1)")
     parser.add_argument("--out", type=Path, required=True, help="to write (.nii.gz)")
-    parser.add_argument(
-        "--state", type=Path, required=True, help="to write (.json)"
-    )
+    parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
     args = parser.parse_args()
     windows = parse_section(WindowSettings, args.windows)
     if not args.records.stat().st_size:
@@ -32,6 +30,11 @@ def main() -> None:
         return
     limit_pools(args.cores)
     import_less()
+
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(args.cores)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
     from gigatile.evaluation.segmenting import segment_case
     from gigatile.evaluation.windows import Segmenter

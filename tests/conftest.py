@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 from clones import Clone
 from small_cohort import make_small_cohort
+from small_volumes import make_small_volumes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,3 +46,9 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
 def small_cohort(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """Return a clone in which the small cohort lies, nothing of it done yet. Do not change it."""
     return make_small_cohort(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def small_volumes(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Return a clone in which the small cohort of volumes lies, nothing of it done yet."""
+    return make_small_volumes(tmp_path_factory.mktemp("volumes"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from gigatile.tables import read_table, write_table
 # Columns by what the rows are about.
 COLUMNS = {
     "slide": ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256"),
-    "case": ("case", "patient", "split", "state", "warnings", "reason", "sources", "sha256"),
+    "case": (
+        *("case", "patient", "split", "state", "megavoxels", "warnings"),
+        *("reason", "sources", "sha256"),
+    ),
 }
 # What every table has.
 SHARED = ("patient", "split", "state", "reason", "sha256")
@@ -43,10 +47,17 @@ def collect_states(rows: Sequence[dict[str, str]], states_dir: Path, out: Path) 
         if unit == "slide":
             found["tiles"] = state["tiles"]["kept"]
         else:
+            found["megavoxels"] = megavoxels_of(state)
             found["warnings"] = len(state["warnings"])
             found["sources"] = fingerprints_of(state)
         written.append([(row | found).get(column, "") for column in COLUMNS[unit]])
     write_table(out, COLUMNS[unit], written)
+
+
+def megavoxels_of(state: Mapping[str, Any]) -> str:
+    """Return the size of a prepared case."""
+    shape = state["prepared"]["shape"] if state["prepared"] else [0]
+    return f"{math.prod(shape) / 1e6:.6f}"
 
 
 def fingerprints_of(state: Mapping[str, Any]) -> str:

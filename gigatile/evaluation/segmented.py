@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gigatile.errors import UserError, all_faults
 from gigatile.evaluation.segmentation import score_case
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.geometry import geometry_of
+from gigatile.volumes.geometry import NOISE, Geometry, geometry_of
 from gigatile.volumes.reader import open_volume
 
 
@@ -38,6 +40,8 @@ def score_cases(
 
     def score(row: Mapping[str, str]) -> list[dict[str, Any]] | str:
         case = row["case"]
+        if case not in truths:
+            return f"case {case}: the sheet has no segmentation of it"
         try:
             found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes)
         except (VolumeError, UserError) as error:
@@ -53,16 +57,25 @@ def score_cases(
 
 def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dict[str, Any]]:
     mine, theirs = open_volume(segmentation), open_volume(truth)
-    if mine.shape != theirs.shape:
+    of_mine, of_theirs = geometry_of(mine), geometry_of(theirs)
+    # Voxel is compared with voxel: axes in another order are another grid here.
+    if mine.shape != theirs.shape or np.abs(of_mine.corners() - of_theirs.corners()).max() > (
+        NOISE * min(of_theirs.spacing)
+    ):
         raise UserError(
-            f"{segmentation.name} has {mine.shape} voxels where {truth.name} has {theirs.shape}; "
-            "one of the two is stale"
+            f"{segmentation.name} has {_placed(of_mine)} where {truth.name} has "
+            f"{_placed(of_theirs)}; one of the two is stale"
         )
     values = volumes.label_values
     return score_case(
         theirs.read_labels(values),
         mine.read_labels(values),
-        geometry_of(theirs).spacing,
+        of_theirs.spacing,
         values,
         volumes.region_labels,
     )
+
+
+def _placed(grid: Geometry) -> str:
+    x, y, z = grid.affine[:3, 3].tolist()
+    return f"{grid}, the first at ({x:.1f}, {y:.1f}, {z:.1f}) mm,"

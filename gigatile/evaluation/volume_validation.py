@@ -40,7 +40,8 @@ def validate(
         events: folder for files of TensorBoard; None: none are written.
 
     Raises:
-        UserError: a file is missing or damaged, or a case has other channels than the model takes.
+        UserError: a file is missing or damaged, or a case has no labels, or other channels than
+            the model takes.
     """
     segmenter = Segmenter(segment.model, segment.described)
     reader = ShardReader(manifest, "valid")
@@ -52,6 +53,8 @@ def validate(
     for number in range(cases):
         record = VolumeRecord(*reader.place(number))
         segmenter.check(record)
+        if not record.head.labelled:
+            raise UserError(f"case {record.head.case}: has no segmentation to validate with")
         figures.append(_figures(segmenter, record, windows))
     loss, dice = np.mean(figures, axis=0).tolist()
     inputs = {f"segments/{segment.model.name}": segment.model, "shards/manifest.json": manifest}
@@ -76,23 +79,24 @@ def _figures(
     entropy, first = 0.0, 0
     # Of scores and of what is decided by them: what both have, and what either has.
     soft, hard = np.zeros((2, len(targets.names))), np.zeros((2, len(targets.names)))
-    for scores in score_volume(segmenter, record, windows):
-        box = (len(scores), *record.head.shape[1:])
-        truth = targets.table[record.read((first, 0, 0), box)[1]]
-        first += len(scores)
-        likely = np.clip(scores, LEAST, 1 - LEAST).astype(np.float64)
-        terms = truth * np.log(likely)
-        if targets.activation == "sigmoid":
-            terms += (1 - truth) * np.log(1 - likely)
-        entropy -= terms.sum()
-        decided = scores > 0.5
-        if targets.activation == "softmax":
-            decided = np.eye(targets.outputs, dtype=bool)[scores.argmax(axis=-1)]
-        for sums, found in ((soft, scores), (hard, decided)):
-            found, there = (v[..., -len(targets.names) :] for v in (found, truth))
-            sums[0] += (found * there).sum(axis=(0, 1, 2), dtype=np.float64)
-            sums[1] += found.sum(axis=(0, 1, 2), dtype=np.float64)
-            sums[1] += there.sum(axis=(0, 1, 2), dtype=np.float64)
+    for slab in score_volume(segmenter, record, windows):
+        _, labels = record.read((first, 0, 0), slab.shape[:3])
+        first += len(slab)
+        # Plane by plane, as double precision of a whole slab is large.
+        for scores, truth in zip(slab, map(targets.table.__getitem__, labels), strict=True):
+            likely = np.clip(scores, LEAST, 1 - LEAST).astype(np.float64)
+            terms = truth * np.log(likely)
+            if targets.activation == "sigmoid":
+                terms += (1 - truth) * np.log(1 - likely)
+            entropy -= terms.sum()
+            decided = scores > 0.5
+            if targets.activation == "softmax":
+                decided = np.eye(targets.outputs, dtype=bool)[scores.argmax(axis=-1)]
+            for sums, found in ((soft, scores), (hard, decided)):
+                found, there = (v[..., -len(targets.names) :] for v in (found, truth))
+                sums[0] += (found * there).sum(axis=(0, 1), dtype=np.float64)
+                sums[1] += found.sum(axis=(0, 1), dtype=np.float64)
+                sums[1] += there.sum(axis=(0, 1), dtype=np.float64)
     # A softmax has one cross-entropy for all its outputs, each sigmoid its own.
     terms_of_voxel = 1 if targets.activation == "softmax" else len(targets.names)
     each = np.prod(record.head.shape) * terms_of_voxel

@@ -1,10 +1,12 @@
 """What a plan will take: hours of cores and GPUs, storage, and the longest chain of jobs.
 
 An estimate. A job takes a start, and a time that grows with the slides or the tiles that it is
-about; tiles are counted in megapixels. How fast that goes is known from earlier runs where they
-lasted long enough to tell, else it is a stated default.
+about; tiles are counted in megapixels. Of volumes the same is told by cases and megavoxels. How
+fast that goes is known from earlier runs where they lasted long enough to tell, else it is a stated
+default.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ class Stage:
     Attributes:
         after: the stages whose files it reads.
         start: seconds until a job of it works.
-        slide: seconds for each slide.
-        megapixel: seconds of one core for each megapixel of tiles.
+        slide: seconds for each slide, or case.
+        megapixel: seconds of one core for each megapixel of tiles, or megavoxel of a prepared case.
         model: it trains a model or asks it; `MODELS` has the seconds, and this is their share.
         left: bytes that it leaves of each megapixel.
     """
@@ -39,7 +41,7 @@ class Stage:
 
 
 # For a core of a server. A tile of 224 px has 0.05 megapixels and about 15 kB.
-STAGES = {
+OF_SLIDES = {
     "demo_slide": Stage(start=2),
     "split_patients": Stage(slide=0.001),
     "tile": Stage(("demo_slide",), megapixel=0.012, left=300_000),
@@ -60,12 +62,43 @@ STAGES = {
     "predict": Stage(("collect_new", "choose_model"), start=8, model=0.3),
     "prediction_pages": Stage(("collect_new", "choose_model", "predict"), start=3, slide=1),
 }
-# Seconds to train on a megapixel, of a core and of a GPU.
-MODELS = {"small_cnn": (0.2, 0.02), "resnet50": (5.0, 0.05)}
+# A voxel of four channels and labels has 9 bytes. Windows that overlap by half go over each voxel
+# eight times.
+OF_CASES = {
+    "demo_case": Stage(start=1),
+    "split_patients": Stage(slide=0.001),
+    "prepare": Stage(("demo_case",), start=1, megapixel=1.5, left=9_000_000),
+    "collect_cases": Stage(("prepare",), slide=0.002),
+    "collect_training": Stage(("prepare",), slide=0.002),
+    "write_shards": Stage(("collect_training",), start=2, megapixel=0.01, left=9_000_000),
+    "train": Stage(("write_shards",), start=10, model=1),
+    "validate": Stage(("write_shards", "train"), start=8, model=2.4),
+    "choose_model": Stage(("train", "validate")),
+    "segment": Stage(("prepare", "choose_model"), start=8, model=2.4, left=10_000),
+    "evaluate": Stage(("collect_cases", "segment"), start=2, megapixel=0.3),
+    "report": Stage(
+        ("split_patients", "collect_cases", "write_shards", "choose_model", "evaluate"),
+        start=3,
+        slide=1,
+    ),
+    "prepare_new": Stage(start=1, megapixel=1.5, left=9_000_000),
+    "collect_new": Stage(("prepare_new",), slide=0.002),
+    "segment_new": Stage(("prepare_new", "choose_model"), start=8, model=2.4, left=10_000),
+    "prediction_pages": Stage(("collect_new", "choose_model", "segment_new"), start=3, slide=1),
+}
+STAGES = {"slide": OF_SLIDES, "case": OF_CASES}
+# Seconds to train on a megapixel, or a megavoxel, of a core and of a GPU.
+MODELS = {
+    "small_cnn": (0.2, 0.02),
+    "resnet50": (5.0, 0.05),
+    "small_unet": (1.1, 0.01),
+    "unet": (17.0, 0.05),
+}
 # Megapixels from which on tiles outweigh what else lies beside them.
 ENOUGH = 100
-# Tiles of a slide, before any is cut.
+# Tiles of a slide before any is cut; megavoxels of a case before any is prepared, a head at 1 mm.
 TILES_PER_SLIDE = 10_000
+MEGAVOXELS = 3.5
 
 
 @dataclass(frozen=True)
@@ -73,11 +106,13 @@ class Cohort:
     """What jobs are about.
 
     Attributes:
-        slides: of `train`, `valid` and `test`, and `new` ones.
-        megapixels: of the tiles of a slide, in the mean.
+        slides: of `train`, `valid` and `test`, and `new` ones; or cases.
+        megapixels: of the tiles of a slide, in the mean; or megavoxels of a case.
         segments: of the training, the epochs at the end of each.
         model: the model's name.
         ranks: of the training.
+        unit: `slide` or `case`.
+        shown: what an epoch shows of each, in the same measure; None: all of it once.
     """
 
     slides: Mapping[str, int]
@@ -85,12 +120,20 @@ class Cohort:
     segments: Sequence[int]
     model: str
     ranks: int
+    unit: str = "slide"
+    shown: float | None = None
+
+    def megapixels_of(self, stage: str) -> float:
+        """Return what a job of a stage goes through of each slide or case, in megapixels."""
+        return self.shown if stage == "train" and self.shown is not None else self.megapixels
 
     def slides_of(self, stage: str, epoch: int = 0) -> int:
         """Return the slides that a job is about; of training, in all epochs of its segment."""
         count = self.slides
         match stage:
             case "demo_slide" | "tile" | "tile_new":
+                return 1
+            case "demo_case" | "prepare" | "prepare_new" | "segment" | "segment_new":
                 return 1
             case "collect_training" | "write_shards":
                 return count["train"] + count["valid"]
@@ -152,9 +195,9 @@ class Cost:
 
 def seconds_of(job: Planned, cohort: Cohort, rate: Rate = Rate()) -> float:
     """Return how long a job will take."""
-    stage = STAGES[job.stage]
+    stage = STAGES[cohort.unit][job.stage]
     slides = cohort.slides_of(job.stage, job.epoch)
-    megapixels = slides * cohort.megapixels
+    megapixels = slides * cohort.megapixels_of(job.stage)
     workers = cohort.ranks if job.stage == "train" else 1
     if rate.megapixel is not None:
         each = rate.megapixel
@@ -172,7 +215,7 @@ def costs(jobs: Sequence[Planned], cohort: Cohort, rates: Mapping[str, Rate]) ->
     for job in jobs:
         by_stage[job.stage].append(job)
     found = {}
-    for name, stage in STAGES.items():
+    for name, stage in STAGES[cohort.unit].items():
         if name not in by_stage:
             continue
         rate = rates.get(name, Rate())
@@ -191,10 +234,10 @@ def costs(jobs: Sequence[Planned], cohort: Cohort, rates: Mapping[str, Rate]) ->
     return found
 
 
-def longest_chain(found: Mapping[str, Cost]) -> tuple[float, list[str]]:
+def longest_chain(found: Mapping[str, Cost], unit: str = "slide") -> tuple[float, list[str]]:
     """Return the seconds of the longest chain of jobs, and its stages: what no machine shortens."""
     chains: dict[str, tuple[float, list[str]]] = {}
-    for name, stage in STAGES.items():
+    for name, stage in STAGES[unit].items():
         before = max((chains[other] for other in stage.after), default=(0.0, []))
         own = found.get(name)
         chains[name] = (before[0] + own.seconds, [*before[1], name]) if own else before
@@ -204,7 +247,7 @@ def longest_chain(found: Mapping[str, Cost]) -> tuple[float, list[str]]:
 # --- Earlier runs
 
 
-def measured(results: Path, model: str) -> dict[str, Rate]:
+def measured(results: Path, model: str, unit: str = "slide") -> dict[str, Rate]:
     """Return what earlier runs took, by stage.
 
     A stage's time counts where it worked for at least as long as it took to start. Where a model is
@@ -213,6 +256,7 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
     Args:
         results: the folder of all runs.
         model: the model's name.
+        unit: runs of slides count, or of cases.
     """
     seconds: dict[str, float] = defaultdict(float)
     starts: dict[str, float] = defaultdict(float)
@@ -220,16 +264,16 @@ def measured(results: Path, model: str) -> dict[str, Rate]:
     left: dict[str, float] = defaultdict(float)
     for run in sorted(results.glob("*/")):
         cohort = _cohort_of(run)
-        if cohort is None:
+        if cohort is None or cohort.unit != unit:
             continue
-        for name, stage in STAGES.items():
+        for name, stage in STAGES[cohort.unit].items():
             if not (stage.megapixel or stage.model):
                 continue
             if stage.model and cohort.model != model:
                 continue
             for file in _files_of(run / "benchmarks", name, ".tsv"):
                 epoch = int(file.stem) if file.stem.isdecimal() and stage.model else 0
-                work = cohort.slides_of(name, epoch) * cohort.megapixels
+                work = cohort.slides_of(name, epoch) * cohort.megapixels_of(name)
                 workers = cohort.ranks if name == "train" else 1
                 try:
                     (row,) = read_table(file, ("s",))
@@ -262,20 +306,26 @@ def megapixels_of(run: Path) -> float | None:
 def _cohort_of(run: Path) -> Cohort | None:
     """Return what an earlier run was about; None where it did not get so far that it tells."""
     try:
-        rows = read_table(run / "tiles.tsv", ("split", "tiles"))
-        tiles = sum(int(row["tiles"]) for row in rows)
         settings = read_json(run / "model/settings.json")
-        pixels = settings["tiles"]["size"] ** 2
+        unit = "case" if "volumes" in settings else "slide"
+        table, column = ("cases.tsv", "megavoxels") if unit == "case" else ("tiles.tsv", "tiles")
+        rows = read_table(run / table, ("split", column))
+        each, shown = 1.0, None
+        if unit == "slide":
+            each = settings["tiles"]["size"] ** 2 / 1e6
+        else:
+            shown = settings["patches"]["per_case"] * math.prod(settings["patches"]["size"]) / 1e6
+        megapixels = sum(float(row[column]) for row in rows) * each
         model, ranks = settings["train"]["model"], settings["train"]["ranks"]
-        new = run / "predictions/tiles.tsv"
+        new = run / "predictions" / table
         slides = {split: sum(row["split"] == split for row in rows) for split in SPLITS}
         slides["new"] = len(read_table(new)) if new.is_file() else 0
     except (UserError, ValueError, LookupError, TypeError):
         return None
+    if not rows:
+        return None
     segments = sorted(int(path.stem) for path in (run / "segments").glob("????.json"))
-    return (
-        Cohort(slides, tiles * pixels / 1e6 / len(rows), segments, model, ranks) if rows else None
-    )
+    return Cohort(slides, megapixels / len(rows), segments, model, ranks, unit, shown)
 
 
 def _files_of(folder: Path, stage: str, suffix: str) -> list[Path]:

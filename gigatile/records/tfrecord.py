@@ -52,7 +52,7 @@ def read_records(path: Path) -> Iterator[bytes]:
     with _open(path) as handle:
         offset = 0
         while header := handle.read(HEADER.size):
-            length = _length(header, path, offset)
+            length = length_of(header, path, offset)
             yield _checked(handle.read(length + FOOTER.size), length, path, offset)
             offset += HEADER.size + length + FOOTER.size
 
@@ -62,7 +62,7 @@ def read_at(descriptor: int, offset: int, path: Path) -> bytes:
 
     The file's own position is neither used nor moved, so threads can share a descriptor.
     """
-    length = _length(os.pread(descriptor, HEADER.size, offset), path, offset)
+    length = length_of(os.pread(descriptor, HEADER.size, offset), path, offset)
     body = os.pread(descriptor, length + FOOTER.size, offset + HEADER.size)
     return _checked(body, length, path, offset)
 
@@ -73,7 +73,7 @@ def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
     As `read_at`, with one read in place of two.
     """
     found = os.pread(descriptor, size, offset)
-    length = _length(found[: HEADER.size], path, offset)
+    length = length_of(found[: HEADER.size], path, offset)
     if HEADER.size + length + FOOTER.size != size:
         raise damaged(path, offset, f"it has not the {size} bytes that the index says")
     return _checked(found[HEADER.size :], length, path, offset)
@@ -89,7 +89,7 @@ def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, 
     if os.preadv(descriptor, (frame[:end],), offset) < end:
         raise damaged(path, offset, "the file ends inside it")
     data = bytes(frame[HEADER.size : end - FOOTER.size])
-    if _length(bytes(frame[: HEADER.size]), path, offset) != len(data):
+    if length_of(bytes(frame[: HEADER.size]), path, offset) != len(data):
         raise damaged(path, offset, "its length was another one a moment ago")
     crc = google_crc32c.value(data)
     if FOOTER.unpack(frame[end - FOOTER.size : end])[0] != _mask(crc):
@@ -111,7 +111,7 @@ def record_offsets(path: Path) -> np.ndarray:
         while offset < size:
             offsets.append(offset)
             header = os.pread(handle.fileno(), HEADER.size, offset)
-            offset += HEADER.size + _length(header, path, offset) + FOOTER.size
+            offset += HEADER.size + length_of(header, path, offset) + FOOTER.size
     if offset != size:
         raise damaged(path, offsets[-1], "the file ends inside it")
     return np.asarray(offsets, np.int64)
@@ -131,7 +131,8 @@ def _open(path: Path) -> BinaryIO:
         raise RecordError(f"{path}: no such record file") from None
 
 
-def _length(header: bytes, path: Path, offset: int) -> int:
+def length_of(header: bytes, path: Path, offset: int) -> int:
+    """Return the bytes of a record's data, as its header tells, whose CRC is checked."""
     if len(header) < HEADER.size:
         raise damaged(path, offset, "the file ends inside its header")
     length, crc = HEADER.unpack(header)

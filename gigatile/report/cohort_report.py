@@ -18,7 +18,7 @@ from gigatile.report.inputs import (
     read_recorded,
     read_scored,
 )
-from gigatile.report.pages import check_slide_ids, write_pages
+from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.slide_page import KINDS, SlideFiles, read_state, write_slide_pages
 
@@ -48,11 +48,11 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     ledger, evaluation, model_dir = Ledger(), files.evaluation_dir, files.model_dir
     model = read_recorded(ModelSettings, model_dir / "settings.json")
     cohort = read_cohort(files.slides_table)
-    check_slide_ids([one.slide for one in cohort], files.slides_table)
+    check_ids([one.slide for one in cohort], files.slides_table)
     splits = read_recorded(Splits, files.splits)
     manifest = read_recorded(Manifest, files.shards)
     scored = read_scored(evaluation / "slides.tsv", model.classes)
-    check_slide_ids([one.slide for one in scored], evaluation / "slides.tsv")
+    check_ids([one.slide for one in scored], evaluation / "slides.tsv")
     metrics = read_metrics(evaluation / "metrics.json", model.classes)
     check_confusion(metrics, scored, evaluation / "metrics.json")
     if files.samples is not None:

@@ -2,25 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 from gigatile.report.fates import FAULTS
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
+from gigatile.report.leakage import Check, file_check, miscounted, patient_checks
 from gigatile.settings.split import SPLITS
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
 MPP_TOLERANCE = 0.02
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that must hold between splits; `shared` lists what breaks it."""
-
-    claim: str
-    shared: list[str]
-    counted: str
 
 
 def label_rows(cohort: Sequence[CohortSlide], labels: Sequence[str]) -> list[dict[str, Any]]:
@@ -153,46 +143,8 @@ def leakage_checks(
     """
     prints = {s.slide: s.source.fingerprint or "" for s in states}
     files = [(s.split, prints[s.slide], s.slide) for s in cohort if prints.get(s.slide)]
-    names: dict[str, list[str]] = defaultdict(list)
-    for _, print_, slide in files:
-        names[print_].append(slide)
-    checks = []
-    for one, two in combinations(SPLITS, 2):
-        stated = splits.shared_patients.get(f"{one}&{two}", [])
-        counted = _patients(cohort, one) & _patients(cohort, two)
-        checks.append(
-            Check(
-                f"patients({one}) ∩ patients({two}) = ∅",
-                sorted({*stated, *counted}),
-                f"{len(_patients(cohort, one))} and {len(_patients(cohort, two))} patients",
-            )
-        )
-    spelled: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for s in cohort:
-        spelled["".join(s.patient.casefold().split())].add((s.patient, s.split))
-    checks.append(
-        Check(
-            "no patient's id is spelled in two ways across splits",
-            [
-                " / ".join(sorted({patient for patient, _ in ways}))
-                for _, ways in sorted(spelled.items())
-                if len({p for p, _ in ways}) > 1 and len({split for _, split in ways}) > 1
-            ],
-            f"{len(spelled)} ids, compared without case and spaces",
-        )
-    )
-    split_of = {s.slide: s.split for s in cohort}
-    checks.append(
-        Check(
-            "no slide file stands in two splits under two names",
-            [
-                " = ".join(slides)
-                for slides in names.values()
-                if len({split_of[slide] for slide in slides}) > 1
-            ],
-            f"{len(names)} fingerprints of {len(files)} files",
-        )
-    )
+    checks = patient_checks(splits, cohort)
+    checks.append(file_check("no slide file stands in two splits under two names", files))
     checks.append(
         Check(
             "the shards hold the tiles of the train and valid slides, no more and no fewer",
@@ -210,7 +162,7 @@ def leakage_checks(
     checks.append(
         Check(
             "the counts in splits.json are those of the slides' table",
-            _miscounted(splits, cohort),
+            miscounted(splits, cohort, "slides"),
             f"{len(cohort)} rows counted anew",
         )
     )
@@ -231,10 +183,6 @@ def left_out(
                 (one, "it is a test slide with tiles, yet the evaluation has no scores of it")
             )
     return found
-
-
-def _patients(cohort: Sequence[CohortSlide], split: str) -> set[str]:
-    return {one.patient for one in cohort if one.split == split}
 
 
 def _strangers(cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]) -> list[str]:
@@ -266,16 +214,3 @@ def _other_tiles(manifest: Manifest, cohort: Sequence[CohortSlide]) -> list[str]
             if stated.get(label, 0) != counted.get(label, 0)
         ]
     return [*found, *(f"{name} is in the shards" for name in manifest.splits if name == "test")]
-
-
-def _miscounted(splits: Splits, cohort: Sequence[CohortSlide]) -> list[str]:
-    found = []
-    for name, stated in splits.splits.items():
-        mine = [s for s in cohort if s.split == name]
-        counted = (len({s.patient for s in mine}), len(mine))
-        if counted != (stated.patients, stated.slides):
-            found.append(
-                f"{name}: {stated.patients} patients and {stated.slides} slides stated, "
-                f"{counted[0]} and {counted[1]} counted"
-            )
-    return found

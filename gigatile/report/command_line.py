@@ -1,4 +1,4 @@
-"""The arguments that the report's two commands share: each input by itself, or all by the run."""
+"""The arguments that the commands of reports share: each input by itself, or all by the run."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,19 +7,23 @@ from pathlib import Path
 from gigatile.errors import UserError
 
 
-def add_arguments(parser: argparse.ArgumentParser, inputs: Mapping[str, str]) -> None:
-    """Add --run-dir, an option for each input, --top-tiles and --out.
+def add_arguments(
+    parser: argparse.ArgumentParser, inputs: Mapping[str, str], tiles: bool = True
+) -> None:
+    """Add --run-dir, an option for each input, --title, --out and, of tiles, --top-tiles.
 
     Args:
         inputs: from an input's name to its place in the run's folder.
+        tiles: whether the pages show tiles.
     """
     parser.add_argument("--run-dir", type=Path, help="a run's results, where each input is found")
     for name, place in inputs.items():
         parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{place}")
     parser.add_argument("--title", help="heading of the first page")
-    parser.add_argument(
-        "--top-tiles", type=int, default=8, help="tiles shown per class (%(default)s)"
-    )
+    if tiles:
+        parser.add_argument(
+            "--top-tiles", type=int, default=8, help="tiles shown per class (%(default)s)"
+        )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gigatile.report.metrics import Curve
+from gigatile.report.metrics import Curve, Interval
 
 # Okabe & Ito's colours, told apart with any colour vision; every line differs in its dashes too.
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7280"
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#6b7280"
 
 STYLE: Any = {
     "svg.hashsalt": "gigatile",
@@ -60,7 +60,7 @@ def training_curve(
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        if name == "accuracy":
+        if name in ("accuracy", "dice"):
             axes.set_ylim(0, 1.02)
         else:
             axes.set_ylim(bottom=0)
@@ -85,6 +85,72 @@ def roc(curve: Curve) -> bytes:
         axes.set_yticks(np.linspace(0, 1, 5), ["0", ".25", ".5", ".75", "1"])
         axes.set_xlabel("false positive rate")
         axes.set_ylabel("true positive rate")
+        return _svg(figure)
+
+
+def spread(
+    values: Mapping[str, Sequence[float]], means: Mapping[str, Interval], name: str
+) -> bytes:
+    """Draw a share of every case, a row of points for each region, over its mean; return SVG.
+
+    Args:
+        values: of each region, 0-1.
+        means: of each region, with their intervals.
+        name: of the figure.
+    """
+    with matplotlib.rc_context():
+        figure, axes = _canvas(4.6, 0.9 + 0.55 * len(values))
+        for row, (region, found) in enumerate(values.items()):
+            # Equal values lie above each other; which is where is no matter of chance.
+            order = np.argsort(np.argsort(found, kind="stable"))
+            lift = (order % 5 - 2) * 0.07
+            axes.plot(
+                found, row + lift, "o", color=BLUE, markersize=4, alpha=0.6, markeredgewidth=0
+            )
+            mean = means[region]
+            if mean.low is not None and mean.high is not None:
+                axes.plot([mean.low, mean.high], [row - 0.3] * 2, color=ORANGE, linewidth=2.2)
+            if mean.value is not None:
+                axes.plot([mean.value] * 2, [row - 0.42, row - 0.18], color=ORANGE, linewidth=2.2)
+        axes.set_yticks(range(len(values)), list(values))
+        axes.set_ylim(len(values) - 0.5, -0.6)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_xlabel(name)
+        axes.grid(axis="x", color="#e5e7eb", linewidth=0.8)
+        axes.tick_params(axis="y", length=0)
+        return _svg(figure)
+
+
+def volumes(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
+    """Draw volumes by the prediction over those by the truth, a mark for each region; return SVG.
+
+    Args:
+        pairs: of each region, the (truth, prediction) of every case in millilitres.
+    """
+    looks = [("o", BLUE), ("s", ORANGE), ("^", GREEN), ("D", GREY), ("v", "#cc79a7"), ("P", "#000")]
+    with matplotlib.rc_context():
+        figure, axes = _canvas(3.6, 3.1)
+        most = max((max(pair) for found in pairs.values() for pair in found), default=0) or 1
+        axes.plot([0, most], [0, most], color=GREY, linewidth=0.9, linestyle=(0, (2, 3)))
+        for number, (region, found) in enumerate(pairs.items()):
+            marker, colour = looks[number % len(looks)]
+            truth, predicted = zip(*found, strict=True)
+            axes.plot(
+                truth,
+                predicted,
+                marker,
+                color=colour,
+                markersize=5,
+                alpha=0.75,
+                markeredgewidth=0,
+                label=region,
+            )
+        axes.set_xlim(-0.03 * most, 1.05 * most)
+        axes.set_ylim(-0.03 * most, 1.05 * most)
+        axes.set_aspect("equal")
+        axes.set_xlabel("truth, ml")
+        axes.set_ylabel("prediction, ml")
+        axes.legend(loc="upper left", handlelength=1, fontsize=8)
         return _svg(figure)
 
 

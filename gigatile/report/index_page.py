@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gigatile.errors import UserError
 from gigatile.report import cohort_section as cohort_part
 from gigatile.report import figures
@@ -21,6 +19,7 @@ from gigatile.report.inputs import (
 from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefined
 from gigatile.report.pages import render
 from gigatile.report.provenance import Ledger
+from gigatile.report.training_section import curves
 
 LEVELS = ("slide", "patient")
 CALLS = {"mean_call": "mean of the tile scores", "vote_call": "majority vote of the tiles"}
@@ -66,7 +65,7 @@ def index_page(found: Findings) -> str:
         splits=cohort_part.split_rows(found.splits),
         checks=checks,
         broken=[check for check in checks if check.shared],
-        curves=_curves(found.history, found.model.chosen.epoch),
+        curves=curves(found.history, found.model.chosen.epoch),
         roc=[_roc(found.metrics, name) for name in LEVELS],
         confusions=[_confusions(found.metrics, name) for name in LEVELS],
         figures_table=rows,
@@ -129,24 +128,6 @@ def _verdict(metrics: Metrics, name: str) -> dict[str, Any]:
         "right": right,
         "why": why_undefined(level, metrics.classes, name),
     }
-
-
-def _curves(history: Mapping[str, Sequence[float]], chosen: int) -> list[dict[str, str]]:
-    found = []
-    for name in ("loss", "accuracy"):
-        train, valid = history[name], history[f"valid_{name}"]
-        if not np.isfinite([*train, *valid]).any():
-            found.append({"name": name, "image": "", "alt": ""})
-            continue
-        picture = figures.training_curve(history["epoch"], train, valid, name, chosen)
-        found.append(
-            {
-                "name": name,
-                "image": data_uri(picture, "image/svg+xml"),
-                "alt": figures.describe_curve(history, name),
-            }
-        )
-    return found
 
 
 def _roc(metrics: Metrics, name: str) -> dict[str, Any]:

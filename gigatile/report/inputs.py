@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
@@ -20,13 +20,13 @@ from gigatile.report.metrics import Metrics
 from gigatile.tables import read_table
 
 
-class _Recorded(BaseModel):
+class Told(BaseModel):
     """A part of a JSON file of an earlier stage; keys that the report does not show are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Source(_Recorded):
+class Source(Told):
     """The slide's file; the fields are None where it could not be opened."""
 
     name: str
@@ -37,7 +37,7 @@ class Source(_Recorded):
     objective_power: str | None = None
 
 
-class Grid(_Recorded):
+class Grid(Told):
     """The tiles' grid: the tile of column c, row r begins at (round(c·extent), round(r·extent))."""
 
     size: int = Field(gt=0)
@@ -49,7 +49,7 @@ class Grid(_Recorded):
     rows: int = Field(ge=0)
 
 
-class TileCounts(_Recorded):
+class TileCounts(Told):
     """How many tiles were kept, and how many were dropped or marked for which reason."""
 
     kept: int
@@ -57,7 +57,7 @@ class TileCounts(_Recorded):
     marked: dict[str, int]
 
 
-class Reading(_Recorded):
+class Reading(Told):
     """How a slide's tiles were read: by its `own tiles`, or by `openslide` and why."""
 
     by: str
@@ -65,14 +65,14 @@ class Reading(_Recorded):
     compared: int
 
 
-class Staining(_Recorded):
+class Staining(Told):
     """Whether a slide's stain was normalised; `why_not` tells why it was not."""
 
     target: dict[str, Any]
     why_not: str | None
 
 
-class Unreadable(_Recorded):
+class Unreadable(Told):
     """A tile that could not be read."""
 
     x: int
@@ -80,7 +80,7 @@ class Unreadable(_Recorded):
     reason: str
 
 
-class SlideState(_Recorded):
+class SlideState(Told):
     """What happened to one slide: tiles/<slide>.json."""
 
     slide: str
@@ -99,7 +99,7 @@ class SlideState(_Recorded):
     unreadable: list[Unreadable]
 
 
-class LabelShare(_Recorded):
+class LabelShare(Told):
     """One label in one split; the shares are of the label's patients."""
 
     patients: int
@@ -108,32 +108,39 @@ class LabelShare(_Recorded):
     wanted: float
 
 
-class Split(_Recorded):
-    """One split: its patients and slides, all together and by label."""
+class Split(Told):
+    """One split: its patients and slides, all together and by label.
+
+    Attributes:
+        members: its slides, or in a cohort of volumes its cases.
+        share: of the patients; wanted is what `Splits.shares` says.
+    """
 
     patients: int
-    slides: int
+    members: int = Field(validation_alias=AliasChoices("slides", "cases"))
+    share: float | None = None
     by_label: dict[str, LabelShare]
 
 
-class Splits(_Recorded):
+class Splits(Told):
     """The division of the patients: splits.json."""
 
     seed: int
+    shares: dict[str, float] = {}
     labels: list[str]
     splits: dict[str, Split]
     shared_patients: dict[str, list[str]]
     sheet_sha256: str
 
 
-class ShardedSplit(_Recorded):
+class ShardedSplit(Told):
     """How many tiles of one split stand in the shards, all together and by label."""
 
     records: int
     by_label: dict[str, int]
 
 
-class Manifest(_Recorded):
+class Manifest(Told):
     """What the model was trained on: shards/manifest.json."""
 
     seed: int
@@ -141,7 +148,7 @@ class Manifest(_Recorded):
     splits: dict[str, ShardedSplit]
 
 
-class Chosen(_Recorded):
+class Chosen(Told):
     """Which epoch's model it is: the one with the least validation loss of so many."""
 
     epoch: int
@@ -149,7 +156,7 @@ class Chosen(_Recorded):
     of: int
 
 
-class ModelSettings(_Recorded):
+class ModelSettings(Told):
     """How the model was made: model/settings.json."""
 
     classes: list[str]
@@ -200,6 +207,11 @@ class CohortSlide:
     sha256: str
     site: str
 
+    @property
+    def id(self) -> str:
+        """The slide's id."""
+        return self.slide
+
 
 def read_cohort(path: Path) -> list[CohortSlide]:
     """Read tiles.tsv; `site` may be absent, everything else must be there."""
@@ -207,7 +219,7 @@ def read_cohort(path: Path) -> list[CohortSlide]:
     return [
         CohortSlide(
             **{name: row[name] for name in needed if name != "tiles"},
-            tiles=_whole(path, number, row, "tiles") if row["tiles"] else 0,
+            tiles=whole(path, number, row, "tiles") if row["tiles"] else 0,
             site=row.get("site", ""),
         )
         for number, row in enumerate(read_table(path, needed), 2)
@@ -245,7 +257,7 @@ def read_scored(path: Path, classes: list[str], labelled: bool = True) -> list[S
                 row["slide"],
                 row.get("patient", ""),
                 row["label"] if labelled else None,
-                _whole(path, number, row, "tiles"),
+                whole(path, number, row, "tiles"),
                 {name: _score(path, number, row, f"p_{name}") for name in classes},
                 row["call_mean"],
                 row["call_vote"],
@@ -254,16 +266,20 @@ def read_scored(path: Path, classes: list[str], labelled: bool = True) -> list[S
     return slides
 
 
-def read_history(path: Path) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN."""
-    columns = ("epoch", "loss", "accuracy", "valid_loss", "valid_accuracy")
+def read_history(path: Path, measure: str = "accuracy") -> dict[str, list[float]]:
+    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+
+    Args:
+        measure: what is told beside the loss.
+    """
+    columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}
     for number, row in enumerate(read_table(path, columns), 2):
         for name in columns:
             try:
                 history[name].append(float(row[name] or "nan"))
             except ValueError:
-                raise _no_number(path, number, row, name, "a number") from None
+                raise no_number(path, number, row, name, "a number") from None
     return history
 
 
@@ -313,11 +329,12 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
     return SlideTiles(x[order], y[order], scores[order])
 
 
-def _whole(path: Path, number: int, row: Mapping[str, str], column: str) -> int:
+def whole(path: Path, number: int, row: Mapping[str, str], column: str) -> int:
+    """Return a cell that is a whole number; `number` is its row in the file."""
     try:
         return int(row[column])
     except ValueError:
-        raise _no_number(path, number, row, column, "a whole number") from None
+        raise no_number(path, number, row, column, "a whole number") from None
 
 
 def _score(path: Path, number: int, row: Mapping[str, str], column: str) -> float:
@@ -326,11 +343,12 @@ def _score(path: Path, number: int, row: Mapping[str, str], column: str) -> floa
     except ValueError:
         value = float("nan")
     if not 0 <= value <= 1:
-        raise _no_number(path, number, row, column, "a number from 0 to 1")
+        raise no_number(path, number, row, column, "a number from 0 to 1")
     return value
 
 
-def _no_number(
+def no_number(
     path: Path, number: int, row: Mapping[str, str], column: str, wanted: str
 ) -> UserError:
+    """Return an error to be raised of a cell that is not what is wanted."""
     return UserError(f"{path}, row {number}: {column} is {row[column]!r}; must be {wanted}")

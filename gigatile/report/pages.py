@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +27,20 @@ TEMPLATES = Path(__file__).parent / "templates"
 _QUOTED_PATH = re.compile(r"(['\"])~?/(?:[^'\"/]+/)+(?=[^'\"/]*\1)")
 _POSIX_PATH = re.compile(r"(?<![\w./:~-])~?/(?:[^\s/:'\"]+/)+(?=[^\s/:'\"]*)")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\\:'\"]+\\)*")
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The pages before and after this one; None at the ends."""
+
+    previous: str | None
+    following: str | None
+
+
+def neighbours_of(ids: Sequence[str]) -> list[Neighbours]:
+    """Return those of each page, in the order of the pages."""
+    names = [None, *ids, None]
+    return [Neighbours(*pair) for pair in zip(names[:-2], names[2:], strict=True)]
 
 
 def render(template: str, **values: Any) -> str:
@@ -57,6 +72,7 @@ def _environment() -> jinja2.Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals |= {
         "style": Markup((TEMPLATES / "style.css").read_text()),
+        "case_style": Markup((TEMPLATES / "case.css").read_text()),
         "script": Markup(script),
         # Nothing but what stands in the page may be loaded or run, whatever a label holds.
         "policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -70,12 +86,12 @@ def figure(value: float | None, digits: int = 3) -> str:
     return "not defined" if value is None else f"{value:.{digits}f}"
 
 
-def interval(found: Interval) -> str:
+def interval(found: Interval, digits: int = 3) -> str:
     """Write an interval's two ends."""
     if found.low is None or found.high is None:
         return "not defined"
     # Narrow spaces and a joiner: an interval is never broken over two lines.
-    return f"{found.low:.3f}\u202f–\u2060\u202f{found.high:.3f}"
+    return f"{found.low:.{digits}f}\u202f–\u2060\u202f{found.high:.{digits}f}"
 
 
 def count(number: int) -> str:
@@ -121,34 +137,34 @@ def page_name(slide: str) -> str:
     return quote(f"{slide}.html")
 
 
-def check_slide_ids(slides: list[str], source: Path) -> None:
+def check_ids(ids: Iterable[str], source: Path, unit: str = "slide") -> None:
     """Refuse ids that could name a file elsewhere, or twice.
 
     Raises:
         UserError: the first id that is unsafe or stands twice in `source`.
     """
     seen: set[str] = set()
-    for slide in slides:
-        if not re.fullmatch(SAFE_ID, slide):
-            raise UserError(f"{source}: slide {slide!r} is unsafe as a file name")
-        if slide in seen:
-            raise UserError(f"{source}: slide {slide!r} stands in it twice")
-        seen.add(slide)
+    for one in ids:
+        if not re.fullmatch(SAFE_ID, one):
+            raise UserError(f"{source}: {unit} {one!r} is unsafe as a file name")
+        if one in seen:
+            raise UserError(f"{source}: {unit} {one!r} stands in it twice")
+        seen.add(one)
 
 
 @contextlib.contextmanager
-def write_pages(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes the pages of `out` (index.html, slides/) when all is well.
+def write_pages(out: Path, folder: str = "slides") -> Iterator[Path]:
+    """Yield an empty folder that becomes the pages of `out` (index.html, `folder`) if all is well.
 
-    The folder lies beside `out`. Where `out` exists, only its index.html and slides/ are replaced,
-    its other files stay; the index is taken away first and comes back last, so that it never
-    stands beside pages of another build.
+    It lies beside `out`. Where `out` exists, only its index.html and `folder` are replaced, its
+    other files stay; the index is taken away first and comes back last, so that it never stands
+    beside pages of another build.
     """
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
-        (building / "slides").mkdir()
+        (building / folder).mkdir()
         yield building
         umask = os.umask(0)
         os.umask(umask)
@@ -157,9 +173,9 @@ def write_pages(out: Path) -> Iterator[Path]:
             building.rename(out)
             return
         (out / "index.html").unlink(missing_ok=True)
-        if (out / "slides").exists():
-            (out / "slides").rename(building / "replaced")
-        (building / "slides").rename(out / "slides")
+        if (out / folder).exists():
+            (out / folder).rename(building / "replaced")
+        (building / folder).rename(out / folder)
         (building / "index.html").rename(out / "index.html")
     finally:
         shutil.rmtree(building, ignore_errors=True)

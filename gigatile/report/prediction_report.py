@@ -6,7 +6,7 @@ from pathlib import Path
 from gigatile.files import read_json
 from gigatile.report.index_page import flat
 from gigatile.report.inputs import ModelSettings, read_recorded, read_scored
-from gigatile.report.pages import check_slide_ids, render, write_pages
+from gigatile.report.pages import check_ids, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.slide_page import KINDS, SlideFiles, write_slide_pages
 from gigatile.tables import read_table
@@ -34,9 +34,9 @@ def write_prediction_pages(
     ledger, model_dir = Ledger(), files.model_dir
     model = read_recorded(ModelSettings, model_dir / "settings.json")
     table = read_table(files.slides_table, ("slide", "state", "tiles", "reason", "sha256"))
-    check_slide_ids([row["slide"] for row in table], files.slides_table)
+    check_ids([row["slide"] for row in table], files.slides_table)
     scored = read_scored(files.slide_scores, model.classes, labelled=False)
-    check_slide_ids([one.slide for one in scored], files.slide_scores)
+    check_ids([one.slide for one in scored], files.slide_scores)
     versions = read_json(model_dir / "versions.json")
     for name, path, shows in (
         ("predictions/tiles.tsv", files.slides_table, "Slides without a call"),

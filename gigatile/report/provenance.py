@@ -63,7 +63,7 @@ class Ledger:
         Raises:
             UserError: one of them is another file than the one that `source` was made from.
         """
-        known = {entry.name: entry.sha256 for entry in self.entries if entry.files == 1}
+        known = {entry.name: entry.sha256 for entry in self.entries}
         for name, sha256 in recorded.items():
             if known.get(name, sha256) != sha256:
                 raise UserError(

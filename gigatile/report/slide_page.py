@@ -15,7 +15,7 @@ from gigatile.report.inputs import (
     read_recorded,
     read_slide_tiles,
 )
-from gigatile.report.pages import render
+from gigatile.report.pages import Neighbours, neighbours_of, render
 from gigatile.report.provenance import checksum
 
 # Up to so many classes, each has its tiles on the page; beyond, the called and the true one have.
@@ -43,14 +43,6 @@ class SlideFiles:
         return self.tiles_dir / f"{slide}.{kind}"
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """The pages before and after this one; None at the ends."""
-
-    previous: str | None
-    following: str | None
-
-
 def write_slide_pages(
     scored: Sequence[ScoredSlide],
     classes: Sequence[str],
@@ -68,9 +60,7 @@ def write_slide_pages(
         The checksums of the slides' files by their names in the run.
     """
     sums: dict[str, str] = {}
-    names = [None, *(one.slide for one in scored), None]
-    for number, one in enumerate(scored):
-        neighbours = Neighbours(names[number], names[number + 2])
+    for one, neighbours in zip(scored, neighbours_of([s.slide for s in scored]), strict=True):
         page, mine = slide_page(one, neighbours, classes, files, top_tiles, recorded.get(one.slide))
         (folder / f"{one.slide}.html").write_text(page, encoding="utf-8")
         sums |= mine

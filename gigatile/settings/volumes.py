@@ -97,6 +97,14 @@ class VolumeSettings(Section):
             )
         return spacing
 
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _values_are_numbers(cls, labels: Any) -> Any:
+        for label, value in labels.items() if isinstance(labels, dict) else ():
+            if isinstance(value, bool):
+                raise ValueError(f"{label}: found {str(value).lower()}; must be a number")
+        return labels
+
     @field_validator("labels")
     @classmethod
     def _a_value_each(cls, labels: str | dict[str, int]) -> str | dict[str, int]:
@@ -111,10 +119,14 @@ class VolumeSettings(Section):
 
     @model_validator(mode="after")
     def _regions_are_of_labels(self) -> "VolumeSettings":
-        known = self.label_values
-        for region, names in self.region_labels.items():
+        known, regions = self.label_values, self.region_labels
+        if not regions:
+            raise ValueError("regions: must name a region at least")
+        for region, names in regions.items():
             if not names:
                 raise ValueError(f"regions: {region} has no label")
+            if len(set(names)) < len(names):
+                raise ValueError(f"regions: {region} has a label twice")
             for name in names:
                 if name not in known:
                     raise ValueError(

@@ -28,8 +28,8 @@ _TURNED, _ANGLE, _SCALE = 9, slice(10, 13), 13
 _NOISE = 14
 _CHANNELS = 16  # and from here on four of each channel
 
-# Voxels of the noise that rows of a patch are given pieces of.
-_NOISY = 1 << 14
+# Planes of a patch are given pieces of one noise, which begin at any of so many voxels.
+_PIECES = 1 << 15
 # All values of float16 in the order of their bits; those that are no number are 0.
 _FLOATS = np.nan_to_num(
     np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32), posinf=0, neginf=0
@@ -346,16 +346,15 @@ def _change(image: np.ndarray, ranges: np.ndarray, patch: Patch, draw: int) -> N
     x, y, z = image.shape[:3]
     table = _table(ranges, patch)
     # A channel without values was filled with 0 and stays so.
-    noise = _noise(np.where(ranges[:, 1] > ranges[:, 0], patch.noise, 0), z)
+    deviations = np.where(ranges[:, 1] > ranges[:, 0], patch.noise, 0).astype(np.float32)
+    noise = (_normal(y * z + _PIECES, len(ranges)) * deviations).astype(np.float16)
     key = int(random64(draw, np.array([_NOISE]))[0])
-    numbers = random64(key, np.arange(x * y)) >> np.uint64(32)
-    places = (numbers * np.uint64(len(noise)) >> np.uint64(32)).astype(np.intp).reshape(x, y)
-    for plane, rows in zip(image, places, strict=True):
+    for plane, number in zip(image, random64(key, np.arange(x)).tolist(), strict=True):
         bits = plane.view(np.uint16)
         cv2.LUT(bits, table, dst=bits)
         inside = _not_zero(bits)
-        added = noise[rows].view(np.float16).reshape(plane.shape)
-        cv2.add(plane, added, dst=plane, mask=inside)
+        first = _below(number, _PIECES + 1)
+        cv2.add(plane, noise[first : first + y * z].reshape(plane.shape), dst=plane, mask=inside)
 
 
 def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
@@ -374,27 +373,13 @@ def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
     return found.view(np.uint16)[None]
 
 
-def _noise(deviations: np.ndarray, length: int) -> np.ndarray:
-    """Return rows of noise, each overlapping the next: (n,) of (length, C) float16.
-
-    Args:
-        deviations: (C,) the standard deviation of each channel.
-        length: voxels of a row.
-    """
-    channels = len(deviations)
-    noise = (_normal(channels) * deviations.astype(np.float32)).astype(np.float16)
-    # Each row is copied as one thing.
-    row = np.dtype((np.void, 2 * length * channels))
-    return np.ndarray(_NOISY - length + 1, row, noise, strides=2 * channels)
-
-
 @functools.cache
-def _normal(channels: int) -> np.ndarray:
-    """Return nearly normal random numbers, the same on every machine: (_NOISY, C) float32."""
-    numbers = random64(key64("noise"), np.arange(_NOISY * channels))
+def _normal(voxels: int, channels: int) -> np.ndarray:
+    """Return nearly normal random numbers, the same on every machine: (voxels, C) float32."""
+    numbers = random64(key64("noise"), np.arange(voxels * channels))
     # The sum of eight bytes (Irwin and Hall 1927): whole numbers, so nothing is rounded.
     sums = numbers.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64) - 8 * 255 / 2
-    return (sums / math.sqrt(8 * (2**16 - 1) / 12)).astype(np.float32).reshape(_NOISY, channels)
+    return (sums / math.sqrt(8 * (2**16 - 1) / 12)).astype(np.float32).reshape(voxels, channels)
 
 
 def _not_zero(plane: np.ndarray) -> np.ndarray:

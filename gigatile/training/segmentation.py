@@ -39,7 +39,7 @@ class Segmentation:
 
     def source(self, reader: ShardReader) -> Patches:
         """Return patches of the cases."""
-        return Patches(reader, self._patches)
+        return Patches(reader, self._patches, self._volumes.modalities)
 
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
         """Return what decides the order of the patches: each case counts a few times."""
@@ -68,6 +68,8 @@ class Segmentation:
             labels: (n, x, y, z) uint8, values as in the segmentations.
             weights: (n,) float32.
         """
+        if not isinstance(found, list):
+            found = [found]  # as Keras gives it where there is one level alone
         truth = tf.gather(tf.constant(self._targets.table), tf.cast(labels, tf.int32))
         shares = np.array([0.5**level for level in range(len(found))])
         losses = tf.zeros_like(weights)
@@ -102,12 +104,19 @@ class Segmentation:
         return f"{len(reader)} cases, {len(self._targets.names)} {self._patches.targets}"
 
     def settings(self) -> Mapping[str, Any]:
-        """Return how cases were prepared, and what of them was shown."""
-        return {"volumes": self._volumes.model_dump(), "patches": self._patches.model_dump()}
+        """Return what the outputs stand for, how cases were prepared, and what of them was shown.
+
+        With the outputs in their order, since equal settings may have regions in another one.
+        """
+        return {
+            "outputs": self._targets.names,
+            "volumes": self._volumes.model_dump(),
+            "patches": self._patches.model_dump(),
+        }
 
     def described(self, reader: ShardReader) -> Mapping[str, Any]:
-        """Return what the model's outputs stand for."""
-        return {"outputs": self._targets.names}
+        """Return nothing more: all follows from the settings."""
+        return {}
 
 
 def _per_patch(values: tf.Tensor) -> tf.Tensor:

@@ -55,7 +55,8 @@ def build_unet(
 
     Returns:
         From (n, x, y, z, channels) images: the model to scores, (n, x, y, z, outputs) float32, and
-        what is trained to a list of logits, each of half the resolution of the one before.
+        what is trained to a list of logits, each of half the resolution of the one before; where
+        the patch is too small for more than one, to that alone.
     """
     policy = "mixed_float16" if settings.mixed_precision else "float32"
     keras.mixed_precision.set_dtype_policy(policy)

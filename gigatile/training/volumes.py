@@ -1,6 +1,7 @@
 """Patches of volumes as samples: where each lies follows from its place in the epoch."""
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,21 +23,34 @@ class Patches:
     Reading and turning release the interpreter's lock, so threads use as many cores.
     """
 
-    def __init__(self, reader: ShardReader, settings: PatchSettings) -> None:
-        self._reader, self._settings = reader, settings
+    def __init__(
+        self, reader: ShardReader, settings: PatchSettings, channels: Sequence[str]
+    ) -> None:
+        self._reader, self._settings, self._channels = reader, settings, list(channels)
         self._record = functools.lru_cache(HEADS)(self._opened)
 
     def _opened(self, number: int) -> VolumeRecord:
-        return VolumeRecord(*self._reader.place(number))
-
-    def forms(self, record: int) -> tuple[Form, Form]:
-        """Return the forms of image and label; see `batches.Source`."""
-        head = self._record(record).head
+        record = VolumeRecord(*self._reader.place(number))
+        head = record.head
         if not head.labelled:
             raise UserError(f"case {head.case}: has no segmentation to learn from")
-        channels = len(head.channels)
+        if list(head.channels) != self._channels:
+            raise UserError(
+                f"case {head.case}: has the channels {', '.join(head.channels)} where "
+                f"volumes.modalities are {', '.join(self._channels)}; prepare it anew"
+            )
+        return record
+
+    def forms(self, record: int) -> tuple[Form, Form]:
+        """Return the forms of image and label; see `batches.Source`.
+
+        Raises:
+            UserError: the case has no labels, or other channels.
+        """
+        self._record(record)
         size = self._settings.size
-        return Form((*size, channels), np.dtype(np.float16)), Form(size, np.dtype(np.uint8))
+        image = Form((*size, len(self._channels)), np.dtype(np.float16))
+        return image, Form(size, np.dtype(np.uint8))
 
     def fill(self, samples: Samples, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         """Read and change patches; see `batches.Source`."""

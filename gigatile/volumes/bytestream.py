@@ -45,14 +45,6 @@ class ByteStream:
     ) -> None:
         self._handle.close()
 
-    def check_holds(self, promised: int) -> None:
-        """Refuse at once a file, no gzip, that is shorter than its header promises."""
-        size = self._path.stat().st_size
-        if self._gzip is None and size < promised:
-            raise VolumeError(
-                f"it is cut short: its header promises {promised:,} bytes, it has {size:,}"
-            )
-
     def peek(self, size: int) -> bytes:
         """Return up to `size` bytes, fewer where the file ends."""
         found = bytearray()

@@ -152,12 +152,10 @@ def _on_grid_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resample a normalised channel and its head to another grid: float32 and bool.
 
-    By a cubic spline, kept within the values that the channel has; what the file does not show is
-    outside.
+    By a cubic spline; what the file does not show is outside.
     """
     way = np.linalg.inv(own.affine) @ known.affine
     matrix, offset = way[:3, :3], way[:3, 3]
-    low, high = float(image.min()), float(image.max())
     # Where voxels become larger, as in `forward_image`.
     growth = np.abs(matrix).max(axis=1)
     image = ndimage.gaussian_filter(image, np.maximum(0, (growth - 1) / 2), mode="nearest")
@@ -166,6 +164,5 @@ def _on_grid_of(
         head.astype(np.float32), matrix, offset, known.shape, np.float32, order=1
     )
     inside = share >= 0.5
-    moved.clip(low, high, out=moved)
     moved[~inside] = 0
     return moved, inside

@@ -39,6 +39,8 @@ class Decision:
         rows: dict[tuple[bool, ...], int] = {(False,) * len(regions): 0}
         for name, value in values.items():
             rows.setdefault(tuple(name in region for region in regions), value)
+        # Of equally likely ones the first counts: a score of a half is not above a half.
+        rows = dict(sorted(rows.items(), key=lambda row: sum(row[0])))
         self._values = np.array(list(rows.values()), np.uint8)
         # (regions, labels): whether a region has the label.
         self._within = np.array(list(rows), np.float32).T

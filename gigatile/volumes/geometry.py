@@ -24,6 +24,7 @@ NOISE = 0.1
 EXACT = 1e-3
 # Millimetres; a header that tells of others is damaged.
 LEAST_SPACING, MOST_SPACING = 0.01, 100.0
+FARTHEST = 1e6
 # Degrees between two axes by which they may miss the right angle.
 RIGHT_ANGLE = 0.5
 # The share by which two spacings in one header may differ.
@@ -259,6 +260,8 @@ def _checked(affine: np.ndarray, source: str) -> np.ndarray:
     """Return an affine that can be."""
     if not np.isfinite(affine).all():
         raise VolumeError(f"its {source} has NaN or infinity in it")
+    if np.abs(affine).max() > FARTHEST:
+        raise VolumeError(f"its {source} has {np.abs(affine).max():.4g} mm in it: it is damaged")
     spacing = _spacing(affine)
     if min(spacing) <= 0:
         raise VolumeError(f"its {source} is singular: its voxels would be of {_by(spacing)} mm")

@@ -10,13 +10,13 @@ import numpy as np
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.records.tfrecord import write_records
-from gigatile.records.volume import BLOCK, LARGEST, encode_volume
+from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.channels import Channel, cut_to_all, join_channels, prepare_channel
 from gigatile.volumes.geometry import Geometry, compare, geometry_of, turned_like
 from gigatile.volumes.grid import Grid, forward_labels, plan_grid
-from gigatile.volumes.reader import Volume, open_volume
+from gigatile.volumes.reader import Volume, open_volume, voxels
 
 SCHEMA = 1
 # The name of a file that holds all channels, and that of the segmentation.
@@ -87,7 +87,10 @@ class _Preparing:
         files: PreparedFiles,
     ) -> None:
         self._case = case
-        self._images = images
+        # In the settings' order, whatever the caller's is.
+        self._images = {
+            name: images[name] for name in (STACKED, *settings.modalities) if name in images
+        }
         self._segmentation = segmentation
         self._settings = settings
         self._files = files
@@ -160,8 +163,8 @@ class _Preparing:
             "spacing": list(grid.spacing),
             "voxels_inside": int(inside.sum()),
         }
-        if labels is not None and prepared_labels is not None:
-            self._look_at(labels, prepared_labels, inside)
+        if prepared_labels is not None:
+            self._look_at(prepared_labels, inside)
         return encode_volume(
             self._case, image, prepared_labels, self._settings.modalities, grid.to_json()
         )
@@ -291,7 +294,7 @@ class _Preparing:
             self._facts["background"][modality] = channel.background
             self._facts["normalised"][modality] = {"mean": channel.mean, "sd": channel.sd}
             if channel.lost:
-                lost = f"{told}{channel.lost:,} of its voxels are no numbers; they become 0"
+                lost = f"{told}{voxels(channel.lost)} without a number, set to 0"
                 self._facts["warnings"].append(self._of(name, lost))
         return found
 
@@ -305,16 +308,16 @@ class _Preparing:
                 f"holds {LARGEST:,}"
             )
 
-    def _look_at(self, labels: np.ndarray, prepared: np.ndarray, inside: np.ndarray) -> None:
+    def _look_at(self, prepared: np.ndarray, inside: np.ndarray) -> None:
         """Warn of labels that lie where no head is, or that are lost at the prepared spacing."""
         astray = int(np.count_nonzero((prepared > 0) & ~inside))
         if astray:
             self._facts["warnings"].append(
-                f"{astray:,} labelled voxels of the prepared case lie outside the head"
+                f"outside the head it has labels, in {voxels(astray)} of the prepared case"
             )
         for name, value in self._settings.label_values.items():
-            if self._facts["labels"][name] and not (prepared == value).any():
+            count = self._facts["labels"][name]
+            if count and not (prepared == value).any():
                 self._facts["warnings"].append(
-                    f"its {self._facts['labels'][name]:,} voxels of {name} are too few to be seen "
-                    "at the prepared spacing"
+                    f"{name} is lost at the prepared spacing: it has {voxels(count)} in the file"
                 )

@@ -96,6 +96,7 @@ class Volume:
                 channel[start : start + len(values)] = values
             if start + len(values) == count:
                 yield channel.reshape(self.shape, order="F")
+                del channel  # before there is another
 
     def read_labels(self, label_values: Mapping[str, int]) -> np.ndarray:
         """Read the file as a segmentation: (x, y, z) uint8.
@@ -141,7 +142,6 @@ class Volume:
         total = count * self.channels
         promised = self.offset + total * self.dtype.itemsize
         with ByteStream(self.path) as stream:
-            stream.check_holds(promised)
             stream.read(self.offset, promised)
             first = 0
             while first < total:
@@ -150,7 +150,8 @@ class Volume:
                 stored = np.frombuffer(data, self.dtype)
                 if self.scaled:
                     # In float64: an int32 times 2e-10 would lose its last digits.
-                    values = stored.astype(np.float64) * self.slope + self.intercept
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        values = stored.astype(np.float64) * self.slope + self.intercept
                 else:
                     values = stored
                 if first + size == total:
@@ -281,7 +282,7 @@ def _dtype(header: nibabel.Nifti1Header) -> np.dtype[Any]:
 def _wrong_values(wrong: Mapping[str, int], label_values: Mapping[str, int]) -> str:
     """Say which values a segmentation has that it must not have."""
     listed = sorted(wrong.items(), key=lambda one: (-one[1], one[0]))
-    told = [f"{value} ({_voxels(count)})" for value, count in listed[:VALUES_TOLD]]
+    told = [f"{value} ({voxels(count)})" for value, count in listed[:VALUES_TOLD]]
     if len(listed) > VALUES_TOLD:
         told.append(f"and {len(listed) - VALUES_TOLD} more")
     declared = ", ".join(f"{name} {value}" for name, value in label_values.items())
@@ -291,5 +292,6 @@ def _wrong_values(wrong: Mapping[str, int], label_values: Mapping[str, int]) -> 
     )
 
 
-def _voxels(count: int) -> str:
+def voxels(count: int) -> str:
+    """Say how many voxels."""
     return f"{count:,} voxel{'' if count == 1 else 's'}"

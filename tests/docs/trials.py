@@ -90,6 +90,45 @@ def lung_sheet(folder: Path) -> None:
     (folder / "lung/samples.tsv").write_text("\n".join(["slide\tpatient\tlabel\tpath", *rows, ""]))
 
 
+def draw_cases(folder: Path, cases: dict[str, str]) -> None:
+    """Draw cases of the demo under names of their own."""
+    for name, drawn in cases.items():
+        script = ["scripts/make_demo_volume.py", "--case", drawn, "--out", str(folder / name)]
+        assert run(["python", *script], ROOT).returncode == 0
+
+
+def cases_of_the_sheet(folder: Path) -> None:
+    """Draw the cases of head/cases.tsv, and lay three of them out as the Decathlon does."""
+    names = ("V01-1", "V02-1", "V13-1", "V14-1", "V17-1", "V21-1")
+    draw_cases(folder / "head", {f"C{number}": name for number, name in enumerate(names, 1)})
+    task = folder / "Task01_BrainTumour"
+    for place in ("imagesTr", "labelsTr"):
+        (task / place).mkdir(parents=True)
+    training = []
+    for number in (1, 2, 3):
+        name = f"BRATS_{number:03d}.nii.gz"
+        # The names are what matters here; in the Decathlon an image has all modalities.
+        shutil.copy(folder / f"head/C{number}/flair.nii.gz", task / "imagesTr" / name)
+        shutil.copy(folder / f"head/C{number}/segmentation.nii.gz", task / "labelsTr" / name)
+        training.append({"image": f"./imagesTr/{name}", "label": f"./labelsTr/{name}"})
+    described = {
+        "modality": {"0": "FLAIR", "1": "T1w", "2": "t1gd", "3": "T2w"},
+        "labels": {
+            "0": "background",
+            "1": "edema",
+            "2": "non-enhancing tumor",
+            "3": "enhancing tumour",
+        },
+        "training": training,
+        "test": [],
+    }
+    (task / "dataset.json").write_text(json.dumps(described))
+
+
+def new_cases(folder: Path) -> None:
+    draw_cases(folder / "head", {"N1": "N01-1"})
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
     "mine/slides": slides_of_the_sheet,
     "mine/cohort.csv": sheet_with_commas,
@@ -97,6 +136,8 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "model alone": model_alone,
     "lung/samples.tsv": lung_sheet,
     "results/theirs": another_run,
+    "head/cases": cases_of_the_sheet,
+    "head/new": new_cases,
 }
 
 

@@ -18,13 +18,17 @@ COMMANDS = sorted(
     {
         name
         for path in (ROOT / "rules").glob("*.smk")
-        for name in re.findall(r"python scripts/(\w+)\.py", path.read_text())
+        for names in re.findall(
+            r"python scripts/(\w+)()\.py|code\(of_task\(\"(\w+)\", \"(\w+)\"", path.read_text()
+        )
+        for name in filter(None, names)
     }
     - {"launch", "note_made", "verify"}
 )
 TILING = {"tile_slide"}
 TRAIN = {"train", "train_volumes"}
-TRAINING = {"train", "validate"}
+TRAINING = TRAIN | {"validate", "validate_volumes"}
+EVALUATION = {"evaluate", "evaluate_volumes"}
 PAGES = {"write_report", "write_prediction_pages"}
 
 
@@ -80,7 +84,7 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
-        ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"}),
+        ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION),
         ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_states"}),
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),

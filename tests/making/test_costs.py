@@ -5,6 +5,7 @@ import pytest
 
 from gigatile.making.costs import (
     MODELS,
+    OF_SLIDES,
     STAGES,
     Cohort,
     Planned,
@@ -44,13 +45,13 @@ def test_what_a_job_is_about(stage, epoch, expected):
 
 
 def test_how_long_a_job_takes():
-    cut = STAGES["tile"]
+    cut = OF_SLIDES["tile"]
     assert seconds_of(Planned("tile"), COHORT) == cut.start + 500 * cut.megapixel
-    shards = STAGES["write_shards"]
+    shards = OF_SLIDES["write_shards"]
     both = seconds_of(Planned("write_shards", cores=4), COHORT)
     assert both == pytest.approx(shards.start + 80 * 500 * shards.megapixel / 4)
     on_core, on_gpu = MODELS["resnet50"]
-    pixels, start = 60 * 4 * 500, STAGES["train"].start
+    pixels, start = 60 * 4 * 500, OF_SLIDES["train"].start
     on_cores = seconds_of(Planned("train", cores=32, epoch=4), COHORT)
     assert on_cores == pytest.approx(start + pixels * on_core / 32)
     on_gpus = seconds_of(Planned("train", cores=32, gpus=8, epoch=4), COHORT)
@@ -78,7 +79,7 @@ def test_the_costs_of_a_plan():
     assert (tile.jobs, tile.seconds, tile.measured) == (100, 101, True)
     assert tile.core_hours == pytest.approx(100 * 101 / 3600)
     assert tile.left == 100 * 500 * 1e6
-    assert found["write_shards"].left == 80 * 500 * STAGES["write_shards"].left
+    assert found["write_shards"].left == 80 * 500 * OF_SLIDES["write_shards"].left
     assert train.jobs == 2 and not train.measured
     each = seconds_of(jobs[-2], COHORT)
     assert train.seconds == pytest.approx(2 * each)

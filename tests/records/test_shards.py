@@ -149,7 +149,7 @@ def test_slides_without_tiles_give_one_empty_shard(tmp_path):
 
 
 def test_a_split_without_a_slide_is_refused(sources, tmp_path):
-    with pytest.raises(UserError, match="no slide with tiles is in valid"):
+    with pytest.raises(UserError, match="no slide with records is in valid"):
         write_shards(sources | {"valid": []}, ShardSettings(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -415,5 +415,5 @@ def test_the_command_says_which_split_is_empty(command, tmp_path):
     write_sources(tmp_path, [5])
     refused = write_by_command(command, tmp_path, rows)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no slide with tiles is in valid")
+    assert refused.stderr.startswith("error: no slide with records is in valid")
     assert not (tmp_path / "shards").exists()

@@ -19,7 +19,8 @@ from gigatile.parallel.world import World
 from gigatile.records import RecordError, read_records, write_records
 from gigatile.records.plan import Source, make_plan
 from gigatile.records.tile import Tile, encode_jpeg, encode_tile, encode_whose
-from gigatile.records.volume import BLOCK, FOREGROUND, VolumeRecord, case_of, encode_volume
+from gigatile.records.volume import VolumeRecord, case_of
+from gigatile.records.volume_form import BLOCK, FOREGROUND, encode_volume
 from gigatile.settings.shards import ShardSettings
 
 GRID = {"spacing": [1.0, 1.0, 2.5], "crop": [3, 4, 5], "origin": "Zoë"}
@@ -235,6 +236,14 @@ def test_equal_input_gives_equal_bytes():
     assert encoded(image, labels) == encoded(np.asfortranarray(image), labels.copy())
 
 
+def test_the_other_zero_is_written_as_zero():
+    image, labels = np.zeros((20, 20, 20, 2), np.float16), np.zeros((20, 20, 20), np.uint8)
+    image[5, 5, 5, 1] = 1
+    minus = np.where(image == 0, np.float16(-0.0), image)
+    assert minus.tobytes() != image.tobytes()
+    assert encoded(minus, labels) == encoded(image, labels)
+
+
 def test_stock_tensorflow_reads_a_volume(large):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
@@ -262,6 +271,11 @@ def test_stock_tensorflow_reads_a_volume(large):
         np.testing.assert_array_equal(
             bytes_.reshape(16, 16, 16), sliced(labels, (16, 32, 48), (16,) * 3)
         )
+        # What fills the last blocks up is 0: 6 of 16 voxels, 2 of 16 and 10 of 16 are the volume's.
+        halves, bytes_ = np.split(blocks[4, 3, 5], [BLOCK**3 * 8])
+        for cube in (halves.view("<f2").reshape(16, 16, 16, 4), bytes_.reshape(16, 16, 16)):
+            assert cube[:6, :2, :10].any()
+            assert not cube[6:].any() and not cube[:, 2:].any() and not cube[:, :, 10:].any()
     assert number == 1
 
 
@@ -405,7 +419,7 @@ def test_a_file_that_was_cut_off_is_damaged(large):
 
 
 def test_another_schema_and_another_kind_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("gigatile.records.volume.SCHEMA", 99)
+    monkeypatch.setattr("gigatile.records.volume_form.SCHEMA", 99)
     write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
     monkeypatch.undo()
     with pytest.raises(RecordError, match=r"v: volumes of schema 99 where 1 is read; delete"):

@@ -5,7 +5,7 @@ import pytest
 from gigatile.errors import UserError
 from gigatile.report.metrics import Interval
 from gigatile.report.pages import (
-    check_slide_ids,
+    check_ids,
     figure,
     interval,
     some,
@@ -85,9 +85,9 @@ def test_of_very_many_names_the_first_are_listed() -> None:
 @pytest.mark.parametrize("bad", ["../S1", "a/b", ".hidden", "", "a b", "<b>"])
 def test_ids_that_could_name_another_file_are_refused(bad: str) -> None:
     with pytest.raises(UserError, match=r"tiles\.tsv.*unsafe"):
-        check_slide_ids(["S1", bad], Path("tiles.tsv"))
+        check_ids(["S1", bad], Path("tiles.tsv"))
 
 
 def test_an_id_stands_once() -> None:
     with pytest.raises(UserError, match="twice"):
-        check_slide_ids(["S1", "S1"], Path("tiles.tsv"))
+        check_ids(["S1", "S1"], Path("tiles.tsv"))

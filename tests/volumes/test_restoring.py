@@ -147,10 +147,11 @@ def test_planes_too_many_too_few_or_too_large_are_refused(tmp_path):
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize(("sform", "qform"), [(1, 1), (2, 0), (0, 2), (4, 1), (0, 0)])
-def test_the_file_lies_where_the_original_lies(tmp_path, second, big_endian, sform, qform):
+@pytest.mark.parametrize("code", ["LPS", "LAS"])  # a rotation, and one that is mirrored
+def test_the_file_lies_where_the_original_lies(tmp_path, code, second, big_endian, sform, qform):
     affine = affine_of((0.9, 1.1, 2.7), turned=14)
     kind = {"second": second, "big_endian": big_endian, "sform": sform, "qform": qform}
-    where, labels, path = case(tmp_path, tumour(), "LPS", affine, **kind)
+    where, labels, path = case(tmp_path, tumour(), code, affine, **kind)
     grid = Grid.from_json(plan_grid(where, None).to_json())
     out = tmp_path / "p.nii.gz"
     path.rename(tmp_path / "gone.nii")

@@ -83,7 +83,8 @@ def test_a_file_without_a_spacing_is_refused(tmp_path, pixdim):
         ({"srow_z": [0, 0, 0, 5]}, "its sform is singular: its voxels would be of 1×1×0 mm"),
         ({"srow_z": [1, 0, 0, 5], "srow_x": [1, 0, 0, 5]}, "its sform is singular"),
         ({"srow_z": [0, 0, np.nan, 5]}, "its sform has NaN or infinity in it"),
-        ({"srow_z": [0, 0, 1e6, 5]}, "1×1×1e+06 mm; 0.01-100 mm can be"),
+        ({"srow_z": [0, 0, 1e5, 5]}, "1×1×1e+05 mm; 0.01-100 mm can be"),
+        ({"srow_z": [0, 0, 1, 1e30]}, "its sform has 1e+30 mm in it: it is damaged"),
         ({"srow_x": [1e-4, 0, 0, 5]}, "0.0001×1×1 mm"),
     ],
 )
@@ -137,6 +138,10 @@ def test_noise_is_told_and_taken_as_equal(tmp_path):
         agreement = compare({"flair": one, "t1": other}, "flair")
         assert agreement.state == state
         assert agreement.difference_mm == pytest.approx(apart, abs=1e-6)
+    # It is the shortest side of a voxel that counts.
+    thick = of(tmp_path, affine_of((1, 1, 5)))
+    moved = of(tmp_path, affine_of((1, 1, 5), origin=(-12, 30, 5.2)))
+    assert compare({"flair": thick, "t1": moved}, "flair").state == "different"
     other = of(tmp_path, affine_of(origin=(-12.004, 30, 5)))
     assert compare({"flair": one, "t1": one, "t2": other}, "flair").told == (
         "its files lie up to 4 µm apart (flair and t2), less than a tenth of a voxel; they are "

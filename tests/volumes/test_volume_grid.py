@@ -147,6 +147,11 @@ def test_labels_are_what_a_voxel_has_most_of(geometry):
     fine = forward_labels(stored, plan_grid(where, (0.25, 1, 1)))
     np.testing.assert_array_equal(fine[:, 0, 0], np.repeat(labels[:, 0, 0], 4))
     assert set(np.unique(forward_labels(stored, plan_grid(where, (0.7, 1, 2))))) == {0, 1, 3}
+    # Where three meet, a half is the most.
+    corner = np.repeat(np.array([[[1], [2]], [[1], [3]]], np.uint8), 2, axis=2)
+    where, stored = geometry(corner, spacing=(1, 1, 1))
+    met = forward_labels(stored.astype(np.uint8), plan_grid(where, (2, 2, 1)))
+    np.testing.assert_array_equal(met, [[[1, 1]]])
     whole = ellipsoid((40, 40, 40), 0.3)
     where, stored = geometry(whole.astype(np.uint8), spacing=(1, 1, 1))
     coarse = forward_labels(stored.astype(np.uint8), plan_grid(where, (2, 2, 2))) > 0

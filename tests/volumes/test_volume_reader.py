@@ -59,6 +59,13 @@ def test_scaled_values_are_nibabels(tmp_path, dtype, big_endian):
     np.testing.assert_allclose(read(path), expected, rtol=1e-6)
 
 
+def test_large_integers_are_scaled_before_they_are_rounded(tmp_path):
+    values = np.arange(np.prod(SHAPE)).reshape(SHAPE)
+    stored = (values + 2_000_000_000).astype(np.int32)
+    path = write_nifti(tmp_path / "a.nii", stored, slope=1.0, intercept=-2e9)
+    np.testing.assert_array_equal(read(path), values)
+
+
 @pytest.mark.parametrize("slope", [0.0, np.nan, np.inf, 1.0])
 def test_a_slope_that_says_nothing_scales_nothing(tmp_path, slope):
     path = write_nifti(tmp_path / "a.nii", head(), slope=slope)
@@ -79,7 +86,8 @@ def test_channels_come_one_by_one(tmp_path, axes):
     stored = np.stack(channels, axis=3).reshape(*SHAPE, *axes)
     volume = open_volume(write_nifti(tmp_path / "a.nii.gz", stored))
     assert (volume.shape, volume.channels) == (SHAPE, 3)
-    for found, expected in zip(volume.read_channels(), channels, strict=True):
+    # Each is an array of its own.
+    for found, expected in zip(list(volume.read_channels()), channels, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -202,6 +210,13 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, name, share):
     assert "cut short" in told or "ends inside its header" in told or len(path.read_bytes()) < 20
 
 
+def test_a_file_that_ends_inside_its_header_is_refused(tmp_path):
+    for second, size in ((False, 347), (False, 200), (True, 539)):
+        path = write_nifti(tmp_path / "a.nii", head(), second=second)
+        path.write_bytes(path.read_bytes()[:size])
+        assert reason(path) == f"it ends inside its header, after {size} bytes"
+
+
 def test_a_gzip_that_lacks_its_last_byte_is_refused(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", head())
     path.write_bytes(path.read_bytes()[:-1])
@@ -257,6 +272,7 @@ def test_any_byte_that_changed_in_a_gzip_is_seen(tmp_path):
         ({"datatype": 128, "bitpix": 24}, "it holds colours"),
         ({"datatype": 64}, "its header contradicts itself: float64 values of 32 bits"),
         ({"vox_offset": 0}, "voxels would begin at byte 0"),
+        ({"vox_offset": 352.5}, "voxels would begin at byte 352.5"),
         ({"vox_offset": np.nan}, "voxels would begin at byte nan"),
         ({"vox_offset": 1e9}, "it is cut short"),
         ({"scl_slope": 2.0, "scl_inter": np.nan}, "nan is to be added to its values"),

@@ -19,6 +19,13 @@ def small_run(small_cohort: Clone) -> Clone:
     return small_cohort
 
 
+@pytest.fixture(scope="session")
+def volumes_run(small_volumes: Clone) -> Clone:
+    """Return the clone with volumes after the whole workflow. Do not change it."""
+    small_volumes.snakemake("--cores", "2", "--configfile", "volumes.yaml")
+    return small_volumes
+
+
 @pytest.fixture
 def copied_run(small_run: Clone, tmp_path: Path) -> Clone:
     """Return a copy of the run, to change at will."""

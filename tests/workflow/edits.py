@@ -5,8 +5,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from clones import Clone
 
@@ -137,3 +140,70 @@ def copy_with_another_slide(run: Clone, folder: Path) -> Clone:
     copy = run.copy(folder)
     shutil.copy(copy.folder / "cohort/P10-1.svs", copy.folder / "cohort/more.svs")
     return copy
+
+
+# --- Rows of a table of edits
+
+
+@contextlib.contextmanager
+def no_edit(folder: Path) -> Iterator[None]:
+    """Change nothing."""
+    yield
+
+
+@dataclass(frozen=True)
+class Row:
+    """An edit, options of the dry run, and the rules of which it then plans jobs."""
+
+    name: str
+    expected: set[str]
+    edit: Edit = no_edit
+    options: tuple[str, ...] = ()
+
+
+def setting(value: str, expected: set[str]) -> Row:
+    return Row(value, expected, options=("--config", value))
+
+
+def at(when: float):
+    """Return what gives a file another time."""
+    return lambda path: os.utime(path, (when, when))
+
+
+def other_content_of_old(path: Path) -> None:
+    flip_a_byte(path)
+    os.utime(path, (1e9, 1e9))
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def code(file: str, old: str, new: str, expected: set[str]) -> Row:
+    return Row(f"{file}: {new.strip()}", expected, text(file, replaced(old, new)))
+
+
+FUNCTION = ("\n    return ", "\n    return None or ")
+
+
+def plans_of(
+    rows: Iterable[Row], copies: list[Clone], config: str
+) -> dict[str, set[str] | Exception]:
+    """Return what is planned after the edit of each row, in as many copies of a run at a time."""
+    free: SimpleQueue[Clone] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def plan(row: Row) -> set[str] | Exception:
+        copy = free.get()
+        try:
+            with row.edit(copy.folder):
+                return set(copy.jobs("--configfile", config, *row.options))
+        except (AssertionError, OSError) as error:
+            return error
+        finally:
+            free.put(copy)
+
+    rows = list(rows)
+    with ThreadPoolExecutor(len(copies)) as pool:
+        return dict(zip([row.name for row in rows], pool.map(plan, rows), strict=True))

@@ -15,16 +15,34 @@ def test_each_stage_is_known_with_what_it_reads(small_cohort: Clone, tmp_path):
     """As Snakemake draws them, with new slides."""
     new = small_cohort.copy(tmp_path)
     new.write("new.tsv", "slide\tpath\nN1\tcohort/P01-1.svs\n")
-    asked = ("--configfile", "small.yaml", "--config", "predict={samples: new.tsv}")
-    drawn = new.snakemake("--rulegraph", "--forceall", *asked).stdout
+    reads = read_by_each(new, "small.yaml")
+    assert reads == known_of("slide", drawn="demo_slide", first="tile")
+
+
+def test_each_stage_of_volumes_is_known_with_what_it_reads(small_volumes: Clone, tmp_path):
+    new = small_volumes.copy(tmp_path)
+    header, row = (new.folder / "cohort/cases.tsv").read_text().splitlines()[:2]
+    new.write("new.tsv", f"{header}\n{row.replace('volumes/', 'cohort/volumes/')}\n")
+    reads = read_by_each(new, "volumes.yaml")
+    assert reads == known_of("case", drawn="demo_case", first="prepare")
+
+
+def read_by_each(clone: Clone, config: str) -> dict[str, set[str]]:
+    """Return for each rule the rules whose files it reads, as Snakemake draws them."""
+    asked = ("--configfile", config, "--config", "predict={samples: new.tsv}")
+    drawn = clone.snakemake("--rulegraph", "--forceall", *asked).stdout
     names = dict(re.findall(r'(\d+)\[label = "(\w+)"', drawn))
-    reads = {name: set() for name in names.values() if name != "all"}
+    reads: dict[str, set[str]] = {name: set() for name in names.values() if name != "all"}
     for before, after in re.findall(r"(\d+) -> (\d+)", drawn):
         if names[after] != "all":
             reads[names[after]].add(names[before])
-    known = {name: set(stage.after) for name, stage in STAGES.items() if name != "demo_slide"}
-    known["tile"] = set()
-    assert known == reads
+    return reads
+
+
+def known_of(unit: str, drawn: str, first: str) -> dict[str, set[str]]:
+    """Return what each stage is known to read, where nothing is drawn for a demo."""
+    known = {name: set(stage.after) for name, stage in STAGES[unit].items() if name != drawn}
+    return known | {first: set()}
 
 
 @pytest.mark.parametrize("profile", [(), ("--profile", "profiles/slurm")])
@@ -42,7 +60,7 @@ def test_what_a_run_will_take(copied_run: Clone, profile):
     cluster.write_text(cluster.read_text().replace('# gres: "gpu:4"', 'gres: "gpu:4"'))
     printed = copied_run.run(*asked).stdout
     rows = {line.split()[0]: line.split() for line in printed.splitlines()}
-    assert list(rows)[1:-2] == [name for name in STAGES if name in rows]
+    assert list(rows)[1:-2] == [name for name in STAGES["slide"] if name in rows]
     assert rows["tile"][1] == "12" and rows["train"][1] == rows["validate"][1] == "3"
     # 12 slides of 10,000 tiles of 224 px at 0.03 s and 0.3 MB a megapixel.
     assert rows["tile"][-3:] == ["0.0", "1.8", "default"]

@@ -1,18 +1,12 @@
 """The table of docs/reruns.md: an edit a row, and exactly the rules that a dry run then lists."""
 
-import contextlib
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
-from clones import Clone
 from edits import (
     ENDS,
     EVALUATION,
+    FUNCTION,
     MODEL,
     OF_TEST_TILES,
     SHARDS,
@@ -20,13 +14,19 @@ from edits import (
     TEST_COHORT,
     TILES,
     TRAINING,
-    Edit,
+    Row,
+    at,
     changed,
+    code,
     copy_with_another_slide,
+    cut_short,
     flip_a_byte,
     in_another_order,
+    other_content_of_old,
+    plans_of,
     put_away,
     replaced,
+    setting,
     text,
     with_row,
     with_site,
@@ -34,45 +34,8 @@ from edits import (
 )
 
 
-@contextlib.contextmanager
-def no_edit(folder: Path) -> Iterator[None]:
-    yield
-
-
-@dataclass(frozen=True)
-class Row:
-    """An edit, options of the dry run, and the rules of which it then plans jobs."""
-
-    name: str
-    expected: set[str]
-    edit: Edit = no_edit
-    options: tuple[str, ...] = ()
-
-
-def setting(value: str, expected: set[str]) -> Row:
-    return Row(value, expected, options=("--config", value))
-
-
-def at(when: float):
-    """Return what gives a file another time."""
-    return lambda path: os.utime(path, (when, when))
-
-
-def other_content_of_old(path: Path) -> None:
-    flip_a_byte(path)
-    os.utime(path, (1e9, 1e9))
-
-
-def cut_short(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
 def sheet(name: str, edit, expected: set[str], when: float | None = None) -> Row:
     return Row(name, expected, text("cohort/samples.tsv", edit, when))
-
-
-def code(file: str, old: str, new: str, expected: set[str]) -> Row:
-    return Row(f"{file}: {new.strip()}", expected, text(file, replaced(old, new)))
 
 
 def another_comment(config: str) -> str:
@@ -80,7 +43,6 @@ def another_comment(config: str) -> str:
     return config.replace("run: small\n", "# A comment.\n", 1) + "run: small\n"
 
 
-FUNCTION = ("\n    return ", "\n    return None or ")
 WITHOUT_TRAINING = TRAINING - {"train"}
 RUN = "results/small"
 # The files that are compared by their content: what follows where one is gone, or damaged.
@@ -183,22 +145,8 @@ ROWS = [
 @pytest.fixture(scope="module")
 def plans(small_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
     """Return what is planned after the edit of each row; two at a time, in copies of the run."""
-    copies: SimpleQueue[Clone] = SimpleQueue()
-    for _ in range(2):
-        copies.put(copy_with_another_slide(small_run, tmp_path_factory.mktemp("run")))
-
-    def plan(row: Row) -> set[str] | Exception:
-        copy = copies.get()
-        try:
-            with row.edit(copy.folder):
-                return set(copy.jobs("--configfile", "small.yaml", *row.options))
-        except (AssertionError, OSError) as error:
-            return error
-        finally:
-            copies.put(copy)
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip([row.name for row in ROWS], pool.map(plan, ROWS), strict=True))
+    copies = [copy_with_another_slide(small_run, tmp_path_factory.mktemp("run")) for _ in range(2)]
+    return plans_of(ROWS, copies, "small.yaml")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

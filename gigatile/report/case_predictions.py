@@ -1,0 +1,106 @@
+"""The pages of new cases: what the model found in them. The truth is unknown, so no figures."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigatile.files import read_json
+from gigatile.report.case_inputs import CaseModel, read_cohort
+from gigatile.report.case_page import (
+    CaseFiles,
+    ShownCase,
+    check_state,
+    read_segmentation,
+    write_case_pages,
+)
+from gigatile.report.index_page import flat
+from gigatile.report.inputs import read_recorded
+from gigatile.report.pages import check_ids, render, write_pages
+from gigatile.report.provenance import Ledger, checksum
+
+FOLDER = "cases"
+
+
+@dataclass(frozen=True)
+class CasePredictionFiles:
+    """The inputs of the pages of new cases; `cases_table` has a row for each, failed ones too."""
+
+    cases_table: Path
+    volumes_dir: Path
+    segmentations_dir: Path
+    model_dir: Path
+
+
+def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: str) -> None:
+    """Write index.html and cases/<case>.html to `out`, whole or not at all.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not belong to the others.
+    """
+    ledger, model_dir = Ledger(), files.model_dir
+    model = read_recorded(CaseModel, model_dir / "settings.json")
+    cohort = read_cohort(files.cases_table)
+    check_ids([one.case for one in cohort], files.cases_table, "case")
+    states = {one.case: check_state(one, files.volumes_dir) for one in cohort}
+    versions = read_json(model_dir / "versions.json")
+    for name, path, shows in (
+        ("predictions/cases.tsv", files.cases_table, "New cases, and those not segmented"),
+        ("model/settings.json", model_dir / "settings.json", "Model"),
+        ("model/versions.json", model_dir / "versions.json", "Model: software"),
+        ("model/model.keras", model_dir / "model.keras", "the model that segmented"),
+    ):
+        ledger.add(name, path, shows)
+    shown = [ShownCase(one) for one in cohort if one.state == "prepared"]
+    case_files = CaseFiles(
+        files.volumes_dir,
+        files.segmentations_dir,
+        model_dir / "model.keras",
+        "predictions/volumes",
+        "predictions/segmentations",
+    )
+    with write_pages(out, FOLDER) as building:
+        sums = write_case_pages(shown, model, case_files, building / FOLDER)
+        for kind, shows in (
+            ("volumes/<case>.json", "New cases: warnings; Case pages: input"),
+            ("volumes/<case>.tfrecord", "Case pages: slices"),
+            ("segmentations/<case>.json", "New cases: volumes"),
+            ("segmentations/<case>.nii.gz", "Case pages: outlines"),
+        ):
+            folder, suffix = f"predictions/{kind}".split("<case>")
+            group = {
+                name: sha
+                for name, sha in sums.items()
+                if name.startswith(folder) and name.endswith(suffix)
+            }
+            ledger.add_group(f"predictions/{kind} of the segmented cases", group, shows)
+        page = render(
+            "case_predictions.html.j2",
+            title=title,
+            rows=[
+                {
+                    "case": one.row.case,
+                    "patient": one.row.patient,
+                    "state": states[one.row.case],
+                    "volumes_ml": read_segmentation(
+                        files.segmentations_dir / f"{one.row.case}.json", one.row.case
+                    ).volumes_ml,
+                }
+                for one in shown
+            ],
+            failed=[
+                (one.case, one.reason or "no reason was recorded")
+                for one in cohort
+                if one.state != "prepared"
+            ],
+            model=model,
+            settings=flat(
+                {
+                    "volumes": model.volumes.model_dump(),
+                    "patches": model.patches,
+                    "train": model.train,
+                }
+            ),
+            versions=versions,
+            model_sha256=checksum(model_dir / "model.keras"),
+            ledger=ledger,
+        )
+        (building / "index.html").write_text(page, encoding="utf-8")

@@ -1,0 +1,128 @@
+"""The report of a run on volumes: from the files of its stages to a folder of pages."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gigatile.cohort.cases import read_cases
+from gigatile.errors import UserError
+from gigatile.files import read_json
+from gigatile.report.case_index import CaseFindings, case_index
+from gigatile.report.case_inputs import (
+    CaseManifest,
+    CaseModel,
+    CohortCase,
+    read_cohort,
+    read_scored,
+)
+from gigatile.report.case_metrics import CaseMetrics, check_means
+from gigatile.report.case_page import CaseFiles, ShownCase, check_state, write_case_pages
+from gigatile.report.inputs import Splits, read_history, read_recorded
+from gigatile.report.pages import check_ids, write_pages
+from gigatile.report.provenance import Ledger, checksum
+
+FOLDER = "cases"
+
+
+@dataclass(frozen=True)
+class CaseReportFiles:
+    """The inputs of a report; `samples` is the sheet of cases, which tells the sites, or None."""
+
+    cases_table: Path
+    splits: Path
+    shards: Path
+    volumes_dir: Path
+    model_dir: Path
+    evaluation_dir: Path
+    samples: Path | None = None
+
+
+def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
+    """Write index.html and cases/<case>.html for each test case to `out`, whole or not at all.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not belong to the others.
+    """
+    ledger, evaluation, model_dir = Ledger(), files.evaluation_dir, files.model_dir
+    model = read_recorded(CaseModel, model_dir / "settings.json")
+    regions = list(model.volumes.region_labels)
+    cohort = read_cohort(files.cases_table)
+    check_ids([one.case for one in cohort], files.cases_table, "case")
+    splits = read_recorded(Splits, files.splits)
+    manifest = read_recorded(CaseManifest, files.shards)
+    scored = read_scored(evaluation / "cases.tsv", regions)
+    check_ids([one.case for one in scored], evaluation / "cases.tsv", "case")
+    metrics = read_recorded(CaseMetrics, evaluation / "metrics.json")
+    if metrics.regions != regions:
+        raise UserError(
+            f"{evaluation / 'metrics.json'}: its regions are {', '.join(metrics.regions)}, the "
+            f"model's {', '.join(regions)}"
+        )
+    check_means(metrics, scored, evaluation / "metrics.json")
+    if files.samples is not None:
+        cohort = _with_sites(cohort, files.samples)
+        ledger.add("the sheet of cases", files.samples, "Cohort: sites")
+        ledger.check("splits.json", {"the sheet of cases": splits.sheet_sha256}, files.splits)
+    ledger.add("cases.tsv", files.cases_table, "Cohort, Splits (counted anew), Cases left out")
+    ledger.add("splits.json", files.splits, "Splits")
+    ledger.add("shards/manifest.json", files.shards, "Splits (cases in the shards); Settings")
+    for name, shows in (
+        ("settings.json", "Settings; labels and regions"),
+        ("versions.json", "Software"),
+        ("history.tsv", "Training"),
+        ("model.keras", "nothing is drawn from it; it is the model that was tested"),
+    ):
+        ledger.add(f"model/{name}", model_dir / name, shows)
+    for name, shows in (
+        ("cases.tsv", "Test cases; Case pages: figures"),
+        ("metrics.json", "Result, Figures"),
+    ):
+        ledger.add(f"evaluation/{name}", evaluation / name, shows)
+    ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
+    states = {one.case: check_state(one, files.volumes_dir) for one in cohort}
+    state_sums = {
+        f"volumes/{one.case}.json": checksum(files.volumes_dir / f"{one.case}.json")
+        for one in cohort
+    }
+    ledger.add_group("volumes/*.json", state_sums, "Cohort: grids, warnings; Case pages: input")
+    history = read_history(model_dir / "history.tsv", "dice")
+    versions = read_json(model_dir / "versions.json")
+    with write_pages(out, FOLDER) as building:
+        rows = {one.case: one for one in cohort}
+        shown = [ShownCase(rows[one.case], one) for one in scored if one.case in rows]
+        case_files = CaseFiles(
+            files.volumes_dir, evaluation / "segmentations", model_dir / "model.keras"
+        )
+        sums = write_case_pages(shown, model, case_files, building / FOLDER)
+        for place, shows in (
+            ("volumes/<case>.tfrecord", "slices, outlines of the truth"),
+            ("evaluation/segmentations/<case>.json", "volumes found"),
+            ("evaluation/segmentations/<case>.nii.gz", "outlines of the prediction"),
+        ):
+            folder, suffix = place.split("<case>")
+            group = {
+                name: sha
+                for name, sha in sums.items()
+                if name.startswith(folder) and name.endswith(suffix)
+            }
+            ledger.add_group(f"{place} of the test cases", group, f"Case pages: {shows}")
+        ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
+        found = CaseFindings(
+            title,
+            cohort,
+            states,
+            splits,
+            manifest,
+            scored,
+            metrics,
+            history,
+            model,
+            versions,
+            ledger,
+        )
+        (building / "index.html").write_text(case_index(found), encoding="utf-8")
+
+
+def _with_sites(cohort: list[CohortCase], sheet: Path) -> list[CohortCase]:
+    """Add the sites, which only the sheet tells; the cases' own files may be gone by now."""
+    sites = {one.case: one.site for one in read_cases(sheet, (), made_later=lambda path: True)}
+    return [replace(one, site=sites.get(one.case, "")) for one in cohort]

@@ -1,0 +1,104 @@
+"""What must hold between splits, of slides as of cases: counted anew, and never taken on trust."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
+
+from gigatile.report.inputs import Splits
+from gigatile.settings.split import SPLITS
+
+
+class Member(Protocol):
+    """A slide or a case of the cohort."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def patient(self) -> str:
+        """Whose it is."""
+
+    @property
+    def split(self) -> str:
+        """Where it stands."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold between splits; `shared` lists what breaks it."""
+
+    claim: str
+    shared: list[str]
+    counted: str
+
+
+def patient_checks(splits: Splits, cohort: Sequence[Member]) -> list[Check]:
+    """Check that no patient stands in two splits, nor one whose id is spelled in two ways."""
+    checks = []
+    for one, two in combinations(SPLITS, 2):
+        stated = splits.shared_patients.get(f"{one}&{two}", [])
+        counted = _patients(cohort, one) & _patients(cohort, two)
+        checks.append(
+            Check(
+                f"patients({one}) ∩ patients({two}) = ∅",
+                sorted({*stated, *counted}),
+                f"{len(_patients(cohort, one))} and {len(_patients(cohort, two))} patients",
+            )
+        )
+    spelled: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for s in cohort:
+        spelled["".join(s.patient.casefold().split())].add((s.patient, s.split))
+    checks.append(
+        Check(
+            "no patient's id is spelled in two ways across splits",
+            [
+                " / ".join(sorted({patient for patient, _ in ways}))
+                for _, ways in sorted(spelled.items())
+                if len({p for p, _ in ways}) > 1 and len({split for _, split in ways}) > 1
+            ],
+            f"{len(spelled)} ids, compared without case and spaces",
+        )
+    )
+    return checks
+
+
+def file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
+    """Check that no file stands in two splits under two names.
+
+    Args:
+        claim: what is said of it.
+        files: the split, fingerprint and name of each.
+    """
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for split, fingerprint, name in files:
+        found[fingerprint].append((split, name))
+    return Check(
+        claim,
+        [
+            " = ".join(name for _, name in same)
+            for same in found.values()
+            if len({split for split, _ in same}) > 1
+        ],
+        f"{len(found)} fingerprints of {len(files)} files",
+    )
+
+
+def miscounted(splits: Splits, cohort: Sequence[Member], units: str) -> list[str]:
+    """Return where splits.json counts other patients, or `units`, than stand in the cohort."""
+    found = []
+    for name, stated in splits.splits.items():
+        mine = [s for s in cohort if s.split == name]
+        counted = (len({s.patient for s in mine}), len(mine))
+        if counted != (stated.patients, stated.members):
+            found.append(
+                f"{name}: {stated.patients} patients and {stated.members} {units} stated, "
+                f"{counted[0]} and {counted[1]} counted"
+            )
+    return found
+
+
+def _patients(cohort: Sequence[Member], split: str) -> set[str]:
+    return {one.patient for one in cohort if one.split == split}

@@ -1,0 +1,190 @@
+"""Validation: loss and Dice of whole cases, by models whose scores are known."""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from volume_set import blurring, copying, opened, write_model, write_set
+
+from gigatile.errors import UserError
+from gigatile.evaluation.volume_validation import validate
+from gigatile.evaluation.windows import Segmenter, score_volume
+from gigatile.files import sha256_of
+from gigatile.settings.patches import PatchSettings
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.settings.windows import WindowSettings
+from gigatile.training.segmentation import Segmentation
+from gigatile.training.segments import Segment
+
+WINDOW = (16, 16, 16)
+SHAPES = ((40, 21, 17), (12, 30, 16))
+REGIONS = ((1, 2, 3), (2, 3), (3,))
+TOLD = {"train": {"limit_batches": None}, "steps": 7}
+
+
+def shares(shape, outputs: int, softmax: bool) -> np.ndarray:
+    """Return scores, some of them sure, that a model which copies can be given as an image."""
+    random = np.random.default_rng([*shape, outputs])
+    scores = random.dirichlet(np.full(4, 0.5), shape) if softmax else random.random((*shape, 3))
+    if not softmax:
+        scores[random.random((*shape, 3)) < 0.1] = 1
+    scores[: shape[0] // 4] = 1e-3  # what is 0 in all channels is no head
+    if softmax:
+        scores[: shape[0] // 4, ..., 0] = 1 - 3e-3
+    return scores.astype(np.float16)
+
+
+def made(folder, softmax: bool, model=None, labelled=True, channels=None, limit=None):
+    """Return a segment with a model that copies, the manifest of two cases, and the cases."""
+    outputs = 4 if softmax else 3
+    names = tuple("abcd"[:outputs])
+    volumes = VolumeSettings(modalities=names)
+    patches = PatchSettings(size=WINDOW, targets="labels" if softmax else "regions")
+    told = TOLD | {"train": {"limit_batches": limit}}
+    model = model or copying(WINDOW, outputs)
+    write_model(folder / "segments", model, volumes, patches, "0002", **told)
+    random = np.random.default_rng(5)
+    cases = {}
+    for number, shape in enumerate(SHAPES):
+        labels = random.choice(np.array([0, 1, 2, 3], np.uint8), shape, p=(0.6, 0.2, 0.1, 0.1))
+        labels[labels == 3] *= number  # the first case lacks a label
+        cases[f"C{number}"] = shares(shape, outputs, softmax), labels if labelled else None
+    manifest = write_set(folder, {"valid": cases}, channels or names)
+    return Segment(folder / "segments", 2), manifest, cases
+
+
+def run(segment, manifest, **windows) -> tuple[dict, list[str]]:
+    lines: list[str] = []
+    validate(segment, manifest, WindowSettings(**windows), lines.append)
+    return json.loads(segment.validated.read_text()), lines
+
+
+def figures_of_regions(scores, labels) -> tuple[float, float]:
+    entropies, soft, hard = [], [], []
+    for number, values in enumerate(REGIONS):
+        p, there = scores[..., number], np.isin(labels, values)
+        sure = np.clip(p, 1e-7, 1 - 1e-7)
+        entropies.append(-np.where(there, np.log(sure), np.log(1 - sure)).mean())
+        soft.append((2 * p[there].sum() + 1) / (p.sum() + there.sum() + 1))
+        hard.append(plain_dice(p > 0.5, there))
+    return np.mean(entropies) + 1 - np.mean(soft), np.mean(hard)
+
+
+def figures_of_labels(scores, labels) -> tuple[float, float]:
+    own = np.take_along_axis(scores, labels[..., None].astype(int), axis=-1)
+    soft, hard = [], []
+    for value in (1, 2, 3):
+        p, there = scores[..., value], labels == value
+        soft.append((2 * p[there].sum() + 1) / (p.sum() + there.sum() + 1))
+        hard.append(plain_dice(scores.argmax(axis=-1) == value, there))
+    return -np.log(np.clip(own, 1e-7, 1)).mean() + 1 - np.mean(soft), np.mean(hard)
+
+
+def plain_dice(found, there) -> float:
+    either = found.sum() + there.sum()
+    return 2 * (found & there).sum() / either if either else 1.0
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("windows", [{}, {"overlap": 0.75, "flips": True}])
+def test_loss_and_dice_are_the_means_over_whole_cases(tmp_path, softmax, windows):
+    segment, manifest, cases = made(tmp_path, softmax)
+    found, (line,) = run(segment, manifest, **windows)
+    one = figures_of_labels if softmax else figures_of_regions
+    loss, dice = np.mean(
+        [one(s.astype(np.float64), labels) for s, labels in cases.values()], axis=0
+    )
+    assert found["loss"] == pytest.approx(loss, rel=1e-4)
+    assert found["dice"] == pytest.approx(dice, abs=2e-3 if softmax else 1e-5)
+    assert (found["epoch"], found["cases"]) == (2, 2)
+    assert line == f"epoch 2: valid loss {loss:.4f}, dice {found['dice']:.3f} on 2 whole cases"
+    assert found["inputs"] == {
+        "segments/0002.keras": sha256_of(segment.model),
+        "shards/manifest.json": sha256_of(manifest),
+    }
+
+
+def test_the_definition_is_that_of_the_training(tmp_path):
+    """A patch that is a whole case has the same figures in both."""
+    segment, manifest, cases = made(tmp_path, False, blurring((16, 32, 16), 3, 3))
+    segmenter = Segmenter(segment.model, segment.described)
+    found, _ = run(segment, manifest)
+    task = Segmentation(segmenter.volumes, PatchSettings(size=WINDOW))
+    each = []
+    for case, (_, labels) in cases.items():
+        scores = list(
+            score_volume(segmenter, opened(tmp_path / f"{case}.tfrecord"), WindowSettings())
+        )
+        p = np.concatenate(scores).astype(np.float64)
+        p = np.clip(p, 1e-7, 1 - 1e-7)
+        logits = np.log(p / (1 - p)).astype(np.float32)
+        each.append([float(v) for v in task.sums([logits[None]], labels[None], np.ones(1, "f4"))])
+    loss, dice = np.mean(each, axis=0)
+    assert found["loss"] == pytest.approx(loss, rel=1e-4)
+    assert found["dice"] == pytest.approx(dice, abs=1e-5)
+
+
+def test_a_trial_looks_at_as_many_cases_as_it_has_batches(tmp_path):
+    segment, manifest, cases = made(tmp_path, False, limit=1)
+    found, (line,) = run(segment, manifest)
+    scores, labels = cases["C0"] if found["loss"] < 0 else next(iter(cases.values()))
+    assert (found["cases"], line.endswith("on 1 whole case")) == (1, True)
+    either = [figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()]
+    assert any(found["loss"] == pytest.approx(one, rel=1e-4) for one in either)
+    segment, manifest, _ = made(tmp_path / "many", False, limit=50)
+    assert run(segment, manifest)[0]["cases"] == 2
+
+
+def test_the_same_model_gives_the_same_file(tmp_path):
+    segment, manifest, _ = made(tmp_path, False, blurring(WINDOW, 3, 3))
+    run(segment, manifest)
+    before = segment.validated.read_bytes()
+    run(segment, manifest)
+    assert segment.validated.read_bytes() == before
+
+
+def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
+    folder, names = tmp_path, ("a", "b", "c")
+    shape = (100, 160, 96)
+    image = shares(shape, 3, False)
+    labels = np.random.default_rng(1).integers(0, 4, shape, np.uint8)
+    write_model(
+        folder / "segments", copying(WINDOW, 3), VolumeSettings(modalities=names),
+        PatchSettings(size=WINDOW), "0002", **TOLD,
+    )  # fmt: skip
+    manifest = write_set(folder, {"valid": {"C1": (image, labels)}}, names)
+    segment = Segment(folder / "segments", 2)
+    tracemalloc.start()
+    run(segment, manifest, overlap=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    slab = 16 * 160 * 96 * 4 * 4
+    assert peak < 4 * slab + 25e6, "25 MB for the model's graph"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"labelled": False}, "case C[01]: has no segmentation to validate with"),
+        ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a where the model"),
+    ],
+)
+def test_cases_that_do_not_fit_are_refused(tmp_path, given, told):
+    segment, manifest, _ = made(tmp_path, False, **given)
+    with pytest.raises(UserError, match=told):
+        run(segment, manifest)
+    assert not segment.validated.exists()
+
+
+def test_the_command_validates(command, tmp_path):
+    segment, manifest, cases = made(tmp_path, False)
+    done = command(
+        "validate_volumes.py",
+        *("--segments", segment.folder, "--epoch", 2, "--manifest", manifest),
+        *("--windows", '{"overlap":0}', "--events", tmp_path / "events"),
+    )
+    assert done.returncode == 0, done.stderr
+    loss = np.mean([figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()])
+    assert done.stdout.startswith(f"epoch 2: valid loss {loss:.4f}, dice ")
+    assert list((tmp_path / "events").iterdir())

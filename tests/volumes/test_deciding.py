@@ -1,0 +1,136 @@
+"""From scores to labels: the likeliest, by what regions consist of."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigatile.settings.patches import PatchSettings
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.deciding import Decision
+from gigatile.volumes.targets import Targets
+
+LABELS = {"edema": 1, "core": 4, "rim": 2}
+BRATS = {"whole": ("edema", "core", "rim"), "inner": ("core", "rim"), "bright": ("rim",)}
+REGIONS = (
+    BRATS,
+    {"rim": ("rim",), "core": ("core",), "edema": ("edema",)},
+    {"whole": ("rim", "core")},  # no region has edema: it is background
+    {"one": ("edema", "core"), "two": ("core", "rim"), "three": ("core",)},
+)
+shares = st.floats(0, 1, width=32)
+
+
+def decision(regions: dict, labels: dict | None = None) -> Decision:
+    volumes = VolumeSettings(labels=labels or LABELS, regions=regions)
+    return Decision(list(regions), "sigmoid", volumes)
+
+
+def likelihood(value: int, scores, regions, labels) -> float:
+    """Multiply p of each region that a label belongs to, and 1 - p of each other."""
+    (name,) = [name for name, of in labels.items() if of == value] or [None]
+    found = 1.0
+    for score, region in zip(scores.tolist(), regions.values(), strict=True):
+        p = min(max(score, 1e-6), 1 - 1e-6)
+        found *= p if name in region else 1 - p
+    return found
+
+
+@given(regions=st.sampled_from(REGIONS), scores=st.lists(shares, min_size=3, max_size=3))
+def test_a_voxel_gets_the_likeliest_label(regions, scores):
+    scores = np.array(scores[: len(regions)], np.float32)
+    found = int(decision(regions)(scores))
+    each = {value: likelihood(value, scores, regions, LABELS) for value in (0, 1, 2, 4)}
+    assert each[found] >= max(each.values()) * (1 - 1e-3)
+    # Of labels that no region tells apart, that of the lowest value, background first.
+    alike = [v for v in each if of_regions(v, regions) == of_regions(found, regions)]
+    assert found == min(alike)
+
+
+def of_regions(value: int, regions) -> tuple[bool, ...]:
+    names = {of: name for name, of in LABELS.items()}
+    return tuple(names.get(value) in region for region in regions.values())
+
+
+def test_each_region_is_where_its_score_is_above_a_half():
+    """Wherever the scores do not contradict each other."""
+    steps = (0.0, 0.01, 0.3, 0.4999, 0.5, 0.5001, 0.7, 0.99, 1.0)
+    for regions in REGIONS[:2]:
+        values = {of_regions(value, regions): value for value in (0, 1, 2, 4)}
+        scores = np.array(list(product(steps, repeat=3)), np.float32)
+        found = decision(regions)(scores)
+        consistent = 0
+        for score, value in zip(scores, found, strict=True):
+            above = tuple((score > 0.5).tolist())
+            if above in values:
+                consistent += 1
+                assert value == values[above], score
+        assert consistent > 200
+
+
+def test_a_contradiction_is_settled_by_what_is_surer():
+    decide = decision(BRATS)
+    scores = [[0.45, 0.3, 0.9], [0.01, 0.3, 0.9], [0.9, 0.2, 0.99], [0.4, 0.99, 0.99]]
+    found = decide(np.array(scores, np.float32))
+    # .45*.3*.9 > .55*.7*.1; .01*.3*.9 < .99*.7*.1; .9*.2*.99 > .9*.8*.01; .4*.99*.99
+    np.testing.assert_array_equal(found, [2, 0, 2, 2])
+
+
+def test_any_shape_is_taken_and_values_are_those_of_the_file():
+    scores = np.random.default_rng(1).random((3, 5, 4, 3)).astype(np.float32)
+    decide = decision(BRATS)
+    found = decide(scores)
+    assert (found.shape, found.dtype) == ((3, 5, 4), np.uint8)
+    assert set(np.unique(found)) == {0, 1, 2, 4}
+    for place in np.ndindex(found.shape):
+        assert decide(scores[place]) == found[place]
+    np.testing.assert_array_equal(decide(scores[:, ::2]), found[:, ::2])
+    assert decide(np.zeros((0, 4, 3), np.float32)).shape == (0, 4)
+
+
+def test_certain_scores_stay_finite():
+    with np.errstate(all="raise"):
+        found = decision(BRATS)(np.array([[1, 1, 1], [0, 0, 0], [1, 0, 1], [1, 1, 0]], np.float32))
+    np.testing.assert_array_equal(found[[0, 1, 3]], [2, 0, 4])
+    assert found[2] in (1, 2), "either is as likely"
+
+
+def test_of_a_softmax_the_label_with_the_highest_score():
+    volumes = VolumeSettings(labels=LABELS, regions="labels")
+    targets = Targets(volumes, PatchSettings(targets="labels"))
+    decide = Decision(targets.names, targets.activation, volumes)
+    scores = np.random.default_rng(1).dirichlet(np.ones(4), (4, 5)).astype(np.float32)
+    np.testing.assert_array_equal(decide(scores), np.array([0, 1, 2, 4])[scores.argmax(axis=-1)])
+    assert decide(scores).dtype == np.uint8
+
+
+# --- What is told apart
+
+
+@pytest.mark.parametrize("regions", REGIONS)
+def test_regions_are_told_apart_by_the_labels_that_they_consist_of(regions):
+    volumes = VolumeSettings(labels=LABELS, regions=regions)
+    targets = Targets(volumes, PatchSettings())
+    assert (targets.names, targets.outputs) == (list(regions), len(regions))
+    assert (targets.activation, targets.table.shape) == ("sigmoid", (256, len(regions)))
+    for number, names in enumerate(regions.values()):
+        inside = np.flatnonzero(targets.table[:, number])
+        assert set(inside) == {LABELS[name] for name in names}
+    assert set(np.unique(targets.table)) == {0, 1}
+    # What is true is decided as it is, or as another label that no region tells apart from it.
+    found = Decision(targets.names, targets.activation, volumes)(targets.table[[0, 1, 2, 4]])
+    for value, decided in zip((0, 1, 2, 4), found.tolist(), strict=True):
+        assert of_regions(decided, regions) == of_regions(value, regions)
+    assert len(set(found.tolist())) == len(np.unique(targets.table[[0, 1, 2, 4]], axis=0))
+
+
+def test_labels_are_told_apart_in_the_order_of_their_values_after_background():
+    volumes = VolumeSettings(labels=LABELS, regions=BRATS)
+    targets = Targets(volumes, PatchSettings(targets="labels"))
+    assert targets.names == ["edema", "rim", "core"]
+    assert (targets.outputs, targets.activation) == (4, "softmax")
+    np.testing.assert_array_equal(targets.table.sum(axis=1), 1)
+    assert targets.table[[0, 1, 2, 4]].argmax(axis=1).tolist() == [0, 1, 2, 3]
+    assert targets.table[[3, 200]].argmax(axis=1).tolist() == [0, 0], "what no label is"

@@ -1,0 +1,577 @@
+"""A case from its files to its record and its state."""
+
+import gzip
+import hashlib
+import json
+import os
+import tracemalloc
+
+import nibabel
+import numpy as np
+import pytest
+from known_volumes import (
+    LABELS,
+    SHAPE,
+    affine_of,
+    ellipsoid,
+    head,
+    tumour,
+    write_as,
+    write_nifti,
+)
+from nibabel.processing import resample_from_to
+from scipy import ndimage
+
+from gigatile.errors import UserError
+from gigatile.files import fingerprint
+from gigatile.records.volume import VolumeRecord
+from gigatile.settings.section import canonical
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.grid import Grid
+from gigatile.volumes.preparing import PreparedFiles, prepare_case
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+MODALITIES = ("flair", "t1")
+BRAIN = ellipsoid(SHAPE, 0.42)
+BOX = tuple(slice(int(a.min()), int(a.max()) + 1) for a in np.nonzero(BRAIN))
+
+
+def settings(**given) -> VolumeSettings:
+    return VolumeSettings(**({"modalities": MODALITIES, "regions": "labels"} | given))
+
+
+def prepare(out, images, segmentation=None, **given) -> dict:
+    files = PreparedFiles(out / "C1.tfrecord", out / "C1.json")
+    return prepare_case("C1", images, segmentation, settings(**given), files)
+
+
+def record(out) -> tuple:
+    """Return the image, (x, y, z, C) float16, and the labels of the one record."""
+    path = out / "C1.tfrecord"
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        volume = VolumeRecord(descriptor, 0, path.stat().st_size, path)
+        shape = json.loads((out / "C1.json").read_text())["prepared"]["shape"]
+        return volume.read((0, 0, 0), shape)
+    finally:
+        os.close(descriptor)
+
+
+def z_score(values, mask):
+    inside = values[mask].astype(np.float64)
+    return np.where(mask, (values - inside.mean()) / inside.std(), 0)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Two modalities of one head, of which one has a background that is not 0."""
+    (tmp_path / "in").mkdir()
+    return {
+        "flair": write_nifti(tmp_path / "in" / "f.nii.gz", head(background=-3.5)),
+        "t1": write_nifti(tmp_path / "in" / "t.nii.gz", head(seed=2)),
+    }
+
+
+@pytest.fixture
+def segmentation(tmp_path, images):
+    return write_nifti(tmp_path / "in" / "s.nii.gz", tumour())
+
+
+# --- What is made
+
+
+def test_the_state_tells_everything_about_the_case(images, segmentation, tmp_path):
+    state = prepare(tmp_path, images, segmentation)
+    counts = {name: int((tumour() == value).sum()) for name, value in LABELS.items()}
+    values = [head(background=-3.5)[BRAIN], head(seed=2)[BRAIN]]
+    grid = Grid.from_json(state["grid"])
+    records = tmp_path / "C1.tfrecord"
+    source = {
+        "shape": [26, 22, 18],
+        "dtype": "float32",
+        "byte_order": "little",
+        "format": "NIfTI-1",
+        "scaled": False,
+        "spacing": [1.0, 1.0, 1.0],
+        "orientation": "RAS",
+    }
+    paths = images | {"segmentation": segmentation}
+    expected = {
+        "schema": 1,
+        "case": "C1",
+        "state": "prepared",
+        "reason": None,
+        "sources": {
+            name: {
+                "name": path.name,
+                "bytes": path.stat().st_size,
+                "fingerprint": fingerprint(path),
+            }
+            | source
+            | ({"dtype": "uint8"} if name == "segmentation" else {})
+            for name, path in paths.items()
+        },
+        "labelled": True,
+        "warnings": [],
+        "filled": [],
+        "agreement": "equal",
+        "difference_mm": 0.0,
+        "reference": "segmentation",
+        "grid": grid.to_json(),
+        "prepared": {
+            "shape": [side.stop - side.start for side in BOX],
+            "spacing": [1.0, 1.0, 1.0],
+            "voxels_inside": int(BRAIN.sum()),
+        },
+        "background": {"flair": -3.5, "t1": 0.0},
+        "normalised": {
+            name: {
+                "mean": pytest.approx(float(value.mean()), rel=1e-5),
+                "sd": pytest.approx(float(value.std()), rel=1e-5),
+            }
+            for name, value in zip(MODALITIES, values, strict=True)
+        },
+        "labels": counts,
+        "volumes_ml": {name: pytest.approx(n / 1000) for name, n in counts.items()},
+        "records": {
+            "bytes": records.stat().st_size,
+            "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
+        },
+        "settings": settings().model_dump(exclude={"regions"}),
+    }
+    assert state == expected
+    assert list(state) == list(expected)
+    assert json.loads((tmp_path / "C1.json").read_text()) == json.loads(json.dumps(state))
+    assert [grid.crop_start, grid.shape] == [
+        tuple(side.start for side in BOX),
+        tuple(side.stop - side.start for side in BOX),
+    ]
+    assert str(tmp_path) not in (tmp_path / "C1.json").read_text()
+
+
+def test_the_record_holds_z_scores_of_the_head_and_the_labels(images, segmentation, tmp_path):
+    prepare(tmp_path, images, segmentation)
+    image, labels = record(tmp_path)
+    np.testing.assert_array_equal(labels, tumour()[BOX])
+    for channel, values in enumerate((head(background=-3.5), head(seed=2))):
+        expected = z_score(values, BRAIN)[BOX]
+        np.testing.assert_allclose(image[..., channel], expected, atol=3e-3)
+        np.testing.assert_array_equal(image[..., channel][~BRAIN[BOX]], 0)
+
+
+@pytest.mark.parametrize("code", ["LPS", "RAS", "ASL", "IRP"])
+def test_the_order_of_a_files_axes_does_not_matter(images, segmentation, tmp_path, code):
+    """One modality lies in the file in another order, and is stored in every other way."""
+    prepare(tmp_path, images, segmentation)
+    expected = record(tmp_path)
+    kind = {"big_endian": True, "second": True, "qform": 0}
+    images["t1"] = write_as(tmp_path / "b.nii", head(seed=2), affine_of(), code, **kind)
+    state = prepare(tmp_path, images, segmentation)
+    assert (state["agreement"], state["warnings"]) == ("equal", [])
+    assert state["sources"]["t1"]["orientation"] == code
+    for found, wanted in zip(record(tmp_path), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_grid_is_the_segmentations_else_the_first_images(images, tmp_path):
+    labels = write_as(tmp_path / "s.nii", tumour(), affine_of(), "LPI")
+    assert prepare(tmp_path, images, labels)["grid"]["orientation"] == "LPI"
+    # The first by the settings, whatever the order in which they are given.
+    state = prepare(tmp_path, dict(reversed(images.items())))
+    assert (state["grid"]["orientation"], state["reference"]) == ("RAS", "flair")
+    assert list(state["sources"]) == list(MODALITIES)
+    assert state["labelled"] is False
+    assert record(tmp_path)[1].sum() == 0
+
+
+def test_scaled_integers_are_prepared_as_what_they_mean(images, segmentation, tmp_path):
+    prepare(tmp_path, images, segmentation)
+    expected = record(tmp_path)[0]
+    stored = np.rint((head(seed=2) + 50) / 0.01).astype(np.int32)
+    images["t1"] = write_nifti(tmp_path / "s.nii", stored, slope=0.01, intercept=-50)
+    state = prepare(tmp_path, images, segmentation)
+    assert state["sources"]["t1"]["scaled"] is True
+    assert state["background"]["t1"] == pytest.approx(0, abs=1e-5)
+    np.testing.assert_allclose(record(tmp_path)[0], expected, atol=2e-3)
+
+
+def test_one_file_may_hold_all_channels(images, segmentation, tmp_path):
+    prepare(tmp_path, images, segmentation)
+    expected = (tmp_path / "C1.tfrecord").read_bytes()
+    stacked = np.stack([head(background=-3.5), head(seed=2)], axis=-1)
+    path = write_nifti(tmp_path / "i.nii.gz", stacked)
+    state = prepare(tmp_path, {"image": path}, segmentation)
+    assert (tmp_path / "C1.tfrecord").read_bytes() == expected
+    assert state["sources"]["image"]["shape"] == [26, 22, 18, 2]
+    assert list(state["background"]) == list(MODALITIES)
+
+
+@pytest.mark.parametrize("spacing", [(0.8, 0.7, 1.3), (2, 2, 2)])
+def test_resampled_cases_stay_normalised_and_clean(images, segmentation, tmp_path, spacing):
+    state = prepare(tmp_path, images, segmentation, spacing=spacing)
+    image, labels = record(tmp_path)
+    np.testing.assert_allclose(state["prepared"]["spacing"], spacing, rtol=0.05)
+    volume = state["prepared"]["voxels_inside"] * np.prod(state["prepared"]["spacing"])
+    assert volume == pytest.approx(BRAIN.sum(), rel=0.05)
+    assert set(np.unique(labels)) == {0, 1, 2, 3}
+    outside = (image == 0).all(axis=-1)
+    assert outside.sum() == pytest.approx(outside.size - state["prepared"]["voxels_inside"], abs=3)
+    inside = image[~outside].astype(np.float32)
+    assert np.abs(inside.mean(axis=0)).max() < 0.1
+    np.testing.assert_allclose(inside.std(axis=0), 1, atol=0.3)
+
+
+def test_the_same_input_gives_the_same_bytes(images, segmentation, tmp_path):
+    found = []
+    for spacing in ((1, 1, 1), (1, 1, 1), (0.8, 0.7, 1.3), (0.8, 0.7, 1.3)):
+        prepare(tmp_path, images, segmentation, spacing=spacing)
+        found.append([(tmp_path / name).read_bytes() for name in ("C1.tfrecord", "C1.json")])
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_a_volume_in_millilitres_is_that_of_its_voxels(tmp_path):
+    affine = affine_of((1, 2, 3.5), turned=10)
+    images = {name: write_nifti(tmp_path / f"{name}.nii", head(), affine) for name in MODALITIES}
+    state = prepare(tmp_path, images, write_nifti(tmp_path / "s.nii", tumour(), affine))
+    for name, value in LABELS.items():
+        expected = np.count_nonzero(tumour() == value) * 7 / 1000
+        assert state["volumes_ml"][name] == pytest.approx(expected, rel=1e-5)
+
+
+def test_labels_beside_the_head_are_kept_and_told(images, tmp_path):
+    labels = tumour()
+    labels[0, 0, 0] = 3
+    labels[0, 1, 0] = 1
+    path = write_nifti(tmp_path / "s.nii", labels)
+    state = prepare(tmp_path, images, path)
+    assert state["warnings"] == ["outside the head it has labels, in 2 voxels of the prepared case"]
+    assert state["grid"]["crop_start"] == [0, 0, 0]
+    found = record(tmp_path)[1]
+    np.testing.assert_array_equal(found, labels[tuple(map(slice, found.shape))])
+
+
+def test_labels_that_are_lost_at_the_prepared_spacing_are_told(images, tmp_path):
+    labels = tumour()
+    labels[labels == 3] = 2
+    labels[12, 11, 9] = 3
+    path = write_nifti(tmp_path / "s.nii", labels)
+    (warning,) = prepare(tmp_path, images, path, spacing=(3, 3, 3))["warnings"]
+    assert warning == "enhancing is lost at the prepared spacing: it has 1 voxel in the file"
+
+
+def test_a_case_without_tumour_is_a_case(images, tmp_path):
+    path = write_nifti(tmp_path / "s.nii", np.zeros(SHAPE, np.uint8))
+    state = prepare(tmp_path, images, path)
+    assert (state["state"], state["labelled"]) == ("prepared", True)
+    assert state["labels"] == dict.fromkeys(LABELS, 0)
+    assert state["warnings"] == ["segmentation (s.nii): it has no labelled voxel"]
+
+
+def test_a_few_voxels_that_are_no_numbers_become_background(images, segmentation, tmp_path):
+    broken = head(background=-3.5)
+    for place, value in {(13, 11, 9): np.nan, (0, 0, 0): np.inf, (12, 9, 7): 1e35}.items():
+        broken[place] = value
+    images["flair"] = write_nifti(tmp_path / "b.nii", broken)
+    state = prepare(tmp_path, images, segmentation)
+    assert state["warnings"] == ["flair (b.nii): 3 voxels without a number, set to 0"]
+    mask = BRAIN.copy()
+    mask[13, 11, 9] = mask[12, 9, 7] = False
+    expected = z_score(head(background=-3.5), mask)[BOX]
+    np.testing.assert_allclose(record(tmp_path)[0][..., 0], expected, atol=3e-3)
+
+
+# --- Grids that differ
+
+
+def test_noise_between_grids_is_told_and_no_hindrance(images, segmentation, tmp_path):
+    images["t1"] = write_nifti(tmp_path / "n.nii", head(seed=2), affine_of(origin=(-12, 30.02, 5)))
+    state = prepare(tmp_path, images, segmentation)
+    assert (state["state"], state["agreement"]) == ("prepared", "noise")
+    assert state["difference_mm"] == pytest.approx(0.02, abs=1e-5)
+    (warning,) = state["warnings"]
+    assert warning.startswith("its files lie up to 20 µm apart (segmentation and t1)")
+
+
+def test_different_grids_are_refused_with_all_of_them_named(images, segmentation, tmp_path):
+    images["t1"] = write_nifti(
+        tmp_path / "o.nii", head((20, 22, 18), seed=2), affine_of((1.3, 1, 1))
+    )
+    state = prepare(tmp_path, images, segmentation)
+    assert state["state"] == "failed"
+    assert state["agreement"] == "different"
+    assert state["reason"] == (
+        "its volumes lie on different grids: they differ in shape, spacing, the position of their "
+        "centres by up to 0.15 mm (flair: 26×22×18 voxels of 1×1×1 mm, RAS; t1: 20×22×18 voxels of "
+        "1.3×1×1 mm, RAS; segmentation: 26×22×18 voxels of 1×1×1 mm, RAS); volumes.resample: true "
+        "puts them on one"
+    )
+
+
+@pytest.mark.parametrize("code", ["RAS", "LSP"])
+def test_different_grids_are_put_on_the_segmentations(tmp_path, code):
+    """An image that is each voxel's place in the patient, seen from a grid that is turned."""
+    mm = affine_of()
+    turned = affine_of((1.2, 0.9, 1.5), (-13, 27, 4), turned=12)
+    shape = (26, 30, 20)
+
+    def smooth(affine, shape):
+        index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1)
+        x, y, z = np.moveaxis(index @ affine[:3, :3].T + affine[:3, 3], -1, 0)
+        middle = mm[:3, :3] @ np.array([12.5, 10.5, 8.5]) + mm[:3, 3]
+        away = sum((p - m) ** 2 for p, m in zip((x, y, z), middle, strict=True))
+        return np.where(away < 49, 100 + 5 * x + 3 * y - 4 * z, 0).astype(np.float32)
+
+    images = {
+        "flair": write_nifti(tmp_path / "f.nii", smooth(mm, SHAPE), mm),
+        "t1": write_as(tmp_path / "t.nii", smooth(turned, shape), turned, code),
+    }
+    labels = write_nifti(tmp_path / "s.nii", tumour())
+    state = prepare(tmp_path, images, labels, resample=True)
+    assert (state["agreement"], state["reference"]) == ("resampled", "segmentation")
+    assert state["warnings"][0].startswith(
+        "its volumes lay on different grids and were resampled to that of segmentation: they "
+        "differ in shape, spacing, direction by 1"
+    )
+    image, found = record(tmp_path)
+    start = state["grid"]["crop_start"]
+    box = tuple(slice(a, a + n) for a, n in zip(start, found.shape, strict=True))
+    np.testing.assert_array_equal(found, tumour()[box])
+    both = (image != 0).all(axis=-1)
+    assert both.sum() > 0.85 * (image != 0).any(axis=-1).sum()
+    values = smooth(turned, shape)
+    normal = nibabel.Nifti1Image(z_score(values, values != 0), turned)
+    expected = resample_from_to(normal, (SHAPE, mm), order=3).get_fdata()[box]
+    inner = ndimage.binary_erosion(both, iterations=2)
+    assert inner.sum() > 300
+    np.testing.assert_allclose(image[inner, 1], expected[inner], atol=0.05)
+
+
+def test_without_a_segmentation_they_are_put_on_the_finest_grid(tmp_path):
+    images = {
+        "flair": write_nifti(tmp_path / "f.nii", head((26, 22, 9)), affine_of((1, 1, 2))),
+        "t1": write_nifti(tmp_path / "t.nii", head(seed=2), affine_of()),
+    }
+    state = prepare(tmp_path, images, resample=True)
+    assert state["reference"] == "t1"
+    assert state["grid"]["original_shape"] == list(SHAPE)
+
+
+def test_grids_that_do_not_meet_are_refused(images, segmentation, tmp_path):
+    images["t1"] = write_nifti(tmp_path / "far.nii", head(seed=2), affine_of(origin=(500, 0, 0)))
+    state = prepare(tmp_path, images, segmentation, resample=True)
+    assert state["reason"] == (
+        "t1 (far.nii): its head lies outside the grid that the case is put on"
+    )
+
+
+# --- What cannot be used
+
+
+def broken(path, kind):
+    if kind == "missing file":
+        return path.with_name("none.nii.gz"), "the file does not exist"
+    if kind == "constant":
+        return write_nifti(path, np.full(SHAPE, 7.0, np.float32)), "all its voxels have the value 7"
+    if kind == "a mask":
+        return (
+            write_nifti(path, BRAIN.astype(np.uint8)),
+            "all its voxels in the head have one value (1)",
+        )
+    if kind == "nan":
+        values = head()
+        values[:, :, 9:] = np.nan
+        return write_nifti(path, values), (
+            "5,148 of its 10,296 voxels are NaN, infinite or beyond 1e+30; 0.1% at most may be"
+        )
+    if kind == "channels":
+        return write_nifti(path, np.stack([head()] * 3, -1)), (
+            "it has 3 channels, where 1 is expected"
+        )
+    if kind == "cut short":
+        write_nifti(path, head())
+        path.write_bytes(path.read_bytes()[:2000])
+        return path, "its gzip is cut short: it ends after "
+    path.write_bytes(b"<html>" if kind == "html" else b"")
+    return path, "HTML" if kind == "html" else "the file is empty (0 bytes)"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["missing file", "constant", "a mask", "nan", "channels", "cut short", "html", "empty"],
+)
+def test_a_case_that_cannot_be_used_is_recorded_with_its_reason(
+    images, segmentation, tmp_path, kind
+):
+    images["t1"], told = broken(tmp_path / "b.nii.gz", kind)
+    prepare(tmp_path, {**images, "t1": images["flair"]}, segmentation)  # a good one lies there
+    state = prepare(tmp_path, images, segmentation)
+    assert (state["state"], state["case"], state["prepared"]) == ("failed", "C1", None)
+    assert state["reason"].startswith(f"t1 ({images['t1'].name}): ")
+    assert told in state["reason"]
+    assert state["records"] == {"bytes": 0, "sha256": EMPTY}
+    assert (tmp_path / "C1.tfrecord").read_bytes() == b""
+    text = (tmp_path / "C1.json").read_text()
+    assert json.loads(text) == json.loads(json.dumps(state))
+    assert str(tmp_path) not in text
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "in", "b.nii.gz", "C1.tfrecord", "C1.json",
+    }  # fmt: skip
+    with pytest.raises(UserError) as stopped:
+        prepare(tmp_path, images, segmentation, on_error="stop")
+    assert str(stopped.value) == (
+        f"case C1: {state['reason']}\nTo go on without such cases, set volumes.on_error: record"
+    )
+
+
+def test_all_faults_of_files_are_told_at_once(images, tmp_path):
+    for name, text in {"f": b"", "t": b"<html>", "s": b"x"}.items():
+        (tmp_path / f"{name}.nii").write_bytes(text)
+    paths = {"flair": tmp_path / "f.nii", "t1": tmp_path / "t.nii"}
+    state = prepare(tmp_path, paths, tmp_path / "s.nii", modalities=(*MODALITIES, "t2"))
+    assert state["reason"] == (
+        "flair (f.nii): the file is empty (0 bytes); t1 (t.nii): it is an HTML page, not a NIfTI "
+        "file; mostly of a download that failed; segmentation (s.nii): it is text, not a NIfTI "
+        "file; it begins with 'x'; it has no t2"
+    )
+
+
+def test_a_segmentation_with_another_value_is_refused(images, tmp_path):
+    labels = tumour()
+    labels[12, 11, 9:11] = 4
+    path = write_nifti(tmp_path / "s.nii", labels)
+    assert prepare(tmp_path, images, path)["reason"] == (
+        "segmentation (s.nii): it has values that volumes.labels does not declare: 4 (2 voxels); "
+        "declared: background 0, edema 1, non_enhancing 2, enhancing 3"
+    )
+    assert prepare(tmp_path, images, path, labels="brats2013")["state"] == "prepared"
+
+
+def test_a_damaged_checksum_is_found_in_images_and_segmentations(images, segmentation, tmp_path):
+    for path in (images["t1"], segmentation):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:])
+        state = prepare(tmp_path, images, segmentation)
+        assert state["state"] == "failed"
+        assert f"({path.name}): its gzip is damaged" in state["reason"]
+        path.write_bytes(whole)
+
+
+def test_a_missing_modality_is_refused_or_filled(images, segmentation, tmp_path):
+    three = (*MODALITIES, "t2")
+    state = prepare(tmp_path, images, segmentation, modalities=three)
+    assert (state["state"], state["reason"]) == ("failed", "it has no t2")
+    state = prepare(tmp_path, images, segmentation, modalities=three, missing="fill")
+    assert (state["state"], state["filled"]) == ("prepared", ["t2"])
+    assert list(state["background"]) == list(MODALITIES)
+    image = record(tmp_path)[0]
+    assert not image[..., 2].any()
+    assert image[..., 1].any()
+    # A file that is named and is not there is a mistake, not a missing modality.
+    images["t2"] = tmp_path / "none.nii"
+    state = prepare(tmp_path, images, segmentation, modalities=three, missing="fill")
+    assert state["reason"] == "t2 (none.nii): the file does not exist"
+    assert prepare(tmp_path, {}, segmentation, missing="fill")["reason"] == "it has no flair, no t1"
+
+
+def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
+    path = write_nifti(tmp_path / "i.nii.gz", np.stack([head()] * 3, axis=-1))
+    assert prepare(tmp_path, {"image": path})["reason"] == (
+        "image (i.nii.gz): it has 3 channels, where 2 are expected (flair, t1)"
+    )
+    stacked = np.stack([head(), np.full(SHAPE, 2, np.float32)], axis=-1)
+    assert prepare(tmp_path, {"image": write_nifti(path, stacked)})["reason"] == (
+        "image (i.nii.gz): channel t1: all its voxels have the value 2"
+    )
+
+
+def test_images_that_are_no_modalities_are_a_mistake_of_the_caller(images, tmp_path):
+    for wrong in ({"t9": images["t1"]}, images | {"image": images["t1"]}):
+        with pytest.raises(UserError, match=r"case C1: found the images .*must be image alone"):
+            prepare(tmp_path, wrong)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("second", [False, True])
+def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second):
+    images = {
+        "flair": write_nifti(tmp_path / "f.nii", head()),
+        "t1": write_nifti(tmp_path / "t.nii", head(seed=2), second=second, big_endian=second),
+    }
+    data = images["t1"].read_bytes()
+    rng = np.random.default_rng(7)
+    reasons = set()
+    for number in range(150):
+        changed = bytearray(data)
+        for place in rng.integers(0, 544 if second else 352, rng.integers(1, 5)):
+            changed[place] = rng.integers(256)
+        images["t1"].write_bytes(changed)
+        reasons.add(prepare(tmp_path, images, resample=number % 2 == 0)["reason"])
+    assert None in reasons
+    assert len(reasons) > 15
+
+
+def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
+    state = prepare(tmp_path, images, segmentation, spacing=(0.02, 0.02, 0.02))
+    assert state["reason"] == (
+        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 536,870,912 at most "
+        "can be prepared"
+    )
+
+
+# --- How it is done
+
+
+def test_one_channel_is_in_memory_at_a_time(tmp_path):
+    shape, count = (100, 100, 80), 6
+    stacked = np.stack([head(shape, seed=seed) for seed in range(1, count + 1)], axis=-1)
+    path = write_nifti(tmp_path / "i.nii", stacked)
+    segmentation = write_nifti(tmp_path / "s.nii", tumour(shape))
+    channel, names = 4 * np.prod(shape), tuple(f"m{n}" for n in range(count))
+    tracemalloc.start()
+    prepare(tmp_path, {"image": path}, segmentation, modalities=names)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    record = (tmp_path / "C1.tfrecord").stat().st_size
+    assert peak < 4 * channel + 3.5 * record
+
+
+def test_what_a_killed_job_left_is_removed(images, segmentation, tmp_path):
+    left = tmp_path / ".C1-abcdefgh.tfrecord"
+    left.write_bytes(b"half")
+    prepare(tmp_path, images, segmentation)
+    assert not left.exists()
+
+
+def test_the_command_prepares_a_case(images, segmentation, tmp_path, command):
+    def run(*arguments, **given):
+        return command(
+            "prepare_case.py",
+            "--case", "C1",
+            *arguments,
+            "--settings", canonical(settings(**given)),
+            "--records", tmp_path / "C1.tfrecord",
+            "--state", tmp_path / "C1.json",
+        )  # fmt: skip
+
+    chosen = [f"--image={name}={path}" for name, path in images.items()]
+    done = run(*chosen, "--segmentation", segmentation)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "C1: 22×18×16 voxels\n", "")
+    by_command = [(tmp_path / name).read_bytes() for name in ("C1.tfrecord", "C1.json")]
+    prepare(tmp_path, images, segmentation)
+    assert by_command == [(tmp_path / name).read_bytes() for name in ("C1.tfrecord", "C1.json")]
+    segmentation.write_bytes(gzip.compress(b"<html>"))
+    done = run(*chosen, "--segmentation", segmentation)
+    assert done.returncode == 0
+    assert done.stdout.startswith("C1: segmentation (s.nii.gz): it is an HTML page")
+    done = run(*chosen, "--segmentation", segmentation, on_error="stop")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: case C1: segmentation (s.nii.gz)")
+
+
+@pytest.mark.parametrize("wrong", ["flair", "=x", "flair=", "flair=b.nii"])
+def test_the_command_refuses_what_is_no_image(tmp_path, command, wrong):
+    arguments = ("--image", "flair=a.nii", "--image", wrong, "--settings", "{}")
+    out = ("--records", tmp_path / "r", "--state", tmp_path / "s")
+    done = command("prepare_case.py", "--case", "C1", *arguments, *out)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (f"error: --image: found {wrong!r}; must be NAME=PATH, each name once\n")

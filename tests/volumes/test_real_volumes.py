@@ -1,0 +1,229 @@
+"""Real cases: what is known of them, and that every file reaches the right state."""
+
+import json
+import os
+
+import nibabel
+import numpy as np
+import pytest
+from known_volumes import dice
+
+from gigatile.records.volume import VolumeRecord
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.background import box_of
+from gigatile.volumes.geometry import geometry_of
+from gigatile.volumes.grid import Grid, forward_labels, plan_grid
+from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.reader import open_volume
+from gigatile.volumes.restoring import Restorer, write_segmentation
+
+# What {necrosis, edema, non_enhancing, enhancing} count in the expert's segmentations, and the
+# voxels of the brain masks that come with them.
+COUNTS = {
+    1: (26371, 53050, 818, 31485),
+    2: (163, 53736, 943, 8219),
+    3: (1252, 148264, 3162, 21250),
+}
+MASKS = {1: 1487565, 2: 1585473, 3: 1690470}
+BRATS = {"modalities": ("flair", "t1gd"), "labels": "brats2013"}
+
+
+@pytest.fixture(scope="session")
+def nifti(shared_data):
+    return shared_data / "nifti"
+
+
+def brats_2013(nifti, patient):
+    folder = nifti / f"brats_2013_pat000{patient}_1"
+    images = {
+        "flair": folder / "Flair_subtrMeanDivStd.nii.gz",
+        "t1gd": folder / "T1c_subtrMeanDivStd.nii.gz",
+    }
+    return images, folder / "OTMultiClass.nii.gz", folder / "brainmask.nii.gz"
+
+
+def tcga(folder):
+    folder = folder / "TCGA-FG-6692"
+    files = {"flair": "fla", "t1": "t1", "t1gd": "t1c", "t2": "t2"}
+    return {name: folder / f"{file}.nii.gz" for name, file in files.items()}
+
+
+def prepare(out, images, segmentation=None, **settings):
+    files = PreparedFiles(out / "c.tfrecord", out / "c.json")
+    return prepare_case("c", images, segmentation, VolumeSettings(**settings), files)
+
+
+def record(out):
+    path = out / "c.tfrecord"
+    descriptor = os.open(path, os.O_RDONLY)
+    shape = json.loads((out / "c.json").read_text())["prepared"]["shape"]
+    try:
+        return VolumeRecord(descriptor, 0, path.stat().st_size, path).read((0, 0, 0), shape)
+    finally:
+        os.close(descriptor)
+
+
+def restored(labels, grid):
+    restorer = Restorer(grid, lambda scores: scores.argmax(-1).astype(np.uint8))
+    for first in range(0, len(labels), 8):
+        restorer.add(np.eye(5, dtype=np.float32)[labels[first : first + 8]])
+    return restorer.labels()
+
+
+@pytest.mark.parametrize("patient", COUNTS)
+def test_masks_and_labels_are_read_as_they_are_meant(nifti, patient):
+    """The mask is of int32 with a slope of 2.3e-10: it reads 0.99999997."""
+    _, segmentation, mask = brats_2013(nifti, patient)
+    values = np.bincount(open_volume(mask).read_labels({"brain": 1}).ravel())
+    assert values.tolist()[1:] == [MASKS[patient]]
+    assert np.asarray(nibabel.load(mask).dataobj).astype(int).sum() == 0  # the trap
+    labels = open_volume(segmentation).read_labels(
+        {name: int(name[1]) for name in ["v1", "v2", "v3", "v4"]}
+    )
+    assert np.bincount(labels.ravel()).tolist()[1:] == list(COUNTS[patient])
+
+
+@pytest.mark.parametrize("patient", COUNTS)
+def test_a_case_of_brats_2013_is_prepared_and_comes_back_exactly(nifti, tmp_path, patient):
+    images, segmentation, mask = brats_2013(nifti, patient)
+    state = prepare(tmp_path, images, segmentation, **BRATS)
+    assert (state["state"], state["agreement"]) == ("prepared", "equal")
+    assert tuple(state["labels"].values()) == COUNTS[patient]
+    assert state["volumes_ml"]["edema"] == pytest.approx(COUNTS[patient][1] / 1000)
+    assert state["background"]["flair"] < -3  # and not 0
+    # The head that was found is the mask that comes with it, but for cavities in that.
+    assert 0 <= state["prepared"]["voxels_inside"] - MASKS[patient] < 20
+    grid = Grid.from_json(state["grid"])
+    image, labels = record(tmp_path)
+    brain = open_volume(mask).read_labels({"brain": 1}) > 0
+    inside = image.any(axis=-1)
+    assert np.count_nonzero(grid.canonical(brain)[grid.cropped] & ~inside) < 10
+    for channel in range(2):
+        values = image[inside, channel].astype(np.float64)
+        assert abs(values.mean()) < 1e-3
+        # A few voxels are head in the other channel only; they are 0 in this one.
+        assert values.std() == pytest.approx(1, abs=3e-3)
+    original = np.asarray(nibabel.load(segmentation).dataobj)
+    found = restored(labels, grid)
+    np.testing.assert_array_equal(found, original)
+    out = tmp_path / "p.nii.gz"
+    write_segmentation(out, found, grid)
+    one, other = nibabel.load(out), nibabel.load(segmentation)
+    np.testing.assert_array_equal(one.affine, other.affine)
+    for form in ("sform", "qform"):
+        mine, theirs = (getattr(i.header, f"get_{form}")(coded=True) for i in (one, other))
+        assert mine[1] == theirs[1] > 0
+        np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+def test_labels_outside_the_brain_are_kept(nifti, tmp_path):
+    images, segmentation, _ = brats_2013(nifti, 3)
+    state = prepare(tmp_path, images, segmentation, **BRATS)
+    assert state["warnings"] == [
+        "outside the head it has labels, in 120 voxels of the prepared case"
+    ]
+    assert np.count_nonzero(record(tmp_path)[1]) == sum(COUNTS[3])
+
+
+@pytest.mark.parametrize("patient", COUNTS)
+def test_a_finer_grid_gives_the_tumour_back(nifti, patient):
+    volume = open_volume(brats_2013(nifti, patient)[1])
+    labels = volume.read_labels({f"v{n}": n for n in range(1, 5)})
+    for spacing, least in (((0.8, 0.8, 0.8), 0.99), ((0.9, 0.9, 0.9), 0.99)):
+        whole = plan_grid(geometry_of(volume), spacing)
+        grid = whole.cut_to(*box_of(whole.canonical(labels) > 0))
+        assert grid.resampled
+        found = restored(forward_labels(labels, grid), grid)
+        assert dice(found > 0, labels > 0) >= least
+        assert dice(found == 2, labels == 2) >= least - 0.01
+
+
+def test_four_modalities_of_int16(nifti, tmp_path):
+    images = tcga(nifti / "tcga_brats_space")
+    segmentation = images["t1"].with_name("seg_fused_mav.nii.gz")
+    state = prepare(tmp_path, images, segmentation, labels="brats2017")
+    assert state["labels"] == {"necrotic_core": 2477, "edema": 20862, "enhancing": 6840}
+    assert state["background"] == dict.fromkeys(images, 0.0)
+    original = np.asarray(nibabel.load(segmentation).dataobj)
+    found = restored(record(tmp_path)[1], Grid.from_json(state["grid"]))
+    np.testing.assert_array_equal(found, original)
+    state = prepare(tmp_path, images, segmentation)
+    assert state["reason"].startswith(
+        "segmentation (seg_fused_mav.nii.gz): it has values that volumes.labels does not declare: "
+        "4 (6,840 voxels)"
+    )
+
+
+def test_the_patient_before_registration_is_refused_with_all_shapes_named(nifti, tmp_path):
+    state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"))
+    assert (state["state"], state["agreement"]) == ("failed", "different")
+    for told in (
+        "they differ in shape, direction by 14.0°",
+        "flair: 208×256×26 voxels of 0.8984×0.8984×5.5 mm, LAS turned by 16.9°",
+        "t1: 256×224×26 voxels",
+        "t1gd: 256×224×26 voxels of 0.8984×0.8984×5.5 mm, LAS turned by 5.5°",
+        "t2: 224×256×26 voxels",
+        "volumes.resample: true",
+    ):
+        assert told in state["reason"]
+
+
+def test_the_patient_before_registration_is_resampled_when_asked(nifti, tmp_path):
+    state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"), resample=True)
+    assert (state["state"], state["reference"]) == ("prepared", "flair")
+    assert state["background"] == dict.fromkeys(tcga(nifti), None)
+    # A head with its skin and neck has 3-5 litres.
+    litres = state["prepared"]["voxels_inside"] * np.prod(state["prepared"]["spacing"]) / 1e6
+    assert 3 < litres < 4.5
+    image, _ = record(tmp_path)
+    heads = image != 0
+    common = heads.all(axis=-1)
+    # They lie over each other, as far as each reaches down.
+    for channel in range(1, 4):
+        assert dice(heads[..., 0], heads[..., channel]) > 0.85
+    one, other = (image[common, channel].astype(np.float64) for channel in (1, 2))
+    assert np.corrcoef(one, other)[0, 1] > 0.35  # T1 before and after the contrast agent
+    shifted = np.roll(image[..., 2], 8, axis=0)[common].astype(np.float64)
+    assert np.corrcoef(one, shifted)[0, 1] < np.corrcoef(one, other)[0, 1] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("html_saved_as_niigz/imagesTr/BRATS_001.nii.gz", "it is an HTML page, not a NIfTI file"),
+        ("zero_byte/sub-001_T1w.nii.gz", "the file is empty (0 bytes)"),
+        ("functional.nii", "it has 20 channels, where 1 is expected"),
+        ("example4d.nii.gz", "it has 2 channels, where 1 is expected"),
+    ],
+)
+def test_odd_files_are_refused(nifti, tmp_path, file, reason):
+    path = nifti / "odd" / file
+    state = prepare(tmp_path, {"t1": path}, modalities=("t1",))
+    assert state["state"] == "failed"
+    assert state["reason"].startswith(f"t1 ({path.name}): {reason}")
+
+
+def test_odd_files_are_prepared(nifti, tmp_path):
+    state = prepare(tmp_path, {"t1": nifti / "odd/anatomical.nii"}, modalities=("t1",))
+    source = state["sources"]["t1"]
+    assert (state["state"], source["byte_order"]) == ("prepared", "big")
+    # It is cut out of a head: there is no air.
+    assert state["prepared"]["shape"] == [66, 82, 50]
+    assert state["prepared"]["voxels_inside"] == 66 * 82 * 50
+    path = nifti / "odd/example4d.nii.gz"
+    state = prepare(tmp_path, {"image": path}, modalities=("first", "second"))
+    assert state["state"] == "prepared"
+    assert state["sources"]["image"]["shape"] == [128, 96, 24, 2]
+    assert state["background"] == {"first": 0, "second": 0}
+
+
+def test_every_file_reads_as_nibabel_reads_it(nifti):
+    for path in sorted(nifti.rglob("*.nii*")):
+        if "html" in str(path) or "zero" in str(path):
+            continue
+        image = nibabel.load(path)
+        volume = open_volume(path)
+        np.testing.assert_allclose(geometry_of(volume).affine, image.affine, atol=1e-6)
+        for number, channel in enumerate(volume.read_channels()):
+            expected = np.asarray(image.dataobj[..., number] if image.ndim == 4 else image.dataobj)
+            np.testing.assert_allclose(channel, expected, rtol=1e-6)

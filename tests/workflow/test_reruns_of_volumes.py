@@ -1,0 +1,151 @@
+"""The table of docs/reruns.md for volumes: an edit a row, and the rules that are then listed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from edits import (
+    ENDS,
+    FUNCTION,
+    Row,
+    at,
+    changed,
+    code,
+    flip_a_byte,
+    in_another_order,
+    other_content_of_old,
+    plans_of,
+    put_away,
+    replaced,
+    setting,
+    text,
+    with_row,
+    with_site,
+    without,
+)
+
+EVALUATION = {"evaluate"} | ENDS
+SEGMENTATION = {"segment"} | EVALUATION
+MODEL = {"choose_model"} | SEGMENTATION
+TRAINING = {"train", "validate"} | MODEL
+WITHOUT_TRAINING = TRAINING - {"train"}
+SHARDS = {"write_shards"} | TRAINING
+TABLES = {"collect_cases", "collect_training"} | SHARDS
+PREPARED = {"prepare"} | TABLES
+SPLITS = {"split_patients"} | TABLES
+OF_TEST_CASES = {"collect_cases", "segment"} | EVALUATION
+# A test case: without it nothing is segmented, with another one that alone.
+TEST_COHORT = {"split_patients", "collect_cases"} | EVALUATION
+RUN = "results/small"
+COMPARED = {
+    "cases.tsv": {"collect_cases"} | EVALUATION,
+    "shards/cases.tsv": {"collect_training"} | SHARDS,
+    "segments/0001.json": TRAINING,
+    "model/settings.json": MODEL,
+    "evaluation/segmentations/V17-1.json": SEGMENTATION,
+    "evaluation/cases.tsv": EVALUATION,
+    "evaluation/metrics.json": EVALUATION,
+}
+GONE = COMPARED | {
+    "volumes/V01-1.tfrecord": PREPARED,
+    "volumes/V17-1.json": {"prepare"} | OF_TEST_CASES,
+    "shards/train-00000-of-00001.tfrecord": SHARDS,
+    "evaluation/segmentations/V17-1.nii.gz": SEGMENTATION,
+    "report/index.html": ENDS,
+    "report/cases/V17-1.html": ENDS,
+    "made/prepare/V17-1.json": {"prepare"} | OF_TEST_CASES,
+    "made/segment/V17-1.json": SEGMENTATION,
+}
+
+
+def sheet(name: str, edit, expected: set[str], when: float | None = None) -> Row:
+    return Row(name, expected, text("cohort/cases.tsv", edit, when))
+
+
+def volume(name: str, change, expected: set[str]) -> Row:
+    return Row(name, expected, changed(f"cohort/volumes/{name.split(',')[0]}", change))
+
+
+def case(patient: str, split: str) -> str:
+    """Return a row of the sheet: another case."""
+    files = (f"more/{name}.nii.gz" for name in ("flair", "t1", "t1gd", "t2", "segmentation"))
+    return "\t".join(("more", patient, *files, split, "north"))
+
+
+ROWS = [
+    Row("no edit", set()),
+    setting("volumes={spacing: [6, 6, 6]}", PREPARED),
+    setting("volumes={spacing: [5, 5, 5], missing: fill}", PREPARED),
+    setting("volumes={spacing: [5, 5, 5], labels: {a: 1, b: 2, c: 3}, regions: labels}", PREPARED),
+    # What is learnt, and not how cases are prepared.
+    setting("volumes={spacing: [5, 5, 5], regions: labels}", TRAINING),
+    setting("patches={size: [16, 16, 16], per_case: 3}", TRAINING),
+    setting("patches={size: [16, 16, 16], per_case: 2, rotation: 30}", TRAINING),
+    setting("windows={overlap: 0.25}", WITHOUT_TRAINING),
+    setting("split={seed: 5}", {"split_patients"} | ENDS),  # the sheet fixes every patient's
+    setting("shards={target_mb: 1}", SHARDS),
+    setting("shards={nodes: 2}", set()),
+    setting("train={batch_size: 4}", TRAINING),
+    setting("train={ranks_per_node: 2}", set()),
+    setting("evaluate={seed: 50, resamples: 50}", EVALUATION),
+    setting("tiles={size: 256}", set()),
+    Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
+    # Code
+    code("gigatile/volumes/background.py", '"""', '"""In other words: ', set()),
+    code("gigatile/volumes/background.py", *FUNCTION, PREPARED),
+    code("gigatile/training/patches.py", *FUNCTION, TRAINING),
+    code("gigatile/evaluation/windows.py", "SIGMA = 1 / 8", "SIGMA = 1 / 9", WITHOUT_TRAINING),
+    code("gigatile/evaluation/surfaces.py", *FUNCTION, EVALUATION),
+    code("gigatile/slides/tissue.py", *FUNCTION, set()),
+    # The sheet
+    sheet("another site", replaced("north", "west"), {"split_patients"} | ENDS),
+    sheet("a column", with_site, {"split_patients"} | ENDS),
+    sheet("another order, in an old sheet", in_another_order, {"split_patients"} | ENDS, when=1e9),
+    sheet("a test case", with_row(case("N1", "test")), {"prepare", "segment"} | TEST_COHORT),
+    sheet("a train case", with_row(case("N1", "train")), {"prepare"} | SPLITS),
+    sheet("no more that test case", without("V18-1"), TEST_COHORT),
+    sheet("no more that train case", without("V02-1"), SPLITS),
+    sheet("a patient", replaced("V02-1\tV02\t", "V02-1\tV99\t"), SPLITS),
+    sheet(
+        "two modalities changed over",
+        replaced("V01-1/flair.nii.gz\tvolumes/V01-1/t1.", "V01-1/t1.nii.gz\tvolumes/V01-1/flair."),
+        PREPARED,
+    ),
+    # Volumes
+    volume("V01-1/t2.nii.gz, touched", at(2e9), set()),
+    volume("V01-1/t2.nii.gz, restored", at(1e9), set()),
+    volume("V01-1/t2.nii.gz, changed", other_content_of_old, PREPARED),
+    volume("V01-1/segmentation.nii.gz, changed", other_content_of_old, PREPARED),
+    volume("V17-1/flair.nii.gz, changed", flip_a_byte, {"prepare"} | OF_TEST_CASES),
+    # Results
+    *(Row(f"{f} gone", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in GONE.items()),
+    *(Row(f"{f} damaged", e, changed(f"{RUN}/{f}", flip_a_byte)) for f, e in COMPARED.items()),
+    *(Row(f"{f} touched", set(), changed(f"{RUN}/{f}", at(2e9))) for f in COMPARED),
+    Row("all prepared cases put away", set(), put_away(f"{RUN}/volumes")),
+    Row("all shards put away", set(), put_away(f"{RUN}/shards")),
+    Row("all results gone", SPLITS | {"prepare"}, put_away("results")),
+]
+
+
+@pytest.fixture(scope="module")
+def plans(volumes_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
+    """Return what is planned after the edit of each row; two at a time, in copies of the run."""
+    copies = []
+    for _ in range(2):
+        copies.append(volumes_run.copy(tmp_path_factory.mktemp("run")))
+        shutil.copytree(
+            copies[-1].folder / "cohort/volumes/V17-1", copies[-1].folder / "cohort/more"
+        )
+    return plans_of(ROWS, copies, "volumes.yaml")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_edit_runs_again_what_depends_on_it_and_no_more(plans, row):
+    found = plans[row.name]
+    if isinstance(found, Exception):
+        raise found
+    assert found == row.expected
+
+
+def test_each_row_is_another_one():
+    assert len({row.name for row in ROWS}) == len(ROWS)

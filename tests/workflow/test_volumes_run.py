@@ -1,0 +1,126 @@
+"""Volumes from their files to a report, as a user has them made."""
+
+import hashlib
+import re
+import shutil
+
+import nibabel
+import numpy as np
+import pytest
+from clones import Clone
+from small_volumes import BAD, COHORT, volume_settings
+
+from gigatile.files import read_json
+from gigatile.tables import read_table
+
+ASKED = ("--cores", "2", "--configfile", "volumes.yaml")
+# What two runs of the same have in common, byte by byte.
+SAME = (
+    *("volumes/*", "shards/*", "segments/*.keras", "model/model.keras", "*.tsv"),
+    *("evaluation/*.tsv", "evaluation/segmentations/*", "evaluation/metrics.json"),
+    *("report/index.html", "report/cases/*"),
+)
+
+
+def digests(run: Clone) -> dict[str, str]:
+    folder = run.folder / "results/small"
+    paths = [path for pattern in SAME for path in folder.glob(pattern) if path.is_file()]
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+def test_every_case_comes_to_its_state_and_the_cohort_goes_on(volumes_run):
+    run = volumes_run.folder / "results/small"
+    rows = {row["case"]: row for row in read_table(run / "cases.tsv")}
+    assert set(rows) == {case for cases in COHORT.values() for case in cases}
+    assert {case for case, row in rows.items() if row["state"] == "failed"} == BAD
+    assert all(rows[case]["reason"] for case in BAD)
+    scored = {row["case"] for row in read_table(run / "evaluation/cases.tsv")}
+    assert scored == {"V17-1", "V18-1"}
+    assert read_json(run / "evaluation/metrics.json")["n"] == 2
+    assert {path.name for path in (run / "report/cases").iterdir()} == {
+        "V17-1.html",
+        "V18-1.html",
+    }
+    assert (run / "evaluation/segmentations/V22-1.nii.gz").stat().st_size == 0
+    assert volumes_run.jobs("--configfile", "volumes.yaml") == {}
+
+
+def test_a_segmentation_lies_over_the_case_it_is_of(volumes_run):
+    for case in ("V17-1", "V18-1"):
+        mine = nibabel.load(
+            volumes_run.folder / f"results/small/evaluation/segmentations/{case}.nii.gz"
+        )
+        theirs = nibabel.load(volumes_run.folder / f"cohort/volumes/{case}/segmentation.nii.gz")
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine.affine, theirs.affine, atol=1e-5)
+        assert set(np.unique(np.asanyarray(mine.dataobj))) <= {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+def test_the_same_run_elsewhere_gives_the_same_bytes(volumes_run, tmp_path):
+    other = volumes_run.copy(tmp_path)
+    shutil.rmtree(other.folder / "results")
+    other.snakemake(*ASKED)
+    assert digests(other) == digests(volumes_run)
+
+
+def test_a_run_is_whole_and_damage_is_found(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    done = copy.snakemake("verify", *ASKED)
+    assert "everything is current and whole" in done.stdout
+    path = copy.folder / "results/small/evaluation/segmentations/V17-1.nii.gz"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    done = copy.snakemake("verify", *ASKED, check=False)
+    assert done.returncode == 1
+    assert re.search(r"damaged +segment: .*V17-1\.nii\.gz", done.stdout + done.stderr)
+
+
+def test_new_cases_are_segmented(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    header = "case\tflair\tt1\tt1gd\tt2\n"
+    files = "\t".join(
+        f"cohort/volumes/V17-1/{name}.nii.gz" for name in ("flair", "t1", "t1gd", "t2")
+    )
+    broken = files.replace("V17-1/t1gd", "V04-2/t1gd")
+    copy.write("new.tsv", f"{header}N1\t{files}\nN2\t{broken}\n")
+    copy.write("volumes.yaml", volume_settings() + "predict: {samples: new.tsv}\n")
+    done = copy.snakemake(*ASKED)
+    assert "rule train:" not in done.stdout + done.stderr
+    run = copy.folder / "results/small"
+    mine = run / "predictions/segmentations/N1.nii.gz"
+    # The same case, the same model: whether a truth is known is no matter.
+    assert mine.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
+    found = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
+    assert found["N1"]["state"] == "prepared"
+    assert "its gzip is cut short" in found["N2"]["reason"]
+    assert (run / "predictions/pages/cases/N1.html").is_file()
+
+
+def test_a_plan_needs_no_volume(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    shutil.rmtree(copy.folder / "cohort/volumes")
+    asked = ("--configfile", "volumes.yaml", "--config", "slides=elsewhere")
+    assert copy.jobs(*asked) == {}
+    done = copy.snakemake("-n", *asked, "volumes={spacing: [6, 6, 6]}")
+    assert "45 of 45 volumes are not on this machine" in done.stderr
+    done = copy.snakemake("-n", "--configfile", "volumes.yaml", check=False)
+    assert "row 2: no file cohort/volumes/V01-1/flair.nii.gz" in done.stdout + done.stderr
+
+
+def test_settings_of_slides_and_volumes_are_told_apart(small_volumes):
+    for wrong, told in (
+        ("train={model: small_cnn}", "for task: volume_segmentation it must be small_unet or unet"),
+        ("train={model: unet, boost: {a: 2}}", "train.boost and train.views are for tiles"),
+        ("task=tile_classification", "for task: tile_classification it must be small_cnn or"),
+        ("patches={size: [20, 16, 16]}", "must be three multiples of 8"),
+        ("volumes={regions: {core: [necrosis]}}", "regions: core has 'necrosis', no label"),
+    ):
+        done = small_volumes.snakemake(
+            "-n", "--configfile", "volumes.yaml", "--config", wrong, check=False
+        )
+        assert done.returncode == 1 and told in done.stdout + done.stderr, wrong
