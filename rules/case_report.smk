@@ -1,1 +1,41 @@
 # What people read of volumes.
+
+
+rule report:
+    input:
+        samples=ancient(SETTINGS.samples),
+        cases=ALL_TABLE,
+        splits=f"{RUN}/splits.json",
+        shards=f"{RUN}/shards/manifest.json",
+        model=small(rules.choose_model.output),
+        evaluation=rules.evaluate.output,
+        large=large(rules.choose_model.output),
+    output:
+        index=report(
+            f"{RUN}/report/index.html",
+            caption="captions/case_report.rst",
+            category="Report",
+            labels={"page": "the cohort"},
+        ),
+        pages=directory(f"{RUN}/report/cases"),
+    log:
+        f"{RUN}/logs/report.log",
+    benchmark:
+        f"{RUN}/benchmarks/report.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+    params:
+        code=code("write_case_report"),
+        intact=intact("report"),
+        note=note("report"),
+        sheet=sheet(SETTINGS.samples),
+        run=subpath(input.cases, parent=True),
+        report=subpath(output.index, parent=True),
+    shell:
+        "python scripts/write_case_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+        " --out {params.report:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

@@ -65,3 +65,39 @@ use rule segment as segment_new with:
         intact=intact("segment_new"),
         note=note("segment_new", "{case}"),
         windows=section("windows"),
+
+
+rule prediction_pages:
+    input:
+        cases=f"{RUN}/predictions/cases.tsv",
+        segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
+        model=small(rules.choose_model.output),
+        large=large(rules.choose_model.output),
+    output:
+        index=report(
+            f"{RUN}/predictions/pages/index.html",
+            caption="captions/case_predictions.rst",
+            category="Predictions",
+            labels={"page": "the new cases"},
+        ),
+        pages=directory(f"{RUN}/predictions/pages/cases"),
+    log:
+        f"{RUN}/logs/prediction_pages.log",
+    benchmark:
+        f"{RUN}/benchmarks/prediction_pages.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+    params:
+        code=code("write_case_prediction_pages"),
+        intact=intact("prediction_pages"),
+        note=note("prediction_pages"),
+        run=folder(),
+        pages=subpath(output.index, parent=True),
+    shell:
+        "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
+        " --out {params.pages:q} > {log:q} 2>&1"
+        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
+        " >> {log:q} 2>&1"

@@ -44,7 +44,7 @@ def score_cases(
             return f"case {case}: the sheet has no segmentation of it"
         try:
             found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes)
-        except (VolumeError, UserError) as error:
+        except UserError as error:
             return f"case {case}: {error}"
         return [{"case": case, "patient": row["patient"]} | one for one in found]
 
@@ -56,8 +56,8 @@ def score_cases(
 
 
 def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dict[str, Any]]:
-    mine, theirs = open_volume(segmentation), open_volume(truth)
-    of_mine, of_theirs = geometry_of(mine), geometry_of(theirs)
+    values = volumes.label_values
+    (mine, of_mine), (theirs, of_theirs) = (_read(path, values) for path in (segmentation, truth))
     # Voxel is compared with voxel: axes in another order are another grid here.
     if mine.shape != theirs.shape or np.abs(of_mine.corners() - of_theirs.corners()).max() > (
         NOISE * min(of_theirs.spacing)
@@ -66,14 +66,16 @@ def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dic
             f"{segmentation.name} has {_placed(of_mine)} where {truth.name} has "
             f"{_placed(of_theirs)}; one of the two is stale"
         )
-    values = volumes.label_values
-    return score_case(
-        theirs.read_labels(values),
-        mine.read_labels(values),
-        of_theirs.spacing,
-        values,
-        volumes.region_labels,
-    )
+    return score_case(theirs, mine, of_theirs.spacing, values, volumes.region_labels)
+
+
+def _read(path: Path, values: Mapping[str, int]) -> tuple[np.ndarray, Geometry]:
+    """Return a segmentation, (x, y, z) uint8, and where it lies."""
+    try:
+        volume = open_volume(path)
+        return volume.read_labels(values), geometry_of(volume)
+    except VolumeError as error:
+        raise UserError(f"{path.name}: {error}") from None
 
 
 def _placed(grid: Geometry) -> str:

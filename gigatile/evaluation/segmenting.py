@@ -47,7 +47,12 @@ def segment_case(
         if prepared.head.case != case:
             raise UserError(f"{record}: is of case {prepared.head.case!r}, not of {case!r}")
         segmenter.check(prepared)
-        grid = Grid.from_json(prepared.head.grid)
+        try:
+            grid = Grid.from_json(prepared.head.grid)
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{record}: tells no grid on which its files lie; prepare the case anew"
+            ) from None
         restorer = Restorer(grid, segmenter.decide)
         for scores in score_volume(segmenter, prepared, windows):
             restorer.add(scores)

@@ -84,7 +84,7 @@ def _figures(
         first += len(slab)
         # Plane by plane, as double precision of a whole slab is large.
         for scores, truth in zip(slab, map(targets.table.__getitem__, labels), strict=True):
-            likely = np.clip(scores, LEAST, 1 - LEAST).astype(np.float64)
+            likely = np.clip(scores.astype(np.float64), LEAST, 1 - LEAST)
             terms = truth * np.log(likely)
             if targets.activation == "sigmoid":
                 terms += (1 - truth) * np.log(1 - likely)

@@ -1,4 +1,4 @@
-"""One manifest over the shards of several runs: no tile is copied, and no patient leaks.
+"""One manifest over the shards of several runs: no record is copied, and no patient leaks.
 
 The shards stay where they are, and the manifest names them by their place relative to its own; a
 run whose tiles are to be shown more often is named so many times in train. In valid each tile
@@ -14,6 +14,7 @@ from typing import Any
 from gigatile.errors import UserError, all_faults
 from gigatile.files import checksums, read_json, write_json
 from gigatile.records.shards import MANIFEST, SCHEMA, ShardReader
+from gigatile.records.volume import VolumeRecord
 from gigatile.tables import read_table
 
 SPLITS = ("train", "valid")
@@ -51,7 +52,7 @@ def join_shards(parts: Sequence[Part], out: Path) -> dict[str, Any]:
 
     Raises:
         UserError: a run stands there twice, a manifest or a shard is missing or damaged, a patient
-            is in different splits (every such patient), or the tiles are of different sizes.
+            is in different splits (every such patient), or the records are not alike.
     """
     folders = [part.run.resolve() for part in parts]
     for part, folder in zip(parts, folders, strict=True):
@@ -62,7 +63,7 @@ def join_shards(parts: Sequence[Part], out: Path) -> dict[str, Any]:
         if out.resolve() == part.manifest.parent.resolve():
             raise UserError(f"{out}: has the shards of {part.run}; choose a folder of its own")
     _check_patients(parts)
-    _check_tiles(parts)
+    _check_alike(parts)
     read = [read_json(part.manifest) for part in parts]
     classes = sorted({label for manifest in read for label in manifest["classes"]})
     sources = [path for part in parts for path in (part.manifest, part.splits)]
@@ -85,13 +86,14 @@ def _seen_from(folder: Path, path: Path) -> str:
 def _join_split(
     split: str, parts: Sequence[Part], read: Sequence[Any], classes: list[str], out: Path
 ) -> dict[str, Any]:
-    joined: dict[str, Any] = {"records": 0, "slides": 0, "by_label": {}, "shards": []}
+    units = _units_of(read[0])
+    joined: dict[str, Any] = {"records": 0, units: 0, "by_label": {}, "shards": []}
     counts: dict[str, int] = {}
     for part, manifest in zip(parts, read, strict=True):
         described = manifest["splits"][split]
         times = part.times if split == "train" else 1
         joined["records"] += times * described["records"]
-        joined["slides"] += described["slides"]
+        joined[units] += described[units]
         for label, count in described["by_label"].items():
             counts[label] = counts.get(label, 0) + times * count
         for shard in described["shards"] * times:
@@ -128,16 +130,36 @@ def _check_patients(parts: Sequence[Part]) -> None:
         )
 
 
-def _check_tiles(parts: Sequence[Part]) -> None:
-    """Refuse tiles of different sizes, which no batch could hold, by the first one of each run."""
-    sizes = {}
+def _units_of(manifest: Any) -> str:
+    """Return what the records of a manifest are of: `slides` or `cases`."""
+    return "cases" if "cases" in manifest["splits"][SPLITS[0]] else "slides"
+
+
+def _check_alike(parts: Sequence[Part]) -> None:
+    """Refuse what no batch could hold together, by the first record of each split of each run.
+
+    Tiles of different sizes; volumes of other channels, or of other spacings.
+    """
+    found = {}
     for part in parts:
+        of_cases = _units_of(read_json(part.manifest)) == "cases"
+        look_of = _look_of_case if of_cases else _look_of_tile
         for split in SPLITS:
             reader = ShardReader(part.manifest, split)
             if len(reader):
-                height, width, _ = reader[0].pixels().shape
-                sizes[str(part.run)] = f"{width}×{height}"
+                found[str(part.run)] = look_of(reader)
             reader.close()
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{size} in {run}" for run, size in sizes.items())
-        raise UserError(f"the tiles are of different sizes: {listed}; tile with one tiles.size")
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"{look} in {run}" for run, look in found.items())
+        raise UserError(f"the records differ: {listed}; make them with the same settings")
+
+
+def _look_of_tile(reader: ShardReader) -> str:
+    height, width, _ = reader[0].pixels().shape
+    return f"tiles of {width}×{height}"
+
+
+def _look_of_case(reader: ShardReader) -> str:
+    head = VolumeRecord(*reader.place(0)).head
+    spacing = "×".join(f"{side:.3g}" for side in head.grid.get("spacing", ()))
+    return f"volumes of {', '.join(head.channels)} at {spacing} mm"

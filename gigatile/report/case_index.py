@@ -86,7 +86,11 @@ def _cases(found: CaseFindings) -> list[dict[str, Any]]:
     rows = {one.case: one for one in found.cohort}
     ordered = sorted(found.scored, key=lambda one: (one.dice, one.case))
     return [
-        {"scored": one, "warnings": rows[one.case].warnings if one.case in rows else 0}
+        {
+            "scored": one,
+            "page": one.case in rows,
+            "warnings": rows[one.case].warnings if one.case in rows else 0,
+        }
         for one in ordered
     ]
 
@@ -132,11 +136,7 @@ def _settings(found: CaseFindings) -> list[tuple[str, str, str]]:
         "shards/manifest.json": {
             "shards": {"target_mb": manifest.target_mb, "seed": manifest.seed}
         },
-        "model/settings.json": {
-            "volumes": model.volumes.model_dump(),
-            "patches": model.patches,
-            "train": model.train,
-        },
+        "model/settings.json": model.settings(),
         "evaluation/metrics.json": {
             "evaluate": {"resamples": metrics.resamples, "seed": metrics.seed}
         },

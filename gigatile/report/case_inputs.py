@@ -114,6 +114,15 @@ class CaseModel(Told):
     def _settings(cls, values: Any) -> VolumeSettings:
         return check_section(VolumeSettings, values, "volumes")
 
+    def settings(self) -> dict[str, Any]:
+        """Return its sections for a table of settings, lists as one text each."""
+        sections = {
+            "volumes": self.volumes.model_dump(),
+            "patches": self.patches,
+            "train": self.train,
+        }
+        return {name: _joined(section) for name, section in sections.items()}
+
 
 class ShardedCases(Told):
     """How many cases of one split stand in the shards."""
@@ -239,6 +248,14 @@ def read_state(path: Path, case: str) -> CaseState:
     if state.case != case:
         raise UserError(f"{path}: is the state of case {state.case!r}, not of {case!r}")
     return state
+
+
+def _joined(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _joined(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+    return values
 
 
 def _number(

@@ -24,7 +24,7 @@ from gigatile.report.case_pictures import PLANES, Slices, View, Volumes
 from gigatile.report.heatmap import ScaleBar, scale_bar
 from gigatile.report.inputs import read_recorded
 from gigatile.report.pages import Neighbours, neighbours_of, render
-from gigatile.report.provenance import checksum
+from gigatile.report.provenance import Ledger, checksum
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.grid import Grid, forward_labels
@@ -105,14 +105,16 @@ def case_page(
     """
     case = shown.row.case
     state = check_state(shown.row, files.volumes_dir)
+    if state.state != "prepared":
+        raise UserError(f"{files.volumes_dir / case}.json: was not prepared, yet it was scored")
     found = files.segmentations_dir / f"{case}.json"
     segmented = read_segmentation(found, case)
     sums = {name: checksum(path) for name, path in files.of(case).items()}
     own = {f"{files.volumes_name}/{case}.tfrecord": shown.row.sha256}
     _check_made_from(own, sums, files.volumes_dir / f"{case}.json")
-    _check_made_from(
-        segmented.inputs, sums | {"model/model.keras": model_sha256}, found, "the segmentation"
-    )
+    # The segmentation's own inputs are named as in its stage's folder.
+    here = own | {f"volumes/{case}.tfrecord": shown.row.sha256, "model/model.keras": model_sha256}
+    _check_made_from(segmented.inputs, here, found, "the segmentation")
     settings = model.volumes
     if shown.scored is not None:
         _check_volumes(shown.scored, state, segmented, settings, found)
@@ -120,7 +122,8 @@ def case_page(
     slices = Slices(volumes, settings)
     switched = [m for m in settings.modalities if m not in state.filled][:MODALITIES_SWITCHED]
     switched = switched or [settings.modalities[0]]
-    largest, different = slices.largest(), slices.most_different()
+    found_most, different = slices.largest(), slices.most_different()
+    largest = found_most or slices.middle()
     page = render(
         "case.html.j2",
         case=case,
@@ -132,9 +135,10 @@ def case_page(
         regions=settings.region_labels,
         modalities=switched,
         largest=_row(slices, largest, switched),
-        different=_row(slices, different, switched) if different not in (None, largest) else None,
+        different=_row(slices, different, switched) if different and different != largest else None,
         same=different == largest,
         agree=different is None,
+        nothing=found_most is None,
         in_all=slices.view(PLANES[0], largest[2], settings.modalities),
         margin=_margin(volumes.grid),
         bars={plane.name: _bar(volumes.grid, plane.across) for plane in PLANES},
@@ -145,6 +149,26 @@ def case_page(
         files=files,
     )
     return page, sums
+
+
+def add_groups(
+    ledger: Ledger, sums: Mapping[str, str], shows: Mapping[str, str], which: str
+) -> None:
+    """Take up the files behind the pages, those of each kind under one checksum.
+
+    Args:
+        sums: as `write_case_pages` returns them.
+        shows: for each kind, as volumes/<case>.json, what is drawn from it.
+        which: cases these are.
+    """
+    for kind, text in shows.items():
+        folder, suffix = kind.split("<case>")
+        group = {
+            name: sha256
+            for name, sha256 in sums.items()
+            if name.startswith(folder) and name.endswith(suffix)
+        }
+        ledger.add_group(f"{kind} of the {which} cases", group, text)
 
 
 def check_state(row: CohortCase, folder: Path) -> CaseState:
@@ -241,10 +265,7 @@ def _check_volumes(
                 )
 
 
-def _row(
-    slices: Slices, numbers: tuple[int, int, int] | None, modalities: Sequence[str]
-) -> list[View]:
-    assert numbers is not None
+def _row(slices: Slices, numbers: tuple[int, int, int], modalities: Sequence[str]) -> list[View]:
     return [slices.view(plane, numbers[plane.axis], modalities) for plane in PLANES]
 
 

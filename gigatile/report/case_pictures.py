@@ -35,7 +35,6 @@ class Plane:
         axis: the one that is cut across.
         across, up: the axes of the picture; both are shown from their end to their start.
         ends: what lies at the picture's left, right, top and bottom.
-        grows: where its slices' numbers grow to.
     """
 
     name: str
@@ -43,13 +42,12 @@ class Plane:
     across: int
     up: int
     ends: tuple[str, str, str, str]
-    grows: str
 
 
 PLANES = (
-    Plane("axial", 2, 0, 1, ("R", "L", "A", "P"), "upwards"),
-    Plane("coronal", 1, 0, 2, ("R", "L", "S", "I"), "to the front"),
-    Plane("sagittal", 0, 1, 2, ("A", "P", "S", "I"), "to the right"),
+    Plane("axial", 2, 0, 1, ("R", "L", "A", "P")),
+    Plane("coronal", 1, 0, 2, ("R", "L", "S", "I")),
+    Plane("sagittal", 0, 1, 2, ("A", "P", "S", "I")),
 )
 
 
@@ -131,12 +129,16 @@ class Slices:
             self._either = (codes != codes[0])[volumes.truth] | predicted
             self._differs = codes[volumes.truth] != codes[volumes.predicted]
 
-    def largest(self) -> tuple[int, int, int]:
+    def largest(self) -> tuple[int, int, int] | None:
         """Return the slice across each axis in which truth and prediction cover most together.
 
-        Where there is neither, the middle.
+        None where there is neither.
         """
-        return _fullest(self._either) or _three([side // 2 for side in self._either.shape])
+        return _fullest(self._either)
+
+    def middle(self) -> tuple[int, int, int]:
+        """Return the slice across each axis that has as many before as after it."""
+        return _three([side // 2 for side in self._either.shape])
 
     def most_different(self) -> tuple[int, int, int] | None:
         """Return the slice across each axis with most voxels whose regions differ; None: none."""

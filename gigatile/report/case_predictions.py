@@ -8,6 +8,7 @@ from gigatile.report.case_inputs import CaseModel, read_cohort
 from gigatile.report.case_page import (
     CaseFiles,
     ShownCase,
+    add_groups,
     check_state,
     read_segmentation,
     write_case_pages,
@@ -59,19 +60,17 @@ def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: st
     )
     with write_pages(out, FOLDER) as building:
         sums = write_case_pages(shown, model, case_files, building / FOLDER)
-        for kind, shows in (
-            ("volumes/<case>.json", "New cases: warnings; Case pages: input"),
-            ("volumes/<case>.tfrecord", "Case pages: slices"),
-            ("segmentations/<case>.json", "New cases: volumes"),
-            ("segmentations/<case>.nii.gz", "Case pages: outlines"),
-        ):
-            folder, suffix = f"predictions/{kind}".split("<case>")
-            group = {
-                name: sha
-                for name, sha in sums.items()
-                if name.startswith(folder) and name.endswith(suffix)
-            }
-            ledger.add_group(f"predictions/{kind} of the segmented cases", group, shows)
+        add_groups(
+            ledger,
+            sums,
+            {
+                "predictions/volumes/<case>.json": "New cases: warnings; Case pages: input",
+                "predictions/volumes/<case>.tfrecord": "Case pages: slices",
+                "predictions/segmentations/<case>.json": "New cases: volumes",
+                "predictions/segmentations/<case>.nii.gz": "Case pages: outlines",
+            },
+            "segmented",
+        )
         page = render(
             "case_predictions.html.j2",
             title=title,
@@ -92,13 +91,7 @@ def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: st
                 if one.state != "prepared"
             ],
             model=model,
-            settings=flat(
-                {
-                    "volumes": model.volumes.model_dump(),
-                    "patches": model.patches,
-                    "train": model.train,
-                }
-            ),
+            settings=flat(model.settings()),
             versions=versions,
             model_sha256=checksum(model_dir / "model.keras"),
             ledger=ledger,

@@ -15,7 +15,13 @@ from gigatile.report.case_inputs import (
     read_scored,
 )
 from gigatile.report.case_metrics import CaseMetrics, check_means
-from gigatile.report.case_page import CaseFiles, ShownCase, check_state, write_case_pages
+from gigatile.report.case_page import (
+    CaseFiles,
+    ShownCase,
+    add_groups,
+    check_state,
+    write_case_pages,
+)
 from gigatile.report.inputs import Splits, read_history, read_recorded
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
@@ -93,18 +99,16 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             files.volumes_dir, evaluation / "segmentations", model_dir / "model.keras"
         )
         sums = write_case_pages(shown, model, case_files, building / FOLDER)
-        for place, shows in (
-            ("volumes/<case>.tfrecord", "slices, outlines of the truth"),
-            ("evaluation/segmentations/<case>.json", "volumes found"),
-            ("evaluation/segmentations/<case>.nii.gz", "outlines of the prediction"),
-        ):
-            folder, suffix = place.split("<case>")
-            group = {
-                name: sha
-                for name, sha in sums.items()
-                if name.startswith(folder) and name.endswith(suffix)
-            }
-            ledger.add_group(f"{place} of the test cases", group, f"Case pages: {shows}")
+        add_groups(
+            ledger,
+            sums,
+            {
+                "volumes/<case>.tfrecord": "Case pages: slices, outlines of the truth",
+                "evaluation/segmentations/<case>.json": "Case pages: windows",
+                "evaluation/segmentations/<case>.nii.gz": "Case pages: outlines of the prediction",
+            },
+            "test",
+        )
         ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
         found = CaseFindings(
             title,

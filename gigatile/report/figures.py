@@ -99,7 +99,7 @@ def spread(
         name: of the figure.
     """
     with matplotlib.rc_context():
-        figure, axes = _canvas(4.6, 0.9 + 0.55 * len(values))
+        figure, axes = _canvas(4.6, max(3.1, 0.9 + 0.55 * len(values)))
         for row, (region, found) in enumerate(values.items()):
             # Equal values lie above each other; which is where is no matter of chance.
             order = np.argsort(np.argsort(found, kind="stable"))
@@ -112,7 +112,7 @@ def spread(
                 axes.plot([mean.low, mean.high], [row - 0.3] * 2, color=ORANGE, linewidth=2.2)
             if mean.value is not None:
                 axes.plot([mean.value] * 2, [row - 0.42, row - 0.18], color=ORANGE, linewidth=2.2)
-        axes.set_yticks(range(len(values)), list(values))
+        axes.set_yticks(range(len(values)), [region.replace("_", " ") for region in values])
         axes.set_ylim(len(values) - 0.5, -0.6)
         axes.set_xlim(-0.02, 1.02)
         axes.set_xlabel(name)
@@ -129,7 +129,7 @@ def volumes(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
     """
     looks = [("o", BLUE), ("s", ORANGE), ("^", GREEN), ("D", GREY), ("v", "#cc79a7"), ("P", "#000")]
     with matplotlib.rc_context():
-        figure, axes = _canvas(3.6, 3.1)
+        figure, axes = _canvas(4.6, 3.1)
         most = max((max(pair) for found in pairs.values() for pair in found), default=0) or 1
         axes.plot([0, most], [0, most], color=GREY, linewidth=0.9, linestyle=(0, (2, 3)))
         for number, (region, found) in enumerate(pairs.items()):
@@ -143,14 +143,14 @@ def volumes(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
                 markersize=5,
                 alpha=0.75,
                 markeredgewidth=0,
-                label=region,
+                label=region.replace("_", " "),
             )
         axes.set_xlim(-0.03 * most, 1.05 * most)
         axes.set_ylim(-0.03 * most, 1.05 * most)
         axes.set_aspect("equal")
         axes.set_xlabel("truth, ml")
         axes.set_ylabel("prediction, ml")
-        axes.legend(loc="upper left", handlelength=1, fontsize=8)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=1, fontsize=8)
         return _svg(figure)
 
 

@@ -67,6 +67,7 @@ def _environment() -> jinja2.Environment:
         "page": page_name,
         "no_folders": without_folders,
         "told_by": told_by,
+        "words": words,
     }
     script = (TEMPLATES / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -130,6 +131,11 @@ def told_by(source: str | None) -> str:
         "objective": "its objective, by the table tiles.objectives",
     }
     return names[source] if source else "–"
+
+
+def words(name: str) -> str:
+    """Write a name of the settings for readers: `whole_tumour` without its underscore."""
+    return name.replace("_", " ")
 
 
 def page_name(slide: str) -> str:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from sites import Site, settings
+from small_volumes import volume_settings
 from trained import assert_same_to_rounding
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -14,19 +15,22 @@ SAME_BYTES = ("tiles/*", "*.tsv", "*.json", "shards/*")
 ALSO_THERE = ("segments/*", "model/*", "evaluation/*", "report/*.html", "report/slides/*.html")
 TRAIN = "epochs: 2, segment_epochs: 1, batch_size: 16"
 SMALL = ("--configfile", "small.yaml")
+VOLUMES = ("--configfile", "volumes.yaml")
+SAME_VOLUMES = ("volumes/*", "*.tsv", "*.json", "shards/*")
+VOLUMES_THERE = ("segments/*", "model/*", "evaluation/**/*", "report/*.html", "report/cases/*.html")
 
 
-def digests(site):
+def digests(site, same=SAME_BYTES):
     run = site.folder / "results/small"
-    paths = [path for pattern in SAME_BYTES for path in sorted(run.glob(pattern)) if path.is_file()]
+    paths = [path for pattern in same for path in sorted(run.glob(pattern)) if path.is_file()]
     return {
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
     }
 
 
-def names(site):
+def names(site, there=ALSO_THERE):
     run = site.folder / "results/small"
-    return {str(path.relative_to(run)) for pattern in ALSO_THERE for path in run.glob(pattern)}
+    return {str(path.relative_to(run)) for pattern in there for path in run.glob(pattern)}
 
 
 def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_cohort, tmp_path):
@@ -55,3 +59,25 @@ def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_co
     assert_same_to_rounding(laptop.folder / results, site.folder / results)
     # On the laptop and on the cluster, nothing is left to be done.
     assert site.clone.jobs(*SMALL) == {}
+
+
+def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tmp_path):
+    laptop = small_volumes.copy(tmp_path / "laptop")
+    laptop.write("volumes.yaml", volume_settings("ranks_per_node: 2, epochs: 2, batch_size: 2"))
+    laptop.snakemake("--cores", "2", *VOLUMES)
+    site = Site(small_volumes.copy(tmp_path / "cluster"), cluster)
+    nodes = "nodes: 2, ranks_per_node: 1, epochs: 2, batch_size: 2"
+    site.clone.write("volumes.yaml", volume_settings(nodes))
+    run = site.start(*VOLUMES)
+    assert run.end(900) == 0, run.text()
+
+    assert run.text().count("slurm_logs/group_prepare") == 1, "cases share jobs"
+    assert run.text().count("slurm_logs/group_segment") == 1, "and are segmented in one"
+    (job,) = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_train/", run.text())
+    spread = cluster.run(f"sacct -X -n -P -j {job} -o nnodes").stdout.strip()
+    assert spread == "2"
+    assert digests(laptop, SAME_VOLUMES) == digests(site, SAME_VOLUMES)
+    assert names(laptop, VOLUMES_THERE) == names(site, VOLUMES_THERE)
+    results = "results/small/segments"
+    assert_same_to_rounding(laptop.folder / results, site.folder / results)
+    assert site.clone.jobs(*VOLUMES) == {}

@@ -28,7 +28,7 @@ def shares(shape, outputs: int, softmax: bool) -> np.ndarray:
     random = np.random.default_rng([*shape, outputs])
     scores = random.dirichlet(np.full(4, 0.5), shape) if softmax else random.random((*shape, 3))
     if not softmax:
-        scores[random.random((*shape, 3)) < 0.1] = 1
+        scores[random.random((*shape, 3)) < 0.1] = 0.999
     scores[: shape[0] // 4] = 1e-3  # what is 0 in all channels is no head
     if softmax:
         scores[: shape[0] // 4, ..., 0] = 1 - 3e-3
@@ -128,12 +128,27 @@ def test_the_definition_is_that_of_the_training(tmp_path):
 def test_a_trial_looks_at_as_many_cases_as_it_has_batches(tmp_path):
     segment, manifest, cases = made(tmp_path, False, limit=1)
     found, (line,) = run(segment, manifest)
-    scores, labels = cases["C0"] if found["loss"] < 0 else next(iter(cases.values()))
     assert (found["cases"], line.endswith("on 1 whole case")) == (1, True)
     either = [figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()]
     assert any(found["loss"] == pytest.approx(one, rel=1e-4) for one in either)
     segment, manifest, _ = made(tmp_path / "many", False, limit=50)
     assert run(segment, manifest)[0]["cases"] == 2
+
+
+def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
+    names, shape = ("a", "b", "c"), (18, 16, 16)
+    labels = np.zeros(shape, np.uint8)
+    labels[9:] = 3
+    image = np.zeros((*shape, 3), np.float16)
+    image[:9] = 1
+    told = write_model(
+        tmp_path / "segments", copying(WINDOW, 3), VolumeSettings(modalities=names),
+        PatchSettings(size=WINDOW), "0002", **TOLD,
+    )  # fmt: skip
+    manifest = write_set(tmp_path, {"valid": {"C1": (image, labels)}}, names)
+    found, _ = run(Segment(told[0].parent, 2), manifest)
+    assert found["loss"] == pytest.approx(1 - np.log(1e-7), rel=0.01)
+    assert found["dice"] == pytest.approx(0, abs=1e-6)
 
 
 def test_the_same_model_gives_the_same_file(tmp_path):

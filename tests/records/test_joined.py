@@ -14,6 +14,8 @@ from gigatile.records import RecordError, encode_tile, write_records
 from gigatile.records.plan import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tile import encode_jpeg
+from gigatile.records.volume import VolumeRecord
+from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
@@ -144,7 +146,8 @@ def test_tiles_of_different_sizes_are_refused(runs, join, tmp_path):
     large = make_run(tmp_path / "large", "C", ("luad", "normal"), size=24)
     done = join(*runs, large)
     assert done.returncode == 2
-    assert f"different sizes: 16×16 in {runs[0]}, 16×16 in {runs[1]}, 24×24 in" in done.stderr
+    told = f"differ: tiles of 16×16 in {runs[0]}, tiles of 16×16 in {runs[1]}, tiles of 24×24 in"
+    assert told in done.stderr
     assert not (tmp_path / "both").exists()
 
 
@@ -181,3 +184,56 @@ def test_the_manifest_of_a_run_is_never_replaced(runs, command):
     done = command("join_shards.py", *runs, "--out", runs[0] / "shards")
     assert done.returncode == 2 and "choose a folder of its own" in done.stderr
     assert (runs[0] / "shards/manifest.json").read_bytes() == before
+
+
+# --- Volumes
+
+
+def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spacing=1.0) -> Path:
+    """Make the shards of a run: two cases in train and one in valid."""
+    (folder / "volumes").mkdir(parents=True)
+    sources: dict[str, list[Source]] = {"train": [], "valid": []}
+    for number, split in enumerate(("train", "train", "valid")):
+        case = f"{letter}{number}"
+        image = np.full((9, 8, 7, len(channels)), number + 1, np.float16)
+        labels = np.zeros(image.shape[:3], np.uint8)
+        path = folder / "volumes" / f"{case}.tfrecord"
+        grid = {"spacing": [spacing] * 3}
+        write_records(path, [encode_volume(case, image, labels, channels, grid)])
+        sources[split].append(Source(case, f"P-{case}", "", path))
+    write_shards(sources, ShardSettings(), folder / "shards", unit="case")
+    rows = [(one.slide, one.patient, split) for split, ones in sources.items() for one in ones]
+    write_table(folder / "splits.tsv", ("case", "patient", "split"), rows)
+    return folder
+
+
+def test_volumes_of_several_runs_are_trained_on_together(join, tmp_path):
+    runs = [make_run_of_volumes(tmp_path / f"results/{name}", name) for name in "XY"]
+    done = join(f"{runs[0]}=2", runs[1])
+    assert done.returncode == 0, done.stderr
+    described = json.loads((tmp_path / "both/manifest.json").read_text())
+    assert described["splits"]["train"]["records"] == 6
+    assert described["splits"]["train"]["cases"] == 4
+    assert described["classes"] == []
+    reader = ShardReader(tmp_path / "both/manifest.json", "train")
+    heads = [VolumeRecord(*reader.place(number)).head.case for number in range(len(reader))]
+    assert Counter(heads) == {"X0": 2, "X1": 2, "Y0": 1, "Y1": 1}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"channels": ("flair", "t2")}, "volumes of flair, t2 at 1×1×1 mm in"),
+        ({"spacing": 2.0}, "volumes of flair, t1 at 2×2×2 mm in"),
+    ],
+)
+def test_volumes_that_differ_are_refused(join, tmp_path, other, told):
+    runs = [make_run_of_volumes(tmp_path / "results/X", "X")]
+    runs.append(make_run_of_volumes(tmp_path / "results/Y", "Y", **other))
+    done = join(*runs)
+    assert done.returncode == 2 and "the records differ" in done.stderr and told in done.stderr
+
+
+def test_volumes_and_slides_are_not_joined(join, runs, tmp_path):
+    done = join(runs[0], make_run_of_volumes(tmp_path / "results/X", "X"))
+    assert done.returncode == 2 and "the records differ: tiles of 16×16 in" in done.stderr

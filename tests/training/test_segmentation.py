@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trained import assert_same_bits, history, last_model, weights
+from trained import assert_same_bits, assert_same_to_rounding, history, last_model, weights
 from volume_set import patient, write_set
 
 from gigatile.errors import UserError
@@ -261,14 +261,14 @@ def test_the_model_gets_better_and_tells_what_it_is(one_rank, manifest):
     assert model.output_shape == (None, 16, 16, 16, 3)
 
 
-def test_one_and_two_ranks_reach_the_same_weights(train, one_rank, tmp_path):
-    """15 patches in batches of 4 leave a last batch of 3, which two ranks share unequally."""
-    train(tmp_path, ranks=2)
-    one, two = one_rank[0] / "segments", tmp_path / "segments"
-    np.testing.assert_allclose(history(one), history(two), atol=5e-4)
-    for mine, theirs in zip(weights(one), weights(two), strict=True):
-        # Twelve of Adam's steps of 0.005 move a weight by a hundred times that.
-        np.testing.assert_allclose(mine, theirs, atol=3e-4)
+def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
+    """15 patches in batches of 4 leave a last batch of 3, which two ranks share unequally.
+
+    In small steps and few: Adam makes large ones of what is rounding where a gradient is near 0.
+    """
+    for ranks in (1, 2):
+        train(tmp_path / str(ranks), ranks, epochs=1, learning_rate=0.001)
+    assert_same_to_rounding(tmp_path / "1" / "segments", tmp_path / "2" / "segments")
 
 
 def test_a_killed_training_ends_as_an_undisturbed_one(
