@@ -18,6 +18,7 @@ rule prepare:
         runtime=grow(20),
         # On a cluster several cases share a job; see profiles/slurm.
         slide_at_once=1,
+        patience=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
     params:
         code=code("prepare_case"),
         note=note("prepare", "{case}"),
@@ -26,7 +27,7 @@ rule prepare:
         settings=section("volumes"),
     shell:
         "python scripts/prepare_case.py --case {wildcards.case} {params.case}"
-        " --settings {params.settings:q} --records {output.records} --state {output.state}"
+        " --settings {params.settings:q} {resources.patience} --records {output.records} --state {output.state}"
         " > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
         " --source {input.source:q} >> {log} 2>&1"

@@ -24,6 +24,9 @@ def main() -> None:
     )
     parser.add_argument("--segmentation", type=Path, help="the file of its labels")
     parser.add_argument("--settings", required=True, help="the section `volumes` as JSON")
+    parser.add_argument(
+        "--stall-minutes", type=float, default=10, help="without progress: a bad case (10)"
+    )
     parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
     parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
     args = parser.parse_args()
@@ -33,7 +36,9 @@ def main() -> None:
         _images(args.image),
         args.segmentation,
         # What is made of the labels is no part of the text, and labels may not fit its default.
-        parse_section(VolumeSettings, args.settings, regions="labels"),
+        parse_section(
+            VolumeSettings, args.settings, regions="labels", stall_minutes=args.stall_minutes
+        ),
         PreparedFiles(args.records, args.state),
     )
     if state["reason"]:

@@ -15,6 +15,7 @@ from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.settings.volumes import CONVENTIONS, VolumeSettings, parse_volumes
 from gigatile.settings.whole import Settings, commented_yaml, load_settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,7 +101,7 @@ def test_every_default_survives_being_written_as_yaml():
         ("tiles: {sise: 3}", "tiles.sise: no such key; did you mean 'size'?"),
         ("tiles: {maxbackground: 1}", "tiles.maxbackground: no such key; did you mean 'max_backgr"),
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
-        ("epochs: 3", "epochs: no such key; known keys: run, task, samples, tiles, volumes, pat"),
+        ("xyz: 3", "xyz: no such key; known keys: run, task, samples, tiles, volumes, patches, sp"),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
         ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
         ("1: 2", "1: found 1; Keys should be strings"),
@@ -233,6 +234,115 @@ def test_another_sheet_needs_a_name_of_its_own():
     load_settings({"run": "mine", "samples": "mine.tsv"})
     with pytest.raises(UserError, match="'demo' belongs to the demo cohort; give a run over mine"):
         load_settings({"samples": "mine.tsv"})
+
+
+# --- Volumes
+
+SEGMENTATION = "task: volume_segmentation\ntrain: {model: small_unet}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("volumes: {modalities: []}", "volumes.modalities: found []; Tuple"),
+        ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality stands twice"),
+        ("volumes: {modalities: [t1, site]}", "volumes.modalities: 'site' is another column of"),
+        ("volumes: {modalities: [a b]}", "volumes.modalities.0: found 'a b'; must match pattern"),
+        ("volumes: {labels: brats2024}", "volumes.labels: found 'brats2024'; must be decathlon, b"),
+        ("volumes: {labels: [edema]}", "volumes.labels: found ['edema']; must be decathlon, brats"),
+        ("volumes: {labels: {a b: 1}}", "volumes.labels: found 'a b'; a name is of letters, digit"),
+        ("volumes: {labels: {no: 1}}", "volumes.labels: found False; a name is of letters, digits"),
+        ("volumes: {regions: labels, labels: {}}", "volumes.labels: must name a label at least"),
+        ("volumes: {labels: {edema: 0}}", "volumes.labels: edema: found 0; must be a whole number"),
+        ("volumes: {labels: {edema: 256}}", "volumes.labels: edema: found 256; must be a whole nu"),
+        ("volumes: {labels: {edema: yes}}", "volumes.labels: edema: found True; must be a whole "),
+        ("volumes: {labels: {a: 1, b: 2, c: 1}}", "volumes.labels: a and c have the same value"),
+        ("volumes: {labels: {a: 1}}", "volumes: regions: enhancing_tumour has 'enhancing', no lab"),
+        ("volumes: {regions: {}}", "volumes: regions: must name a region at least"),
+        ("volumes: {regions: {core: []}}", "volumes: regions: core has no label"),
+        (
+            "volumes: {regions: {all: [oedema]}}",
+            "volumes: regions: all has 'oedema', no label; lab",
+        ),
+        ("volumes: {regions: {all: [edema, edema]}}", "volumes: regions: all has a label twice"),
+        ("volumes: {regions: brats2017}", "volumes.regions: found 'brats2017'; must be brats, lab"),
+        ("volumes: {regions: {all: 3}}", "volumes.regions: all: found 3; must be a list of labels"),
+        ("volumes: {spacing: [1, 1]}", "volumes.spacing"),
+        ("volumes: {spacing: [1, 0, 1]}", "volumes.spacing: found [1.0, 0.0, 1.0]; must be three"),
+        ("patches: {size: [32, 32, 20]}", "patches.size: found [32, 32, 20]; must be three mult"),
+        ("patches: {size: [32, 32, 8]}", "patches.size: found [32, 32, 8]; must be three multiple"),
+        ("patches: {size: 32}", "patches.size: found 32; must be a valid tuple"),
+        ("patches: {foreground: 1.5}", "patches.foreground: found 1.5; must be less than or equal"),
+        ("patches: {per_case: 0}", "patches.per_case: found 0; must be greater than or equal to 1"),
+        (
+            "windows: {overlap: 0.9}",
+            "windows.overlap: found 0.9; must be less than or equal to 0.8",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_of_volumes_is_refused(text, fault):
+    found = faults(SEGMENTATION + text)
+    assert found[0].startswith(fault), found
+
+
+def test_a_model_must_be_of_the_task():
+    assert load(SEGMENTATION).train.model == "small_unet"
+    for text, models in (
+        (
+            "task: volume_segmentation",
+            "'small_cnn'; for task: volume_segmentation it must be small_",
+        ),
+        (
+            "train: {model: unet}",
+            "'unet'; for task: tile_classification it must be small_cnn or re",
+        ),
+    ):
+        assert faults(text)[0].startswith(f"train.model: found {models}")
+    for text in ("boost: {a: 2}", "views: [flip]"):
+        with_more = SEGMENTATION.replace("small_unet", f"small_unet, {text}")
+        (found,) = faults(with_more)
+        assert found.startswith("train.boost and train.views are for tiles; what is shown of vol")
+
+
+def test_regions_are_of_labels_in_the_order_of_their_values():
+    volumes = VolumeSettings(labels={"b": 4, "a": 1}, regions={"all": ["a", "b"], "one": "b"})
+    assert list(volumes.label_values.items()) == [("a", 1), ("b", 4)]
+    assert volumes.region_labels == {"all": ("a", "b"), "one": ("b",)}
+    each = VolumeSettings(labels={"b": 4, "a": 1}, regions="labels")
+    assert each.region_labels == {"a": ("a",), "b": ("b",)}
+    for convention, values in CONVENTIONS.items():
+        volumes = VolumeSettings(labels=convention)
+        assert volumes.label_values == values
+        regions = volumes.region_labels
+        assert set(regions["whole_tumour"]) == set(values)
+        assert set(regions["tumour_core"]) == set(values) - {"edema"}
+        assert regions["enhancing_tumour"] == ("enhancing",)
+
+
+def test_regions_are_no_part_of_how_cases_are_prepared():
+    """They come to the training as an option of their own; other labels need other regions."""
+    one = VolumeSettings(labels={"tumour": 1}, regions="labels")
+    other = VolumeSettings(labels={"tumour": 1}, regions={"all": "tumour"})
+    assert canonical(one) == canonical(other)
+    assert parse_volumes(canonical(one), json.dumps({"all": ["tumour"]})) == other
+    assert parse_volumes(canonical(one), '"labels"') == one
+    with pytest.raises(UserError, match="regions: enhancing_tumour has 'enhancing', no label"):
+        parse_volumes(canonical(one), '"brats"')
+    with pytest.raises(UserError, match="--regions: not JSON"):
+        parse_volumes(canonical(one), "brats")
+
+
+def test_a_case_with_labels_of_the_users_own_is_prepared(command, tmp_path):
+    """Its settings' text has no regions, and the default ones are not of these labels."""
+    text = canonical(VolumeSettings(modalities=["t1"], labels={"tumour": 1}, regions="labels"))
+    (tmp_path / "t1.nii.gz").touch()
+    done = command(
+        "prepare_case.py",
+        *("--case", "C1", "--image", f"t1={tmp_path / 't1.nii.gz'}", "--settings", text),
+        *("--records", tmp_path / "C1.tfrecord", "--state", tmp_path / "C1.json"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "C1: t1 (t1.nii.gz): the file is empty (0 bytes)\n"
 
 
 # --- The text that a stage depends on

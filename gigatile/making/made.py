@@ -39,7 +39,7 @@ class Output(BaseModel):
 
 
 class Source(BaseModel):
-    """A slide's file when it was cut, or all of a case's; `modified_ns` is of the latest."""
+    """A slide's file when it was cut, or all of a case's; `modified_ns` is the sum of their times."""
 
     model_config = ConfigDict(frozen=True)
 

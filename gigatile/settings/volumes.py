@@ -1,6 +1,7 @@
 """The section `volumes`."""
 
 import json
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -24,11 +25,16 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not re.match(NAME, name):
+        raise ValueError(f"found {name!r}; a name is of letters, digits and _, a letter first")
+
+
 class VolumeSettings(Section):
     """How a case's volumes become a record: which there are, what labels mean, on which grid."""
 
     # What is made of the labels, and not which there are: cases stay as they are prepared.
-    EXECUTION: ClassVar[frozenset[str]] = frozenset({"regions"})
+    EXECUTION: ClassVar[frozenset[str]] = frozenset({"regions", "stall_minutes"})
 
     modalities: tuple[Name, ...] = Field(
         ("flair", "t1", "t1gd", "t2"),
@@ -71,6 +77,9 @@ class VolumeSettings(Section):
         "refuse",
         description="A case that lacks a modality: `refuse` it, or `fill` the channel with zeros.",
     )
+    stall_minutes: float = Field(
+        10, gt=0, le=10_000, description="A case that gives nothing for so many minutes is bad."
+    )
     on_error: Literal["record", "stop"] = Field(
         "record",
         description="A case that cannot be used: `record` the reason and go on, or `stop`.",
@@ -97,13 +106,37 @@ class VolumeSettings(Section):
             )
         return spacing
 
+    # Of a convention or names pydantic would tell what is wrong with either.
     @field_validator("labels", mode="before")
     @classmethod
-    def _values_are_numbers(cls, labels: Any) -> Any:
-        for label, value in labels.items() if isinstance(labels, dict) else ():
-            if isinstance(value, bool):
-                raise ValueError(f"{label}: found {str(value).lower()}; must be a number")
+    def _labels_are_values(cls, labels: Any) -> Any:
+        if isinstance(labels, dict):
+            for name, value in labels.items():
+                _check_name(name)
+                if type(value) is not int or not 1 <= value <= 255:
+                    raise ValueError(f"{name}: found {value!r}; must be a whole number, 1-255")
+        elif labels not in list(CONVENTIONS):
+            raise ValueError(
+                f"found {labels!r}; must be {', '.join(CONVENTIONS)}, or as {{edema: 1, core: 2}}"
+            )
         return labels
+
+    @field_validator("regions", mode="before")
+    @classmethod
+    def _regions_are_names(cls, regions: Any) -> Any:
+        if isinstance(regions, dict):
+            for name, labels in regions.items():
+                _check_name(name)
+                listed = _listed(labels)
+                if not isinstance(listed, list | tuple) or not all(
+                    isinstance(label, str) for label in listed
+                ):
+                    raise ValueError(f"{name}: found {labels!r}; must be a list of labels")
+        elif regions not in ("brats", "labels"):
+            raise ValueError(
+                f"found {regions!r}; must be brats, labels, or as {{tumour: [edema, core]}}"
+            )
+        return regions
 
     @field_validator("labels")
     @classmethod

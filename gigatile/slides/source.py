@@ -42,12 +42,13 @@ def fingerprint_of(*sources: Path) -> str:
 
 
 def size_and_time_of(*sources: Path) -> tuple[int, int]:
-    """Return the bytes of a slide's files together, and the latest of their times, in ns.
+    """Return the bytes of a slide's files together, and the sum of their times, in ns.
 
-    Or of a case's volumes.
+    Or of a case's volumes. Of the sum, as one of several that is replaced by an older one shall be
+    seen.
     """
     seen = [path.stat() for source in sources for path in files_of(source)]
-    return sum(one.st_size for one in seen), max(one.st_mtime_ns for one in seen)
+    return sum(one.st_size for one in seen), sum(one.st_mtime_ns for one in seen)
 
 
 def copy_to(slide: Path, folder: Path, tell: Callable[[], None] = lambda: None) -> Path:

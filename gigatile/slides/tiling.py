@@ -15,9 +15,9 @@ from PIL import Image
 
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json, write_whole
+from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.attended import Crashed, Stalled, attend
 from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid

@@ -1,6 +1,6 @@
 """One case into a record: its files checked, put on one grid, normalised, and its state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json
+from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
 from gigatile.settings.volumes import VolumeSettings
@@ -41,7 +42,8 @@ def prepare_case(
 ) -> dict[str, Any]:
     """Prepare a case; write its record and, last, its state.
 
-    A case that cannot be used gets empty records and a state with the reason.
+    A case that cannot be used gets empty records and a state with the reason. So does one that
+    stands still for `settings.stall_minutes`: the work is done in a fork of this process.
 
     Args:
         case: whose volumes these are.
@@ -64,7 +66,19 @@ def prepare_case(
             f"volumes.modalities: {', '.join(settings.modalities)}"
         )
     remove_half_written(*vars(files).values())  # of a job that was killed
-    return _Preparing(case, images, segmentation, settings, files).run()
+    work = _Preparing(case, images, segmentation, settings, files)
+    try:
+        return attend(work.run, settings.stall_minutes)
+    except Stalled:
+        remove_half_written(*vars(files).values())
+        return work.give_up(f"nothing came of it for {settings.stall_minutes:g} minutes")
+    except Crashed as crash:
+        # Nothing here but NumPy reads a file: it is the system that ended it, out of memory mostly.
+        remove_half_written(*vars(files).values())
+        raise UserError(
+            f"case {case}: the process that prepared it was ended by {crash.by}; it may need more "
+            "memory, or time"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -115,17 +129,23 @@ class _Preparing:
             "volumes_ml": {},
         }
 
-    def run(self) -> dict[str, Any]:
-        """Do it."""
+    def run(self, tell: Callable[[Any], None]) -> dict[str, Any]:
+        """Do it, in the process that is attended; `tell` is called as it gets on."""
+        self._tell = tell
         try:
             record = self._prepared()
         except VolumeError as error:
-            return self._give_up(str(error))
+            return self.give_up(str(error))
         write_records(self._files.records, (record,))
         self._facts["state"] = "prepared"
         return self._finish()
 
-    def _give_up(self, reason: str) -> dict[str, Any]:
+    def give_up(self, reason: str) -> dict[str, Any]:
+        """Write what there is of a case that cannot be used.
+
+        Raises:
+            UserError: `on_error` is `stop`.
+        """
         self._facts["reason"] = " ".join(reason.split())
         if self._settings.on_error == "stop":
             raise UserError(
@@ -176,6 +196,7 @@ class _Preparing:
             files[SEGMENTATION] = self._segmentation
         faults = []
         for name, path in files.items():
+            self._tell(None)
             try:
                 volume = open_volume(path)
                 self._facts["sources"][name] = dict(volume.facts)
@@ -281,6 +302,7 @@ class _Preparing:
         images = source.volume.read_channels()
         for modality in modalities:
             told = f"channel {modality}: " if name == STACKED else ""
+            self._tell(None)
             try:
                 image = next(images)
             except VolumeError as error:

@@ -10,6 +10,12 @@ import pytest
 from clones import Clone
 from markdown_pages import in_checkout
 from provoked import provoked_by_sheets, provoked_by_slides  # noqa: F401 - fixtures
+from provoked_volumes import (  # noqa: F401 - fixtures
+    folder_of_a_good_case,
+    provoked_by_case_sheets,
+    provoked_by_cases,
+    warned_of_cases,
+)
 from trials import try_blocks
 
 

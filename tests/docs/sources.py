@@ -11,11 +11,29 @@ def texts_in(files: Iterable[Path]) -> list[str]:
     found = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             if isinstance(node, ast.JoinedStr | ast.Constant):
-                values = [getattr(part, "value", None) for part in parts]
-                found.append("".join(v if isinstance(v, str) else "…" for v in values))
+                found.append(_text(node))
     return found
+
+
+def raised_in(files: Iterable[Path], error: str) -> list[str]:
+    """Return the texts with which an error is raised, where they stand in the call itself."""
+    found = []
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == error):
+                continue
+            for text in node.args:
+                # Of one thing or another, each for itself.
+                choices = [text.body, text.orelse] if isinstance(text, ast.IfExp) else [text]
+                found += [_text(one) for one in choices if _text(one).strip("…")]
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    values = [getattr(part, "value", None) for part in parts]
+    return "".join(v if isinstance(v, str) else "…" for v in values)
 
 
 def slurm_files() -> list[Path]:

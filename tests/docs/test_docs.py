@@ -20,7 +20,7 @@ from markdown_pages import (
     table,
     tables,
 )
-from sources import slurm_files, texts_in
+from sources import raised_in, slurm_files, texts_in
 from trials import check_excerpt, try_blocks
 
 from gigatile.settings.section import Section
@@ -184,13 +184,22 @@ def test_every_setting_that_is_named_exists(page):
 
 
 @pytest.mark.slow
-def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried):
-    run = tried("docs/predict.md") / "results/mine"
-    parts = {"slide": "[A-Z]\\d", "shard": "(train|valid)-\\d{5}-of-\\d{5}", "stage": "[a-z_]+"}
+@pytest.mark.parametrize(
+    ("page", "name", "unit", "others"),
+    [
+        ("docs/predict.md", "mine", "slide", "File of a run of volumes"),
+        ("docs/volumes.md", "head", "case", "File of a run of slides"),
+    ],
+)
+def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried, page, name, unit, others):
+    run = tried(page) / "results" / name
+    parts = {unit: "[A-Z]\\d", "shard": "(train|valid)-\\d{5}-of-\\d{5}", "stage": "[a-z_]+"}
     parts |= {"epoch": "\\d{4}", "events": "events\\.out\\.tfevents\\..*"}
+    headings = {"File", "File of a run of volumes", "File of a run of slides"} - {others}
     shown = {
         name: pattern(name, **parts)
-        for row in table("docs/outputs.md", "File")
+        for heading in headings
+        for row in table("docs/outputs.md", heading)
         for name in code(row[0])
         if name != "checkpoints/"
     }
@@ -202,9 +211,16 @@ def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/predict.md"])
-def test_the_short_lists_of_results_name_what_is_there(page, tried):
-    run = tried("docs/predict.md") / "results/mine"
+@pytest.mark.parametrize(
+    ("page", "of", "name"),
+    [
+        ("README.md", "docs/predict.md", "mine"),
+        ("docs/predict.md", "docs/predict.md", "mine"),
+        ("docs/volumes.md", "docs/volumes.md", "head"),
+    ],
+)
+def test_the_short_lists_of_results_name_what_is_there(page, of, name, tried):
+    run = tried(of) / "results" / name
     (rows,) = [one for one in tables(page) if one[0][0].startswith("In `results/")]
     folder = run / code(rows[0][0])[0].removeprefix("results/<run>/")
     for row in rows[1:]:
@@ -247,6 +263,46 @@ def test_the_reasons_of_bad_slides_are_those_of_their_page(provoked_by_slides):
     assert_told(rows, provoked_by_slides)
     for name, row in rows.items():
         assert any(row.fullmatch(reason) for reason in provoked_by_slides), f"not in full: {name}"
+
+
+# Of which file a reason or a warning of a case is.
+OF_A_FILE = re.compile(r"^[a-z0-9]+ \(\S+\): ")
+
+
+def assert_told_in_full(page: str, heading: str, messages: list[str]) -> None:
+    """Check that each message is one of the table, in full, and each row one of the messages."""
+    bare = [OF_A_FILE.sub("", message) for message in messages]
+    rows = message_rows(page, heading)
+    assert_told(rows, bare)
+    assert [m for m in bare if not any(row.fullmatch(m) for row in rows.values())] == []
+    unseen = [name for name, row in rows.items() if not any(map(row.fullmatch, bare))]
+    assert unseen == [], "not in full"
+
+
+def test_the_reasons_of_bad_cases_are_those_of_their_page(provoked_by_cases):
+    assert_told_in_full("docs/bad-cases.md", "Reason recorded", provoked_by_cases)
+
+
+def test_the_warnings_of_cases_are_those_of_their_page(warned_of_cases):
+    assert_told_in_full("docs/bad-cases.md", "Warning", warned_of_cases)
+
+
+def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases):
+    """Nor by the tests themselves: whatever the source can say was said, but for one."""
+    said = " ".join(provoked_by_cases)
+    never = {"there is no head in it"}  # where all voxels are equal, which is told before
+    found = [
+        text
+        for text in raised_in((ROOT / "gigatile/volumes").glob("*.py"), "VolumeError")
+        if not pattern(text).search(said)
+    ]
+    assert set(found) == never
+
+
+def test_the_messages_of_a_sheet_of_cases_are_those_of_two_pages(provoked_by_case_sheets):
+    of_slides = message_rows("docs/your-cohort.md", "Message").values()
+    own = [m for m in provoked_by_case_sheets if not any(row.search(m) for row in of_slides)]
+    assert_told(message_rows("docs/bad-cases.md", "Message"), own)
 
 
 def test_the_messages_of_the_set_up_are_those_of_its_page():

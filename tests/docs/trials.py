@@ -125,8 +125,21 @@ def cases_of_the_sheet(folder: Path) -> None:
     (task / "dataset.json").write_text(json.dumps(described))
 
 
+def brats_folder(folder: Path) -> None:
+    """Name files as BraTS 2023 does: one patient examined twice, and one once."""
+    for case in ("BraTS-GLI-00005-100", "BraTS-GLI-00005-101", "BraTS-GLI-00006-100"):
+        (folder / "BraTS-GLI" / case).mkdir(parents=True)
+        for kind in ("t2f", "t1n", "t1c", "t2w", "seg"):
+            (folder / "BraTS-GLI" / case / f"{case}-{kind}.nii.gz").touch()
+
+
 def new_cases(folder: Path) -> None:
     draw_cases(folder / "head", {"N1": "N01-1"})
+
+
+def cases_with_a_bad_one(folder: Path) -> None:
+    names = ("V01-1", "V04-2", "V14-1", "V17-1")
+    draw_cases(folder / "head", {f"C{number}": name for number, name in enumerate(names, 1)})
 
 
 SETUPS: dict[str, Callable[[Path], None]] = {
@@ -138,6 +151,8 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "results/theirs": another_run,
     "head/cases": cases_of_the_sheet,
     "head/new": new_cases,
+    "head/bad": cases_with_a_bad_one,
+    "BraTS-GLI": brats_folder,
 }
 
 

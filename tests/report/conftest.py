@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from case_runs import build_case_run
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
@@ -411,3 +412,16 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(whole_run: Path, tmp_path: Path) -> Path:
     """A run folder of one's own, to be damaged."""
     return Path(shutil.copytree(whole_run, tmp_path / "demo"))
+
+
+@pytest.fixture(scope="session")
+def whole_case_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder on volumes that no test changes; the data lie beside it."""
+    return build_case_run(tmp_path_factory.mktemp("cases") / "demo")
+
+
+@pytest.fixture
+def case_run(whole_case_run: Path, tmp_path: Path) -> Path:
+    """A run folder on volumes of one's own, to be damaged."""
+    shutil.copytree(whole_case_run.parent / "data", tmp_path / "data")
+    return Path(shutil.copytree(whole_case_run, tmp_path / "demo"))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trained import assert_same_bits, assert_same_to_rounding, history, last_model, weights
+from trained import assert_same_bits, history, last_model, weights
 from volume_set import patient, write_set
 
 from gigatile.errors import UserError
@@ -268,7 +268,11 @@ def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
     """
     for ranks in (1, 2):
         train(tmp_path / str(ranks), ranks, epochs=1, learning_rate=0.001)
-    assert_same_to_rounding(tmp_path / "1" / "segments", tmp_path / "2" / "segments")
+    one, two = tmp_path / "1" / "segments", tmp_path / "2" / "segments"
+    np.testing.assert_allclose(history(one), history(two), atol=1e-5)
+    for mine, theirs in zip(weights(one), weights(two), strict=True):
+        apart = np.abs(mine - theirs)
+        assert apart.max() < 3e-4 and apart.mean() < 1e-5
 
 
 def test_a_killed_training_ends_as_an_undisturbed_one(

@@ -23,12 +23,12 @@ from nibabel.processing import resample_from_to
 from scipy import ndimage
 
 from gigatile.errors import UserError
-from gigatile.files import fingerprint
+from gigatile.files import fingerprint, read_json
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.section import canonical
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.grid import Grid
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparing import PreparedFiles, _Preparing, prepare_case
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 MODALITIES = ("flair", "t1")
@@ -137,7 +137,7 @@ def test_the_state_tells_everything_about_the_case(images, segmentation, tmp_pat
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
         },
-        "settings": settings().model_dump(exclude={"regions"}),
+        "settings": settings().model_dump(exclude={"regions", "stall_minutes"}),
     }
     assert state == expected
     assert list(state) == list(expected)
@@ -527,8 +527,11 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
     path = write_nifti(tmp_path / "i.nii", stacked)
     segmentation = write_nifti(tmp_path / "s.nii", tumour(shape))
     channel, names = 4 * np.prod(shape), tuple(f"m{n}" for n in range(count))
+    files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
+    given = settings(modalities=names)
+    # Here and not in a fork, which is seen by nobody.
     tracemalloc.start()
-    prepare(tmp_path, {"image": path}, segmentation, modalities=names)
+    _Preparing("C1", {"image": path}, segmentation, given, files).run(lambda told: None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     record = (tmp_path / "C1.tfrecord").stat().st_size
@@ -575,3 +578,16 @@ def test_the_command_refuses_what_is_no_image(tmp_path, command, wrong):
     done = command("prepare_case.py", "--case", "C1", *arguments, *out)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (f"error: --image: found {wrong!r}; must be NAME=PATH, each name once\n")
+
+
+def test_a_file_that_never_answers_is_a_bad_case(tmp_path):
+    """A named pipe that nobody writes to: to open it takes for ever, as on a disk that is gone."""
+    pipe = tmp_path / "flair.nii.gz"
+    os.mkfifo(pipe)
+    given = VolumeSettings(modalities=("flair",), stall_minutes=0.5 / 60)
+    files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
+    state = prepare_case("C1", {"flair": pipe}, None, given, files)
+    assert state["state"] == "failed"
+    assert state["reason"] == "nothing came of it for 0.00833333 minutes"
+    assert files.records.stat().st_size == 0
+    assert read_json(files.state)["reason"] == state["reason"]

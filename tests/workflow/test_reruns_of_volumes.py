@@ -20,7 +20,6 @@ from edits import (
     setting,
     text,
     with_row,
-    with_site,
     without,
 )
 
@@ -77,12 +76,13 @@ ROWS = [
     setting("volumes={spacing: [6, 6, 6]}", PREPARED),
     setting("volumes={spacing: [5, 5, 5], missing: fill}", PREPARED),
     setting("volumes={spacing: [5, 5, 5], labels: {a: 1, b: 2, c: 3}, regions: labels}", PREPARED),
+    setting("volumes={spacing: [5, 5, 5], stall_minutes: 3}", set()),
     # What is learnt, and not how cases are prepared.
     setting("volumes={spacing: [5, 5, 5], regions: labels}", TRAINING),
     setting("patches={size: [16, 16, 16], per_case: 3}", TRAINING),
     setting("patches={size: [16, 16, 16], per_case: 2, rotation: 30}", TRAINING),
     setting("windows={overlap: 0.25}", WITHOUT_TRAINING),
-    setting("split={seed: 5}", {"split_patients"} | ENDS),  # the sheet fixes every patient's
+    setting("split={seed: 5}", SPLITS),
     setting("shards={target_mb: 1}", SHARDS),
     setting("shards={nodes: 2}", set()),
     setting("train={batch_size: 4}", TRAINING),
@@ -99,7 +99,6 @@ ROWS = [
     code("gigatile/slides/tissue.py", *FUNCTION, set()),
     # The sheet
     sheet("another site", replaced("north", "west"), {"split_patients"} | ENDS),
-    sheet("a column", with_site, {"split_patients"} | ENDS),
     sheet("another order, in an old sheet", in_another_order, {"split_patients"} | ENDS, when=1e9),
     sheet("a test case", with_row(case("N1", "test")), {"prepare", "segment"} | TEST_COHORT),
     sheet("a train case", with_row(case("N1", "train")), {"prepare"} | SPLITS),
@@ -109,7 +108,7 @@ ROWS = [
     sheet(
         "two modalities changed over",
         replaced("V01-1/flair.nii.gz\tvolumes/V01-1/t1.", "V01-1/t1.nii.gz\tvolumes/V01-1/flair."),
-        PREPARED,
+        {"split_patients"} | PREPARED,
     ),
     # Volumes
     volume("V01-1/t2.nii.gz, touched", at(2e9), set()),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.errors import UserError
-from gigatile.slides.attended import Crashed, Stalled, attend
+from gigatile.parallel.attended import Crashed, Stalled, attend
 
 SHORT = 0.3 / 60  # minutes
 
@@ -93,7 +93,7 @@ def test_when_the_attendant_is_killed_the_work_ends(tmp_path):
     program = f"""
 import os, time
 from pathlib import Path
-from gigatile.slides.attended import attend
+from gigatile.parallel.attended import attend
 
 def work(tell):
     Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))

@@ -14,6 +14,8 @@ from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff
 from gigatile.cohort.collect import collect_states
 from gigatile.evaluation.segmentation_state import describe, skip_case
 from gigatile.files import checksums, combined_checksum, read_json, sha256_of, write_json
+from gigatile.report.case_predictions import CasePredictionFiles
+from gigatile.report.case_report import CaseReportFiles
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import read_table, write_table
@@ -114,22 +116,51 @@ def build_case_run(
     _model(folder, settings)
     for plan in plans:
         if plan.split == "test":
-            _segment(folder, folder / "volumes", "evaluation/segmentations", plan)
+            _segment(folder, folder / "volumes", "evaluation/segmentations", plan, settings)
     evaluate(folder, sheet)
     return folder
 
 
-def add_new_cases(folder: Path, plans: Sequence[CasePlan]) -> None:
+def new_cases() -> list[CasePlan]:
+    """Two new cases that can be segmented, and one that cannot."""
+    return [
+        CasePlan("N1", "Q1", "", {}, {1: EDEMA, 3: CORE}, "LPS"),
+        CasePlan("N2", "Q2", "", fault="filled"),
+        CasePlan("N3", "Q3", "", fault="html"),
+    ]
+
+
+def add_new_cases(folder: Path, plans: Sequence[CasePlan] | None = None) -> None:
     """Add cases that nobody has labelled, and what the model found in them."""
+    plans = new_cases() if plans is None else plans
     rng = np.random.default_rng(3)
     new = folder / "predictions/volumes"
     for plan in plans:
         files = _make_files(folder.parent / "new" / plan.case, plan, rng)
         files.pop("segmentation")
         _prepare(new, plan.case, files, SETTINGS)
-        _segment(folder, new, "predictions/segmentations", plan)
+        _segment(folder, new, "predictions/segmentations", plan, SETTINGS)
     rows = [{"case": plan.case, "patient": plan.patient} for plan in plans]
     collect_states(rows, new, folder / "predictions/cases.tsv")
+
+
+def report_files(run: Path) -> CaseReportFiles:
+    return CaseReportFiles(
+        run / "cases.tsv",
+        run / "splits.json",
+        run / "shards/manifest.json",
+        run / "volumes",
+        run / "model",
+        run / "evaluation",
+        run.parent / "data/cases.tsv",
+    )
+
+
+def prediction_files(run: Path) -> CasePredictionFiles:
+    new = run / "predictions"
+    return CasePredictionFiles(
+        new / "cases.tsv", new / "volumes", new / "segmentations", run / "model"
+    )
 
 
 def evaluate(folder: Path, sheet: Path) -> None:
@@ -170,12 +201,12 @@ def _make_files(folder: Path, plan: CasePlan, rng: np.random.Generator) -> dict[
         if plan.bright and name == SETTINGS.modalities[0]:
             image[boxes(SHAPE, {1: plan.bright}) > 0] = 3000
         files[name] = folder / f"{name}.nii.gz"
-        _write(files[name], image.astype(np.int16), plan)
+        write_volume(files[name], image.astype(np.int16), plan)
     files["segmentation"] = folder / "segmentation.nii.gz"
     labels = boxes(SHAPE, plan.truth)
     if plan.fault == "label":
         labels[labels == 3] = 7
-    _write(files["segmentation"], labels, plan)
+    write_volume(files["segmentation"], labels, plan)
     if plan.fault == "html":
         files["flair"].write_text("<!DOCTYPE html><html>Not found</html>")
     if plan.fault == "filled":
@@ -183,7 +214,7 @@ def _make_files(folder: Path, plan: CasePlan, rng: np.random.Generator) -> dict[
     return files
 
 
-def _write(path: Path, array: np.ndarray, plan: CasePlan) -> None:
+def write_volume(path: Path, array: np.ndarray, plan: CasePlan) -> None:
     """Write an array, which is in the order of RAS+, with the plan's order of axes."""
     affine = np.diag([*plan.spacing, 1.0])
     affine[:3, 3] = (-30, -40, -20)
@@ -249,7 +280,9 @@ def _model(folder: Path, settings: VolumeSettings) -> None:
     write_json(model / "versions.json", {"python": "3.11.7", "tensorflow": "2.21.0"})
 
 
-def _segment(folder: Path, volumes: Path, out: str, plan: CasePlan) -> None:
+def _segment(
+    folder: Path, volumes: Path, out: str, plan: CasePlan, settings: VolumeSettings
+) -> None:
     """Write the plan's prediction, as `segment_case` would."""
     segmentation, state = (folder / out / f"{plan.case}{end}" for end in (".nii.gz", ".json"))
     record = volumes / f"{plan.case}.tfrecord"
@@ -262,8 +295,8 @@ def _segment(folder: Path, volumes: Path, out: str, plan: CasePlan) -> None:
     grid.canonical(labels)[...] = canonical  # a view of the file's own axes
     write_segmentation(segmentation, labels, grid)
     millilitres = float(np.prod(grid.canonical_spacing)) / 1000
-    values = SETTINGS.label_values
-    of = {name: (name,) for name in values} | SETTINGS.region_labels
+    values = settings.label_values
+    of = {name: (name,) for name in values} | settings.region_labels
     found = {
         "volumes_ml": {
             name: round(millilitres * int(np.isin(labels, [values[n] for n in names]).sum()), 6)
