@@ -16,6 +16,7 @@ from snakemake.common import overwrite_function_params
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.cases import read_cases
+from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import SAFE_ID
 from gigatile.cohort.splits import checksum_of, rows_of_splits
@@ -58,6 +59,8 @@ def read_sheet(settings, sheet, labelled=True):
 
     if settings.task == "volume_segmentation":
         found = read_cases(Path(sheet), settings.volumes.modalities, labelled, may_be_missing)
+        for dataset in datasets_of(found):
+            check_declared(dataset, settings.volumes)
     else:
         found = read_samples(Path(sheet), labelled, may_be_missing)
     return {member.id: member for member in found}

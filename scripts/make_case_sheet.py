@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from gigatile.cohort.case_folders import read_case_folder, settings_of, write_case_sheet
-from gigatile.cohort.declared import check_labels
+from gigatile.cohort.declared import check_declared
 from gigatile.errors import UserError, run_command
 from gigatile.settings.whole import Settings, load_settings
 
@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
 
     if args.check:
-        remarks = check_labels(args.folder / "dataset.json", settings_from(args.check).volumes)
+        remarks = check_declared(args.folder / "dataset.json", settings_from(args.check).volumes)
     else:
         found = read_case_folder(args.folder, args.new)
         write_case_sheet(found, args.out, args.new)

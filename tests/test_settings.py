@@ -247,6 +247,7 @@ SEGMENTATION = "task: volume_segmentation\ntrain: {model: small_unet}\n"
         ("volumes: {modalities: []}", "volumes.modalities: found []; Tuple"),
         ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality stands twice"),
         ("volumes: {modalities: [t1, site]}", "volumes.modalities: 'site' is another column of"),
+        ("volumes: {modalities: [slide]}", "volumes.modalities: 'slide' is another column of the"),
         ("volumes: {modalities: [a b]}", "volumes.modalities.0: found 'a b'; must match pattern"),
         ("volumes: {labels: brats2024}", "volumes.labels: found 'brats2024'; must be decathlon, b"),
         ("volumes: {labels: [edema]}", "volumes.labels: found ['edema']; must be decathlon, brats"),

@@ -2,9 +2,11 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gigatile.cohort.cases import Case
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.settings.section import check_section
@@ -57,7 +59,14 @@ def read_declared(path: Path) -> Declared:
     return Declared(modalities, labels, regions, convention, training, test)
 
 
-def check_labels(dataset: Path, settings: VolumeSettings) -> list[str]:
+def datasets_of(cases: Iterable[Case]) -> list[Path]:
+    """Return the `dataset.json` files that lie beside the folders `labelsTr` of some cases."""
+    folders = {case.segmentation.parent for case in cases if case.segmentation is not None}
+    found = {one.parent / "dataset.json" for one in folders if one.name == "labelsTr"}
+    return sorted(path for path in found if path.is_file())
+
+
+def check_declared(dataset: Path, settings: VolumeSettings) -> list[str]:
     """Compare the labels of the settings with those that a data set declares.
 
     Names may differ; values may not, nor may a name have another value than there.

@@ -39,7 +39,7 @@ class Output(BaseModel):
 
 
 class Source(BaseModel):
-    """A slide's file when it was cut, or all of a case's; `modified_ns` is the sum of their times."""
+    """A slide's file when it was cut, or a case's files; `modified_ns` is the sum of times."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
 from gigatile.report.inputs import Chosen, Told, read_recorded, whole
-from gigatile.settings.section import check_section
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 from gigatile.volumes.grid import Grid
@@ -108,11 +107,6 @@ class CaseModel(Told):
     chosen: Chosen
     inputs: dict[str, str]
     sha256: str
-
-    @field_validator("volumes", mode="before")
-    @classmethod
-    def _settings(cls, values: Any) -> VolumeSettings:
-        return check_section(VolumeSettings, values, "volumes")
 
     def settings(self) -> dict[str, Any]:
         """Return its sections for a table of settings, lists as one text each."""

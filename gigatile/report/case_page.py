@@ -179,8 +179,9 @@ def check_state(row: CohortCase, folder: Path) -> CaseState:
     """
     path = folder / f"{row.case}.json"
     state = read_state(path, row.case)
-    told = (state.state, state.records.sha256, fingerprints_of(read_json(path)))
-    if told != (row.state, row.sha256, row.sources):
+    sources = fingerprints_of(read_json(path))
+    told = (state.state, state.records.sha256, sources, len(state.warnings))
+    if told != (row.state, row.sha256, row.sources, row.warnings):
         raise UserError(
             f"{path}: is not the state that the table of cases tells of; one of the two is stale"
         )

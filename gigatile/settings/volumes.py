@@ -90,7 +90,9 @@ class VolumeSettings(Section):
     def _once_each(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
             raise ValueError("a modality stands twice")
-        reserved = {"case", "patient", "image", "segmentation", "split", "site"} & set(names)
+        # By a column `slide` a sheet is known as one of slides.
+        columns = {"case", "patient", "image", "segmentation", "split", "site", "slide"}
+        reserved = columns & set(names)
         if reserved:
             raise ValueError(f"{min(reserved)!r} is another column of the sheet")
         return names

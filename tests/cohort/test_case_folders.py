@@ -13,7 +13,7 @@ import yaml
 
 from gigatile.cohort.case_folders import read_case_folder, settings_of, write_case_sheet
 from gigatile.cohort.cases import read_cases
-from gigatile.cohort.declared import check_labels, read_declared
+from gigatile.cohort.declared import check_declared, read_declared
 from gigatile.errors import UserError
 from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
 from gigatile.settings.whole import load_settings
@@ -436,7 +436,7 @@ def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
 def check(tmp_path: Path, labels: str | dict[str, int]) -> list[str]:
     write_task(tmp_path, DECATHLON)
     values = {"labels": labels, "regions": "labels"}
-    return check_labels(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
+    return check_declared(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
 
 
 def test_declared_labels_agree(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def provoked_by_sheets(tmp_path: Path) -> list[str]:
         check_labels(samples, assign(samples, SplitSettings()), sheet)
     found += faults(caught.value)
     table = tmp_path / "tiles.tsv"
-    write_table(table, COLUMNS, [("a", "p", "x", "test", "failed", 0, "no slide", "")])
+    write_table(table, COLUMNS["slide"], [("a", "p", "x", "test", "failed", 0, "no slide", "")])
     with pytest.raises(UserError) as caught:
         check_remaining(table)
     return found + faults(caught.value)

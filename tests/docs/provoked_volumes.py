@@ -1,6 +1,7 @@
-"""Every mistake in a sheet of cases and every fault of a case that the pages tell of, made for real."""
+"""Every mistake in a sheet of cases and every fault of a case that the pages tell of, made."""
 
 import gzip
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +191,9 @@ def bad_cases(folder: Path) -> Iterator[Odd]:
     """Yield a case for every reason that one can be refused for, but for one."""
     yield from (Odd({"t1": path}) for path in bad_files(folder))
     yield Odd({"t1": None})
+    pipe = folder / "pipe.nii"
+    os.mkfifo(pipe)
+    yield Odd({"t1": pipe}, {"stall_minutes": 0.01})
     labels = LABELS.astype(np.float32)
     labels[0, 0, 0] = 4
     yield Odd({"segmentation": nifti(folder / "four.nii", labels)})

@@ -16,18 +16,22 @@ def texts_in(files: Iterable[Path]) -> list[str]:
     return found
 
 
-def raised_in(files: Iterable[Path], error: str) -> list[str]:
-    """Return the texts with which an error is raised, where they stand in the call itself."""
+def told_by(files: Iterable[Path], *names: str) -> list[str]:
+    """Return the texts with which functions or errors are called, where they stand in the call."""
     found = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == error):
+            if not isinstance(node, ast.Call) or _name(node.func) not in names:
                 continue
             for text in node.args:
                 # Of one thing or another, each for itself.
                 choices = [text.body, text.orelse] if isinstance(text, ast.IfExp) else [text]
                 found += [_text(one) for one in choices if _text(one).strip("…")]
     return found
+
+
+def _name(function: ast.expr) -> str:
+    return getattr(function, "id", getattr(function, "attr", ""))
 
 
 def _text(node: ast.expr) -> str:

@@ -133,6 +133,10 @@ def brats_folder(folder: Path) -> None:
             (folder / "BraTS-GLI" / case / f"{case}-{kind}.nii.gz").touch()
 
 
+def three_cases(folder: Path) -> None:
+    draw_cases(folder / "head", {"C1": "V01-1", "C2": "V14-1", "C3": "V17-1"})
+
+
 def new_cases(folder: Path) -> None:
     draw_cases(folder / "head", {"N1": "N01-1"})
 
@@ -150,6 +154,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "lung/samples.tsv": lung_sheet,
     "results/theirs": another_run,
     "head/cases": cases_of_the_sheet,
+    "head/three": three_cases,
     "head/new": new_cases,
     "head/bad": cases_with_a_bad_one,
     "BraTS-GLI": brats_folder,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from case_runs import CasePlan, build_case_run, case_cohort, report_files
+from test_case_index import rewrite
 from test_self_contained import Page
 
 from gigatile.files import sha256_of, write_json
@@ -86,6 +87,7 @@ def test_the_input_is_told(pages: dict[str, Page], whole_case_run: Path) -> None
 
 
 def test_warnings_stand_at_the_top(case_run: Path) -> None:
+    rewrite(case_run, "cases.tsv", C4={"warnings": "1"})
     path = case_run / "volumes/C4.json"
     state = json.loads(path.read_text())
     state["warnings"] = ["flair (/data/in/flair.nii.gz): its sform and qform disagree by 3.2 mm"]

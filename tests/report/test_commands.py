@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from case_runs import add_new_cases
 from conftest import add_predictions
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -72,3 +73,32 @@ def test_prediction_pages(run: Path) -> None:
 def test_nothing_imports_tensorflow() -> None:
     code = "import sys, gigatile.report; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("script", ["write_case_report.py", "write_case_prediction_pages.py"])
+def test_help_of_the_commands_for_volumes_tells_their_arguments(script: str) -> None:
+    told = call(script, "--help")
+    assert told.returncode == 0
+    for option in ("--run-dir", "--cases-table", "--volumes-dir", "--model-dir", "--out"):
+        assert option in told.stdout
+    assert "--top-tiles" not in told.stdout
+
+
+def test_the_commands_for_volumes_write_pages_or_say_why_not(case_run: Path) -> None:
+    sheet = case_run.parent / "data/cases.tsv"
+    out = case_run / "report"
+    arguments = ("--run-dir", case_run, "--samples", sheet, "--out", out)
+    done = call("write_case_report.py", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(contents(out)) == {"index.html", *(f"cases/C{n}.html" for n in (4, 5, 6, 7))}
+    assert "<h1>Run demo</h1>" in (out / "index.html").read_text()
+    add_new_cases(case_run)
+    pages = case_run / "predictions/pages"
+    done = call("write_case_prediction_pages.py", "--run-dir", case_run, "--out", pages)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(contents(pages)) == {"index.html", "cases/N1.html", "cases/N2.html"}
+    (case_run / "evaluation/metrics.json").unlink()
+    done = call("write_case_report.py", *arguments)
+    assert done.returncode == 2
+    assert "metrics.json: no such file" in done.stderr and "Traceback" not in done.stderr
+    assert len(contents(out)) == 5

@@ -23,6 +23,7 @@ from gigatile.report import (
 )
 from gigatile.report.case_predictions import write_case_prediction_pages
 from gigatile.report.case_report import write_case_report
+from gigatile.tables import read_table, write_table
 
 LOADS = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "background"}
 EVIL = "<script>alert(1)</script>"
@@ -120,6 +121,12 @@ def case_pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
         if told["state"] == "prepared":
             told["warnings"] = [f"its file /data/in/{told['case']}.nii.gz is bad{EVIL}"]
             write_json(path, told)
+    for folder in (run, run / "predictions"):
+        rows = read_table(folder / "cases.tsv")
+        for row in rows:
+            row["warnings"] = "1" if row["state"] == "prepared" else "0"
+        write_table(folder / "cases.tsv", list(rows[0]), [list(row.values()) for row in rows])
+    case_runs.evaluate(run, run.parent / "data/cases.tsv")
     write_case_report(case_runs.report_files(run), run / "report", f"Demo {EVIL}")
     files = case_runs.prediction_files(run)
     write_case_prediction_pages(files, run / "predictions/pages", "New cases")

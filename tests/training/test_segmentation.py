@@ -269,7 +269,7 @@ def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
     for ranks in (1, 2):
         train(tmp_path / str(ranks), ranks, epochs=1, learning_rate=0.001)
     one, two = tmp_path / "1" / "segments", tmp_path / "2" / "segments"
-    np.testing.assert_allclose(history(one), history(two), atol=1e-5)
+    np.testing.assert_allclose(history(one), history(two), atol=2e-4)
     for mine, theirs in zip(weights(one), weights(two), strict=True):
         apart = np.abs(mine - theirs)
         assert apart.max() < 3e-4 and apart.mean() < 1e-5

@@ -1,6 +1,7 @@
 """Volumes from their files to a report, as a user has them made."""
 
 import hashlib
+import json
 import re
 import shutil
 
@@ -109,6 +110,26 @@ def test_a_plan_needs_no_volume(volumes_run, tmp_path):
     assert "45 of 45 volumes are not on this machine" in done.stderr
     done = copy.snakemake("-n", "--configfile", "volumes.yaml", check=False)
     assert "row 2: no file cohort/volumes/V01-1/flair.nii.gz" in done.stdout + done.stderr
+
+
+def test_labels_are_held_against_the_data_sets_own(small_volumes, tmp_path):
+    """In the Decathlon 2 is non-enhancing: whoever says otherwise trains on something else."""
+    copy = small_volumes.copy(tmp_path)
+    shutil.copytree(copy.folder / "cohort/volumes", copy.folder / "task/labelsTr")
+    sheet = copy.folder / "cohort/cases.tsv"
+    moved = sheet.read_text().replace("volumes/V01-1/seg", "../task/labelsTr/seg")
+    for path in (copy.folder / "task/labelsTr/V01-1").iterdir():
+        path.rename(copy.folder / "task/labelsTr" / path.name)
+    sheet.write_text(moved)
+    labels = {"0": "background", "1": "edema", "2": "enhancing", "3": "non-enhancing"}
+    declared = {"modality": {"0": "FLAIR"}, "labels": labels}
+    copy.write("task/dataset.json", json.dumps(declared))
+    done = copy.snakemake("-n", "--configfile", "volumes.yaml", check=False)
+    assert done.returncode == 1
+    assert "'enhancing' is 3 in volumes.labels and 2 there" in done.stdout + done.stderr
+    labels |= {"2": "non-enhancing tumor", "3": "enhancing tumour"}
+    copy.write("task/dataset.json", json.dumps(declared))
+    copy.snakemake("-n", "--configfile", "volumes.yaml")
 
 
 def test_settings_of_slides_and_volumes_are_told_apart(small_volumes):
