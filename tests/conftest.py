@@ -19,6 +19,27 @@ hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gigatile")
 
 
+# Tests that share what takes long to make, beside those of one file: they stay together where tests
+# run on several cores. A machine has room for one cluster.
+TOGETHER = {
+    "cluster": ("cluster/*",),
+    "docs": ("docs/*",),
+    "report": ("report/*",),
+    "run of volumes": ("workflow/test_*volumes*.py",),
+    "alone": ("workflow/test_lung.py", "workflow/test_brains.py"),
+    "run of slides": ("workflow/*",),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell pytest-xdist which tests belong together; `make test` has it do so."""
+    tests = ROOT / "tests"
+    for item in items:
+        place = item.path.relative_to(tests)
+        found = (name for name, some in TOGETHER.items() if any(map(place.match, some)))
+        item.add_marker(pytest.mark.xdist_group(next(found, str(place))))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data that lies beside the project and is never part of it."""

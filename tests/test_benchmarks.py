@@ -18,6 +18,13 @@ SMALL = {
     ),
     "shards": (["--sizes", "0.05", "0.06", "--rounds", "1"], "times as long as copied"),
     "tiling": (["--cells", "1", "1", "--rounds", "1", "--times", "1", "2"], "ours / floor"),
+    "volumes": (
+        [
+            *("--cases", "2", "--spacing", "3", "--patch", "32", "--per-case", "2"),
+            *("--rounds", "1", "--many", "3", "6"),
+        ],
+        "ours / held in memory",
+    ),
     "training": (["--steps", "1", "--rounds", "1", "--batch", "4"], "ours / fit"),
 }
 # It starts a cluster and waits for minutes between jobs, which is what it times.

@@ -228,10 +228,13 @@ def odd_cases(folder: Path) -> Iterator[Odd]:
         path = nifti(folder / f"odd-{number}.nii", **fields)
         # Alone, as no other file need lie where this one says that it does.
         yield Odd({"flair": path, "t1": path, "segmentation": None})
-    near, far = AFFINE.copy(), AFFINE.copy()
-    near[0, 3], far[0, 3] = 0.02, 3
+    near, turned = AFFINE.copy(), AFFINE.copy()
+    near[0, 3] = 0.02
+    turned[:2, :2] = [[0.98, -0.199], [0.199, 0.98]]
     yield Odd({"t1": nifti(folder / "near.nii", affine=near)})
-    yield Odd({"t1": nifti(folder / "away.nii", affine=far)}, {"resample": True})
+    yield Odd({"t1": nifti(folder / "turned.nii", affine=turned)}, {"resample": True})
+    halved = nifti(folder / "halved.nii", IMAGE[::2], np.diag([2.0, 1, 1, 1]))
+    yield Odd({"t1": halved}, {"resample": True})
     yield Odd({"segmentation": nifti(folder / "none.nii", np.zeros(SHAPE, np.uint8))})
     lost = IMAGE.copy()
     lost[10, 9, 7:10] = np.nan
@@ -254,19 +257,20 @@ def prepared(folder: Path, odd: Odd) -> dict[str, Any]:
     return prepare_case("C1", files, segmentation, settings, out)
 
 
-@pytest.fixture
-def folder_of_a_good_case(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder_of_a_good_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the files of a case that can be used without a warning."""
-    (tmp_path / "out").mkdir()
-    nifti(tmp_path / "flair.nii.gz")
-    nifti(tmp_path / "t1.nii.gz", 2 * IMAGE)
-    nifti(tmp_path / "segmentation.nii.gz", LABELS)
-    state = prepared(tmp_path, Odd({}))
+    folder = tmp_path_factory.mktemp("case")
+    (folder / "out").mkdir()
+    nifti(folder / "flair.nii.gz")
+    nifti(folder / "t1.nii.gz", 2 * IMAGE)
+    nifti(folder / "segmentation.nii.gz", LABELS)
+    state = prepared(folder, Odd({}))
     assert (state["state"], state["warnings"]) == ("prepared", [])
-    return tmp_path
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
     """Return the reason that is recorded for every bad case."""
     folder, found = folder_of_a_good_case, []
@@ -281,7 +285,7 @@ def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def warned_of_cases(folder_of_a_good_case: Path) -> list[str]:
     """Return every warning that a case can be used with."""
     found = []

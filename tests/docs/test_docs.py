@@ -301,6 +301,15 @@ def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases
     assert {text for text in told if not pattern(text).search(said)} == never
 
 
+def test_no_warning_of_a_case_is_left_out(provoked_by_cases, warned_of_cases):
+    """What is told of a file, or listed, is either of the two."""
+    said = " ".join([*provoked_by_cases, *warned_of_cases])
+    source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "preparing")]
+    told = told_by(source, "append", "_of")
+    assert len(told) >= 10
+    assert [text for text in told if not pattern(text).search(said)] == []
+
+
 def test_the_messages_of_a_sheet_of_cases_are_those_of_two_pages(provoked_by_case_sheets):
     of_slides = message_rows("docs/your-cohort.md", "Message").values()
     own = [m for m in provoked_by_case_sheets if not any(row.search(m) for row in of_slides)]

@@ -263,6 +263,7 @@ def test_figures_are_of_the_files_that_are_there(run, command, model, tmp_path):
     path = folder / "segmentations/C1.nii.gz"
     image = nibabel.load(path)
     labels = np.roll(np.asarray(image.dataobj), 2, axis=0)
+    labels[:14] = 0
     nibabel.Nifti1Image(labels, image.affine, image.header).to_filename(path)
     done = evaluate(command, folder, model[1], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -270,7 +271,10 @@ def test_figures_are_of_the_files_that_are_there(run, command, model, tmp_path):
     row = read_table(tmp_path / "cases.tsv")[0]
     assert row["region"] == "whole_tumour"
     assert float(row["dice"]) == pytest.approx(dice(labels > 0, truth > 0), abs=1e-6)
-    assert float(row["truth_ml"]) == pytest.approx((truth > 0).sum() * 0.003, rel=1e-3)
+    for name, found in (("truth_ml", truth), ("predicted_ml", labels)):
+        assert float(row[name]) == pytest.approx((found > 0).sum() * 0.003, rel=1e-3)
+    found, there = labels > 0, truth > 0
+    assert float(row["sensitivity"]) == pytest.approx((found & there).sum() / there.sum(), abs=1e-6)
 
 
 def test_the_number_of_cores_changes_nothing(run):

@@ -179,7 +179,13 @@ def test_a_patient_in_two_splits_is_an_alarm(case_run: Path) -> None:
     text = index(case_run).text
     assert "The splits are not clean" in text
     assert "Broken: patients(train) ∩ patients(valid) = ∅. Found: P3" in text
-    assert "the counts in splits.json" in text
+
+
+def test_counts_that_are_others_are_an_alarm(case_run: Path) -> None:
+    splits = json.loads((case_run / "splits.json").read_text())
+    splits["splits"]["train"]["cases"] = 5
+    write_json(case_run / "splits.json", splits)
+    assert "train: 3 patients and 5 cases stated, 3 and 4 counted" in index(case_run).text
 
 
 def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_damaged_record_is_named(case_run: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert "volumes/C4.tfrecord" in refused(case_run)
+    assert "the record is of another volumes/C4.tfrecord" in refused(case_run)
     # Even if its new checksum were the one that was written down.
     change_table(case_run, "cases.tsv", 4, sha256=sha256_of(path))
     change(case_run, "volumes/C4.json", lambda told: told["records"].update(sha256=sha256_of(path)))
