@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take the pictures of the documentation anew from the demo's report (after `make demo`).
+"""Take the pictures of the documentation anew (after `make demo` and `make demo-volumes`).
 
 Needs a Chromium or Chrome, which is no part of the environment. pipeline.svg is drawn by hand.
 """
@@ -13,7 +13,10 @@ from PIL import Image
 
 from gigatile.errors import UserError, run_command
 
-PAGES = {"slide-page.png": ("slides/P17-1.html", (1280, 1190))}
+PAGES = {
+    "slide-page.png": ("demo/report/slides/P17-1.html", (1280, 1190)),
+    "case-page.png": ("demo-volumes/report/cases/V17-1.html", (1280, 1105)),
+}
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -23,14 +26,14 @@ OPTIONS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", type=Path, default=Path("results/demo/report"))
+    parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     parser.add_argument("--chromium", default="chromium", help="the browser (%(default)s)")
     args = parser.parse_args()
     for name, (page, (width, height)) in PAGES.items():
-        source = (args.report / page).resolve()
+        source = (args.results / page).resolve()
         if not source.is_file():
-            raise UserError(f"{source}: no such page; run `make demo` first")
+            raise UserError(f"{source}: no such page; run `make {page.split('/')[0]}` first")
         with tempfile.TemporaryDirectory() as profile:
             taken = Path(profile) / name
             subprocess.run(

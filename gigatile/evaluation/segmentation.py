@@ -27,6 +27,7 @@ def score_case(
     spacing: Sequence[float],
     label_values: Mapping[str, int],
     region_labels: Mapping[str, Sequence[str]],
+    voxel_ml: float | None = None,
 ) -> list[dict[str, Any]]:
     """Score the segmentation of a case, region by region.
 
@@ -51,6 +52,7 @@ def score_case(
         spacing: (3,) mm between voxels along each axis of the arrays.
         label_values: what each value stands for.
         region_labels: the labels that each region consists of.
+        voxel_ml: of one voxel; None: the product of its sides, unless the axes are skewed.
 
     Returns:
         A row per region in the order given: region, dice, hd95_mm, sensitivity, specificity,
@@ -63,7 +65,7 @@ def score_case(
     sides = _checked(truth, predicted, spacing)
     counts = _counts(truth, predicted)
     _check_values(counts, label_values)
-    millilitres = float(sides.prod()) / 1000
+    millilitres = float(sides.prod()) / 1000 if voxel_ml is None else voxel_ml
 
     rows = []
     for region, labels in region_labels.items():

@@ -66,7 +66,14 @@ def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dic
             f"{segmentation.name} has {_placed(of_mine)} where {truth.name} has "
             f"{_placed(of_theirs)}; one of the two is stale"
         )
-    return score_case(theirs, mine, of_theirs.spacing, values, volumes.region_labels)
+    return score_case(
+        theirs,
+        mine,
+        of_theirs.spacing,
+        values,
+        volumes.region_labels,
+        of_theirs.voxel_ml,
+    )
 
 
 def _read(path: Path, values: Mapping[str, int]) -> tuple[np.ndarray, Geometry]:

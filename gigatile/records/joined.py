@@ -18,6 +18,8 @@ from gigatile.records.volume import VolumeRecord
 from gigatile.tables import read_table
 
 SPLITS = ("train", "valid")
+# Spacings are nearly equal where one is no more than so many times the other.
+NEAR = 1.1
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def _units_of(manifest: Any) -> str:
 def _check_alike(parts: Sequence[Part]) -> None:
     """Refuse what no batch could hold together, by the first record of each split of each run.
 
-    Tiles of different sizes; volumes of other channels, or of other spacings.
+    Tiles of different sizes; volumes of other channels, or of spacings that are not nearly equal:
+    a volume's own differs from the wanted one by less than a voxel over its whole extent.
     """
     found = {}
     for part in parts:
@@ -149,17 +152,36 @@ def _check_alike(parts: Sequence[Part]) -> None:
             if len(reader):
                 found[str(part.run)] = look_of(reader)
             reader.close()
-    if len(set(found.values())) > 1:
+    first, *others = found.values() or [_Look("", ())]
+    if any(not first.is_like(other) for other in others):
         listed = ", ".join(f"{look} in {run}" for run, look in found.items())
         raise UserError(f"the records differ: {listed}; make them with the same settings")
 
 
-def _look_of_tile(reader: ShardReader) -> str:
+@dataclass(frozen=True)
+class _Look:
+    """What records are, and of volumes the spacing in mm."""
+
+    what: str
+    spacing: tuple[float, ...] = ()
+
+    def is_like(self, other: "_Look") -> bool:
+        """Return whether a batch can hold both."""
+        near = all(
+            max(pair) <= NEAR * min(pair) for pair in zip(self.spacing, other.spacing, strict=False)
+        )
+        return self.what == other.what and near
+
+    def __str__(self) -> str:
+        sides = "×".join(f"{side:.3g}" for side in self.spacing)
+        return f"{self.what} at {sides} mm" if sides else self.what
+
+
+def _look_of_tile(reader: ShardReader) -> _Look:
     height, width, _ = reader[0].pixels().shape
-    return f"tiles of {width}×{height}"
+    return _Look(f"tiles of {width}×{height}")
 
 
-def _look_of_case(reader: ShardReader) -> str:
+def _look_of_case(reader: ShardReader) -> _Look:
     head = VolumeRecord(*reader.place(0)).head
-    spacing = "×".join(f"{side:.3g}" for side in head.grid.get("spacing", ()))
-    return f"volumes of {', '.join(head.channels)} at {spacing} mm"
+    return _Look(f"volumes of {', '.join(head.channels)}", tuple(head.grid.get("spacing", ())))

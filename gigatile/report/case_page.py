@@ -139,6 +139,7 @@ def case_page(
         same=different == largest,
         agree=different is None,
         nothing=found_most is None,
+        of_truth=slices.of_truth,
         in_all=slices.view(PLANES[0], largest[2], settings.modalities),
         margin=_margin(volumes.grid),
         bars={plane.name: _bar(volumes.grid, plane.across) for plane in PLANES},

@@ -122,23 +122,31 @@ class Slices:
         belongs = np.array(list(self._within.values())).T
         _, codes = np.unique(belongs, axis=0, return_inverse=True)
         codes = codes.reshape(-1).astype(np.uint8)
-        predicted = (codes != codes[0])[volumes.predicted]
-        if volumes.truth is None:
-            self._either, self._differs = predicted, None
-        else:
-            self._either = (codes != codes[0])[volumes.truth] | predicted
+        some = codes != codes[0]
+        self._predicted = some[volumes.predicted]
+        self._truth = self._differs = None
+        if volumes.truth is not None:
+            self._truth = some[volumes.truth]
             self._differs = codes[volumes.truth] != codes[volumes.predicted]
 
-    def largest(self) -> tuple[int, int, int] | None:
-        """Return the slice across each axis in which truth and prediction cover most together.
+    @property
+    def of_truth(self) -> bool:
+        """Whether there is any truth to look at."""
+        return self._truth is not None and bool(self._truth.any())
 
-        None where there is neither.
+    def largest(self) -> tuple[int, int, int] | None:
+        """Return the slice across each axis in which the truth covers most.
+
+        Where there is no truth, the prediction; None where there is neither. Not both together:
+        what a poor model finds all over the head would lead away from what is there.
         """
-        return _fullest(self._either)
+        if self._truth is not None and self.of_truth:
+            return _fullest(self._truth)
+        return _fullest(self._predicted)
 
     def middle(self) -> tuple[int, int, int]:
         """Return the slice across each axis that has as many before as after it."""
-        return _three([side // 2 for side in self._either.shape])
+        return _three([side // 2 for side in self._predicted.shape])
 
     def most_different(self) -> tuple[int, int, int] | None:
         """Return the slice across each axis with most voxels whose regions differ; None: none."""

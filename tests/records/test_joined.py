@@ -208,7 +208,11 @@ def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spa
 
 
 def test_volumes_of_several_runs_are_trained_on_together(join, tmp_path):
-    runs = [make_run_of_volumes(tmp_path / f"results/{name}", name) for name in "XY"]
+    # A prepared volume has the wanted spacing to within a voxel over its whole extent.
+    runs = [
+        make_run_of_volumes(tmp_path / f"results/{name}", name, spacing=spacing)
+        for name, spacing in (("X", 4.02), ("Y", 3.98))
+    ]
     done = join(f"{runs[0]}=2", runs[1])
     assert done.returncode == 0, done.stderr
     described = json.loads((tmp_path / "both/manifest.json").read_text())

@@ -68,6 +68,11 @@ def test_where_truth_and_prediction_agree_it_is_said(pages: dict[str, Page]) -> 
     assert "agree in every voxel" not in pages["C4"].text
 
 
+def test_the_first_slices_say_what_is_largest_in_them(pages: dict[str, Page]) -> None:
+    assert "Where the truth is largest" in pages["C4"].text
+    assert "Where the truth is largest" in pages["C7"].text
+
+
 def test_an_empty_prediction_has_no_outline(pages: dict[str, Page]) -> None:
     assert 'class="predicted"' not in pages["C7"].html
     assert 'class="truth"' in pages["C7"].html

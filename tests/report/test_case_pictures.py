@@ -131,14 +131,18 @@ def slices(truth: np.ndarray | None, predicted: np.ndarray, tmp_path: Path) -> S
     return Slices(Volumes(image, truth, predicted, grid), settings)
 
 
-def test_the_slice_of_a_plane_is_where_truth_and_prediction_cover_most(tmp_path: Path) -> None:
+def test_the_slice_of_a_plane_is_where_the_truth_covers_most(tmp_path: Path) -> None:
     truth, predicted = np.zeros((2, 9, 10, 11), np.uint8)
-    truth[2, 3, 4] = truth[2, 3, 5] = predicted[7, 3, 5] = predicted[2, 8, 9] = 3
+    truth[2, 3, 4] = truth[2, 3, 5] = truth[7, 3, 5] = truth[2, 8, 5] = 3
+    truth[6, 6:9, 9] = 1  # edema, which is in no region
+    # What is found elsewhere, however much it is, does not lead away from it.
+    predicted[6, 7, 1:9] = 2
     found = slices(truth, predicted, tmp_path)
-    assert found.largest() == (2, 3, 5)
-    truth[6, 7, 9] = predicted[6, 7, 9] = predicted[6, 7, 8] = 2
-    assert slices(truth, predicted, tmp_path).largest() == (2, 3, 5)
-    assert slices(None, predicted, tmp_path).largest() == (6, 7, 9)
+    assert (found.largest(), found.of_truth) == ((2, 3, 5), True)
+    assert found.most_different() == (6, 7, 5)
+    for nothing in (None, np.zeros_like(truth)):
+        found = slices(nothing, predicted, tmp_path)
+        assert (found.largest(), found.of_truth) == ((6, 7, 1), False)
 
 
 def test_a_difference_that_no_region_has_is_none(tmp_path: Path) -> None:

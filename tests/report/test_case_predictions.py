@@ -35,7 +35,7 @@ def test_volumes_are_shown_and_nothing_is_judged(new: Path) -> None:
     assert told["whole_tumour"] == 0.288
     assert f"N1 Q1 {volumes} – 0" in index.text
     for page in (index, case):
-        assert not re.search(r"Dice|HD95|[Ss]ensitivity|✓|✗|agree", page.text)
+        assert not re.search(r"Dice|HD95|[Ss]ensitivity|✓|✗|agree|differ", page.text)
     for region in regions:
         assert re.search(rf"{region.replace('_', ' ')} [a-z_, ]+ {told[region]:.2f}", case.text)
     assert "truth" not in re.sub("The truth of th[ei]s[e]? cases? is not known", "", case.text)
@@ -45,6 +45,7 @@ def test_only_the_prediction_is_outlined(new: Path) -> None:
     page = Page(write(new) / "cases/N1.html")
     assert 'class="predicted"' in page.html
     assert 'class="truth"' not in page.html
+    assert "Where the prediction is largest" in page.text
     assert "blue" not in page.text
 
 
