@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--modalities", nargs="+", default=MODALITIES, help="of the sheet")
     parser.add_argument("--labels", default="decathlon", help="the sheet's convention")
     parser.add_argument("--patch", type=int, default=128)
-    parser.add_argument("--per-case", type=int, default=8, help="patches of each in a round")
+    parser.add_argument("--per-case", type=int, default=16, help="patches of each in a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--many", type=int, nargs=2, default=(20, 200), help="for memory")
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)

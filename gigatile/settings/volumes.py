@@ -162,6 +162,10 @@ class VolumeSettings(Section):
                 raise ValueError(f"regions: {region} has no label")
             if len(set(names)) < len(names):
                 raise ValueError(f"regions: {region} has a label twice")
+            if region in known and set(names) != {region}:
+                raise ValueError(
+                    f"regions: {region} is a label's name; a region of other labels needs another"
+                )
             for name in names:
                 if name not in known:
                     raise ValueError(

@@ -110,7 +110,7 @@ class Segmentation:
         """
         return {
             "outputs": self._targets.names,
-            "volumes": self._volumes.model_dump(),
+            "volumes": self._volumes.model_dump(exclude={"stall_minutes"}),
             "patches": self._patches.model_dump(),
         }
 

@@ -194,7 +194,5 @@ def test_new_slides_of_which_none_can_be_used_stop_the_run(command, new, tmp_pat
 
 def test_a_table_of_something_else_is_refused(tmp_path):
     write_table(tmp_path / "tiles.tsv", ("slide", "state"), [("S1", "tiled")])
-    with pytest.raises(
-        UserError, match=r"tiles\.tsv: column\(s\) patient, split, reason"
-    ):
+    with pytest.raises(UserError, match=r"tiles\.tsv: column\(s\) patient, split, reason"):
         check_any(tmp_path / "tiles.tsv")

@@ -89,7 +89,12 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),
         ("gigatile/training/order.py", "\n    return ", "\n    return None or ", TRAIN),
-        ("gigatile/training/classification.py", "\n        return ", "\n        return None or ", {"train"}),
+        (
+            "gigatile/training/classification.py",
+            "\n        return ",
+            "\n        return None or ",
+            {"train"},
+        ),
         ("gigatile/evaluation/validation.py", "loss / tiles", "loss", {"validate"}),
         ("gigatile/evaluation/metrics.py", "\n    return ", "\n    return None or ", {"evaluate"}),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),

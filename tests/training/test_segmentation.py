@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trained import assert_same_bits, history, last_model, weights
+from trained import assert_same_bits, assert_same_to_rounding, history, last_model, weights
 from volume_set import patient, write_set
 
 from gigatile.errors import UserError
@@ -24,7 +24,7 @@ SHAPE = (26, 22, 24)
 MODALITIES = ("one", "two")
 VOLUMES = {"modalities": MODALITIES}
 PATCHES = {"size": (16, 16, 16), "per_case": 3}
-# Of the last batch, of 3 in place of 4, one rank of two has a sample that does not count.
+# The last batch is of 3 patches in place of 4: one does not count.
 TRAIN = {"model": "small_unet", "batch_size": 4, "learning_rate": 0.005}
 CASES = 5
 # Half of the levels' shapes, so that one axis is not halved with the others.
@@ -262,17 +262,14 @@ def test_the_model_gets_better_and_tells_what_it_is(one_rank, manifest):
 
 
 def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
-    """15 patches in batches of 4 leave a last batch of 3, which two ranks share unequally.
+    """15 patches in batches of 8 leave a last batch of 7, which two ranks share unequally.
 
-    In small steps and few: Adam makes large ones of what is rounding where a gradient is near 0.
+    Two steps: what is rounding, a millionth of a gradient, is a tenth of a step after some more,
+    where a leaky ReLU is at its kink and Adam's step does not shrink with the gradient.
     """
     for ranks in (1, 2):
-        train(tmp_path / str(ranks), ranks, epochs=1, learning_rate=0.001)
-    one, two = tmp_path / "1" / "segments", tmp_path / "2" / "segments"
-    np.testing.assert_allclose(history(one), history(two), atol=2e-4)
-    for mine, theirs in zip(weights(one), weights(two), strict=True):
-        apart = np.abs(mine - theirs)
-        assert apart.max() < 3e-4 and apart.mean() < 1e-5
+        train(tmp_path / str(ranks), ranks, epochs=1, batch_size=8, learning_rate=0.001)
+    assert_same_to_rounding(tmp_path / "1" / "segments", tmp_path / "2" / "segments")
 
 
 def test_a_killed_training_ends_as_an_undisturbed_one(
