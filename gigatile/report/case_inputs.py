@@ -111,7 +111,7 @@ class CaseModel(Told):
     def settings(self) -> dict[str, Any]:
         """Return its sections for a table of settings, lists as one text each."""
         sections = {
-            "volumes": self.volumes.model_dump(),
+            "volumes": self.volumes.model_dump(exclude={"stall_minutes"}),
             "patches": self.patches,
             "train": self.train,
         }

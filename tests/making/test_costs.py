@@ -6,7 +6,6 @@ import pytest
 from gigatile.making.costs import (
     MODELS,
     OF_SLIDES,
-    STAGES,
     Cohort,
     Planned,
     Rate,
