@@ -31,8 +31,9 @@ TOGETHER = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell pytest-xdist which tests belong together; `make test` has it do so."""
+    """Tell pytest-xdist which tests belong together; `make test` runs them so."""
     tests = ROOT / "tests"
     for item in items:
         place = item.path.relative_to(tests)
