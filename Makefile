@@ -30,7 +30,7 @@ plan: setup ## what a run will take: make plan CONFIG=mine.yaml PROFILE=profiles
 
 test: setup ## run the tests; ARGS='-m "not slow and not cluster"' leaves out the long ones
 	@bash tests/cluster/install.sh
-	@python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 lint: setup ## check format, style, the workflow and the types
 	ruff format --check .

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import hypothesis
 import pytest
 from clones import Clone
 from small_cohort import make_small_cohort
 from small_volumes import make_small_volumes
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,26 +21,30 @@ hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gigatile")
 
 
-# Tests that share what takes long to make, beside those of one file: they stay together where tests
-# run on several cores. A machine has room for one cluster.
+# Tests that share what takes long to make, beside those of one file: where tests run on several
+# cores, they stay on one. A machine has room for one cluster.
 TOGETHER = {
-    "cluster": ("cluster/*",),
-    "docs": ("docs/*",),
-    "report": ("report/*",),
-    "run of volumes": ("workflow/test_*volumes*.py",),
-    "alone": ("workflow/test_lung.py", "workflow/test_brains.py"),
-    "run of slides": ("workflow/*",),
+    "cluster": ("tests/cluster/*",),
+    "docs": ("tests/docs/*",),
+    "report": ("tests/report/*",),
+    "run of volumes": ("tests/workflow/test_*volumes*.py",),
+    "real data": ("tests/workflow/test_lung.py", "tests/workflow/test_brains.py"),
+    "run of slides": ("tests/workflow/*",),
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell pytest-xdist which tests belong together; `make test` runs them so."""
-    tests = ROOT / "tests"
-    for item in items:
-        place = item.path.relative_to(tests)
-        found = (name for name, some in TOGETHER.items() if any(map(place.match, some)))
-        item.add_marker(pytest.mark.xdist_group(next(found, str(place))))
+class Together(LoadScopeScheduling):
+    """Gives each core the next tests that belong together; pytest-xdist calls them a scope."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePath(nodeid.split("::")[0])
+        found = (name for name, some in TOGETHER.items() if any(map(path.match, some)))
+        return next(found, str(path))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Have pytest-xdist give out tests so."""
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")
