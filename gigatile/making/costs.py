@@ -75,7 +75,7 @@ OF_CASES = {
     "validate": Stage(("write_shards", "train"), start=8, model=2.4),
     "choose_model": Stage(("train", "validate")),
     "segment": Stage(("prepare", "choose_model"), start=8, model=2.4, left=10_000),
-    "evaluate": Stage(("collect_cases", "segment"), start=2, megapixel=0.3),
+    "evaluate": Stage(("collect_cases", "choose_model", "segment"), start=2, megapixel=0.3),
     "report": Stage(
         ("split_patients", "collect_cases", "write_shards", "choose_model", "evaluate"),
         start=3,
