@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 
 import pytest
@@ -51,6 +52,8 @@ def test_what_a_run_will_take(copied_run: Clone, profile):
     assert copied_run.run(*asked).stdout == "nothing is to be done\n"
     for slide in (copied_run.folder / "cohort").glob("*.svs"):
         slide.unlink()
+    # On a slow machine its jobs may have lasted long enough to tell something.
+    shutil.rmtree(copied_run.folder / "results/small/benchmarks")
     copied_run.write(
         "small.yaml",
         "run: other\nsamples: cohort/samples.tsv\n"
