@@ -23,6 +23,18 @@ SIDE = 224
 CLASSES = 3
 
 
+def learner_of(model, settings, ranks):
+    import keras
+
+    from gigatile.settings.tiles import TileSettings
+    from gigatile.training.classification import Classification
+    from gigatile.training.learner import Learner
+    from gigatile.training.models import LOGITS
+
+    trained = keras.Model(model.input, model.get_layer(LOGITS).output)
+    return Learner(trained, Classification(TileSettings()).sums, settings, ranks)
+
+
 def limit_to(core: int) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     os.sched_setaffinity(0, [core])
@@ -38,7 +50,6 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
     import tensorflow as tf
 
     from gigatile.settings.train import TrainSettings
-    from gigatile.training.classification import Classification
     from gigatile.training.joining import join
     from gigatile.training.models import build_model
 
@@ -47,7 +58,7 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
     labels = random.integers(0, CLASSES, steps * batch).astype(np.int32)
     settings = TrainSettings(ranks_per_node=1, batch_size=batch)
     with join(1, 600) as ranks:
-        task = Classification(build_model(settings, SIDE, CLASSES), settings, ranks)
+        learner = learner_of(build_model(settings, SIDE, CLASSES), settings, ranks)
         plain = build_model(settings, SIDE, CLASSES)
         plain.compile(
             keras.optimizers.Adam(settings.learning_rate),
@@ -59,7 +70,7 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
         def ours() -> None:
             for first in range(0, len(images), batch):
                 part = slice(first, first + batch)
-                loss, *_ = task.step(
+                loss, *_ = learner.step(
                     tf.convert_to_tensor(images[part]),
                     labels[part],
                     weights,
@@ -91,20 +102,19 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
     import tensorflow as tf
 
     from gigatile.settings.train import TrainSettings
-    from gigatile.training.classification import Classification
     from gigatile.training.joining import join
     from gigatile.training.models import build_model
 
     with join(1, 600) as ranks:
         settings = TrainSettings(ranks_per_node=ranks.size, batch_size=batch * ranks.size)
-        task = Classification(build_model(settings, SIDE, CLASSES), settings, ranks)
+        learner = learner_of(build_model(settings, SIDE, CLASSES), settings, ranks)
         random = np.random.default_rng(ranks.rank)
         images = tf.constant(random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8))
         labels = random.integers(0, CLASSES, batch).astype(np.int32)
         weights, wishes = np.ones(batch, np.float32), np.zeros(3, np.float32)
 
         def step() -> None:
-            float(task.step(images, labels, weights, np.float32(batch * ranks.size), wishes)[0])
+            float(learner.step(images, labels, weights, np.float32(batch * ranks.size), wishes)[0])
 
         for _ in range(3):
             step()

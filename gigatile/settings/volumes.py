@@ -115,7 +115,9 @@ class VolumeSettings(Section):
         if isinstance(labels, dict):
             for name, value in labels.items():
                 _check_name(name)
-                if type(value) is not int or not 1 <= value <= 255:
+                # On Snakemake's command line a number is text.
+                number = int(value) if isinstance(value, str) and value.isdecimal() else value
+                if type(number) is not int or not 1 <= number <= 255:
                     raise ValueError(f"{name}: found {value!r}; must be a whole number, 1-255")
         elif labels not in list(CONVENTIONS):
             raise ValueError(
