@@ -29,10 +29,9 @@ TILING = {"tile_slide"}
 TRAIN = {"train", "train_volumes"}
 TRAINING = TRAIN | {"validate", "validate_volumes"}
 EVALUATION = {"evaluate", "evaluate_volumes"}
-PAGES = {
-    *("write_report", "write_prediction_pages"),
-    *("write_case_report", "write_case_prediction_pages"),
-}
+# The pages of cases are held against the figures, which the evaluation computes.
+CASE_PAGES = {"write_case_report", "write_case_prediction_pages"}
+PAGES = {"write_report", "write_prediction_pages"} | CASE_PAGES
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
-        ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION | {"write_case_report"}),
+        ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION | CASE_PAGES),
         ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_states"}),
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),
