@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
 from gigatile.errors import UserError
+from gigatile.evaluation.loading import load_model
 from gigatile.files import read_json, write_whole
 from gigatile.records import Tile, decode_tile, read_records
 
@@ -28,15 +28,11 @@ class Scorer:
         """Load `model` (.keras); `described` is the settings.json written beside it.
 
         Raises:
-            UserError: a file is missing or damaged.
+            UserError: a file is missing or damaged, or the model is another one.
         """
-        self.classes: list[str] = read_json(described)["classes"]
-        tf.config.experimental.enable_op_determinism()
-        try:
-            # Safe mode refuses code in the file; a model is input like any other.
-            self._model = keras.models.load_model(model, compile=False, safe_mode=True)
-        except (ValueError, OSError, KeyError) as error:
-            raise UserError(f"{model}: cannot be loaded as a model: {error}") from None
+        told = read_json(described)
+        self.classes: list[str] = told["classes"]
+        self._model = load_model(model, told, described)
         self._run = tf.function(lambda tiles: self._model(tiles, training=False))
 
     @property

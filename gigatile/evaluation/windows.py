@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of
+from gigatile.evaluation.loading import load_model
+from gigatile.files import read_json
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.section import check_section
@@ -42,23 +42,13 @@ class Segmenter:
             UserError: a file is missing or damaged, or the model is for something else.
         """
         told = read_json(described)
-        if not {"volumes", "patches", "sha256"} <= set(told):
+        if not {"volumes", "patches"} <= set(told):
             raise UserError(f"{described}: is not of a model of volumes")
         self.volumes = check_section(VolumeSettings, told["volumes"], str(described))
         patches = check_section(PatchSettings, told["patches"], str(described))
         self.targets = Targets(self.volumes, patches)
         self.decide = Decision(self.targets.names, self.targets.activation, self.volumes)
-        tf.config.experimental.enable_op_determinism()
-        try:
-            # Safe mode refuses code in the file; a model is input like any other.
-            self._model = keras.models.load_model(model, compile=False, safe_mode=True)
-        except (ValueError, OSError, KeyError) as error:
-            raise UserError(f"{model}: cannot be loaded as a model: {error}") from None
-        # Another model of the same form would take its outputs for other regions.
-        if sha256_of(model) != told["sha256"]:
-            raise UserError(
-                f"{model}: is not the model that {described} describes; must be of one training"
-            )
+        self._model = load_model(model, told, described)
         self._run = tf.function(lambda images: self._model(images, training=False))
 
     @property

@@ -9,6 +9,7 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.evaluation.scoring import BATCH, Scorer, score_slides
+from gigatile.files import sha256_of
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.train import TrainSettings
@@ -22,7 +23,8 @@ def folder(tmp_path_factory):
     """Return a folder with an untrained model and the tiles of three slides."""
     made = tmp_path_factory.mktemp("scoring")
     build_model(TrainSettings(), SIZE, 3).save(made / "model.keras")
-    (made / "settings.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
+    told = {"classes": ["a", "b", "c"], "sha256": sha256_of(made / "model.keras")}
+    (made / "settings.json").write_text(json.dumps(told))
     random = np.random.default_rng(1)
     for slide, tiles, size in (("one", 1, SIZE), ("many", BATCH + 5, SIZE), ("other", 1, 48)):
         write_records(
@@ -92,6 +94,14 @@ def test_a_file_that_is_no_model_is_named(folder, tmp_path, content):
     path = tmp_path / "broken.keras"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"broken\.keras: cannot be loaded"):
+        Scorer(path, folder / "settings.json")
+
+
+def test_another_model_than_the_one_described_is_refused(folder, tmp_path):
+    """Of the same form, it would score; and its classes would be called by the wrong names."""
+    path = tmp_path / "model.keras"
+    build_model(TrainSettings(seed=2), SIZE, 3).save(path)
+    with pytest.raises(UserError, match=r"model\.keras: is not the model that .*settings\.json"):
         Scorer(path, folder / "settings.json")
 
 
