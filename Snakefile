@@ -26,6 +26,7 @@ else:
     include: "rules/tiles.smk"
 
 
+include: "rules/collect.smk"
 include: "rules/splits.smk"
 include: "rules/shards.smk"
 include: "rules/train.smk"

@@ -146,7 +146,8 @@ VOLUMES = SETTINGS.task == "volume_segmentation"
 UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")
 # What became of those that are learnt from, and of all.
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
-ALL_TABLE = f"{RUN}/cases.tsv" if VOLUMES else f"{RUN}/tiles.tsv"
+TABLE = "cases.tsv" if VOLUMES else "tiles.tsv"
+ALL_TABLE, NEW_TABLE = f"{RUN}/{TABLE}", f"{RUN}/predictions/{TABLE}"
 # The files of all slides or cases.
 FILES = sorted(
     {os.path.normpath(path) for one in [*COHORT.values(), *NEW.values()] for path in one.files}

@@ -3,7 +3,7 @@
 
 rule evaluate:
     input:
-        slides=f"{RUN}/tiles.tsv",
+        slides=ALL_TABLE,
         model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:

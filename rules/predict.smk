@@ -22,37 +22,9 @@ use rule tile as tile_new with:
         settings=section("tiles"),
 
 
-rule collect_new:
-    input:
-        samples=ancient(SETTINGS.predict.samples or []),
-        states=expand(f"{RUN}/predictions/tiles/{{slide}}.json", slide=NEW),
-    output:
-        table=f"{RUN}/predictions/tiles.tsv",
-    log:
-        f"{RUN}/logs/collect_new.log",
-    benchmark:
-        f"{RUN}/benchmarks/collect_new.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(1000),
-        runtime=grow(60),
-    params:
-        code=code("collect_states"),
-        intact=intact("collect_new"),
-        note=note("collect_new"),
-        sheet=sheet(SETTINGS.predict.samples),
-        states=folder("predictions/tiles"),
-    shell:
-        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
-        " --out {output.table:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
-
-
 rule predict:
     input:
-        slides=f"{RUN}/predictions/tiles.tsv",
+        slides=NEW_TABLE,
         model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
@@ -90,7 +62,7 @@ rule predict:
 
 rule prediction_pages:
     input:
-        slides=f"{RUN}/predictions/tiles.tsv",
+        slides=NEW_TABLE,
         calls=small(rules.predict.output),
         model=small(rules.choose_model.output),
         large=large(rules.predict.output, rules.choose_model.output),

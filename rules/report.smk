@@ -4,7 +4,7 @@
 rule report:
     input:
         samples=ancient(SETTINGS.samples),
-        slides=f"{RUN}/tiles.tsv",
+        slides=ALL_TABLE,
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
         model=small(rules.choose_model.output),

@@ -19,34 +19,6 @@ use rule prepare as prepare_new with:
         settings=section("volumes"),
 
 
-rule collect_new:
-    input:
-        samples=ancient(SETTINGS.predict.samples or []),
-        states=expand(f"{RUN}/predictions/volumes/{{case}}.json", case=NEW),
-    output:
-        table=f"{RUN}/predictions/cases.tsv",
-    log:
-        f"{RUN}/logs/collect_new.log",
-    benchmark:
-        f"{RUN}/benchmarks/collect_new.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(1000),
-        runtime=grow(60),
-    params:
-        code=code("collect_states"),
-        intact=intact("collect_new"),
-        note=note("collect_new"),
-        sheet=sheet(SETTINGS.predict.samples),
-        states=folder("predictions/volumes"),
-    shell:
-        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
-        " --out {output.table:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
-
-
 use rule segment as segment_new with:
     input:
         state=f"{RUN}/predictions/volumes/{{case}}.json",
@@ -69,7 +41,7 @@ use rule segment as segment_new with:
 
 rule prediction_pages:
     input:
-        cases=f"{RUN}/predictions/cases.tsv",
+        cases=NEW_TABLE,
         segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
         model=small(rules.choose_model.output),
         large=large(rules.choose_model.output),

@@ -1,4 +1,4 @@
-# NIfTI volumes to prepared cases, a job per case; then tables of what became of each.
+# NIfTI volumes to prepared cases, a job per case.
 
 
 rule prepare:
@@ -31,54 +31,3 @@ rule prepare:
         " > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
         " --source {input.source:q} >> {log} 2>&1"
-
-
-# As of tiles, the tables depend on what the sheet says of their cases, and not on the sheet.
-rule collect_cases:
-    input:
-        samples=ancient(SETTINGS.samples),
-        states=states_of(*SPLITS),
-    output:
-        table=ALL_TABLE,
-    log:
-        f"{RUN}/logs/collect_cases.log",
-    benchmark:
-        f"{RUN}/benchmarks/collect_cases.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(1000),
-        runtime=grow(60),
-    params:
-        code=code("collect_states"),
-        intact=intact("collect_cases"),
-        note=note("collect_cases"),
-        states=folder("volumes"),
-        rows=rows_of(*SPLITS),
-        settings=section("split"),
-        of=SPLITS,
-    shell:
-        "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
-        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
-
-
-use rule collect_cases as collect_training with:
-    input:
-        samples=ancient(SETTINGS.samples),
-        states=states_of("train", "valid"),
-    output:
-        table=TRAINING_TABLE,
-    log:
-        f"{RUN}/logs/collect_training.log",
-    benchmark:
-        f"{RUN}/benchmarks/collect_training.tsv"
-    params:
-        code=code("collect_states"),
-        intact=intact("collect_training"),
-        note=note("collect_training"),
-        states=folder("volumes"),
-        rows=rows_of("train", "valid"),
-        settings=section("split"),
-        of=("train", "valid"),

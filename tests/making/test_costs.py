@@ -27,7 +27,7 @@ COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks
         ("tile", 0, 1),
         ("tile_new", 0, 1),
         ("split_patients", 0, 100),
-        ("collect_tiles", 0, 100),
+        ("collect", 0, 100),
         ("collect_training", 0, 80),
         ("write_shards", 0, 80),
         ("train", 4, 240),

@@ -19,10 +19,10 @@ EVALUATION = {"evaluate"} | ENDS
 MODEL = {"choose_model"} | EVALUATION
 TRAINING = {"train", "validate"} | MODEL
 SHARDS = {"write_shards"} | TRAINING
-TABLES = {"collect_tiles", "collect_training"} | SHARDS
+TABLES = {"collect", "collect_training"} | SHARDS
 TILES = {"tile"} | TABLES
 SPLITS = {"split_patients"} | TABLES
-OF_TEST_TILES = {"collect_tiles"} | EVALUATION
+OF_TEST_TILES = {"collect"} | EVALUATION
 TEST_COHORT = {"split_patients"} | OF_TEST_TILES
 
 # An edit of the files in a folder, which is taken back at its end.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clones import Clone
 
-TILES = ("--until", "collect_tiles", "--configfile", "small.yaml")
+TILES = ("--until", "collect", "--configfile", "small.yaml")
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 
 

@@ -2,7 +2,7 @@
 
 from gigatile.cohort.samples import read_samples
 
-STAGES = {"collect_tiles", "collect_training", "split_patients", "write_shards", "choose_model"}
+STAGES = {"collect", "collect_training", "split_patients", "write_shards", "choose_model"}
 STAGES |= {"evaluate", "report", "all"}
 
 

@@ -208,7 +208,7 @@ def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
     other_code = replaced("QUALITY = 80", "QUALITY = 40 * 2")
     with text("gigatile/slides/tiling.py", other_code)(copied_run.folder):
         assert planned(copied_run) == TILES
-        tables = ("--until", "collect_tiles", "collect_training")
+        tables = ("--until", "collect", "collect_training")
         assert started(copied_run.snakemake(*asked, *tables)) == TILES - SHARDS
         assert planned(copied_run) == set(), "the tables came out as they were"
         assert started(copied_run.snakemake(*asked, "--forcerun", "write_shards")) == SHARDS

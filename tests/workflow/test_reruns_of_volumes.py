@@ -29,15 +29,15 @@ MODEL = {"choose_model"} | SEGMENTATION
 TRAINING = {"train", "validate"} | MODEL
 WITHOUT_TRAINING = TRAINING - {"train"}
 SHARDS = {"write_shards"} | TRAINING
-TABLES = {"collect_cases", "collect_training"} | SHARDS
+TABLES = {"collect", "collect_training"} | SHARDS
 PREPARED = {"prepare"} | TABLES
 SPLITS = {"split_patients"} | TABLES
-OF_TEST_CASES = {"collect_cases", "segment"} | EVALUATION
+OF_TEST_CASES = {"collect", "segment"} | EVALUATION
 # A test case: without it nothing is segmented, with another one that alone.
-TEST_COHORT = {"split_patients", "collect_cases"} | EVALUATION
+TEST_COHORT = {"split_patients", "collect"} | EVALUATION
 RUN = "results/small"
 COMPARED = {
-    "cases.tsv": {"collect_cases"} | EVALUATION,
+    "cases.tsv": {"collect"} | EVALUATION,
     "shards/cases.tsv": {"collect_training"} | SHARDS,
     "segments/0001.json": TRAINING,
     "model/settings.json": MODEL,

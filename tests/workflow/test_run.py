@@ -179,8 +179,8 @@ def test_a_label_that_loses_its_last_slide_stops_with_its_reasons(copied_run):
 @pytest.mark.parametrize(
     ("setting", "stages"),
     [
-        ("tiles: {quality: 80}", {"tile", "collect_tiles", "write_shards", "train", "evaluate"}),
-        ("split: {seed: 5}", {"split_patients", "collect_tiles", "write_shards", "train"}),
+        ("tiles: {quality: 80}", {"tile", "collect", "write_shards", "train", "evaluate"}),
+        ("split: {seed: 5}", {"split_patients", "collect", "write_shards", "train"}),
         ("shards: {seed: 2}", {"write_shards", "train", "evaluate"}),
         ("train: {epochs: 3}", {"train", "validate", "choose_model", "evaluate"}),
         ("train: {boost: {lusc: 2.0}}", {"train", "evaluate"}),
@@ -191,6 +191,6 @@ def test_a_changed_setting_plans_the_stages_that_read_it(small_run, setting, sta
     section, values = setting.split(": ", 1)
     planned = set(small_run.jobs("--configfile", "small.yaml", "--config", f"{section}={values}"))
     assert stages | {"report", "all"} <= planned
-    every = {"tile", "split_patients", "collect_tiles", "write_shards", "train", "evaluate"}
+    every = {"tile", "split_patients", "collect", "write_shards", "train", "evaluate"}
     untouched = every - stages - {"evaluate"}
     assert not planned & untouched
