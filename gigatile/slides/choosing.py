@@ -17,12 +17,12 @@ COMPARED, COMPARED_SHARE = 4, 0.001
 
 @dataclass(frozen=True)
 class Reading:
-    """How the tiles of a slide are read.
+    """How the tiles of a slide, or its overview, are read.
 
     Attributes:
         by: `own tiles`, the file's own tiles decoded once each, or `openslide`.
         why: why it has to be OpenSlide, else None.
-        compared: tiles that were compared, pixel by pixel.
+        compared: tiles or places that were compared, pixel by pixel.
     """
 
     by: str
@@ -31,21 +31,22 @@ class Reading:
 
 
 def choose_reading(
-    path: Path, slide: Slide, grid: Grid, boxes: np.ndarray
+    path: Path, slide: Slide, number: int, boxes: np.ndarray
 ) -> tuple[Reading, TiffLevel | None]:
-    """Compare both ways on some of a slide's tiles, and return the one to go.
+    """Compare both ways on some regions of a level, and return the one to go.
 
     Args:
         path: the slide's file.
         slide: the same, open.
-        grid: its tiles.
-        boxes: what is to be read, (n, 4), as `Grid.boxes` gives it; n at least 1.
+        number: of the level.
+        boxes: what is to be read: left, top, width, height in pixels of the level, (n, 4) int64;
+            n at least 1.
 
     Returns:
         How to read, and for its own tiles the level, open.
     """
     try:
-        level = TiffLevel(path, slide, grid.level)
+        level = TiffLevel(path, slide, number)
     except NotTiled as reason:
         return Reading("openslide", str(reason), 0), None
     count = min(len(boxes), max(COMPARED, int(len(boxes) * COMPARED_SHARE)))
@@ -55,7 +56,7 @@ def choose_reading(
     for box, region in zip(sample.tolist(), TiffRegions(level, sample), strict=True):
         left, top, width, height = box
         try:
-            reference = np.asarray(slide.region(left, top, grid.level, width, height))
+            reference = np.asarray(slide.region(left, top, number, width, height))
         except RegionError:
             continue  # a bad tile, whoever reads it
         try:

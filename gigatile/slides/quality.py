@@ -96,8 +96,9 @@ def ink_masks(overview: np.ndarray) -> dict[str, np.ndarray]:
     """
     hsv = cv2.cvtColor(overview, cv2.COLOR_RGB2HSV)
     masks = {}
-    brightest = hsv[..., 2]
-    black = (brightest <= _BLACK) & (brightest - overview.min(axis=2) <= _COLOURLESS)
+    brightest = cv2.extractChannel(hsv, 2)
+    darkest = cv2.min(cv2.min(*cv2.split(overview)[:2]), cv2.extractChannel(overview, 2))
+    black = (brightest <= _BLACK) & (brightest - darkest <= _COLOURLESS)
     for ink, boxes in _COLOURS.items():
         found = np.zeros_like(black)
         for hue, *bounds in boxes:
@@ -127,9 +128,11 @@ def fold_mask(overview: np.ndarray, tissue: np.ndarray) -> np.ndarray:
     if not tissue.any():
         return np.zeros_like(tissue)
     smooth = cv2.blur(overview, (_SMOOTH, _SMOOTH))
-    saturation = cv2.cvtColor(smooth, cv2.COLOR_RGB2HSV)[..., 1]
+    saturation = cv2.extractChannel(cv2.cvtColor(smooth, cv2.COLOR_RGB2HSV), 1)
+    red, green, blue = cv2.split(smooth)
+    light = cv2.add(cv2.add(red, green, dtype=cv2.CV_16S), blue, dtype=cv2.CV_16S)
     # In thirds of a grey level, so that whole numbers of 2 bytes hold it.
-    depth = 3 * saturation.astype(np.int16) - smooth.sum(axis=2, dtype=np.int16)
+    depth = 3 * saturation.astype(np.int16) - light
     lower, upper = np.percentile(depth[tissue], (25, 75))
     return tissue & (depth > upper + _FENCE * max(upper - lower, 3 * _LEAST_SPREAD))
 

@@ -2,19 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import openslide
 from PIL import Image
 
-# Regions are read in blocks of at most this side, so that a slide without a pyramid
-# costs time and not memory.
-BLOCK = 2048
-# Where a block cannot be read, its quarters are tried, down to this side.
-LEAST_BLOCK = 32
 # OpenSlide's renderer counts places in 1/256 of a pixel: nearer than half of that to a whole pixel,
 # none is blended with its neighbours.
 WHOLE = 1 / 520
@@ -26,24 +20,6 @@ class SlideError(Exception):
 
 class RegionError(SlideError):
     """One region of a slide cannot be read; others may."""
-
-
-@dataclass
-class Overview:
-    """A slide at low resolution.
-
-    Attributes:
-        pixels: RGB, (height, width, 3) uint8; white where the slide cannot be read. The last row
-            and column may reach over the slide's edge.
-        downsample: how many pixels of level 0 one of them spans, across and down.
-        unseen: (height, width) bool, true where the slide cannot be read.
-        error: what was told of the first such place, None where all was read.
-    """
-
-    pixels: np.ndarray
-    downsample: tuple[float, float]
-    unseen: np.ndarray
-    error: RegionError | None = None
 
 
 class Slide:
@@ -114,66 +90,6 @@ class Slide:
         white = Image.new("RGB", region.size, (255, 255, 255))
         white.paste(region, mask=region.getchannel("A"))
         return white
-
-    def overview(
-        self, downsample: float, longest: int = 8192, tell: Callable[[], None] = lambda: None
-    ) -> Overview:
-        """Read the whole slide at low resolution.
-
-        Args:
-            downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
-            longest: pixels that the result has at most a side, also if that is coarser.
-            tell: is called each time that a part of it was read.
-        """
-        coarser = [max(scale) for scale in self.scales]
-        level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
-        width, height = self.level_sizes[level]
-        factor = max(1, int(downsample / coarser[level] + 1e-6), -(-max(width, height) // longest))
-        block = max(1, BLOCK // factor) * factor
-        shape = (-(-height // factor), -(-width // factor))
-        across, down = self.scales[level]
-        found = Overview(
-            np.full((*shape, 3), 255, np.uint8),
-            (factor * across, factor * down),
-            np.zeros(shape, bool),
-        )
-        for top in range(0, height, block):
-            for left in range(0, width, block):
-                size = (min(block, width - left), min(block, height - top))
-                self._read_block(found, level, factor, (left, top), size)
-                tell()
-        return found
-
-    def _read_block(
-        self,
-        found: Overview,
-        level: int,
-        factor: int,
-        corner: tuple[int, int],
-        size: tuple[int, int],
-    ) -> None:
-        """Read a part of the overview; of what cannot be read, as little as can be told apart."""
-        (left, top), (width, height) = corner, size
-        row, column = top // factor, left // factor
-        here = (
-            slice(row, row + -(-height // factor)),
-            slice(column, column + -(-width // factor)),
-        )
-        try:
-            part = self.region(left, top, level, width, height)
-        except RegionError as error:
-            found.error = found.error or error
-            # In whole pixels of the overview.
-            half = -(-max(size) // (2 * factor)) * factor
-            if half >= max(size) or half < LEAST_BLOCK:
-                found.unseen[here] = True
-                return
-            for y in range(top, top + height, half):
-                for x in range(left, left + width, half):
-                    quarter = (min(half, left + width - x), min(half, top + height - y))
-                    self._read_block(found, level, factor, (x, y), quarter)
-        else:
-            found.pixels[here] = np.asarray(part.reduce(factor) if factor > 1 else part)
 
     def close(self) -> None:
         """Close the file; twice does no harm."""

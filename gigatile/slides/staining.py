@@ -10,6 +10,7 @@ import numpy as np
 
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid, plan_grid
+from gigatile.slides.overview import read_overview
 from gigatile.slides.reader import RegionError, SlideError, open_slide
 from gigatile.slides.regions import Region, reader_by_openslide, regions_by_openslide
 from gigatile.slides.scale import scale_of
@@ -136,7 +137,8 @@ def stain_of_slide(
     """
     with open_slide(source) as slide, contextlib.ExitStack() as close:
         grid = plan_grid(slide, scale_of(slide, sheet_mpp, settings.objectives).mpp, settings)
-        low = slide.overview(max(1.0, grid.extent / MASK_PIXELS_PER_TILE), MASK_LONGEST)
+        wanted = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
+        low = read_overview(source, slide, wanted, MASK_LONGEST)
         tissue = find_tissue(low.pixels)
         if tissue.light == "fluorescence":
             raise StainError(NO_STAIN)

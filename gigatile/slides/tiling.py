@@ -22,8 +22,9 @@ from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import AREAS, MEASURES, TileIndex, write_empty_index
+from gigatile.slides.overview import Overview, read_overview
 from gigatile.slides.quality import fold_mask, ink_masks
-from gigatile.slides.reader import Overview, Slide, SlideError, open_slide
+from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.regions import (
     Region,
     TiffRegions,
@@ -168,6 +169,7 @@ class _Cutting:
             "grid": None,
             "light": None,
             "tissue_threshold": None,
+            "overview": None,
             "reading": None,
             "stain": None,
             "tiles": {"kept": 0, "dropped": {"background": 0}, "marked": {}},
@@ -242,7 +244,8 @@ class _Cutting:
         facts["grid"] = asdict(grid)
         tell(facts)
         wanted_downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
-        low = slide.overview(wanted_downsample, MASK_LONGEST, lambda: tell(None))
+        low = read_overview(path, slide, wanted_downsample, MASK_LONGEST, lambda: tell(None))
+        facts["overview"] = asdict(low.reading)
         if low.error and low.unseen.mean() > MAX_UNSEEN:
             raise low.error
         self._picture = _fit(Image.fromarray(low.pixels), low.downsample, slide)
@@ -283,7 +286,7 @@ class _Cutting:
                 f"a tile spans {boxes[0, 2]}×{boxes[0, 3]} px of level {grid.level}, more than fit "
                 "in memory; it lacks a level that is nearer to tiles.mpp"
             )
-        reading, level = choose_reading(path, slide, grid, boxes)
+        reading, level = choose_reading(path, slide, grid.level, boxes)
         if level is not None:
             close.callback(level.close)
         facts["reading"] = asdict(reading)

@@ -106,6 +106,7 @@ def _make_slide(
         "grid": None,
         "light": None,
         "tissue_threshold": None,
+        "overview": None,
         "reading": None,
         "stain": None,
         "tiles": {"kept": 0, "dropped": {"background": 0}, "marked": {}},

@@ -17,6 +17,7 @@ from gigatile.records import decode_tile, read_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import plan_grid
+from gigatile.slides.overview import read_overview
 from gigatile.slides.reader import open_slide
 from gigatile.slides.tiling import TilingFiles, tile_slide
 
@@ -181,7 +182,7 @@ def test_the_reader_shows_what_openslide_shows(slide):
 def test_the_overview_shows_the_same_slide(slide):
     case, path = slide
     with open_slide(path) as opened:
-        overview = opened.overview(8)
+        overview = read_overview(path, opened, 8)
     picture, scale = overview.pixels, overview.downsample
     assert max(scale) <= 8
     assert_markers(picture, case.margin, scale)

@@ -108,6 +108,11 @@ def test_stained_tissue_is_no_ink(colour):
     assert not any(shares((np.array(colour) + noise).astype(np.uint8)).values())
 
 
+@pytest.mark.parametrize("colour", [(80, 70, 40), (40, 70, 80), (80, 40, 70)])
+def test_what_is_dark_and_has_a_colour_is_no_black_ink(colour):
+    assert shares(np.full((9, 9, 3), colour, np.uint8))["black"] == 0  # melanin, for one
+
+
 @given(npst.arrays(np.uint8, (6, 7, 3), elements=st.integers(0, 255)))
 def test_no_pixel_is_of_two_inks(overview):
     assert sum(mask.astype(int) for mask in ink_masks(overview).values()).max() <= 1

@@ -92,6 +92,11 @@ def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_pat
         },
         "light": "transmitted",
         "tissue_threshold": 13,
+        "overview": {
+            "by": "openslide",
+            "why": "its tiles are ADOBE_DEFLATE, not JPEG",
+            "compared": 0,
+        },
         "reading": {
             "by": "openslide",
             "why": "its tiles are ADOBE_DEFLATE, not JPEG",

@@ -1,0 +1,162 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openslide
+import pytest
+from known_slides import glass, tiles_of_level_0, write_svs
+from PIL import Image
+
+from gigatile.demo.svs import shrink
+from gigatile.slides import overview
+from gigatile.slides.choosing import Reading
+from gigatile.slides.overview import BLOCK, read_overview
+from gigatile.slides.reader import Slide, open_slide
+from gigatile.slides.tiff import TiffLevel
+
+OWN = Reading("own tiles", None, 4)
+
+
+@pytest.fixture(scope="module", params=["zlib", "jpeg"])
+def noise(tmp_path_factory, request):
+    """A slide, and each of its levels as OpenSlide shows it; ours reads JPEG tiles by itself."""
+    pixels = np.random.default_rng(1).integers(0, 256, (400, 512, 3), np.uint8)
+    path = tmp_path_factory.mktemp("noise") / f"{request.param}.svs"
+    write_svs(path, pixels, shrink(pixels, 4), compression=request.param)
+    with openslide.OpenSlide(path) as handle:
+        levels = [
+            np.asarray(handle.read_region((0, 0), level, size).convert("RGB"))
+            for level, size in enumerate(handle.level_dimensions)
+        ]
+    return path, levels
+
+
+@pytest.mark.parametrize(
+    ("wanted", "factor", "level"), [(1, 1, 0), (1.9, 1, 0), (3.5, 3, 0), (4, 1, 1), (13, 3, 1)]
+)
+def test_the_overview_is_each_blocks_mean_and_at_least_as_fine_as_wanted(
+    noise, wanted, factor, level
+):
+    path, levels = noise
+    with open_slide(path) as slide:
+        found = read_overview(path, slide, wanted)
+    assert np.array_equal(found.pixels, Image.fromarray(levels[level]).reduce(factor))
+    across, down = found.downsample
+    assert across == down == factor * (4 if level else 1) <= wanted
+    assert found.error is None and not found.unseen.any()
+    if path.stem == "jpeg":
+        assert found.reading == OWN
+    else:
+        assert found.reading == Reading("openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0)
+
+
+def test_the_overview_of_a_very_large_slide_is_coarser_than_wanted(noise):
+    with open_slide(noise[0]) as slide:
+        found = read_overview(noise[0], slide, 1, longest=100)
+    assert found.pixels.shape == (67, 86, 3)  # every sixth of 512 × 400
+    assert found.downsample == (6, 6)
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise, factor):
+    whole, (pixels, _) = noise
+    path = tmp_path / "s.svs"
+    data = bytearray(whole.read_bytes())
+    offset, length = tiles_of_level_0(whole)[2 * 8 + 3]  # 64 px at (192, 128)
+    data[offset : offset + length] = bytes(length)
+    path.write_bytes(data)
+    with open_slide(path) as slide:
+        found = read_overview(path, slide, factor)
+    assert "reading 512×400 px of level 0 at (0, 0) fails" in str(found.error)
+    expected = np.asarray(Image.fromarray(pixels).reduce(factor))
+    assert np.array_equal(found.pixels[~found.unseen], expected[~found.unseen])
+    assert (found.pixels[found.unseen] == 255).all()
+    lost = np.zeros((400, 512), bool)
+    lost[128:192, 192:256] = True
+    rows, columns = (slice(n // factor, -(-end // factor)) for n, end in ((128, 192), (192, 256)))
+    assert found.unseen[rows, columns].all()
+    assert found.unseen.sum() * factor**2 <= 9 * 64 * 64
+
+
+def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(noise, monkeypatch):
+    path, levels = noise
+    monkeypatch.setattr(overview, "BLOCK", 100)  # where a tile has 64 px
+    with open_slide(path) as slide:
+        for wanted in (1, 2, 3):
+            found = read_overview(path, slide, wanted)
+            assert np.array_equal(found.pixels, Image.fromarray(levels[0]).reduce(wanted))
+
+
+def test_openslide_reads_no_block_of_own_tiles_and_no_file_stays_open(noise, monkeypatch):
+    path, _ = noise
+    monkeypatch.setattr(overview, "BLOCK", 100)
+    read: list[tuple[int, ...]] = []
+    told: list[None] = []
+    region = Slide.region
+    monkeypatch.setattr(
+        Slide, "region", lambda slide, *box: read.append(box) or region(slide, *box)
+    )
+    with open_slide(path) as slide:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        read_overview(path, slide, 1, tell=lambda: told.append(None))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(told) == 6 * 4
+    assert len(read) == (4 if path.stem == "jpeg" else 6 * 4)
+
+
+def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(noise, monkeypatch):
+    path, levels = noise
+    decode = TiffLevel.decode
+    # One grey level, in one of the four places that are compared.
+    monkeypatch.setattr(
+        TiffLevel, "decode", lambda level, tile, found: decode(level, tile, found) ^ (tile == 46)
+    )
+    with open_slide(path) as slide:
+        found = read_overview(path, slide, 1)
+    assert np.array_equal(found.pixels, levels[0])
+    if path.stem == "jpeg":
+        assert (found.reading.by, found.reading.compared) == ("openslide", 4)
+        assert "differ from OpenSlide's by up to 1 at (170, 96)" in str(found.reading.why)
+
+
+def test_the_blocks_of_an_overview_join_without_a_seam(tmp_path):
+    height, width = 700, 2 * BLOCK + 333
+    pixels = np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
+    path = write_svs(tmp_path / "s.svs", pixels, compression=None, tile=256)
+    with open_slide(path) as slide:
+        for wanted in (2, 3, 7):
+            found = read_overview(path, slide, wanted)
+            assert found.downsample == (wanted, wanted)
+            assert np.array_equal(found.pixels, Image.fromarray(pixels).reduce(wanted))
+
+
+def test_the_overview_of_a_long_slide_has_the_scale_of_each_side(tmp_path):
+    pixels = glass(279, 4096)
+    path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
+    with open_slide(path) as slide:
+        found = read_overview(path, slide, 17)
+    assert found.pixels.shape == (17, 256, 3)
+    assert found.downsample == (16, 2 * 279 / 34)
+
+
+def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp_path):
+    path = write_svs(tmp_path / "s.svs", glass(6000, 6000), tile=1024)  # 108 MB of pixels
+    program = f"""
+import re
+from pathlib import Path
+from gigatile.slides.overview import read_overview
+from gigatile.slides.reader import open_slide
+
+def peak():  # KiB
+    return int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+path = Path({str(path)!r})
+with open_slide(path) as slide:
+    slide.region(0, 0, 0, 1, 1)
+    before = peak()
+    read_overview(path, slide, 14)
+    print(peak() - before)
+"""
+    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(grown.stdout) < 120_000
