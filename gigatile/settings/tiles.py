@@ -109,6 +109,17 @@ class TileSettings(Section):
             raise ValueError("an objective stands twice")
         return pairs
 
+    @model_validator(mode="before")
+    @classmethod
+    def _target_in_numbers(cls, values: Any) -> Any:
+        # So they stand in a model's settings, whatever a later release takes for the reference.
+        if isinstance(values, dict) and values.get("stain") in ("macenko", "reinhard"):
+            from gigatile.slides.stain import REFERENCE  # below it says why here
+
+            if values.get("stain_target") is None:
+                return values | {"stain_target": dict(REFERENCE[values["stain"]].values)}
+        return values
+
     @model_validator(mode="after")
     def _target_is_a_stain(self) -> "TileSettings":
         if self.stain_target is None:

@@ -15,7 +15,7 @@ from gigatile.slides.reader import RegionError, SlideError, open_slide
 from gigatile.slides.regions import Region, reader_by_openslide, regions_by_openslide
 from gigatile.slides.scale import scale_of
 from gigatile.slides.sorting import is_background
-from gigatile.slides.stain import REFERENCE, Normaliser, Stain, StainError, fit
+from gigatile.slides.stain import Normaliser, Stain, StainError, fit
 from gigatile.slides.tissue import (
     MASK_LONGEST,
     MASK_PIXELS_PER_TILE,
@@ -55,13 +55,6 @@ class Staining:
             "target": self.target.as_dict(),
             "why_not": self.why_not,
         }
-
-
-def target_of(settings: TileSettings) -> Stain:
-    """Return what slides are normalised to: the settings' own target, else the published one."""
-    if settings.stain_target is None:
-        return REFERENCE[settings.stain]
-    return Stain(settings.stain, settings.stain_target)
 
 
 def learn(
@@ -111,7 +104,8 @@ def find_staining(
     """
     if settings.stain == "off":
         return None
-    target = target_of(settings)
+    assert settings.stain_target is not None  # with a stain, the settings always have one
+    target = Stain(settings.stain, settings.stain_target)
     if light == "fluorescence":
         return Staining(None, target, NO_STAIN)
     try:

@@ -81,6 +81,15 @@ def test_the_target_of_the_settings(slides, tile, command):
     )
 
 
+@pytest.mark.parametrize("method", ["macenko", "reinhard"])
+def test_the_published_target_stands_in_the_settings_in_numbers(method):
+    settings = TileSettings(stain=method)
+    assert settings.stain_target == REFERENCE[method].values
+    # As they come back from the settings of a model.
+    assert TileSettings(**json.loads(settings.model_dump_json())) == settings
+    assert TileSettings().stain_target is None
+
+
 def test_a_slide_whose_stain_cannot_be_told_keeps_its_colours(tile, tmp_path):
     pixels = glass(256, 256)
     pixels[:128] = (190, 110, 160)  # of one colour only
