@@ -7,7 +7,7 @@ from typing import Any
 from gigatile.files import combined_checksum
 from gigatile.report.case_inputs import CaseManifest, CaseState, CohortCase, ScoredCase
 from gigatile.report.inputs import Splits
-from gigatile.report.leakage import Check, file_check, miscounted, patient_checks
+from gigatile.report.leakage import Check, file_check, miscounted, patient_checks, strangers
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
 
@@ -155,7 +155,7 @@ def leakage_checks(
         ),
         Check(
             "every scored case is a test case of the same patient",
-            _strangers(cohort, scored),
+            strangers(cohort, {one.case: {"patient": one.patient} for one in scored}),
             f"{len(scored)} scored cases",
         ),
         Check(
@@ -179,20 +179,6 @@ def _other_shards(manifest: CaseManifest, cohort: Sequence[CohortCase]) -> list[
         sums = combined_checksum({f"volumes/{one.case}.tfrecord": one.sha256 for one in mine})
         if manifest.inputs.get(f"volumes/<case>.tfrecord of {split}") != sums:
             found.append(f"{split}: the shards were written from other records")
-    return found
-
-
-def _strangers(cohort: Sequence[CohortCase], scored: Sequence[ScoredCase]) -> list[str]:
-    known = {one.case: one for one in cohort}
-    found = []
-    for one in scored:
-        row = known.get(one.case)
-        if row is None:
-            found.append(f"{one.case} is not in the cohort")
-        elif row.split != "test":
-            found.append(f"{one.case} is in {row.split}")
-        elif row.patient != one.patient:
-            found.append(f"{one.case} has another patient in the cohort")
     return found
 
 

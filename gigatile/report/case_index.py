@@ -14,11 +14,10 @@ from gigatile.report.case_inputs import (
     ScoredCase,
 )
 from gigatile.report.case_metrics import CaseMetrics
+from gigatile.report.findings import Findings
 from gigatile.report.heatmap import data_uri
 from gigatile.report.index_page import flat
-from gigatile.report.inputs import Splits
 from gigatile.report.pages import render
-from gigatile.report.provenance import Ledger
 from gigatile.report.training_section import curves
 
 # What is told of each region: its name in the files, its title, and its digits.
@@ -30,21 +29,16 @@ TOLD = (
 )
 
 
-@dataclass(frozen=True)
-class CaseFindings:
+@dataclass(frozen=True, kw_only=True)
+class CaseFindings(Findings):
     """Everything that the first page tells, read and checked."""
 
-    title: str
     cohort: Sequence[CohortCase]
     states: Mapping[str, CaseState]
-    splits: Splits
     manifest: CaseManifest
     scored: Sequence[ScoredCase]
     metrics: CaseMetrics
-    history: Mapping[str, Sequence[float]]
     model: CaseModel
-    versions: Mapping[str, Any]
-    ledger: Ledger
 
 
 def case_index(found: CaseFindings) -> str:

@@ -71,18 +71,12 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
     ledger.add("cases.tsv", files.cases_table, "Cohort, Splits (counted anew), Cases left out")
     ledger.add("splits.json", files.splits, "Splits")
     ledger.add("shards/manifest.json", files.shards, "Splits (cases in the shards); Settings")
-    for name, shows in (
-        ("settings.json", "Settings; labels and regions"),
-        ("versions.json", "Software"),
-        ("history.tsv", "Training"),
-        ("model.keras", "nothing is drawn from it; it is the model that was tested"),
-    ):
-        ledger.add(f"model/{name}", model_dir / name, shows)
-    for name, shows in (
-        ("cases.tsv", "Test cases; Case pages: figures"),
-        ("metrics.json", "Result, Figures"),
-    ):
-        ledger.add(f"evaluation/{name}", evaluation / name, shows)
+    ledger.add_model(model_dir, "Settings; labels and regions")
+    evaluated = {
+        "cases.tsv": "Test cases; Case pages: figures",
+        "metrics.json": "Result, Figures",
+    }
+    ledger.add_folder("evaluation", evaluation, evaluated)
     ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
     states = {one.case: check_state(one, files.volumes_dir) for one in cohort}
     state_sums = {
@@ -111,17 +105,17 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
         )
         ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
         found = CaseFindings(
-            title,
-            cohort,
-            states,
-            splits,
-            manifest,
-            scored,
-            metrics,
-            history,
-            model,
-            versions,
-            ledger,
+            title=title,
+            cohort=cohort,
+            states=states,
+            splits=splits,
+            manifest=manifest,
+            scored=scored,
+            metrics=metrics,
+            history=history,
+            model=model,
+            versions=versions,
+            ledger=ledger,
         )
         (building / "index.html").write_text(case_index(found), encoding="utf-8")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gigatile.cohort.samples import read_samples
 from gigatile.files import read_json
-from gigatile.report.index_page import Findings, check_confusion, index_page
+from gigatile.report.index_page import SlideFindings, check_confusion, index_page
 from gigatile.report.inputs import (
     CohortSlide,
     Manifest,
@@ -62,19 +62,13 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     ledger.add("tiles.tsv", files.slides_table, "Cohort, Splits (counted anew), Slides left out")
     ledger.add("splits.json", files.splits, "Splits")
     ledger.add("shards/manifest.json", files.shards, "Splits (tiles in the shards); Settings")
-    for name, shows in (
-        ("settings.json", "Settings; the classes"),
-        ("versions.json", "Software"),
-        ("history.tsv", "Training"),
-        ("model.keras", "nothing is drawn from it; it is the model that was tested"),
-    ):
-        ledger.add(f"model/{name}", model_dir / name, shows)
-    for name, shows in (
-        ("tiles.parquet", "Slide pages: heat maps, votes, choice of tiles"),
-        ("slides.tsv", "Test slides; Slide pages: scores and calls"),
-        ("metrics.json", "Result, ROC curves, Confusion, Figures"),
-    ):
-        ledger.add(f"evaluation/{name}", evaluation / name, shows)
+    ledger.add_model(model_dir, "Settings; the classes")
+    evaluated = {
+        "tiles.parquet": "Slide pages: heat maps, votes, choice of tiles",
+        "slides.tsv": "Test slides; Slide pages: scores and calls",
+        "metrics.json": "Result, ROC curves, Confusion, Figures",
+    }
+    ledger.add_folder("evaluation", evaluation, evaluated)
     ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
     ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
     states = [read_state(files.tiles_dir / f"{one.slide}.json", one.slide) for one in cohort]
@@ -86,18 +80,18 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     versions = read_json(model_dir / "versions.json")
     with write_pages(out) as building:
         _write_slides(files, scored, cohort, model, top_tiles, building, ledger)
-        found = Findings(
-            title,
-            cohort,
-            states,
-            splits,
-            manifest,
-            scored,
-            metrics,
-            history,
-            model,
-            versions,
-            ledger,
+        found = SlideFindings(
+            title=title,
+            cohort=cohort,
+            states=states,
+            splits=splits,
+            manifest=manifest,
+            scored=scored,
+            metrics=metrics,
+            history=history,
+            model=model,
+            versions=versions,
+            ledger=ledger,
         )
         (building / "index.html").write_text(index_page(found), encoding="utf-8")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gigatile.report.fates import FAULTS
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
-from gigatile.report.leakage import Check, file_check, miscounted, patient_checks
+from gigatile.report.leakage import Check, file_check, miscounted, patient_checks, strangers
 from gigatile.settings.split import SPLITS
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
@@ -155,7 +155,10 @@ def leakage_checks(
     checks.append(
         Check(
             "every scored slide is a test slide of the same patient",
-            _strangers(cohort, scored),
+            strangers(
+                cohort,
+                {one.slide: {"patient": one.patient, "label": one.label} for one in scored},
+            ),
             f"{len(scored)} scored slides",
         )
     )
@@ -182,20 +185,6 @@ def left_out(
             found.append(
                 (one, "it is a test slide with tiles, yet the evaluation has no scores of it")
             )
-    return found
-
-
-def _strangers(cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]) -> list[str]:
-    known = {s.slide: s for s in cohort}
-    found = []
-    for one in scored:
-        row = known.get(one.slide)
-        if row is None:
-            found.append(f"{one.slide} is not in the cohort")
-        elif row.split != "test":
-            found.append(f"{one.slide} is in {row.split}")
-        elif (row.patient, row.label) != (one.patient, one.label):
-            found.append(f"{one.slide} has another patient or label in the cohort")
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from gigatile.errors import UserError
 from gigatile.report import cohort_section as cohort_part
 from gigatile.report import figures
+from gigatile.report.findings import Findings
 from gigatile.report.heatmap import data_uri
 from gigatile.report.inputs import (
     CohortSlide,
@@ -14,35 +15,28 @@ from gigatile.report.inputs import (
     ModelSettings,
     ScoredSlide,
     SlideState,
-    Splits,
 )
 from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefined
 from gigatile.report.pages import render
-from gigatile.report.provenance import Ledger
 from gigatile.report.training_section import curves
 
 LEVELS = ("slide", "patient")
 CALLS = {"mean_call": "mean of the tile scores", "vote_call": "majority vote of the tiles"}
 
 
-@dataclass(frozen=True)
-class Findings:
+@dataclass(frozen=True, kw_only=True)
+class SlideFindings(Findings):
     """Everything that the first page tells, read and checked."""
 
-    title: str
     cohort: Sequence[CohortSlide]
     states: Sequence[SlideState]
-    splits: Splits
     manifest: Manifest
     scored: Sequence[ScoredSlide]
     metrics: Metrics
-    history: Mapping[str, Sequence[float]]
     model: ModelSettings
-    versions: Mapping[str, Any]
-    ledger: Ledger
 
 
-def index_page(found: Findings) -> str:
+def index_page(found: SlideFindings) -> str:
     """Render the first page."""
     mpp = cohort_part.mpp_rows(found.states)
     checks = cohort_part.leakage_checks(
@@ -208,7 +202,7 @@ def _figures_table(metrics: Metrics) -> list[dict[str, Any]]:
     return rows
 
 
-def _settings(found: Findings) -> list[tuple[str, str, str]]:
+def _settings(found: SlideFindings) -> list[tuple[str, str, str]]:
     """Return (key, value, file) of the settings as the stages recorded them when they ran."""
     metrics, manifest, model = found.metrics, found.manifest, found.model
     recorded: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """What must hold between splits, of slides as of cases: counted anew, and never taken on trust."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -84,6 +84,28 @@ def file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
         ],
         f"{len(found)} fingerprints of {len(files)} files",
     )
+
+
+def strangers(
+    cohort: Sequence[Member], scored: Mapping[str, Mapping[str, str | None]]
+) -> list[str]:
+    """Return which of those scored are none of the cohort's test members, or not as told there.
+
+    Args:
+        cohort: all members.
+        scored: for each id, attributes of the member by name, as the evaluation tells them.
+    """
+    known = {one.id: one for one in cohort}
+    found = []
+    for name, told in scored.items():
+        row = known.get(name)
+        if row is None:
+            found.append(f"{name} is not in the cohort")
+        elif row.split != "test":
+            found.append(f"{name} is in {row.split}")
+        elif any(getattr(row, attribute) != value for attribute, value in told.items()):
+            found.append(f"{name} has another {' or '.join(told)} in the cohort")
+    return found
 
 
 def miscounted(splits: Splits, cohort: Sequence[Member], units: str) -> list[str]:

@@ -49,6 +49,21 @@ class Ledger:
         self.entries.append(entry)
         return entry
 
+    def add_folder(self, name: str, folder: Path, shows: Mapping[str, str]) -> None:
+        """Take up files of a folder, named as the run names it, by what each of them shows."""
+        for file, shown in shows.items():
+            self.add(f"{name}/{file}", folder / file, shown)
+
+    def add_model(self, folder: Path, settings: str) -> None:
+        """Take up the files of a model; `settings` is what its settings show."""
+        shows = {
+            "settings.json": settings,
+            "versions.json": "Software",
+            "history.tsv": "Training",
+            "model.keras": "nothing is drawn from it; it is the model that was tested",
+        }
+        self.add_folder("model", folder, shows)
+
     def add_group(self, pattern: str, files: Mapping[str, str], shows: str) -> None:
         """Take up many files under one checksum, the one that `sha256sum … | sha256sum` prints.
 

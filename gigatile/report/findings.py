@@ -1,0 +1,27 @@
+"""What the first page of any report tells, whatever was learnt and tested."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gigatile.report.inputs import Splits
+from gigatile.report.provenance import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What it tells of any run, read and checked.
+
+    Attributes:
+        title: of the report.
+        splits: who is learnt from, and who is tested.
+        history: for each column of the training's history, a value for each epoch.
+        versions: of the software that trained.
+        ledger: the files it is drawn from.
+    """
+
+    title: str
+    splits: Splits
+    history: Mapping[str, Sequence[float]]
+    versions: Mapping[str, Any]
+    ledger: Ledger
