@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launched import ENVIRONMENT, on_ranks
+from volume_patches import a_head, recorded
 
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.plan import Source
 from gigatile.records.tile import encode_jpeg
+from gigatile.records.volume import VolumeRecord
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 
@@ -112,3 +114,9 @@ class Launcher:
 def launcher() -> Launcher:
     """Return the MPI launcher."""
     return Launcher()
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory) -> tuple[np.ndarray, np.ndarray, VolumeRecord]:
+    image, labels = a_head((60, 50, 70), 4)
+    return image, labels, recorded(tmp_path_factory.mktemp("head") / "v", image, labels)
