@@ -15,6 +15,8 @@ from gigatile.slides.regions import TiffRegions
 BLOCK = 2048
 # Where a block cannot be read, its quarters are tried, down to this side.
 LEAST_BLOCK = 32
+# The longest side of the picture that is kept of it.
+PICTURE_LONGEST = 2048
 # Side of the places that are compared with OpenSlide, in pixels of the level.
 COMPARED_SIDE = 256
 
@@ -131,6 +133,24 @@ class _Blocks:
     def _here(self, block: list[int]) -> tuple[slice, slice]:
         left, top, width, height = (-(-side // self._factor) for side in block)
         return slice(top, top + height), slice(left, left + width)
+
+
+def picture_of(seen: np.ndarray, downsample: tuple[float, float], slide: Slide) -> Image.Image:
+    """Return an overview, or a mask of it, as a picture that spans the slide exactly.
+
+    Args:
+        seen: (height, width, 3) uint8 RGB, or (height, width) bool.
+        downsample: of the overview.
+        slide: whose it is.
+    """
+    overview = Image.fromarray(seen)
+    across, down = downsample
+    width = min(slide.width / across, overview.width)
+    height = min(slide.height / down, overview.height)
+    shrink = min(1, PICTURE_LONGEST / max(width, height))
+    size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
+    how = Image.Resampling.NEAREST if overview.mode == "1" else Image.Resampling.BICUBIC
+    return overview.resize(size, how, box=(0, 0, width, height))
 
 
 def _places(width: int, height: int) -> np.ndarray:

@@ -18,12 +18,12 @@ from gigatile.files import remove_half_written, sha256_of, write_json, write_who
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.settings.tiles import TileSettings
+from gigatile.slides.areas import seen_areas
 from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
-from gigatile.slides.index import AREAS, MEASURES, TileIndex, write_empty_index
-from gigatile.slides.overview import Overview, read_overview
-from gigatile.slides.quality import fold_mask, ink_masks
+from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
+from gigatile.slides.overview import picture_of, read_overview
 from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.regions import (
     Region,
@@ -39,14 +39,10 @@ from gigatile.slides.staining import find_staining
 from gigatile.slides.tissue import (
     MASK_LONGEST,
     MASK_PIXELS_PER_TILE,
-    Tissue,
     find_tissue,
-    tissue_fractions,
 )
 
 SCHEMA = 3
-# The longest side of the overview that is kept.
-OVERVIEW_LONGEST = 2048
 # Where the overview cannot be read, tissue is taken for granted; not on more of a slide than this.
 MAX_UNSEEN = 0.25
 OVERVIEW_QUALITY = 80
@@ -248,12 +244,12 @@ class _Cutting:
         facts["overview"] = asdict(low.reading)
         if low.error and low.unseen.mean() > MAX_UNSEEN:
             raise low.error
-        self._picture = _fit(Image.fromarray(low.pixels), low.downsample, slide)
+        self._picture = picture_of(low.pixels, low.downsample, slide)
         tell(None)
         tissue = find_tissue(low.pixels)
-        self._mask = _fit(Image.fromarray(tissue.mask), low.downsample, slide)
+        self._mask = picture_of(tissue.mask, low.downsample, slide)
         facts |= {"light": tissue.light, "tissue_threshold": tissue.threshold}
-        index = self._index = TileIndex(grid.corners(), _areas(low, tissue, grid))
+        index = self._index = TileIndex(grid.corners(), seen_areas(low, tissue, grid))
         rules = Rules(settings, tissue.light)
         early = rules.of_areas(index.areas)
         for tile, verdict in early.items():
@@ -357,20 +353,6 @@ class _Cutting:
                 )
 
 
-def _areas(low: Overview, tissue: Tissue, grid: Grid) -> dict[str, np.ndarray]:
-    """Return the shares of each tile's area that the overview shows: (n,) float64 in 0-1."""
-    if tissue.light == "transmitted":
-        inks = ink_masks(low.pixels)
-        without_ink = tissue.mask & ~np.any(list(inks.values()), axis=0)
-        masks = {f"pen_{ink}": mask for ink, mask in inks.items()}
-        masks["folds"] = fold_mask(low.pixels, without_ink)
-    else:  # ink and folds are known by the light that they take away
-        masks = dict.fromkeys(AREAS, np.zeros_like(tissue.mask))
-    # What the overview does not show may be tissue; the tiles themselves tell whether it is lost.
-    masks["tissue"] = tissue.mask | low.unseen
-    return {name: tissue_fractions(mask, low.downsample, grid) for name, mask in masks.items()}
-
-
 def _nothing_left(index: TileIndex, settings: TileSettings) -> str:
     """Say why a slide keeps no tile."""
     count = len(index.corners)
@@ -383,17 +365,6 @@ def _nothing_left(index: TileIndex, settings: TileSettings) -> str:
         )
     why = ", ".join(f"{n} as {name}" for name, n in others.items())
     return f"none of its {count} tiles is kept; dropped: {why}"
-
-
-def _fit(overview: Image.Image, downsample: tuple[float, float], slide: Slide) -> Image.Image:
-    """Return the overview at no more than `OVERVIEW_LONGEST`, spanning the slide exactly."""
-    across, down = downsample
-    width = min(slide.width / across, overview.width)
-    height = min(slide.height / down, overview.height)
-    shrink = min(1, OVERVIEW_LONGEST / max(width, height))
-    size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
-    how = Image.Resampling.NEAREST if overview.mode == "1" else Image.Resampling.BICUBIC
-    return overview.resize(size, how, box=(0, 0, width, height))
 
 
 def _source_facts(source: Path, slide: Slide) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,12 +98,13 @@ def put_away(name: str) -> Edit:
 
     @contextlib.contextmanager
     def edited(folder: Path) -> Iterator[None]:
-        (folder / name).rename(folder / "away")
+        away = folder / f"away-{Path(name).name}"
+        (folder / name).rename(away)
         try:
             yield
             assert not (folder / name).exists(), "a plan makes nothing"
         finally:
-            (folder / "away").rename(folder / name)
+            away.rename(folder / name)
 
     return edited
 
@@ -151,6 +152,19 @@ def no_edit(folder: Path) -> Iterator[None]:
     yield
 
 
+def together(*edits: Edit) -> Edit:
+    """Do several edits at once."""
+
+    @contextlib.contextmanager
+    def edited(folder: Path) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for edit in edits:
+                stack.enter_context(edit(folder))
+            yield
+
+    return edited
+
+
 @dataclass(frozen=True)
 class Row:
     """An edit, options of the dry run, and the rules of which it then plans jobs."""
@@ -161,8 +175,8 @@ class Row:
     options: tuple[str, ...] = ()
 
 
-def setting(value: str, expected: set[str]) -> Row:
-    return Row(value, expected, options=("--config", value))
+def setting(expected: set[str], *values: str) -> Row:
+    return Row(" ".join(values), expected, options=("--config", *values))
 
 
 def at(when: float):
@@ -183,7 +197,31 @@ def code(file: str, old: str, new: str, expected: set[str]) -> Row:
     return Row(f"{file}: {new.strip()}", expected, text(file, replaced(old, new)))
 
 
+def results(run: str, gone: Mapping[str, set[str]], compared: Mapping[str, set[str]]) -> list[Row]:
+    """Return rows of files that are gone, damaged and touched.
+
+    Args:
+        run: the run's folder.
+        gone: files, and what is listed when one of them is gone.
+        compared: those that are compared by their content, and what is listed when one of them is
+            damaged.
+    """
+    return [
+        *(Row(f"{f} gone", e, changed(f"{run}/{f}", Path.unlink)) for f, e in gone.items()),
+        *(Row(f"{f} damaged", e, changed(f"{run}/{f}", flip_a_byte)) for f, e in compared.items()),
+        Row("files touched", set(), together(*(changed(f"{run}/{f}", at(2e9)) for f in compared))),
+    ]
+
+
 FUNCTION = ("\n    return ", "\n    return None or ")
+
+
+def check(plans: Mapping[str, set[str] | Exception], row: Row) -> None:
+    """Assert what was planned after the edit of a row."""
+    found = plans[row.name]
+    if isinstance(found, Exception):
+        raise found
+    assert found == row.expected
 
 
 def plans_of(
