@@ -140,9 +140,27 @@ def test_what_editors_and_python_leave_is_no_code(project):
     assert codes(project) == before
 
 
-def test_an_import_within_a_function_counts(project):
+@pytest.mark.parametrize(
+    "before",
+    [
+        "def later():",
+        "class Later:\n  async def method():",
+        "try: pass\nexcept OSError:",
+        "try: pass\nexcept OSError: pass\nelse:",
+        "try: pass\nfinally:",
+        "if 0:",
+        "if 0: pass\nelif 1:",
+        "if 0: pass\nelse:",
+        "for one in ():",
+        "while 0: pass\nelse:",
+        "with open('f'):",
+        "match 1:\n  case 1:",
+    ],
+)
+def test_an_import_counts_wherever_it_stands(project, before):
     path = project / "scripts/choose_model.py"
-    path.write_text(path.read_text() + "\n\ndef later():\n    from gigatile.slides import tissue\n")
+    more = f"\n{before}\n    from gigatile.slides import tissue\n"
+    path.write_text(path.read_text() + more)
     assert project / "gigatile/slides/tissue.py" in reached_by(path)
 
 
