@@ -64,7 +64,7 @@ def changed(project, file, old, new):
     ("file", "old", "new"),
     [
         ("gigatile/slides/tissue.py", '"""', '"""Really. '),
-        ("gigatile/slides/tiling.py", "# The longest side", "# Here the longest side"),
+        ("gigatile/slides/tiling.py", "# Unreadable tiles", "# Here unreadable tiles"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
         ("gigatile/records/plan.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
         ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),
@@ -123,7 +123,7 @@ def test_a_docstring_more_or_less_changes_nothing(project):
     assert added == TILING
     documented = ("def first() -> None:\n    pass", 'def first() -> None:\n    """Say."""')
     assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
-    longer = ("def _fit(", "def _other() -> int:\n    return 1\n\n\ndef _fit(")
+    longer = ("def _source_facts(", "def _other() -> int:\n    return 1\n\n\ndef _source_facts(")
     assert changed(project, "gigatile/slides/tiling.py", *longer) == TILING
     told = ("    return 1", '    """Say."""\n    return 1')
     assert changed(project, "gigatile/slides/tiling.py", *told) == set()
