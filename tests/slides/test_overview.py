@@ -140,8 +140,10 @@ def test_the_overview_of_a_long_slide_has_the_scale_of_each_side(tmp_path):
     assert found.downsample == (16, 2 * 279 / 34)
 
 
-def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp_path):
-    path = write_svs(tmp_path / "s.svs", glass(6000, 6000), tile=1024)  # 108 MB of pixels
+@pytest.mark.parametrize("compression", ["zlib", "jpeg"])
+def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp_path, compression):
+    pixels = glass(6000, 6000)  # 108 MB
+    path = write_svs(tmp_path / "s.svs", pixels, tile=1024, compression=compression)
     program = f"""
 import re
 from pathlib import Path
