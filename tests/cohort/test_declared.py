@@ -1,0 +1,88 @@
+"""What dataset.json declares: its faults, and the settings held against it."""
+
+from pathlib import Path
+
+import pytest
+from published import DECATHLON, Command, write_task
+
+from gigatile.cohort.declared import check_declared, read_declared
+from gigatile.errors import UserError
+from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"modality": {"1": "T1", "2": "T2"}}, "numbered from 0"),
+        ({"modality": ["T1"]}, "modality: found"),
+        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality stands twice"),
+        ({"labels": {"0": "background", "1": "edema", "300": "core"}}, "values 1-255"),
+        ({"labels": {"0": "background", "1": "a", "2": "a"}}, "names with values"),
+        ({"labels": {"background": 0, "a": 1, "b": 1}}, "two names have the same value"),
+        ({"labels": {"background": 0, "a": "x"}}, "values 1-255"),
+        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, "makes no sense here"),
+        ({"labels": None}, "labels: found None"),
+    ],
+)
+def test_dataset_json_with_faults(tmp_path: Path, change: dict, told: str) -> None:
+    write_task(tmp_path, DECATHLON | change)
+    with pytest.raises(UserError, match="not as the Decathlon or nnU-Net write it") as caught:
+        read_declared(tmp_path / "dataset.json")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["<html>", "[1]", ""])
+def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(UserError, match=r"dataset\.json: (damaged|found)"):
+        read_declared(tmp_path / "dataset.json")
+
+
+# The settings against dataset.json
+
+
+def check(tmp_path: Path, labels: str | dict[str, int]) -> list[str]:
+    write_task(tmp_path, DECATHLON)
+    values = {"labels": labels, "regions": "labels"}
+    return check_declared(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
+
+
+def test_declared_labels_agree(tmp_path: Path) -> None:
+    assert check(tmp_path, "decathlon") == []
+    assert check(tmp_path, CONVENTIONS["decathlon"]) == []
+
+
+def test_names_may_differ(tmp_path: Path) -> None:
+    assert check(tmp_path, {"swelling": 1, "non_enhancing": 2, "enhancing": 3}) == [
+        "value 1 is 'swelling' in volumes.labels and 'edema' there"
+    ]
+
+
+def test_values_may_not_differ(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        check(tmp_path, "brats2017")
+    message = str(caught.value)
+    assert "declares {edema: 1, non_enhancing: 2, enhancing: 3}" in message
+    assert "'edema' is 2 in volumes.labels and 1 there" in message
+    assert "value 3 is 'enhancing' there and is not in volumes.labels" in message
+    assert "value 4 is 'enhancing' in volumes.labels and is not there" in message
+    with pytest.raises(UserError, match=r"'edema' is 3 in volumes\.labels and 1 there"):
+        check(tmp_path, {"enhancing": 1, "non_enhancing": 2, "edema": 3})
+
+
+def test_check_from_the_command_line(decathlon: Path, command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    made = command("make_case_sheet.py", decathlon, "--out", tmp_path / "cases.tsv")
+    config.write_text(made.stdout)
+    sheet = (tmp_path / "cases.tsv").read_bytes()
+    assert command("make_case_sheet.py", decathlon, "--check", config).returncode == 0
+    assert (tmp_path / "cases.tsv").read_bytes() == sheet
+    config.write_text(made.stdout.replace("labels: decathlon", "labels: brats2013"))
+    check = command("make_case_sheet.py", decathlon, "--check", config)
+    assert check.returncode == 2
+    assert "value 4 is 'enhancing'" in check.stderr
+    for text in ("a: [", "just words"):
+        config.write_text(text)
+        check = command("make_case_sheet.py", decathlon, "--check", config)
+        assert check.returncode == 2
+        assert check.stderr.startswith(f"error: {config}: ")

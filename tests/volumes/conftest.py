@@ -1,0 +1,23 @@
+"""A head of two modalities, and its segmentation."""
+
+import pytest
+from known_volumes import (
+    head,
+    tumour,
+    write_nifti,
+)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Two modalities of one head, of which one has a background that is not 0."""
+    (tmp_path / "in").mkdir()
+    return {
+        "flair": write_nifti(tmp_path / "in" / "f.nii.gz", head(background=-3.5)),
+        "t1": write_nifti(tmp_path / "in" / "t.nii.gz", head(seed=2)),
+    }
+
+
+@pytest.fixture
+def segmentation(tmp_path, images):
+    return write_nifti(tmp_path / "in" / "s.nii.gz", tumour())

@@ -1,0 +1,44 @@
+"""Cases as the tests of their preparation make them."""
+
+import json
+import os
+
+import numpy as np
+from known_volumes import (
+    SHAPE,
+    ellipsoid,
+)
+
+from gigatile.records.volume import VolumeRecord
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.preparing import PreparedFiles, prepare_case
+
+MODALITIES = ("flair", "t1")
+BRAIN = ellipsoid(SHAPE, 0.42)
+BOX = tuple(slice(int(a.min()), int(a.max()) + 1) for a in np.nonzero(BRAIN))
+
+
+def settings(**given) -> VolumeSettings:
+    return VolumeSettings(**({"modalities": MODALITIES, "regions": "labels"} | given))
+
+
+def prepare(out, images, segmentation=None, **given) -> dict:
+    files = PreparedFiles(out / "C1.tfrecord", out / "C1.json")
+    return prepare_case("C1", images, segmentation, settings(**given), files)
+
+
+def record(out) -> tuple:
+    """Return the image, (x, y, z, C) float16, and the labels of the one record."""
+    path = out / "C1.tfrecord"
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        volume = VolumeRecord(descriptor, 0, path.stat().st_size, path)
+        shape = json.loads((out / "C1.json").read_text())["prepared"]["shape"]
+        return volume.read((0, 0, 0), shape)
+    finally:
+        os.close(descriptor)
+
+
+def z_score(values, mask):
+    inside = values[mask].astype(np.float64)
+    return np.where(mask, (values - inside.mean()) / inside.std(), 0)

@@ -1,0 +1,169 @@
+"""Cases that cannot be used: each is recorded with its reason, or refused."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from known_volumes import (
+    SHAPE,
+    head,
+    tumour,
+    write_nifti,
+)
+from prepared import BRAIN, MODALITIES, prepare, record
+
+from gigatile.errors import UserError
+
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def broken(path, kind):
+    if kind == "missing file":
+        return path.with_name("none.nii.gz"), "the file does not exist"
+    if kind == "constant":
+        return write_nifti(path, np.full(SHAPE, 7.0, np.float32)), "all its voxels have the value 7"
+    if kind == "a mask":
+        return (
+            write_nifti(path, BRAIN.astype(np.uint8)),
+            "all its voxels in the head have one value (1)",
+        )
+    if kind == "nan":
+        values = head()
+        values[:, :, 9:] = np.nan
+        return write_nifti(path, values), (
+            "5,148 of its 10,296 voxels are NaN, infinite or beyond 1e+30; 0.1% at most may be"
+        )
+    if kind == "channels":
+        return write_nifti(path, np.stack([head()] * 3, -1)), (
+            "it has 3 channels, where 1 is expected"
+        )
+    if kind == "cut short":
+        write_nifti(path, head())
+        path.write_bytes(path.read_bytes()[:2000])
+        return path, "its gzip is cut short: it ends after "
+    path.write_bytes(b"<html>" if kind == "html" else b"")
+    return path, "HTML" if kind == "html" else "the file is empty (0 bytes)"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["missing file", "constant", "a mask", "nan", "channels", "cut short", "html", "empty"],
+)
+def test_a_case_that_cannot_be_used_is_recorded_with_its_reason(
+    images, segmentation, tmp_path, kind
+):
+    images["t1"], told = broken(tmp_path / "b.nii.gz", kind)
+    prepare(tmp_path, {**images, "t1": images["flair"]}, segmentation)  # a good one lies there
+    state = prepare(tmp_path, images, segmentation)
+    assert (state["state"], state["case"], state["prepared"]) == ("failed", "C1", None)
+    assert state["reason"].startswith(f"t1 ({images['t1'].name}): ")
+    assert told in state["reason"]
+    assert state["records"] == {"bytes": 0, "sha256": EMPTY}
+    assert (tmp_path / "C1.tfrecord").read_bytes() == b""
+    text = (tmp_path / "C1.json").read_text()
+    assert json.loads(text) == json.loads(json.dumps(state))
+    assert str(tmp_path) not in text
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "in", "b.nii.gz", "C1.tfrecord", "C1.json",
+    }  # fmt: skip
+    with pytest.raises(UserError) as stopped:
+        prepare(tmp_path, images, segmentation, on_error="stop")
+    assert str(stopped.value) == (
+        f"case C1: {state['reason']}\nTo go on without such cases, set volumes.on_error: record"
+    )
+
+
+def test_all_faults_of_files_are_told_at_once(images, tmp_path):
+    for name, text in {"f": b"", "t": b"<html>", "s": b"x"}.items():
+        (tmp_path / f"{name}.nii").write_bytes(text)
+    paths = {"flair": tmp_path / "f.nii", "t1": tmp_path / "t.nii"}
+    state = prepare(tmp_path, paths, tmp_path / "s.nii", modalities=(*MODALITIES, "t2"))
+    assert state["reason"] == (
+        "flair (f.nii): the file is empty (0 bytes); t1 (t.nii): it is an HTML page, not a NIfTI "
+        "file; mostly of a download that failed; segmentation (s.nii): it is text, not a NIfTI "
+        "file; it begins with 'x'; it has no t2"
+    )
+
+
+def test_a_segmentation_with_another_value_is_refused(images, tmp_path):
+    labels = tumour()
+    labels[12, 11, 9:11] = 4
+    path = write_nifti(tmp_path / "s.nii", labels)
+    assert prepare(tmp_path, images, path)["reason"] == (
+        "segmentation (s.nii): it has values that volumes.labels does not declare: 4 (2 voxels); "
+        "declared: background 0, edema 1, non_enhancing 2, enhancing 3"
+    )
+    assert prepare(tmp_path, images, path, labels="brats2013")["state"] == "prepared"
+
+
+def test_a_damaged_checksum_is_found_in_images_and_segmentations(images, segmentation, tmp_path):
+    for path in (images["t1"], segmentation):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:])
+        state = prepare(tmp_path, images, segmentation)
+        assert state["state"] == "failed"
+        assert f"({path.name}): its gzip is damaged" in state["reason"]
+        path.write_bytes(whole)
+
+
+def test_a_missing_modality_is_refused_or_filled(images, segmentation, tmp_path):
+    three = (*MODALITIES, "t2")
+    state = prepare(tmp_path, images, segmentation, modalities=three)
+    assert (state["state"], state["reason"]) == ("failed", "it has no t2")
+    state = prepare(tmp_path, images, segmentation, modalities=three, missing="fill")
+    assert (state["state"], state["filled"]) == ("prepared", ["t2"])
+    assert list(state["background"]) == list(MODALITIES)
+    image = record(tmp_path)[0]
+    assert not image[..., 2].any()
+    assert image[..., 1].any()
+    # A file that is named and is not there is a mistake, not a missing modality.
+    images["t2"] = tmp_path / "none.nii"
+    state = prepare(tmp_path, images, segmentation, modalities=three, missing="fill")
+    assert state["reason"] == "t2 (none.nii): the file does not exist"
+    assert prepare(tmp_path, {}, segmentation, missing="fill")["reason"] == "it has no flair, no t1"
+
+
+def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
+    path = write_nifti(tmp_path / "i.nii.gz", np.stack([head()] * 3, axis=-1))
+    assert prepare(tmp_path, {"image": path})["reason"] == (
+        "image (i.nii.gz): it has 3 channels, where 2 are expected (flair, t1)"
+    )
+    stacked = np.stack([head(), np.full(SHAPE, 2, np.float32)], axis=-1)
+    assert prepare(tmp_path, {"image": write_nifti(path, stacked)})["reason"] == (
+        "image (i.nii.gz): channel t1: all its voxels have the value 2"
+    )
+
+
+def test_images_that_are_no_modalities_are_a_mistake_of_the_caller(images, tmp_path):
+    for wrong in ({"t9": images["t1"]}, images | {"image": images["t1"]}):
+        with pytest.raises(UserError, match=r"case C1: found the images .*must be image alone"):
+            prepare(tmp_path, wrong)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("second", [False, True])
+def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second):
+    images = {
+        "flair": write_nifti(tmp_path / "f.nii", head()),
+        "t1": write_nifti(tmp_path / "t.nii", head(seed=2), second=second, big_endian=second),
+    }
+    data = images["t1"].read_bytes()
+    rng = np.random.default_rng(7)
+    reasons = set()
+    for number in range(150):
+        changed = bytearray(data)
+        for place in rng.integers(0, 544 if second else 352, rng.integers(1, 5)):
+            changed[place] = rng.integers(256)
+        images["t1"].write_bytes(changed)
+        reasons.add(prepare(tmp_path, images, resample=number % 2 == 0)["reason"])
+    assert None in reasons
+    assert len(reasons) > 15
+
+
+def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
+    state = prepare(tmp_path, images, segmentation, spacing=(0.02, 0.02, 0.02))
+    assert state["reason"] == (
+        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 536,870,912 at most "
+        "can be prepared"
+    )
