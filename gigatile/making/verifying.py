@@ -63,6 +63,14 @@ def verify(run: Path, expected: Iterable[Expected], threads: int = 1) -> list[Fi
         place: note for note, files in notes.items() for f in files for place in (f, f.parent)
     }
     told_by |= {file: note for note, files in notes.items() for file in files}
+    # Where a note of a stage that had another name once tells of it too, that of its stage counts.
+    told_by |= {
+        place: note
+        for note, files in notes.items()
+        for f in files
+        for place in (f.parent, f)
+        if place in wanted and _stage_of(note, run) == wanted[place].stage
+    }
     stages = {told_by[path]: one.stage for path, one in wanted.items() if path in told_by}
     for path, one in wanted.items():
         if path in told_by or (path.is_dir() and not any(path.iterdir())):
@@ -89,6 +97,10 @@ def verify(run: Path, expected: Iterable[Expected], threads: int = 1) -> list[Fi
     known |= set(_beside(run, wanted.values(), stages))
     found += _left_over(run, known)
     return sorted(found, key=lambda one: (STATES.index(one.state), one.stage, one.reason, one.path))
+
+
+def _stage_of(note: Path, run: Path) -> str:
+    return note.relative_to(run / FOLDER).parts[0].removesuffix(".json")
 
 
 def _notes(run: Path) -> tuple[dict[Path, dict[Path, Output]], list[Finding]]:

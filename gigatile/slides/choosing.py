@@ -49,6 +49,19 @@ def choose_reading(
         level = TiffLevel(path, slide, number)
     except NotTiled as reason:
         return Reading("openslide", str(reason), 0), None
+    try:
+        reading = _compared(level, slide, number, boxes)
+    except BaseException:
+        level.close()
+        raise
+    if reading.by == "openslide":
+        level.close()
+        return reading, None
+    return reading, level
+
+
+def _compared(level: TiffLevel, slide: Slide, number: int, boxes: np.ndarray) -> Reading:
+    """Read some of the boxes both ways, and return which way it is to be."""
     count = min(len(boxes), max(COMPARED, int(len(boxes) * COMPARED_SHARE)))
     sample = boxes[np.linspace(0, len(boxes) - 1, count).astype(int)]
     damaged = None
@@ -68,13 +81,11 @@ def choose_reading(
         if not np.array_equal(pixels, reference):
             most = int(np.abs(pixels.astype(int) - reference).max())
             why = f"its own tiles differ from OpenSlide's by up to {most} at ({left}, {top})"
-            level.close()
-            return Reading("openslide", why, compared), None
+            return Reading("openslide", why, compared)
     if damaged is not None and not compared:
         # Not some bad tiles, but a kind of JPEG that only OpenSlide takes.
-        level.close()
-        return Reading("openslide", str(damaged), 0), None
-    return Reading("own tiles", None, compared), level
+        return Reading("openslide", str(damaged), 0)
+    return Reading("own tiles", None, compared)
 
 
 def check_lossless(grid: Grid, level: TiffLevel | None, reading: Reading) -> None:

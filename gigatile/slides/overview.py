@@ -1,4 +1,7 @@
-"""A whole slide at low resolution, read in blocks so that its size costs time and not memory."""
+"""A whole slide at low resolution, read in blocks so that its size costs time and not memory.
+
+Own tiles that reach over a block wait for the next one, up to `regions.KEPT_BYTES` of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +73,9 @@ def read_overview(
         ]
     )
     reading, own = choose_reading(path, slide, level, _places(width, height))
+    if own is not None and not reading.compared:
+        own.close()
+        reading, own = Reading("openslide", "the places to compare cannot be read", 0), None
     across, down = slide.scales[level]
     shape = (-(-height // factor), -(-width // factor))
     found = Overview(

@@ -66,6 +66,15 @@ def test_a_file_that_is_damaged_or_missing(run, file, stage):
     assert run.found() == [("damaged", stage, file)]
 
 
+@pytest.mark.parametrize("older", ["cut", "zz"])
+def test_a_note_of_a_stage_that_had_another_name_is_left_over(run, older):
+    old = note_of(run.folder, older, "S1")
+    old.parent.mkdir()
+    content = note_of(run.folder, "tile", "S1").read_text()
+    old.write_text(content.replace('"sha256": "', '"sha256": "0'))
+    assert run.found() == [("left over", "made", f"made/{older}/S1.json")]
+
+
 def test_a_stage_that_was_never_run(run):
     note_of(run.folder, "report").unlink()
     for name in ("index.html", "pages/one.html"):

@@ -12,24 +12,60 @@ from gigatile.demo.svs import shrink
 from gigatile.slides import overview
 from gigatile.slides.choosing import Reading
 from gigatile.slides.overview import BLOCK, read_overview
-from gigatile.slides.reader import Slide, open_slide
+from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.tiff import TiffLevel
 
 OWN = Reading("own tiles", None, 4)
 
 
-@pytest.fixture(scope="module", params=["zlib", "jpeg"])
-def noise(tmp_path_factory, request):
-    """A slide, and each of its levels as OpenSlide shows it; ours reads JPEG tiles by itself."""
+def written(folder: Path, compression: str) -> tuple[Path, list[np.ndarray]]:
+    """Return a slide of noise, and each of its levels as OpenSlide shows it."""
     pixels = np.random.default_rng(1).integers(0, 256, (400, 512, 3), np.uint8)
-    path = tmp_path_factory.mktemp("noise") / f"{request.param}.svs"
-    write_svs(path, pixels, shrink(pixels, 4), compression=request.param)
+    path = folder / f"{compression}.svs"
+    write_svs(path, pixels, shrink(pixels, 4), compression=compression)
     with openslide.OpenSlide(path) as handle:
         levels = [
             np.asarray(handle.read_region((0, 0), level, size).convert("RGB"))
             for level, size in enumerate(handle.level_dimensions)
         ]
     return path, levels
+
+
+@pytest.fixture(scope="module", params=["zlib", "jpeg"])
+def noise(tmp_path_factory, request):
+    return written(tmp_path_factory.mktemp("noise"), request.param)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """One whose tiles ours reads by itself."""
+    return written(tmp_path_factory.mktemp("own"), "jpeg")
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def regions_read(monkeypatch) -> list[tuple[int, ...]]:
+    """Return a list that grows by each region that OpenSlide reads."""
+    read: list[tuple[int, ...]] = []
+    region = Slide.region
+
+    def counted(slide: Slide, *box: int) -> Image.Image:
+        read.append(box)
+        return region(slide, *box)
+
+    monkeypatch.setattr(Slide, "region", counted)
+    return read
+
+
+def damaged(path: Path, whole: Path, column: int, row: int) -> Path:
+    """Write a slide again, one tile of its level 0 (of 8 columns) overwritten."""
+    data = bytearray(whole.read_bytes())
+    offset, length = tiles_of_level_0(whole)[row * 8 + column]
+    data[offset : offset + length] = bytes(length)
+    path.write_bytes(data)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -61,11 +97,7 @@ def test_the_overview_of_a_very_large_slide_is_coarser_than_wanted(noise):
 @pytest.mark.parametrize("factor", [1, 3])
 def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise, factor):
     whole, (pixels, _) = noise
-    path = tmp_path / "s.svs"
-    data = bytearray(whole.read_bytes())
-    offset, length = tiles_of_level_0(whole)[2 * 8 + 3]  # 64 px at (192, 128)
-    data[offset : offset + length] = bytes(length)
-    path.write_bytes(data)
+    path = damaged(tmp_path / "s.svs", whole, 3, 2)  # 64 px at (192, 128)
     with open_slide(path) as slide:
         found = read_overview(path, slide, factor)
     assert "reading 512×400 px of level 0 at (0, 0) fails" in str(found.error)
@@ -79,45 +111,91 @@ def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise,
     assert found.unseen.sum() * factor**2 <= 9 * 64 * 64
 
 
-def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(noise, monkeypatch):
-    path, levels = noise
+def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(own, monkeypatch):
+    path, levels = own
     monkeypatch.setattr(overview, "BLOCK", 100)  # where a tile has 64 px
     with open_slide(path) as slide:
         for wanted in (1, 2, 3):
             found = read_overview(path, slide, wanted)
+            assert found.reading == OWN
             assert np.array_equal(found.pixels, Image.fromarray(levels[0]).reduce(wanted))
+
+
+def test_blocks_with_a_damaged_tile_are_openslides_and_the_others_are_not(
+    own, tmp_path, monkeypatch
+):
+    whole, levels = own
+    path = damaged(tmp_path / "s.svs", whole, 1, 6)  # in two blocks, and in no place to compare
+    monkeypatch.setattr(overview, "BLOCK", 100)
+    read = regions_read(monkeypatch)
+    with open_slide(path) as slide:
+        found = read_overview(path, slide, 1)
+    assert found.reading == OWN
+    assert not found.unseen[:300].any() and not found.unseen[:, 200:].any()
+    assert found.unseen[384:, 64:128].all()
+    assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
+    # Four places to compare, then two blocks and quarters of these.
+    assert read[4] == (0, 300, 0, 100, 100)
+    assert all(left < 200 and top >= 300 for left, top, *_ in read[4:])
 
 
 def test_openslide_reads_no_block_of_own_tiles_and_no_file_stays_open(noise, monkeypatch):
     path, _ = noise
     monkeypatch.setattr(overview, "BLOCK", 100)
-    read: list[tuple[int, ...]] = []
+    read = regions_read(monkeypatch)
     told: list[None] = []
-    region = Slide.region
-    monkeypatch.setattr(
-        Slide, "region", lambda slide, *box: read.append(box) or region(slide, *box)
-    )
     with open_slide(path) as slide:
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = open_files()
         read_overview(path, slide, 1, tell=lambda: told.append(None))
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert open_files() == before
     assert len(told) == 6 * 4
     assert len(read) == (4 if path.stem == "jpeg" else 6 * 4)
 
 
-def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(noise, monkeypatch):
-    path, levels = noise
+def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(own, monkeypatch):
+    path, levels = own
     decode = TiffLevel.decode
     # One grey level, in one of the four places that are compared.
     monkeypatch.setattr(
         TiffLevel, "decode", lambda level, tile, found: decode(level, tile, found) ^ (tile == 46)
     )
     with open_slide(path) as slide:
+        before = open_files()
         found = read_overview(path, slide, 1)
+        assert open_files() == before
     assert np.array_equal(found.pixels, levels[0])
-    if path.stem == "jpeg":
-        assert (found.reading.by, found.reading.compared) == ("openslide", 4)
-        assert "differ from OpenSlide's by up to 1 at (170, 96)" in str(found.reading.why)
+    assert (found.reading.by, found.reading.compared) == ("openslide", 4)
+    assert "differ from OpenSlide's by up to 1 at (170, 96)" in str(found.reading.why)
+
+
+def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, monkeypatch):
+    whole, levels = own
+    path = damaged(tmp_path / "s.svs", whole, 3, 2)  # all four places show it
+    decode = TiffLevel.decode
+    monkeypatch.setattr(
+        TiffLevel, "decode", lambda level, tile, found: 255 - decode(level, tile, found)
+    )
+    monkeypatch.setattr(overview, "BLOCK", 64)
+    with open_slide(path) as slide:
+        before = open_files()
+        found = read_overview(path, slide, 1)
+        assert open_files() == before
+    assert found.reading == Reading("openslide", "the places to compare cannot be read", 0)
+    assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
+
+
+def test_no_file_stays_open_where_comparing_fails(own, monkeypatch):
+    path, _ = own
+
+    def fail(slide: Slide, *box: int) -> None:
+        raise SlideError("it cannot be opened again")
+
+    with open_slide(path) as slide:
+        before = open_files()
+        monkeypatch.setattr(Slide, "region", fail)
+        with pytest.raises(SlideError):
+            read_overview(path, slide, 1)
+        assert open_files() == before
 
 
 def test_the_blocks_of_an_overview_join_without_a_seam(tmp_path):
