@@ -3,6 +3,7 @@
 Own tiles that reach over a block wait for the next one, up to `regions.KEPT_BYTES` of them.
 """
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from gigatile.files import write_whole
 from gigatile.slides.choosing import Reading, choose_reading
 from gigatile.slides.reader import RegionError, Slide
 from gigatile.slides.regions import TiffRegions
@@ -157,6 +159,15 @@ def picture_of(seen: np.ndarray, downsample: tuple[float, float], slide: Slide) 
     size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
     how = Image.Resampling.NEAREST if overview.mode == "1" else Image.Resampling.BICUBIC
     return overview.resize(size, how, box=(0, 0, width, height))
+
+
+def write_picture(path: Path, picture: Image.Image, kind: str, **options: int) -> None:
+    """Write a picture, whole or not at all; `kind` and `options` are Pillow's."""
+    # Not straight into the file: Pillow takes no notice when a full disk takes a part of the bytes.
+    encoded = io.BytesIO()
+    picture.save(encoded, kind, **options)
+    with write_whole(path) as temporary:
+        temporary.write_bytes(encoded.getbuffer())
 
 
 def _places(width: int, height: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.files import remove_half_written, sha256_of, write_json, write_whole
+from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.settings.tiles import TileSettings
@@ -23,7 +23,7 @@ from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
-from gigatile.slides.overview import picture_of, read_overview
+from gigatile.slides.overview import picture_of, read_overview, write_picture
 from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.regions import (
     Region,
@@ -216,10 +216,8 @@ class _Cutting:
             write_empty_index(self._files.index)
         else:
             self._index.write(self._files.index)
-        with write_whole(self._files.overview) as temporary:
-            self._picture.save(temporary, "JPEG", quality=OVERVIEW_QUALITY)
-        with write_whole(self._files.mask) as temporary:
-            self._mask.save(temporary, "PNG")
+        write_picture(self._files.overview, self._picture, "JPEG", quality=OVERVIEW_QUALITY)
+        write_picture(self._files.mask, self._mask, "PNG")
         records = self._files.records
         self._facts["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
         self._facts["settings"] = self._settings.model_dump(exclude=set(self._settings.EXECUTION))
