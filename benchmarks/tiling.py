@@ -261,9 +261,9 @@ def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
 
 
 def _ratio(per_second: dict[str, list[float]], one: str, other: str) -> str:
-    each = [a / b for a, b in zip(per_second[one], per_second[other], strict=True)]
+    rounds = [a / b for a, b in zip(per_second[one], per_second[other], strict=True)]
     fastest = max(per_second[one]) / max(per_second[other])
-    return f"{fastest:.2f} ({min(each):.2f} to {max(each):.2f})"
+    return f"{fastest:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
 
 
 def peak_mb(slide: Path, folder: Path) -> tuple[float, int]:

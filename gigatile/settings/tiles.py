@@ -114,7 +114,8 @@ class TileSettings(Section):
     def _target_in_numbers(cls, values: Any) -> Any:
         # So they stand in a model's settings, whatever a later release takes for the reference.
         if isinstance(values, dict) and values.get("stain") in ("macenko", "reinhard"):
-            from gigatile.slides.stain import REFERENCE  # below it says why here
+            # Here, as it takes a tenth of a second to load, and few need it.
+            from gigatile.slides.stain import REFERENCE
 
             if values.get("stain_target") is None:
                 return values | {"stain_target": dict(REFERENCE[values["stain"]].values)}
@@ -126,7 +127,6 @@ class TileSettings(Section):
             return self
         if self.stain == "off":
             raise ValueError("stain_target: is of no use with stain: 'off'")
-        # Here, as it takes a tenth of a second to load, and few need it.
         from gigatile.slides.stain import Stain
 
         try:

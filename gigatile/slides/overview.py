@@ -3,7 +3,6 @@
 Own tiles that reach over a block wait for the next one, up to `regions.KEPT_BYTES` of them.
 """
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gigatile.files import write_whole
 from gigatile.slides.choosing import Reading, choose_reading
 from gigatile.slides.reader import RegionError, Slide
 from gigatile.slides.regions import TiffRegions
@@ -20,8 +18,6 @@ from gigatile.slides.regions import TiffRegions
 BLOCK = 2048
 # Where a block cannot be read, its quarters are tried, down to this side.
 LEAST_BLOCK = 32
-# The longest side of the picture that is kept of it.
-PICTURE_LONGEST = 2048
 # Side of the places that are compared with OpenSlide, in pixels of the level.
 COMPARED_SIDE = 256
 
@@ -141,33 +137,6 @@ class _Blocks:
     def _here(self, block: list[int]) -> tuple[slice, slice]:
         left, top, width, height = (-(-side // self._factor) for side in block)
         return slice(top, top + height), slice(left, left + width)
-
-
-def picture_of(seen: np.ndarray, downsample: tuple[float, float], slide: Slide) -> Image.Image:
-    """Return an overview, or a mask of it, as a picture that spans the slide exactly.
-
-    Args:
-        seen: (height, width, 3) uint8 RGB, or (height, width) bool.
-        downsample: of the overview.
-        slide: whose it is.
-    """
-    overview = Image.fromarray(seen)
-    across, down = downsample
-    width = min(slide.width / across, overview.width)
-    height = min(slide.height / down, overview.height)
-    shrink = min(1, PICTURE_LONGEST / max(width, height))
-    size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
-    how = Image.Resampling.NEAREST if overview.mode == "1" else Image.Resampling.BICUBIC
-    return overview.resize(size, how, box=(0, 0, width, height))
-
-
-def write_picture(path: Path, picture: Image.Image, kind: str, **options: int) -> None:
-    """Write a picture, whole or not at all; `kind` and `options` are Pillow's."""
-    # Not straight into the file: Pillow takes no notice when a full disk takes a part of the bytes.
-    encoded = io.BytesIO()
-    picture.save(encoded, kind, **options)
-    with write_whole(path) as temporary:
-        temporary.write_bytes(encoded.getbuffer())
 
 
 def _places(width: int, height: int) -> np.ndarray:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from gigatile.slides.tissue import extremes
+
 INKS = ("red", "green", "blue", "black")
 
 # Haematoxylin, eosin and blood together keep to hues of about 240-349 degrees, and ink is told by
@@ -96,8 +98,7 @@ def ink_masks(overview: np.ndarray) -> dict[str, np.ndarray]:
     """
     hsv = cv2.cvtColor(overview, cv2.COLOR_RGB2HSV)
     masks = {}
-    brightest = cv2.extractChannel(hsv, 2)
-    darkest = cv2.min(cv2.min(*cv2.split(overview)[:2]), cv2.extractChannel(overview, 2))
+    brightest, darkest = extremes(overview)
     black = (brightest <= _BLACK) & (brightest - darkest <= _COLOURLESS)
     for ink, boxes in _COLOURS.items():
         found = np.zeros_like(black)

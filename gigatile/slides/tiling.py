@@ -23,7 +23,8 @@ from gigatile.slides.choosing import check_lossless, choose_reading
 from gigatile.slides.cutting import Cutter, Outcome, in_order, own_tiles
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex, write_empty_index
-from gigatile.slides.overview import picture_of, read_overview, write_picture
+from gigatile.slides.overview import read_overview
+from gigatile.slides.pictures import picture_of, write_picture
 from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.slides.regions import (
     Region,

@@ -56,7 +56,7 @@ def find_tissue(overview: np.ndarray) -> Tissue:
     Raises:
         SlideError: the slide has no tissue.
     """
-    brightness, darkest = _extremes(overview)
+    brightness, darkest = extremes(overview)
     if _is_dark(brightness):
         median = int(np.median(brightness))
         threshold = max(_otsu(brightness), median + GLOW)
@@ -124,7 +124,7 @@ def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Gr
     return np.clip(covered / (width * height), 0, 1)
 
 
-def _extremes(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def extremes(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the highest and the lowest of each pixel's three colours: (height, width) uint8."""
     red, green, blue = cv2.split(pixels)
     return cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue)

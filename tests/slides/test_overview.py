@@ -240,28 +240,3 @@ with open_slide(path) as slide:
 """
     grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(grown.stdout) < 120_000
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_picture_of_which_the_disk_takes_a_part_is_not_there(tmp_path, kind):
-    """The limit of a file's size stands for a full disk: its last write is a short one."""
-    program = """
-import io, resource, sys
-from pathlib import Path
-from PIL import Image
-from gigatile.slides.overview import write_picture
-
-picture = Image.effect_noise((300, 300), 90)
-size = io.BytesIO()
-picture.save(size, sys.argv[2])
-path = Path(sys.argv[1])
-for less, expected in ((10, None), (0, size.tell())):
-    limit = size.tell() - less
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        write_picture(path, picture, sys.argv[2])
-    except OSError:
-        pass
-    assert (path.stat().st_size if path.exists() else None) == expected, path.stat()
-"""
-    subprocess.run([sys.executable, "-c", program, tmp_path / "picture", kind], check=True)
