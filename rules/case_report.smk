@@ -5,10 +5,12 @@ rule report:
     input:
         samples=ancient(SETTINGS.samples),
         cases=ALL_TABLE,
+        states=ALL_STATES,
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
         model=small(rules.choose_model.output),
         evaluation=rules.evaluate.output,
+        segmented=rules.evaluate.input.segmented,
         large=large(rules.choose_model.output),
     output:
         index=report(

@@ -9,6 +9,7 @@ rule collect:
         states=states_of(*SPLITS),
     output:
         table=ALL_TABLE,
+        states=ALL_STATES,
     log:
         f"{RUN}/logs/collect.log",
     benchmark:
@@ -26,14 +27,16 @@ rule collect:
         rows=rows_of(*SPLITS),
         settings=section("split"),
         of=SPLITS,
+        sums=f"--sums {ALL_STATES}",
     shell:
         "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
-        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} > {log:q} 2>&1"
+        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.sums} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
 
 
-# What is learnt from, in a table of its own: what becomes of test slides trains nothing again.
+# What is learnt from, in a table of its own: what becomes of test slides trains nothing again, nor do
+# pictures and measures of slides, which the states and their table tell of.
 use rule collect as collect_training with:
     input:
         samples=ancient(SETTINGS.samples),
@@ -52,6 +55,7 @@ use rule collect as collect_training with:
         rows=rows_of("train", "valid"),
         settings=section("split"),
         of=("train", "valid"),
+        sums="",
 
 
 rule collect_new:
@@ -60,6 +64,7 @@ rule collect_new:
         states=expand(f"{RUN}/predictions/{RECORDS}/{{one}}.json", one=NEW),
     output:
         table=NEW_TABLE,
+        states=NEW_STATES,
     log:
         f"{RUN}/logs/collect_new.log",
     benchmark:
@@ -77,6 +82,6 @@ rule collect_new:
         states=folder(f"predictions/{RECORDS}"),
     shell:
         "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
-        " --out {output.table:q} > {log:q} 2>&1"
+        " --out {output.table:q} --sums {output.states:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

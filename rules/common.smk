@@ -148,6 +148,8 @@ UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
 TABLE = "cases.tsv" if VOLUMES else "tiles.tsv"
 ALL_TABLE, NEW_TABLE = f"{RUN}/{TABLE}", f"{RUN}/predictions/{TABLE}"
+# The SHA-256 of each state, for those who read states and the files beside them.
+ALL_STATES, NEW_STATES = f"{RUN}/states.tsv", f"{RUN}/predictions/states.tsv"
 # The files of all slides or cases.
 FILES = sorted(
     {os.path.normpath(path) for one in [*COHORT.values(), *NEW.values()] for path in one.files}

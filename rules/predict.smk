@@ -63,6 +63,7 @@ rule predict:
 rule prediction_pages:
     input:
         slides=NEW_TABLE,
+        states=NEW_STATES,
         calls=small(rules.predict.output),
         model=small(rules.choose_model.output),
         large=large(rules.predict.output, rules.choose_model.output),

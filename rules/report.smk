@@ -5,6 +5,7 @@ rule report:
     input:
         samples=ancient(SETTINGS.samples),
         slides=ALL_TABLE,
+        states=ALL_STATES,
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
         model=small(rules.choose_model.output),

@@ -42,6 +42,7 @@ use rule segment as segment_new with:
 rule prediction_pages:
     input:
         cases=NEW_TABLE,
+        states=NEW_STATES,
         segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
         model=small(rules.choose_model.output),
         large=large(rules.choose_model.output),

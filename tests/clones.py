@@ -8,6 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Writes which files processes open, a file per process; `-y` shows their whole paths.
+CALLS = (
+    *("open", "openat", "openat2", "creat", "execve", "clone", "clone3", "fork", "vfork"),
+    *("rename", "renameat", "renameat2", "mkdir", "mkdirat"),
+)
+TRACER = ("strace", "-ff", "--seccomp-bpf", "-y", "-s1000000", f"--trace={','.join(CALLS)}")
+
 
 class Clone:
     """A copy of the project's own files in a folder of its own."""
@@ -35,7 +42,7 @@ class Clone:
         """Run a command of the project's environment in the clone."""
         bin_folder = Path(sys.executable).parent
         done = subprocess.run(
-            [str(bin_folder / command[0]), *command[1:]],
+            [shutil.which(command[0], path=bin_folder) or command[0], *command[1:]],
             cwd=self.folder,
             env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
             capture_output=True,
@@ -49,6 +56,20 @@ class Clone:
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run Snakemake in the clone."""
         return self.run("snakemake", *arguments, check=check)
+
+    @property
+    def trace(self) -> Path:
+        """Return where `traced` writes, beside the clone."""
+        return self.folder.with_name(f"{self.folder.name}-trace")
+
+    def traced(self, *arguments: str) -> subprocess.CompletedProcess:
+        """Run Snakemake in the clone, and write which files its jobs open; see `opened`."""
+        if shutil.which(TRACER[0]) is None:
+            assert not os.environ.get("CI"), "strace is not installed"
+            return self.snakemake(*arguments)
+        self.trace.mkdir(exist_ok=True)
+        snakemake = str(Path(sys.executable).parent / "snakemake")
+        return self.run(*TRACER, "-o", str(self.trace / "of"), snakemake, *arguments)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file into the clone."""

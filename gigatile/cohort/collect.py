@@ -9,7 +9,7 @@ from typing import Any
 
 from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError, all_faults
-from gigatile.files import read_json
+from gigatile.files import read_json, sha256_of
 from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table, write_table
 
@@ -25,7 +25,9 @@ COLUMNS = {
 SHARED = ("patient", "split", "state", "reason", "sha256")
 
 
-def collect_states(rows: Sequence[dict[str, str]], states_dir: Path, out: Path) -> None:
+def collect_states(
+    rows: Sequence[dict[str, str]], states_dir: Path, out: Path, sums: Path | None = None
+) -> None:
     """Write the table of slides (tiles.tsv) or cases, from the state that each has left.
 
     Args:
@@ -34,6 +36,9 @@ def collect_states(rows: Sequence[dict[str, str]], states_dir: Path, out: Path) 
         states_dir: where <id>.json lies.
         out: the table; `sha256` is of the records, so the table changes when they do. `sources` is
             of the fingerprints of a case's files, with which its prediction is compared.
+        sums: a second table to write, of the SHA-256 of each state. A state names that of every
+            other file of its slide or case, so this table changes when any of them does; the first
+            one does not where only a picture or a measure has changed.
     """
     unit = unit_of(rows[0])
     written = []
@@ -52,6 +57,10 @@ def collect_states(rows: Sequence[dict[str, str]], states_dir: Path, out: Path) 
             found["sources"] = fingerprints_of(state)
         written.append([(row | found).get(column, "") for column in COLUMNS[unit]])
     write_table(out, COLUMNS[unit], written)
+    if sums is not None:
+        names = [row[unit] for row in rows]
+        told = [(name, sha256_of(states_dir / f"{name}.json")) for name in names]
+        write_table(sums, (unit, "state_sha256"), told)
 
 
 def megavoxels_of(state: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation_state import describe
 from gigatile.evaluation.windows import Segmenter, score_volume
-from gigatile.files import checksums
+from gigatile.files import checksums, sha256_of
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.windows import WindowSettings
 from gigatile.volumes.grid import Grid
@@ -63,6 +63,7 @@ def segment_case(
         "volumes_ml": _volumes(counts, grid, segmenter),
         "windows": windows.model_dump() | {"size": list(segmenter.window)},
         "inputs": checksums(inputs),
+        "sha256": sha256_of(out),
     }
     return describe(described, case, found)
 

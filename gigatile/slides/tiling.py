@@ -221,6 +221,10 @@ class _Cutting:
         write_picture(self._files.mask, self._mask, "PNG")
         records = self._files.records
         self._facts["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
+        # So that the state changes when any of its files does.
+        beside = {"index": self._files.index, "overview": self._files.overview}
+        beside["mask"] = self._files.mask
+        self._facts["files"] = {name: {"sha256": sha256_of(path)} for name, path in beside.items()}
         self._facts["settings"] = self._settings.model_dump(exclude=set(self._settings.EXECUTION))
         write_json(self._files.state, self._facts)
         return self._facts

@@ -5,7 +5,9 @@ set -euo pipefail
 
 readonly PACKAGES=(slurm-wlm slurmdbd slurm-wlm-mysql-plugin mariadb-server munge
     # SLURM opens libpmix.so, which only this one brings.
-    libpmix-dev iproute2 procps)
+    libpmix-dev iproute2 procps
+    # Shows which files a job opens: tests/workflow/opened.py.
+    strace)
 
 ((EUID == 0)) && [[ -r /etc/debian_version ]] && command -v apt-get >/dev/null || exit 0
 missing=()

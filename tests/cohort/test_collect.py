@@ -6,7 +6,7 @@ from gigatile.cohort.collect import check_any, check_remaining, collect_states, 
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
-from gigatile.files import write_json
+from gigatile.files import read_json, sha256_of, write_json
 from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table, write_table
 
@@ -77,6 +77,22 @@ def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(comman
     write_state(folder, "luad-train", reason="bad")
     assert collect_by_command(command, folder).returncode == 0
     check_remaining(folder / "tiles.tsv")
+
+
+def test_a_picture_changes_the_table_of_states_and_no_other(command, folder):
+    tables = [folder / name for name in ("tiles.tsv", "states.tsv")]
+    asked = (command, folder, "--sums", tables[1])
+    assert collect_by_command(*asked).returncode == 0
+    before = [table.read_bytes() for table in tables]
+    state = folder / "luad-test.json"
+    write_json(state, read_json(state) | {"files": {"overview": {"sha256": "another"}}})
+    assert collect_by_command(*asked).returncode == 0
+    assert [table.read_bytes() == old for table, old in zip(tables, before, strict=True)] == [
+        True,
+        False,
+    ]
+    told = {row["slide"]: row["state_sha256"] for row in read_table(tables[1])}
+    assert told["luad-test"] == sha256_of(state) and len(told) == len(COHORT)
 
 
 def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, folder):

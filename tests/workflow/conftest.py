@@ -15,14 +15,14 @@ def clone(tmp_path: Path) -> Clone:
 @pytest.fixture(scope="session")
 def small_run(small_cohort: Clone) -> Clone:
     """Return that clone after the whole workflow. Do not change it."""
-    small_cohort.snakemake("--cores", "2", "--configfile", "small.yaml")
+    small_cohort.traced("--cores", "2", "--configfile", "small.yaml")
     return small_cohort
 
 
 @pytest.fixture(scope="session")
 def volumes_run(small_volumes: Clone) -> Clone:
     """Return the clone with volumes after the whole workflow. Do not change it."""
-    small_volumes.snakemake("--cores", "2", "--configfile", "volumes.yaml")
+    small_volumes.traced("--cores", "2", "--configfile", "volumes.yaml")
     return small_volumes
 
 

@@ -51,6 +51,7 @@ RUN = "results/small"
 COMPARED = {
     "splits.tsv": {"split_patients"} | ENDS,
     "tiles.tsv": OF_TEST_TILES,
+    "states.tsv": OF_TEST_TILES,
     "shards/slides.tsv": {"collect_training"} | SHARDS,
     "shards/manifest.json": SHARDS,
     "segments/0001.json": TRAINING,

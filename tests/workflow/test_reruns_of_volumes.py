@@ -40,6 +40,7 @@ TEST_COHORT = {"split_patients", "collect"} | EVALUATION
 RUN = "results/small"
 COMPARED = {
     "cases.tsv": {"collect"} | EVALUATION,
+    "states.tsv": {"collect"} | EVALUATION,
     "shards/cases.tsv": {"collect_training"} | SHARDS,
     "segments/0001.json": TRAINING,
     "model/settings.json": MODEL,

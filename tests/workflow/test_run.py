@@ -7,6 +7,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from opened import check_declared
 
 SMALL = ("--cores", "2", "--configfile", "small.yaml")
 # What must come out the same each time.
@@ -113,7 +114,8 @@ def test_new_slides_are_called_by_the_trained_model(copied_run):
     assert set(copied_run.jobs(*asked)) == {
         *("tile_new", "collect_new", "predict", "prediction_pages", "all")
     }
-    copied_run.snakemake(*asked)
+    copied_run.traced(*asked)
+    check_declared(copied_run, "tile_new", "collect_new", "predict", "prediction_pages")
     run = copied_run.folder / "results/small"
     (called,) = rows(run / "predictions/slides.tsv")
     assert "label" not in called

@@ -53,7 +53,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
         "made/tile/text.json",
     )
     assert found["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
-    splits = {"splits.tsv", "splits.json", "tiles.tsv"}
+    splits = {"splits.tsv", "splits.json", "tiles.tsv", "states.tsv"}
     assert found["stale"] == splits | evaluated | reported
     sheet.write_text(rows)
 

@@ -9,6 +9,7 @@ import nibabel
 import numpy as np
 import pytest
 from clones import Clone
+from opened import check_declared
 from small_volumes import BAD, COHORT, volume_settings
 
 from gigatile.files import read_json
@@ -89,8 +90,9 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     )
     copy.write("new.tsv", f"{header}N1\t{files}\nN2\t{broken}\n")
     copy.write("volumes.yaml", volume_settings() + "predict: {samples: new.tsv}\n")
-    done = copy.snakemake(*ASKED)
+    done = copy.traced(*ASKED)
     assert "rule train:" not in done.stdout + done.stderr
+    check_declared(copy, "prepare_new", "collect_new", "segment_new", "prediction_pages")
     run = copy.folder / "results/small"
     mine = run / "predictions/segmentations/N1.nii.gz"
     # The same case, the same model: whether a truth is known is no matter.

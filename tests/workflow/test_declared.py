@@ -1,0 +1,55 @@
+"""No command reads a file that its rule does not declare: a change of it would go unseen."""
+
+import pytest
+from clones import Clone
+from opened import check_declared
+
+SHARED = (
+    *("split_patients", "collect", "collect_training", "write_shards"),
+    *("train", "validate", "choose_model", "evaluate", "report"),
+)
+
+
+def test_every_command_on_slides(small_run):
+    check_declared(small_run, "tile", *SHARED)
+
+
+def test_every_command_that_draws_the_demo(clone):
+    clone.traced("demo/slides/P01-1.svs", "--cores", "1")
+    volumes = ("demo/volumes/V01-1/flair.nii.gz", "--configfile", "demo/volumes.yaml")
+    clone.traced(*volumes, "--cores", "1")
+    check_declared(clone, "demo_slide", "demo_case")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (
+            "    args = parser.parse_args()",
+            '    Path("Makefile").read_text()\n    args = parser.parse_args()',
+            "split_patients reads Makefile: no input of its rule",
+        ),
+        (
+            "    args = parser.parse_args()",
+            '    __import__("openslide").OpenSlide.detect_format("small.yaml")\n'
+            "    args = parser.parse_args()",
+            "split_patients reads small.yaml: no input of its rule",
+        ),
+        (
+            "    args = parser.parse_args()",
+            '    __import__("subprocess").run(["cat", "docs/splits.md"])\n'
+            "    args = parser.parse_args()",
+            "split_patients reads docs/splits.md: no input of its rule",
+        ),
+    ],
+    ids=["Python", "C", "another program"],
+)
+def test_what_is_read_in_secret_is_seen(
+    small_cohort: Clone, tmp_path, old: str, new: str, fault: str
+):
+    copy = small_cohort.copy(tmp_path / "copy")
+    path = copy.folder / "scripts/split_patients.py"
+    path.write_text(path.read_text().replace(old, new))
+    copy.traced("results/small/splits.tsv", "--cores", "1", "--configfile", "small.yaml")
+    with pytest.raises(AssertionError, match=fault):
+        check_declared(copy, "split_patients")

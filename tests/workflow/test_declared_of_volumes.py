@@ -1,0 +1,8 @@
+"""The same as test_declared.py, of volumes."""
+
+from opened import check_declared
+from test_declared import SHARED
+
+
+def test_every_command_on_volumes(volumes_run):
+    check_declared(volumes_run, "prepare", "segment", *SHARED)
