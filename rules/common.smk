@@ -23,7 +23,7 @@ from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.making.code import code_of
-from gigatile.making.made import content_of, fault_of, note_of
+from gigatile.making.made import content_of, fault_of, note_of, stall_of
 from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
 from gigatile.settings.split import SPLITS
@@ -221,9 +221,11 @@ def intact(rule):
 def content(rule, samples, states):
     """Return what tells a rule that a slide or case has another content; its time says nothing.
 
-    Or that something which was made of it is gone or damaged, as the note tells both.
+    Or that something which was made of it is gone or damaged, or that it stalled and may take longer now:
+    the note tells all of it.
     """
     faulty = intact(rule)
+    limit = (SETTINGS.volumes if VOLUMES else SETTINGS.tiles).stall_minutes
 
     @asked_often
     def fingerprint(wildcards):
@@ -232,6 +234,8 @@ def content(rule, samples, states):
         (one,) = wildcards
         path = note_of(Path(RUN), rule, one)
         if planning():
+            if stalled := stall_of(path, limit):
+                return stalled
             if not path.exists() and not os.path.exists(f"{states}/{one}.json"):
                 return ""  # it is to be done whatever its file holds, which is not read for that
         elif workflow.dryrun or not workflow.is_main_process:

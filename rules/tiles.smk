@@ -35,4 +35,4 @@ rule tile:
         " {resources.cutting} --records {output.records} --index {output.index}"
         " --state {output.state} --overview {output.overview} --mask {output.mask} > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
-        " --source {input.source:q} >> {log} 2>&1"
+        " --source {input.source:q} --state {output.state} >> {log} 2>&1"

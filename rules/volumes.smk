@@ -30,4 +30,4 @@ rule prepare:
         " --settings {params.settings:q} {resources.patience} --records {output.records} --state {output.state}"
         " > {log} 2>&1"
         " && python scripts/note_made.py --note {params.note} --outputs {output}"
-        " --source {input.source:q} >> {log} 2>&1"
+        " --source {input.source:q} --state {output.state} >> {log} 2>&1"

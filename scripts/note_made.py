@@ -16,8 +16,9 @@ def main() -> None:
         "--source", type=Path, nargs="+", default=(), help="slide or volumes they were made from"
     )
     parser.add_argument("--manifest", type=Path, help="one of them, whose shards are noted too")
+    parser.add_argument("--state", type=Path, help="one of them, of a slide or case")
     args = parser.parse_args()
-    write_note(args.note, args.outputs, args.source, args.manifest)
+    write_note(args.note, args.outputs, args.source, args.manifest, args.state)
 
 
 if __name__ == "__main__":

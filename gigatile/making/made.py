@@ -49,12 +49,16 @@ class Source(BaseModel):
 
 
 class Note(BaseModel):
-    """What a job has left: its files by their place in the run, and what slide it cut."""
+    """What a job has left: its files by their place in the run, and what slide it cut.
+
+    `stalled_minutes` is the limit after which it gave the slide or case up, where that stalled.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     outputs: dict[str, Output]
     source: Source | None = None
+    stalled_minutes: float | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -76,6 +80,7 @@ def write_note(
     outputs: Iterable[Path],
     sources: Sequence[Path] = (),
     manifest: Path | None = None,
+    state: Path | None = None,
 ) -> None:
     """Write what a job has left; to be called when all of it is whole.
 
@@ -84,6 +89,7 @@ def write_note(
         outputs: files of the run; of a folder, every file in it.
         sources: the slide's file, or a case's, that it was made from.
         manifest: one of the outputs, if it names shards; these are noted with its checksums.
+        state: one of the outputs, if it tells what became of a slide or case.
     """
     run = run_of(note)
     found = {
@@ -93,7 +99,8 @@ def write_note(
     if manifest is not None:
         found |= _shards(manifest, run)
     seen = _seen(sources) if sources else None
-    Note(outputs=dict(sorted(found.items())), source=seen).write(note)
+    stalled = None if state is None else read_json(state).get("stalled_minutes")
+    Note(outputs=dict(sorted(found.items())), source=seen, stalled_minutes=stalled).write(note)
 
 
 def read_note(note: Path) -> Note | None:
@@ -149,6 +156,18 @@ def fault_of(note: Path) -> str:
         if seen.st_mtime_ns > made and path.suffix in TABLES and sha256_of(path) != one.sha256:
             return f"damaged: {path}"
     return ""
+
+
+def stall_of(note: Path, limit: float) -> str:
+    """Return why a slide or case is to be tried again: it stalled, and the limit is higher now."""
+    try:
+        noted = read_note(note)
+    except UserError:
+        return ""  # a fault of its own
+    stalled = noted.stalled_minutes if noted else None
+    if stalled is None or limit <= stalled:
+        return ""
+    return f"stalled: nothing came of it for {stalled:g} minutes; {limit:g} are allowed now"
 
 
 def is_put_away(path: Path, run: Path) -> bool:

@@ -121,7 +121,7 @@ def _attended(
     except Stalled as stalled:
         remove_half_written(*vars(files).values())
         reason = f"nothing came of it for {settings.stall_minutes:g} minutes"
-        return work.give_up(reason, stalled.last)
+        return work.give_up(reason, stalled.last, settings.stall_minutes)
     except Crashed as crash:
         remove_half_written(*vars(files).values())
         if crash.by not in CODECS_DOING:  # but the system's: out of memory or time, mostly
@@ -196,9 +196,19 @@ class _Cutting:
                 raise  # the local disk's fault, not the slide's
             raise SlideError(f"it cannot be opened: {error.strerror}") from None
 
-    def give_up(self, reason: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Write what a slide leaves that cannot be used; `facts` are what is known of it."""
+    def give_up(
+        self, reason: str, facts: dict[str, Any] | None = None, stalled: float | None = None
+    ) -> dict[str, Any]:
+        """Write what a slide leaves that cannot be used.
+
+        Args:
+            reason: for people.
+            facts: what is known of it; None: what this process knows.
+            stalled: the limit in minutes, where it stalled: with a higher one it is tried again.
+        """
         self._facts = facts or self._facts
+        if stalled is not None:
+            self._facts["stalled_minutes"] = stalled
         self._facts["reason"] = " ".join(reason.split())
         if self._index is not None:
             self._facts["tiles"] |= counted(self._index.dropped, self._index.marks)

@@ -71,7 +71,8 @@ def prepare_case(
         return attend(work.run, settings.stall_minutes)
     except Stalled:
         remove_half_written(*vars(files).values())
-        return work.give_up(f"nothing came of it for {settings.stall_minutes:g} minutes")
+        limit = settings.stall_minutes
+        return work.give_up(f"nothing came of it for {limit:g} minutes", stalled=limit)
     except Crashed as crash:
         # Nothing here but NumPy reads a file: it is the system that ended it, out of memory mostly.
         remove_half_written(*vars(files).values())
@@ -140,13 +141,19 @@ class _Preparing:
         self._facts["state"] = "prepared"
         return self._finish()
 
-    def give_up(self, reason: str) -> dict[str, Any]:
+    def give_up(self, reason: str, stalled: float | None = None) -> dict[str, Any]:
         """Write what there is of a case that cannot be used.
+
+        Args:
+            reason: for people.
+            stalled: the limit in minutes, where it stalled: with a higher one it is tried again.
 
         Raises:
             UserError: `on_error` is `stop`.
         """
         self._facts["reason"] = " ".join(reason.split())
+        if stalled is not None:
+            self._facts["stalled_minutes"] = stalled
         if self._settings.on_error == "stop":
             raise UserError(
                 f"case {self._case}: {self._facts['reason']}\n"

@@ -7,7 +7,7 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.files import fingerprint, sha256_of
-from gigatile.making.made import content_of, fault_of, note_of, write_note
+from gigatile.making.made import content_of, fault_of, note_of, stall_of, write_note
 
 
 @pytest.fixture
@@ -51,6 +51,22 @@ def test_a_note_names_each_file_by_its_place_in_the_run(run, slide, note):
         },
     }
     assert fault_of(note) == ""
+
+
+def test_what_stalled_is_tried_again_with_a_higher_limit(run, slide):
+    state, note = run / "tiles/S1.json", note_of(run, "tile", "S1")
+    assert stall_of(note, 10) == ""
+    write_note(note, [state], [slide], state=state)
+    assert stall_of(note, 10) == ""
+    state.write_text('{"stalled_minutes": 5}')
+    write_note(note, [state], [slide], state=state)
+    assert [stall_of(note, limit) for limit in (0.1, 5)] == ["", ""]
+    told = "stalled: nothing came of it for 5 minutes; 5.5 are allowed now"
+    assert stall_of(note, 5.5) == told
+    content_of([slide], note, update=True)
+    assert stall_of(note, 5.5) == told
+    note.write_text("damaged")
+    assert stall_of(note, 5.5) == ""
 
 
 def test_a_note_that_is_missing_is_a_fault_where_there_are_others(run, note):

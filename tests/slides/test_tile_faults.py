@@ -103,6 +103,7 @@ def test_a_slide_that_hangs(tile, tmp_path):
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["state"] == "failed"
     assert outcome.state["reason"] == "nothing came of it for 0.01 minutes"
+    assert outcome.state["stalled_minutes"] == 0.01
     assert len(outcome.files) == 5
     assert len(outcome.index) == 0
 

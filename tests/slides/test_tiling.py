@@ -109,6 +109,10 @@ def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_pat
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
         },
+        "files": {
+            name: {"sha256": hashlib.sha256((tmp_path / f"S1.{kind}").read_bytes()).hexdigest()}
+            for name, kind in (("index", "parquet"), ("overview", "jpg"), ("mask", "png"))
+        },
         "settings": settings,
     }
     assert json.loads((tmp_path / "S1.json").read_text()) == json.loads(json.dumps(state))

@@ -386,5 +386,6 @@ def test_a_file_that_never_answers_is_a_bad_case(tmp_path):
     state = prepare_case("C1", {"flair": pipe}, None, given, files)
     assert state["state"] == "failed"
     assert state["reason"] == "nothing came of it for 0.00833333 minutes"
+    assert state["stalled_minutes"] == given.stall_minutes
     assert files.records.stat().st_size == 0
     assert read_json(files.state)["reason"] == state["reason"]
