@@ -1,8 +1,20 @@
 # Gigatile: from raw slides, or volumes, to a trained model and a report.
 # Data goes one way, and the stages stand in its order.
+import os
+
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.0")
+
+# The commands and the sheets of a configuration are found from this folder.
+PROJECT = os.path.realpath(workflow.current_basedir)
+if os.path.dirname(os.path.realpath(workflow.main_snakefile)) != PROJECT:
+    raise WorkflowError(
+        f"Gigatile is no module of another workflow: call Snakemake in {PROJECT}, and read what it makes in results/"
+    )
+if os.path.realpath(os.getcwd()) != PROJECT:
+    raise WorkflowError(f"call Snakemake in {PROJECT}, or with --directory {PROJECT}")
 
 
 configfile: "config.yaml"

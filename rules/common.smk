@@ -1,8 +1,10 @@
 # What every stage shares: the settings, the sheets, and where a run's files lie. No rule is here.
+import base64
 import contextlib
 import gc
 import inspect
 import io
+import itertools
 import json
 import os
 import shlex
@@ -42,6 +44,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 # Python does takes a fifth of its time and finds none.
 gc.set_threshold(100_000, 20, 50)
 
+KEPT_METADATA = Path("results/.snakemake-metadata")
 DEMO_SLIDES, DEMO_VOLUMES = Path("demo/slides"), Path("demo/volumes")
 
 
@@ -77,17 +80,62 @@ LOOKS = """
 
 
 @cache
-def executor():
-    """Return what is about to run jobs, None where none will be run; a job's own runs just that."""
+def options():
+    """Return the options that Snakemake was called with; of a job's own Snakemake, None."""
     if not workflow.is_main_process:
         return None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            options = parse_args(sys.argv[1:])[1]
+            return parse_args(sys.argv[1:])[1]
     except SystemExit:
         return None  # called by another program, whose arguments are not Snakemake's
-    looks = any(getattr(options, name) for name in LOOKS)
-    return None if looks else options.executor or "local"
+
+
+def executor():
+    """Return what is about to run jobs, None where none will be run; a job's own runs just that."""
+    if options() is None or any(getattr(options(), name) for name in LOOKS):
+        return None
+    return options().executor or "local"
+
+
+def check_writable(*folders):
+    """Refuse to run jobs where nothing can be written."""
+    if executor() is not None:
+        for folder in folders:
+            if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+                raise UserError(
+                    f"{os.path.abspath(folder)}: cannot be written, and every run writes there, `verify` too; "
+                    "call it in a copy of the project"
+                )
+
+
+def check_known(run, *files):
+    """Refuse to plan where nothing tells how the files of a run were made.
+
+    A change of settings, code or sheet would then go unseen. To look is allowed, and what ends it.
+    """
+    asked = options()
+    if asked is None or asked.forceall or set(asked.targets) == {"verify"}:
+        return
+    if any(getattr(asked, name) for name in LOOKS if name != "dryrun"):
+        return
+    states = itertools.islice(Path(run).glob(f"{RECORDS}/*.json"), 1)
+    there = [path for path in (*files, *map(str, states)) if os.path.exists(path)]
+    if there and not any(os.path.exists(record_of(path)) for path in there):
+        raise UserError(
+            f"{run}: it is not known with which settings, code and sheet its files were made, as "
+            f"{KEPT_METADATA} has nothing about them, so no plan can say what is to be made anew. Put that folder "
+            "back, or call Snakemake with --touch --forceall to take all files for current, or with --forceall to make "
+            "them anew"
+        )
+
+
+def record_of(path):
+    """Return where Snakemake notes how a file was made."""
+    name = base64.urlsafe_b64encode(path.encode()).decode()
+    longest = os.pathconf("/", "PC_NAME_MAX") - 1
+    parts = [name[i : i + longest] for i in range(0, len(name), longest)]
+    return os.path.join(".snakemake/metadata", *("@" + part for part in parts[:-1]), parts[-1])
 
 
 def submits_to_slurm():
@@ -110,7 +158,7 @@ def keep_metadata_beside_results():
     """
     if not workflow.is_main_process:
         return
-    known, kept = Path(".snakemake/metadata"), Path("results/.snakemake-metadata")
+    known, kept = Path(".snakemake/metadata"), KEPT_METADATA
     if executor() is not None:
         kept.mkdir(parents=True, exist_ok=True)
     if known.is_symlink() and not known.exists():
@@ -134,6 +182,7 @@ try:
     NEW = read_sheet(SETTINGS, new_sheet, labelled=False) if new_sheet else {}
     # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
     # What they make is waited for, before the plan is made.
+    check_writable(".", "results", f"results/{SETTINGS.run}")
     keep_metadata_beside_results()
     if submits_to_slurm():
         await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
@@ -156,6 +205,16 @@ FILES = sorted(
 )
 # The training's segments, by the epochs that are complete at the end of each.
 SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
+
+
+try:
+    check_known(
+        RUN,
+        *(f"{RUN}/splits.tsv", ALL_TABLE, NEW_TABLE, TRAINING_TABLE),
+        *(f"{RUN}/shards/manifest.json", f"{RUN}/model/settings.json", f"{RUN}/report/index.html"),
+    )
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 
 
 wildcard_constraints:

@@ -440,3 +440,11 @@ def test_a_commands_settings_are_checked_too(text, fault):
     with pytest.raises(UserError) as caught:
         parse_section(TileSettings, text)
     assert str(caught.value).startswith(fault)
+
+
+def test_null_is_none_where_a_setting_may_be_none():
+    """Snakemake gives what --config has within a section as texts."""
+    for word in ("null", "~", None):
+        assert load_settings({"run": "mine", "tiles": {"mpp": word}}).tiles.mpp is None
+    with pytest.raises(UserError, match=r"tiles\.size: found 'null'; must be a valid integer"):
+        load_settings({"run": "mine", "tiles": {"size": "null"}})

@@ -1,7 +1,8 @@
 """The code that a command runs, found from its source without running any of it.
 
 It is the command itself, every module of the library that it reaches by imports, wherever in a
-module they stand, and the versions of the packages that these import, as the lock file pins them.
+module they stand, the versions of the packages that these import and of all that those need in
+turn, as the lock file pins them, and Python's own version without the number of its patch.
 Comments, docstrings and the layout of the text count for nothing.
 """
 
@@ -10,7 +11,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -49,12 +50,13 @@ def code_of(command: Path) -> str:
     project = command.parents[1]
     files = reached_by(command)
     pinned = _pinned(project / LOCK)
-    packages = sorted({package for path in files for package in _packages(path)})
-    unknown = [package for package in packages if package not in pinned]
+    packages = {package for path in files for package in _packages(path)}
+    unknown = sorted(packages - pinned.keys())
     if unknown:
         raise UserError(f"{project / LOCK}: pins no {', '.join(unknown)}, which {command} imports")
     parts = {str(path.relative_to(project)): _meaning(path) for path in files}
-    parts |= {package: pinned[package] for package in packages}
+    parts |= {package: pinned[package] for package in packages_needed(packages, project / LOCK)}
+    parts["Python"] = "{}.{}".format(*sys.version_info)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -167,6 +169,31 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def packages_needed(packages: Iterable[str], lock: Path) -> set[str]:
+    """Return packages and all that they need, directly or through others."""
+    needed, waiting = set(), set(packages)
+    while waiting:
+        package = waiting.pop()
+        needed.add(package)
+        waiting |= _needs(lock).get(package, set()) - needed
+    return needed
+
+
+@cache
+def _needs(lock: Path) -> dict[str, set[str]]:
+    """Return which packages each one needs; a comment in the lock file tells who asked for it."""
+    found: dict[str, set[str]] = {}
+    package, telling = "", False
+    for line in lock.read_text().splitlines():
+        if pinned := re.match(r"([a-z0-9-]+)==", line):
+            package, telling = pinned[1], False
+        elif told := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
+            telling = telling or bool(told[1])
+            if telling and told[2]:
+                found.setdefault(told[2], set()).add(package)
+    return found
 
 
 @cache

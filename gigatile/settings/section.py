@@ -35,6 +35,14 @@ class Section(BaseModel):
             )
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_is_none(cls, value: Any, info: ValidationInfo) -> Any:
+        # Snakemake's --config has no null within a section: `tiles={mpp: null}` comes as a text.
+        field = cls.model_fields[info.field_name or ""]
+        may_be_none = type(None) in get_args(field.annotation)
+        return None if may_be_none and value in ("null", "Null", "NULL", "~") else value
+
 
 S = TypeVar("S", bound=Section)
 

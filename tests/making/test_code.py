@@ -4,14 +4,15 @@ import ast
 import re
 import shutil
 import sys
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import distributions, packages_distributions, requires, version
 from pathlib import Path
 
 import pytest
 from clones import ROOT
+from packaging.requirements import Requirement
 
 from gigatile.errors import UserError
-from gigatile.making.code import DISTRIBUTIONS, code_of, reached_by
+from gigatile.making.code import DISTRIBUTIONS, code_of, packages_needed, reached_by
 
 # The commands of the rules.
 COMMANDS = sorted(
@@ -28,6 +29,7 @@ COMMANDS = sorted(
 TILING = {"tile_slide"}
 TRAIN = {"train", "train_volumes"}
 TRAINING = TRAIN | {"validate", "validate_volumes"}
+MODELS = TRAINING | {"evaluate", "predict", "segment_case"}
 EVALUATION = {"evaluate", "evaluate_volumes"}
 # The pages of cases are held against the figures, which the evaluation computes.
 CASE_PAGES = {"write_case_report", "write_case_prediction_pages"}
@@ -107,6 +109,9 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("envs/requirements.lock", "matplotlib==", "matplotlib==9", PAGES),
         ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILING),
         ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
+        # What only other packages import.
+        ("envs/requirements.lock", "h5py==", "h5py==9", MODELS),
+        ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", PAGES),
     ],
 )
 def test_an_edit_changes_the_commands_that_reach_it(project, file, old, new, expected):
@@ -162,6 +167,36 @@ def test_an_import_counts_wherever_it_stands(project, before):
     more = f"\n{before}\n    from gigatile.slides import tissue\n"
     path.write_text(path.read_text() + more)
     assert project / "gigatile/slides/tissue.py" in reached_by(path)
+
+
+def test_each_package_is_known_by_what_it_needs():
+    """The lock file tells of each package who asked for it; that is what the packages say too."""
+    lock = ROOT / "envs/requirements.lock"
+    for package in installed_of(lock):
+        asked = [Requirement(text) for text in requires(package) or ()]
+        needed = {
+            one.name.lower().replace("_", "-").replace(".", "-")
+            for one in asked
+            if one.marker is None or one.marker.evaluate({"extra": ""})
+        }
+        assert needed - {package} <= packages_needed([package], lock)
+
+
+def installed_of(lock: Path) -> set[str]:
+    """Return the packages of the lock file that are installed here."""
+    pinned = re.findall(r"^([a-z0-9-]+)==", lock.read_text(), re.MULTILINE)
+    here = {one.metadata["Name"].lower() for one in distributions()}
+    return set(pinned) & {re.sub("[._]", "-", name) for name in here}
+
+
+def test_another_python_is_other_code_and_another_patch_of_it_is_not(monkeypatch):
+    command = ROOT / "scripts/choose_model.py"
+    here = code_of(command)
+    major, minor, patch, *rest = sys.version_info
+    monkeypatch.setattr(sys, "version_info", (major, minor, patch + 1, *rest))
+    assert code_of(command) == here
+    monkeypatch.setattr(sys, "version_info", (major, minor + 1, patch, *rest))
+    assert code_of(command) != here
 
 
 def test_what_cannot_be_told_is_an_error(project):

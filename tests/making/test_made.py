@@ -105,6 +105,12 @@ def test_the_content_of_a_table_counts_where_it_was_written_later(run, note):
     assert fault_of(note) == ""
 
 
+def test_a_note_of_another_clock_hides_no_damage(run, note):
+    (run / "tiles/S1.json").write_text('{"a": 2}')
+    os.utime(note, (4e9, 4e9))
+    assert fault_of(note) == f"damaged: {run / 'tiles/S1.json'}"
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"outputs": [1]}', '{"outputs": {"a": 1}}'])
 def test_a_damaged_note_is_a_fault(note, text):
     note.write_text(text)

@@ -75,5 +75,22 @@ def test_the_ranks_are_launched_as_the_settings_and_the_profile_say(clone):
         assert "--out results/demo/shards --ranks 12" in printed
 
 
+def test_a_module_or_another_folder_is_refused_in_one_line(clone, tmp_path_factory):
+    """And --directory is the way to call it from elsewhere."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    snakefile = clone.folder / "Snakefile"
+    asked = ("snakemake", "-n", "--directory", str(elsewhere))
+    text = f'module gigatile:\n    snakefile: "{snakefile}"\nuse rule * from gigatile\n'
+    (elsewhere / "Snakefile").write_text(text)
+    module = "Gigatile is no module of another workflow"
+    for name, told in (
+        (elsewhere / "Snakefile", f"{module}: call Snakemake in {clone.folder}"),
+        (snakefile, f"call Snakemake in {clone.folder}, or with --directory {clone.folder}"),
+    ):
+        done = clone.run(*asked, "-s", str(name), check=False)
+        assert done.returncode == 1 and told in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_the_slurm_profile_plans_the_same_jobs(clone):
     assert clone.jobs("--profile", "profiles/slurm") == clone.jobs()

@@ -45,6 +45,15 @@ def another_comment(config: str) -> str:
     return config.replace("run: small\n", "# A comment.\n", 1) + "run: small\n"
 
 
+def stalled(minutes: float, expected: set[str]) -> Row:
+    note = replaced("{\n", f'{{\n "stalled_minutes": {minutes},\n')
+    return Row(
+        f"a test slide stalled for {minutes} minutes",
+        expected,
+        text("results/small/made/tile/text.json", note),
+    )
+
+
 WITHOUT_TRAINING = TRAINING - {"train"}
 RUN = "results/small"
 # The files that are compared by their content: what follows where one is gone, or damaged.
@@ -76,6 +85,7 @@ ROWS = [
     Row("no edit", set()),
     # Settings
     setting(TILES, "tiles={size: 128, mpp: 0.5}"),
+    setting(set(), "tiles={size: 128, mpp: null}"),
     setting(TILES, "tiles={size: 128, on_error: stop}"),
     setting(TILES, "tiles={size: 128, pen: drop}"),
     setting(  # how it is done, not what
@@ -133,6 +143,9 @@ ROWS = [
         {"tile"} | OF_TEST_TILES,
         changed("cohort/P10-1.svs", other_content_of_old),
     ),
+    # A slide that stalled, as its note tells; the limit is 10 minutes.
+    stalled(9.5, {"tile"} | OF_TEST_TILES),
+    stalled(10, set()),
     # Results
     *results(RUN, GONE, COMPARED),
     Row("a slide's tiles cut short", TILES, changed(f"{RUN}/tiles/P01-1.tfrecord", cut_short)),

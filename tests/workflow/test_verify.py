@@ -1,8 +1,11 @@
 """`snakemake verify`: all of a run against the present settings, sheet and code."""
 
 import shutil
+import subprocess
 
+import pytest
 from clones import Clone
+from test_broken_off import SNAKEMAKE, may_mount
 
 from gigatile.tables import read_table
 
@@ -34,6 +37,16 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     found, printed = verified(copied_run)
     assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["stale"]
     assert set(found) == {"stale"} and "it is not known how it was made" in printed
+    asked = ("--configfile", "small.yaml")
+    for refused in (("-n",), ("--cores", "1", "--config", "evaluate={seed: 9}")):
+        done = copied_run.snakemake(*refused, *asked, check=False)
+        printed = done.stdout + done.stderr
+        assert done.returncode == 1 and "Traceback" not in printed
+        assert "results/small: it is not known with which settings" in printed
+    copied_run.snakemake("--touch", "--forceall", "--cores", "1", *asked)
+    assert copied_run.jobs(*asked) == {}
+    changed = copied_run.jobs(*asked, "--config", "evaluate={seed: 9}")
+    assert changed == {"evaluate": 1, "report": 1, "all": 1}
     shutil.rmtree(kept)
     (results.parent / "away").rename(kept)
 
@@ -72,6 +85,24 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
     found, printed = verified(copied_run)
     assert found == {} and CURRENT in printed
+
+
+@pytest.mark.skipif(not may_mount(), reason="mounting a folder needs root")
+def test_in_a_folder_that_cannot_be_written_it_says_so(small_run):
+    folder = small_run.folder
+    mounted = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}"
+    asked = f"{SNAKEMAKE} verify --cores 1 --configfile small.yaml"
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "bash", "-c"),
+            f"{mounted} && cd {folder} && {asked}",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 1 and "Traceback" not in printed
+    assert f"{folder}: cannot be written, and every run writes there" in printed
 
 
 def test_nothing_is_made_yet(copied_run):

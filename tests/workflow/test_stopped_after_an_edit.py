@@ -1,0 +1,99 @@
+"""Edit, stop at each stage, go on: what is there at the end is what an undisturbed run makes."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from clones import Clone
+from edits import replaced, started
+from test_broken_off import start, until
+
+ASKED = ("--cores", "2", "--configfile", "small.yaml")
+# What no two runs have in common.
+PRINTED = {"logs", "benchmarks", "tensorboard"}
+RUN = "results/small"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edit of some files, and where the run is stopped after it, again and again.
+
+    Attributes:
+        texts: of each file a text in it, and what comes in its place.
+        stops: the rules to which each run goes; of a file, Ctrl-C is pressed when it is written.
+        last: the rules that run when nothing stops them any more.
+    """
+
+    texts: dict[str, tuple[str, str]]
+    stops: Sequence[tuple[str, ...] | str]
+    last: set[str]
+
+
+EDITS = [
+    # Pictures and no tile: what a training depends on comes out as it was.
+    Edit(
+        {"gigatile/slides/tiling.py": ("OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 20")},
+        [("tile",), ("collect", "collect_training")],
+        {"report", "all"},
+    ),
+    Edit(
+        {"small.yaml": ("train: {", "shards: {seed: 2}\ntrain: {learning_rate: 0.002, ")},
+        [("write_shards",), ("train",), ("validate",), ("choose_model",), ("evaluate",)],
+        {"report", "all"},
+    ),
+    Edit(
+        {
+            "small.yaml": ("evaluate: {", "evaluate: {seed: 9, "),
+            "gigatile/report/templates/style.css": ("color", "background"),
+        },
+        ["made/evaluate.json"],
+        {"report", "all"},
+    ),
+]
+
+
+def press_ctrl_c_when_written(clone: Clone, file: str) -> None:
+    path = clone.folder / RUN / file
+    before = path.stat().st_mtime_ns
+    process = start(clone, *ASKED)
+    until(lambda: path.stat().st_mtime_ns > before)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0, "it was done before"
+
+
+def contents(clone: Clone) -> dict[str, bytes]:
+    run = clone.folder / RUN
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file() and path.relative_to(run).parts[0] not in PRINTED
+    }
+
+
+def apply(edit: Edit, clone: Clone) -> None:
+    for file, (old, new) in edit.texts.items():
+        path = clone.folder / file
+        text = path.read_text()
+        path.write_text(replaced(old, new)(text))
+        assert path.read_text() != text
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_at_each_stage(small_run, tmp_path):
+    stopped, undisturbed = (small_run.copy(tmp_path / name) for name in ("stopped", "undisturbed"))
+    for edit in EDITS:
+        apply(edit, undisturbed)
+    undisturbed.snakemake(*ASKED)
+    for edit in EDITS:
+        apply(edit, stopped)
+        for stop in edit.stops:
+            if isinstance(stop, str):
+                press_ctrl_c_when_written(stopped, stop)
+            else:
+                assert set(stop) <= started(stopped.snakemake(*ASKED, "--until", *stop))
+        assert started(stopped.snakemake(*ASKED)) == edit.last
+    found, expected = contents(stopped), contents(undisturbed)
+    assert {name for name in found | expected if found.get(name) != expected.get(name)} == set()
+    assert stopped.jobs("--configfile", "small.yaml") == {}
