@@ -10,7 +10,7 @@ from gigatile.cohort.cases import Case
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.settings.section import check_section
-from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
+from gigatile.settings.volumes import CONVENTIONS, LABELS_REQUIRED, VolumeSettings
 
 # Other names of what the settings' own names stand for.
 _MODALITIES = {"t1w": "t1", "t2w": "t2", "t1ce": "t1gd", "t1c": "t1gd", "t1_gd": "t1gd"}
@@ -81,6 +81,8 @@ def check_declared(dataset: Path, settings: VolumeSettings) -> list[str]:
     Raises:
         UserError: every value that only one of them has, and every name with two values.
     """
+    if settings.labels is None:
+        raise UserError(f"volumes.{LABELS_REQUIRED}")
     theirs, ours = read_declared(dataset).labels, settings.label_values
     their_names, our_names = ({value: n for n, value in of.items()} for of in (theirs, ours))
     faults, remarks = [], []

@@ -12,7 +12,7 @@ from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
-from gigatile.settings.volumes import VolumeSettings
+from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.channels import Channel, cut_to_all, join_channels, prepare_channel
 from gigatile.volumes.geometry import Geometry, compare, geometry_of, turned_like
@@ -57,8 +57,10 @@ def prepare_case(
 
     Raises:
         UserError: the case cannot be used, and `settings.on_error` is `stop`; or `images` has a
-            name that is no modality.
+            name that is no modality; or there is a segmentation and `settings.labels` is not set.
     """
+    if segmentation is not None and settings.labels is None:
+        raise UserError(f"case {case}: volumes.{LABELS_REQUIRED}")
     unknown = set(images) - {STACKED, *settings.modalities}
     if unknown or (STACKED in images and len(images) > 1):
         raise UserError(

@@ -252,7 +252,7 @@ def prepared(folder: Path, odd: Odd) -> dict[str, Any]:
     good = {name: folder / f"{name}.nii.gz" for name in (*MODALITIES, "segmentation")}
     files = {name: path for name, path in (good | odd.files).items() if path is not None}
     segmentation = files.pop("segmentation", None)
-    settings = VolumeSettings(modalities=MODALITIES, **odd.options)
+    settings = VolumeSettings(modalities=MODALITIES, labels="decathlon", **odd.options)
     out = PreparedFiles(folder / "out/C1.tfrecord", folder / "out/C1.json")
     return prepare_case("C1", files, segmentation, settings, out)
 
