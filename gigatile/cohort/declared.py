@@ -28,6 +28,7 @@ class Declared:
         convention: which of `CONVENTIONS` the labels are, or empty.
         training: the ids of the cases that are listed with a segmentation.
         test: and of those without.
+        reason: how the labels are known.
     """
 
     modalities: tuple[str, ...]
@@ -36,6 +37,7 @@ class Declared:
     convention: str
     training: tuple[str, ...]
     test: tuple[str, ...]
+    reason: str = "dataset.json declares these values and names"
 
 
 def read_declared(path: Path) -> Declared:

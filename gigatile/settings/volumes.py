@@ -155,9 +155,7 @@ class VolumeSettings(Section):
 
     @field_validator("labels")
     @classmethod
-    def _a_value_each(
-        cls, labels: str | dict[str, int] | None
-    ) -> str | dict[str, int] | None:
+    def _a_value_each(cls, labels: str | dict[str, int] | None) -> str | dict[str, int] | None:
         if isinstance(labels, dict):
             if not labels:
                 raise ValueError("must name a label at least")

@@ -24,7 +24,9 @@ from gigatile.volumes.preparing import PreparedFiles, prepare_case
 from gigatile.volumes.restoring import write_segmentation
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = VolumeSettings(labels="decathlon", modalities=("flair", "t1gd"), spacing=None, missing="fill")
+SETTINGS = VolumeSettings(
+    labels="decathlon", modalities=("flair", "t1gd"), spacing=None, missing="fill"
+)
 # Voxels from left to right, from back to front, upwards; and those of them that are head.
 SHAPE = (24, 28, 20)
 HEAD = ((2, 22), (3, 26), (2, 18))

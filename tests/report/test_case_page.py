@@ -135,7 +135,9 @@ def test_a_case_with_nothing_has_a_page(tmp_path: Path) -> None:
 
 
 def test_resampled_cases_say_so_and_keep_their_outlines(tmp_path: Path) -> None:
-    settings = VolumeSettings(labels="decathlon", modalities=("flair", "t1gd"), spacing=(2, 2, 2), missing="fill")
+    settings = VolumeSettings(
+        labels="decathlon", modalities=("flair", "t1gd"), spacing=(2, 2, 2), missing="fill"
+    )
     run = build_case_run(tmp_path / "demo", settings=settings)
     write_case_report(report_files(run), run / "report", "Demo")
     page = Page(run / "report/cases/C5.html")

@@ -127,7 +127,9 @@ def slices(truth: np.ndarray | None, predicted: np.ndarray, tmp_path: Path) -> S
     nibabel.save(nibabel.Nifti1Image(np.zeros(predicted.shape), np.eye(4)), tmp_path / "a.nii")
     grid = plan_grid(geometry_of(open_volume(tmp_path / "a.nii")), None)
     image = np.zeros((*predicted.shape, 1), np.float16)
-    settings = VolumeSettings(labels="decathlon", modalities=("t1",), regions={"core": ("non_enhancing", "enhancing")})
+    settings = VolumeSettings(
+        labels="decathlon", modalities=("t1",), regions={"core": ("non_enhancing", "enhancing")}
+    )
     return Slices(Volumes(image, truth, predicted, grid), settings)
 
 
