@@ -142,7 +142,8 @@ class Volume:
         total = count * self.channels
         promised = self.offset + total * self.dtype.itemsize
         with ByteStream(self.path) as stream:
-            stream.read(self.offset, promised)
+            stream.check_size(promised)
+            stream.skip(self.offset, promised)
             first = 0
             while first < total:
                 size = min(CHUNK_VALUES, count - first % count)
