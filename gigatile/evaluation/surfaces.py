@@ -15,8 +15,9 @@ definition of the package surface-distance 0.1, by which the BraTS challenge has
   https://doi.org/10.1109/TMI.2014.2377694). MedPy takes one percentile of both together instead.
 
 Area counts, and not the number of voxels: with slices of 5 mm and pixels of 1 mm, the walls of a
-region have more voxels to the area than its floor, and would count for more. Where figures are to be held
-beside MONAI's, which count voxels, there is `hausdorff95_of_voxels`.
+region have more voxels to the area than its floor, and would count for more.
+
+To compare with MONAI, which counts voxels, there is `hausdorff95_of_voxels`.
 """
 
 from functools import cache

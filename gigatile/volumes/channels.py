@@ -23,6 +23,8 @@ MOST_SPREAD = 5
 # The share of a channel's voxels that may be no numbers, or so large that they are damage.
 MOST_LOST = 0.001
 ABSURD = 1e30
+# Values that are summed at a time: float64 of a whole head would double the memory.
+PART = 1 << 20
 _FLOAT16 = float(np.finfo(np.float16).max)
 
 
@@ -75,20 +77,26 @@ def prepare_channel(
     Raises:
         VolumeError: there is no head in it, or what there is cannot be normalised.
     """
-    finite = np.abs(image) < ABSURD
-    lost = image.size - int(np.count_nonzero(finite))
-    if lost > MOST_LOST * image.size:
-        raise VolumeError(
-            f"{lost:,} of its {image.size:,} voxels are NaN, infinite or beyond {ABSURD:g}; "
-            f"{MOST_LOST:.1%} at most may be"
-        )
-    if lost:
+    lowest, highest = float(image.min()), float(image.max())
+    finite = None
+    lost = 0
+    # NaN compares as false.
+    if not (lowest > -ABSURD and highest < ABSURD):
+        finite = np.abs(image) < ABSURD
+        lost = image.size - int(np.count_nonzero(finite))
+        if lost > MOST_LOST * image.size:
+            raise VolumeError(
+                f"{lost:,} of its {image.size:,} voxels are NaN, infinite or beyond {ABSURD:g}; "
+                f"{MOST_LOST:.1%} at most may be"
+            )
         image[~finite] = image[finite].min()
-    if image.min() == image.max():
-        raise VolumeError(f"all its voxels have the value {float(image.min()):g}")
+        lowest, highest = float(image.min()), float(image.max())
+    if lowest == highest:
+        raise VolumeError(f"all its voxels have the value {lowest:g}")
     inside = find_inside(image)
-    head = inside.mask & finite
-    values = image[head].astype(np.float64)
+    head = inside.mask if finite is None else inside.mask & finite
+    del finite
+    values = image[head]
     if not values.size or values.min() == values.max():
         raise VolumeError(
             f"all its voxels in the head have one value ({values[0]:g})"
@@ -96,9 +104,9 @@ def prepare_channel(
             else "there is no head in it"
         )
     warnings = clip_outliers(image, values)
+    mean, sd = mean_and_sd(values)
+    del values
     warnings += check_channel(image, inside, dtype, orientation)
-    mean, sd = float(values.mean()), float(values.std())
-    del values, finite
     image -= np.float32(mean)
     image /= np.float32(sd)
     image[~head] = 0
@@ -148,13 +156,14 @@ def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
         for array in (image, values):
             array[array < least] = low
             array[array > most] = high
+        sd = mean_and_sd(values)[1]
         warnings.append(
             f"{voxels(count)} of its head far outside of all others, up to "
-            f"{farthest / values.std():,.0f} standard deviations; set to the value of the "
+            f"{farthest / sd:,.0f} standard deviations; set to the value of the "
             f"{ORDINARY[0]:g}th or {ORDINARY[2]:g}th percentile"
         )
     below, above = np.percentile(sample, (16, 84))
-    sd = float(values.std())
+    sd = mean_and_sd(values)[1]
     if sd > MOST_SPREAD * (above - below) / 2:
         warnings.append(
             f"its standard deviation, {sd:.4g}, is {'' if above > below else 'more than '}"
@@ -162,6 +171,14 @@ def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
             "of its head: a few voxels decide how it is normalised"
         )
     return warnings
+
+
+def mean_and_sd(values: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard deviation of (n,) float32, computed in float64, part by part."""
+    mean = float(values.mean(dtype=np.float64))
+    parts = (values[first : first + PART] for first in range(0, len(values), PART))
+    squares = sum(float(np.square(part - np.float64(mean)).sum()) for part in parts)
+    return mean, float(np.sqrt(squares / len(values)))
 
 
 def cut_to_all(whole: Grid, channels: Sequence[Channel | None], labels: np.ndarray | None) -> Grid:

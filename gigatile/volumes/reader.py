@@ -18,8 +18,9 @@ import numpy as np
 from gigatile.files import fingerprint
 from gigatile.volumes.bytestream import ByteStream, VolumeError
 
-# Voxels of one volume, and along one side: 16 bits hold a place in a record.
-MOST_VOXELS = 1 << 29
+# Voxels of one volume: preparing takes 12 to 14 bytes for each, and its job asks for 4 GB. And along
+# one side: 16 bits hold a place in a record.
+MOST_VOXELS = 1 << 28
 MOST_SIDE = 65535
 # Values are converted so many at a time.
 CHUNK_VALUES = 1 << 20
