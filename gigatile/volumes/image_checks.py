@@ -104,8 +104,8 @@ def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[s
     for one, other in combinations(channels, 2):
         first, second = channels[one], channels[other]
         both = (first != 0) & (second != 0)
-        sizes = np.count_nonzero(first) + np.count_nonzero(second)
-        overlap = 2 * np.count_nonzero(both) / max(1, sizes)
+        sizes = int(np.count_nonzero(first)) + int(np.count_nonzero(second))
+        overlap = 2 * int(np.count_nonzero(both)) / max(1, sizes)
         if overlap < LEAST_OVERLAP:
             warnings.append(
                 f"the heads of {one} and {other} overlap by {overlap:.2f} only (Dice): another "
