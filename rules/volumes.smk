@@ -14,7 +14,7 @@ rule prepare:
     conda:
         "../envs/cpu.yaml"
     resources:
-        mem_mb=grow(4000),
+        mem_mb=grow(5000),
         runtime=grow(20),
         # On a cluster several cases share a job; see profiles/slurm.
         slide_at_once=1,

@@ -38,7 +38,8 @@ def main() -> None:
     }
     rows = usable(args.cases, "test")
     table = args.out / "cases.tsv"
-    write_cases(score_cases(rows, truths, args.segmentations, volumes, args.cores), table)
+    scored = score_cases(rows, truths, args.segmentations, volumes, args.cores, settings.hd95)
+    write_cases(scored, table)
     figures = evaluate_cases(read_scores(table), list(volumes.region_labels), settings)
     inputs = {"model/settings.json": args.described, "cases.tsv": args.cases}
     names = [f"{row['case']}.nii.gz" for row in rows]

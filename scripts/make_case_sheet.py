@@ -10,7 +10,12 @@ from pathlib import Path
 
 import yaml
 
-from gigatile.cohort.case_folders import read_case_folder, settings_of, write_case_sheet
+from gigatile.cohort.case_folders import (
+    read_case_folder,
+    remarks_on_labels,
+    settings_of,
+    write_case_sheet,
+)
 from gigatile.cohort.declared import check_declared
 from gigatile.errors import UserError, run_command
 from gigatile.settings.whole import Settings, load_settings
@@ -46,6 +51,8 @@ def main() -> None:
         write_case_sheet(found, args.out, args.new)
         print(settings_of(found, args.out, args.new), end="")
         remarks = [f"{args.out}: {len(found.cases)} case(s)", *found.remarks]
+        if not args.new:
+            remarks += remarks_on_labels(found)
     for remark in remarks:
         print(remark, file=sys.stderr)
 

@@ -22,7 +22,7 @@ def volume_settings(
 run: small
 task: volume_segmentation
 samples: cohort/cases.tsv
-volumes: {{spacing: [5, 5, 5]}}
+volumes: {{labels: decathlon, spacing: [5, 5, 5]}}
 patches: {{size: [16, 16, 16], {patches}}}
 windows: {{overlap: 0}}
 train: {{model: small_unet, {train}}}

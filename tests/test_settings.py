@@ -239,6 +239,7 @@ def test_another_sheet_needs_a_name_of_its_own():
 # --- Volumes
 
 SEGMENTATION = "task: volume_segmentation\ntrain: {model: small_unet}\n"
+LABELS = "volumes: {labels: decathlon}\n"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ SEGMENTATION = "task: volume_segmentation\ntrain: {model: small_unet}\n"
         ("volumes: {regions: {}}", "volumes: regions: must name a region at least"),
         ("volumes: {regions: {core: []}}", "volumes: regions: core has no label"),
         (
-            "volumes: {regions: {all: [oedema]}}",
+            "volumes: {labels: decathlon, regions: {all: [oedema]}}",
             "volumes: regions: all has 'oedema', no label; lab",
         ),
         ("volumes: {regions: {all: [edema, edema]}}", "volumes: regions: all has a label twice"),
@@ -287,10 +288,10 @@ def test_what_cannot_be_meant_of_volumes_is_refused(text, fault):
 
 
 def test_a_model_must_be_of_the_task():
-    assert load(SEGMENTATION).train.model == "small_unet"
+    assert load(SEGMENTATION + LABELS).train.model == "small_unet"
     for text, models in (
         (
-            "task: volume_segmentation",
+            f"task: volume_segmentation\n{LABELS}",
             "'small_cnn'; for task: volume_segmentation it must be small_",
         ),
         (
@@ -300,9 +301,22 @@ def test_a_model_must_be_of_the_task():
     ):
         assert faults(text)[0].startswith(f"train.model: found {models}")
     for text in ("boost: {a: 2}", "views: [flip]"):
-        with_more = SEGMENTATION.replace("small_unet", f"small_unet, {text}")
+        with_more = LABELS + SEGMENTATION.replace("small_unet", f"small_unet, {text}")
         (found,) = faults(with_more)
         assert found.startswith("train.boost and train.views are for tiles; what is shown of vol")
+
+
+def test_the_meaning_of_labels_is_never_assumed():
+    """BraTS 2023 has the very values of the Decathlon: a default would be wrong in silence."""
+    (found,) = faults(SEGMENTATION)
+    assert found.startswith("volumes.labels: not set; say what the values of your segmentations")
+    for convention, values in CONVENTIONS.items():
+        listed = ", ".join(f"{value} {name}" for name, value in values.items())
+        assert f"{convention} ({listed})" in found
+    assert "make_case_sheet.py" in found
+    with pytest.raises(UserError, match=r"volumes\.labels: not set"):
+        parse_volumes(canonical(VolumeSettings()), '"brats"')
+    assert load("task: tile_classification").volumes.labels is None  # slides have none
 
 
 def test_regions_are_of_labels_in_the_order_of_their_values():

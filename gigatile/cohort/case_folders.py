@@ -8,12 +8,13 @@ import dataclasses
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gigatile.cohort.case_labels import EXAMINED, declared_by_names, label_remarks
 from gigatile.cohort.declared import Declared, read_declared
 from gigatile.cohort.sheet import SAFE_ID
 from gigatile.errors import UserError, all_faults
@@ -41,9 +42,6 @@ _BRATS_NAMES = {
 _BRATS_FILE = re.compile(
     rf"((?P<case>.+)[_-])?(?P<kind>{'|'.join(_BRATS_NAMES)})\.nii(\.gz)?", re.IGNORECASE
 )
-# Of BraTS 2023 and after: the challenge, the patient, which examination.
-_EXAMINED = re.compile(r"(?P<patient>BraTS-(?P<challenge>[A-Za-z]+)-\d+)-\d+")
-_BRATS_2017_TO_2021 = re.compile(r"Bra[tT][sS](17|18|19|20|2021)_.*")
 _DEEPEST = 4  # folders below the one that was named; BraTS 2018 has HGG/<case>/
 
 
@@ -100,7 +98,7 @@ def read_case_folder(folder: Path, new: bool = False) -> CaseFolder:
                 else "dataset.json of a Decathlon task, and for BraTS files such as "
                 "<case>/<case>_flair.nii.gz or <case>/<case>-t2f.nii.gz"
             ),
-            [*found.remarks, *_nested_tasks(folder)],
+            [*found.remarks, *(f"is it {task}?" for task in _nested_tasks(folder))],
         )
     unsafe = [one.case for one in found.cases if not re.fullmatch(SAFE_ID, one.case)]
     if unsafe:
@@ -134,6 +132,12 @@ def write_case_sheet(found: CaseFolder, out: Path, new: bool = False) -> None:
     write_table(out, ("case", "patient", *columns), rows)
 
 
+def remarks_on_labels(found: CaseFolder) -> list[str]:
+    """Say which labels `settings_of` proposes and why; reads some of the segmentations."""
+    files = {one.case: one.files.get("segmentation") for one in found.cases}
+    return label_remarks(found.declared, {case: path for case, path in files.items() if path})
+
+
 def settings_of(found: CaseFolder, sheet: Path, new: bool = False) -> str:
     """Return settings (YAML) that go with a sheet, to be put into a configuration of one's own.
 
@@ -145,7 +149,6 @@ def settings_of(found: CaseFolder, sheet: Path, new: bool = False) -> str:
     volumes: dict[str, Any] = {"modalities": list(found.modalities)}
     declared = found.declared
     if declared is None:
-        # No default: a wrong meaning of the values would not be noticed.
         volumes["labels"] = "NOT_KNOWN"
         comment = (
             "  # These files do not tell what their labels' values stand for. One of "
@@ -155,7 +158,7 @@ def settings_of(found: CaseFolder, sheet: Path, new: bool = False) -> str:
         volumes["labels"] = declared.convention or declared.labels
         regions = {name: list(labels) for name, labels in declared.regions.items()}
         volumes["regions"] = regions or ("brats" if declared.convention else "labels")
-        comment = ""
+        comment = f"  # Proposed, since {declared.reason}.\n"
         check_section(VolumeSettings, volumes, "the settings that go with these cases")
     top = {"run": "my-cohort", "task": "volume_segmentation", "samples": str(sheet)}
     text = yaml.safe_dump({**top, "train": {"model": "unet"}}, sort_keys=False) + "volumes:\n"
@@ -191,6 +194,8 @@ def _read_task(folder: Path, new: bool) -> CaseFolder:
         if not new:
             files = {**files, "segmentation": labels[case]}
         cases.append(FoundCase(case, case, files))
+    for task in _nested_tasks(folder):
+        remarks.append(f"{task}: left out, a data set of its own; call the command for it too")
     for case in sorted(set(labels) - set(of_case)):
         remarks.append(f"{case}: left out, since imagesTr has no image of it")
     known = set(of_case) | set(labels)
@@ -224,16 +229,26 @@ def _by_channel(
 def _read_brats(folder: Path, new: bool) -> CaseFolder:
     groups: dict[tuple[Path, str], dict[str, Path]] = defaultdict(dict)
     faults = []
+    others: list[Path] = []
     for path in _files_below(folder):
         match = _BRATS_FILE.fullmatch(path.name)
         if match is None:
+            if _NIFTI.fullmatch(path.name):
+                others.append(path)
             continue
         files = groups[path.parent, match["case"] or path.parent.name]
         column = _BRATS_NAMES[match["kind"].lower()]
         if column in files:
             faults.append(f"{path} and {files[column].name}: two files for one {column}")
         files.setdefault(column, path)
-    remarks = _join_stray_segmentations(groups)
+    tasks = _nested_tasks(folder)
+    if tasks and groups:
+        raise all_faults(
+            f"{folder}: holds several data sets; call the command once for each. There are "
+            f"{len(groups)} case(s) with names as in BraTS, and:",
+            [f"{task}, with a dataset.json" for task in tasks],
+        )
+    remarks = [*_join_stray_segmentations(groups), *_remarks_on_others(others, folder)]
     where: dict[str, Path] = {}
     for parent, case in sorted(groups):
         if case.casefold() in where:
@@ -255,14 +270,14 @@ def _read_brats(folder: Path, new: bool) -> CaseFolder:
         else:
             if lacks:
                 remarks.append(f"{case}: has no {' and no '.join(lacks)}; the cell is empty")
-            match = _EXAMINED.fullmatch(case)
+            match = EXAMINED.fullmatch(case)
             cases.append(FoundCase(case, match["patient"] if match else case, files))
     if any(one.patient == one.case for one in cases):
         remarks.append(
             "these names do not tell patients: each folder is taken for a patient of its own; "
             "correct the column `patient` where one has several"
         )
-    declared = _declared_of_brats(cases)
+    declared = declared_by_names([one.case for one in cases], folder)
     if declared and declared.convention == "brats2023":
         remarks.append(
             "the labels are taken for those of BraTS 2023; gliomas after treatment, of 2024, have "
@@ -288,24 +303,6 @@ def _join_stray_segmentations(groups: dict[tuple[Path, str], dict[str, Path]]) -
             groups[folder, lacking[0]]["segmentation"] = path
             remarks.append(f"{lacking[0]}: {path.name} is taken for its segmentation")
     return sorted(remarks)
-
-
-def _declared_of_brats(cases: Iterable[FoundCase]) -> Declared | None:
-    """Return the convention that the cases' names tell, where all tell one."""
-    conventions = set()
-    for one in cases:
-        examined = _EXAMINED.fullmatch(one.case)
-        if examined and examined["challenge"].upper() in ("GLI", "MEN", "MET", "SSA"):
-            conventions.add("brats2023")
-        elif _BRATS_2017_TO_2021.fullmatch(one.case):
-            conventions.add("brats2017")
-        else:
-            conventions.add("")
-    convention = conventions.pop() if len(conventions) == 1 else ""
-    if not convention:
-        return None
-    settings = VolumeSettings.model_validate({"labels": convention})
-    return Declared((), settings.label_values, {}, convention, (), ())
 
 
 def _volumes_in(folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -336,6 +333,23 @@ def _files_below(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
         yield from (Path(at) / name for name in sorted(names) if not name.startswith("."))
 
 
-def _nested_tasks(folder: Path) -> list[str]:
-    """Return hints at tasks one folder below, where an archive unpacks them."""
-    return [f"is it {path.parent}?" for path in sorted(folder.glob("*/dataset.json"))]
+def _nested_tasks(folder: Path) -> list[Path]:
+    """Return the folders below this one that have a dataset.json, as an unpacked archive has."""
+    below = _files_below(folder)
+    return sorted(
+        path.parent
+        for path in below
+        if path.name == "dataset.json" and path.parent != folder.resolve()
+    )
+
+
+def _remarks_on_others(files: list[Path], folder: Path) -> list[str]:
+    """Say which NIfTI files have names that tell no modality, folder by folder."""
+    by_folder: dict[Path, list[str]] = defaultdict(list)
+    for path in files:
+        by_folder[path.parent].append(path.name)
+    return [
+        f"{parent.relative_to(folder.resolve())}: {len(names)} NIfTI file(s) left out, whose names "
+        f"are not those of BraTS: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+        for parent, names in sorted(by_folder.items())
+    ]

@@ -10,7 +10,7 @@ from gigatile.cohort.cases import Case
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.settings.section import check_section
-from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
+from gigatile.settings.volumes import CONVENTIONS, LABELS_REQUIRED, VolumeSettings
 
 # Other names of what the settings' own names stand for.
 _MODALITIES = {"t1w": "t1", "t2w": "t2", "t1ce": "t1gd", "t1c": "t1gd", "t1_gd": "t1gd"}
@@ -28,6 +28,7 @@ class Declared:
         convention: which of `CONVENTIONS` the labels are, or empty.
         training: the ids of the cases that are listed with a segmentation.
         test: and of those without.
+        reason: how the labels are known.
     """
 
     modalities: tuple[str, ...]
@@ -36,6 +37,7 @@ class Declared:
     convention: str
     training: tuple[str, ...]
     test: tuple[str, ...]
+    reason: str = "dataset.json declares these values and names"
 
 
 def read_declared(path: Path) -> Declared:
@@ -81,6 +83,8 @@ def check_declared(dataset: Path, settings: VolumeSettings) -> list[str]:
     Raises:
         UserError: every value that only one of them has, and every name with two values.
     """
+    if settings.labels is None:
+        raise UserError(f"volumes.{LABELS_REQUIRED}")
     theirs, ours = read_declared(dataset).labels, settings.label_values
     their_names, our_names = ({value: n for n, value in of.items()} for of in (theirs, ours))
     faults, remarks = [], []

@@ -9,7 +9,7 @@ import pandas as pd
 
 from gigatile.errors import UserError
 from gigatile.evaluation.resampling import draw_patients, interval
-from gigatile.evaluation.surfaces import hausdorff95
+from gigatile.evaluation.surfaces import HAUSDORFF95
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.tables import read_table, write_table
 
@@ -28,6 +28,7 @@ def score_case(
     label_values: Mapping[str, int],
     region_labels: Mapping[str, Sequence[str]],
     voxel_ml: float | None = None,
+    hd95: str = "surface",
 ) -> list[dict[str, Any]]:
     """Score the segmentation of a case, region by region.
 
@@ -53,6 +54,7 @@ def score_case(
         label_values: what each value stands for.
         region_labels: the labels that each region consists of.
         voxel_ml: of one voxel; None: the product of its sides, unless the axes are skewed.
+        hd95: which definition of the distance, as `evaluate.hd95` names it.
 
     Returns:
         A row per region in the order given: region, dice, hd95_mm, sensitivity, specificity,
@@ -77,7 +79,7 @@ def score_case(
         outside = truth.size - of_truth
 
         if of_truth and of_predicted:
-            distance = hausdorff95(within[truth], within[predicted], sides)
+            distance = HAUSDORFF95[hd95](within[truth], within[predicted], sides)
         else:
             one = bool(of_truth or of_predicted)
             distance = float(np.linalg.norm(sides * truth.shape)) if one else 0.0

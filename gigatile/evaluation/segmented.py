@@ -21,6 +21,7 @@ def score_cases(
     segmentations: Path,
     volumes: VolumeSettings,
     cores: int,
+    hd95: str = "surface",
 ) -> list[dict[str, Any]]:
     """Score each case, a few at a time; the result does not depend on how many.
 
@@ -30,6 +31,7 @@ def score_cases(
         segmentations: folder of <case>.nii.gz, as the model has it.
         volumes: the values of labels, and the regions.
         cores: cases at a time.
+        hd95: the definition of the Hausdorff distance, as `evaluate.hd95` names it.
 
     Returns:
         What `segmentation.write_cases` writes, in the order of the rows and regions.
@@ -43,7 +45,7 @@ def score_cases(
         if case not in truths:
             return f"case {case}: the sheet has no segmentation of it"
         try:
-            found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes)
+            found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
             return f"case {case}: {error}"
         return [{"case": case, "patient": row["patient"]} | one for one in found]
@@ -55,7 +57,9 @@ def score_cases(
     return [row for case in found if not isinstance(case, str) for row in case]
 
 
-def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dict[str, Any]]:
+def _score(
+    truth: Path, segmentation: Path, volumes: VolumeSettings, hd95: str
+) -> list[dict[str, Any]]:
     values = volumes.label_values
     (mine, of_mine), (theirs, of_theirs) = (_read(path, values) for path in (segmentation, truth))
     # Voxel is compared with voxel: axes in another order are another grid here.
@@ -73,6 +77,7 @@ def _score(truth: Path, segmentation: Path, volumes: VolumeSettings) -> list[dic
         values,
         volumes.region_labels,
         of_theirs.voxel_ml,
+        hd95,
     )
 
 

@@ -132,7 +132,11 @@ def _settings(found: CaseFindings) -> list[tuple[str, str, str]]:
         },
         "model/settings.json": model.settings(),
         "evaluation/metrics.json": {
-            "evaluate": {"resamples": metrics.resamples, "seed": metrics.seed}
+            "evaluate": {
+                "resamples": metrics.resamples,
+                "seed": metrics.seed,
+                "hd95": metrics.hd95,
+            }
         },
     }
     return [

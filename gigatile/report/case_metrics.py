@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -47,6 +47,7 @@ class CaseMetrics(_Figures):
     regions: list[str]
     resamples: int
     seed: int
+    hd95: Literal["surface", "voxels"] = "surface"
     n: int
     patients: int
     dice: OfRegions

@@ -20,7 +20,15 @@ from gigatile.report.case_inputs import (
     SegmentationState,
     read_state,
 )
-from gigatile.report.case_pictures import PLANES, Slices, View, Volumes
+from gigatile.report.case_pictures import (
+    PLANES,
+    STACK_MOST,
+    STACK_SIDE,
+    Slices,
+    View,
+    Volumes,
+    stack_numbers,
+)
 from gigatile.report.heatmap import ScaleBar, scale_bar
 from gigatile.report.inputs import read_recorded
 from gigatile.report.pages import Neighbours, neighbours_of, render
@@ -122,8 +130,16 @@ def case_page(
     slices = Slices(volumes, settings)
     switched = [m for m in settings.modalities if m not in state.filled][:MODALITIES_SWITCHED]
     switched = switched or [settings.modalities[0]]
-    found_most, different = slices.largest(), slices.most_different()
+    found_most = slices.largest()
     largest = found_most or slices.middle()
+    # Slices that are not shown above already.
+    different = [
+        slices.view(plane, number, switched)
+        for plane in PLANES
+        if (number := slices.most_different(largest)[plane.axis]) is not None
+    ]
+    stack = slices.stack(PLANES[0], STACK_MOST, switched[0], STACK_SIDE)
+    numbers = stack_numbers(volumes.grid.shape[2], STACK_MOST)
     page = render(
         "case.html.j2",
         case=case,
@@ -135,9 +151,10 @@ def case_page(
         regions=settings.region_labels,
         modalities=switched,
         largest=_row(slices, largest, switched),
-        different=_row(slices, different, switched) if different and different != largest else None,
-        same=different == largest,
-        agree=different is None,
+        different=different,
+        agree=slices.most_different() == [None, None, None],
+        stack=list(zip(numbers, stack, strict=True)),
+        stack_start=min(range(len(numbers)), key=lambda n: abs(numbers[n] - largest[2])),
         nothing=found_most is None,
         of_truth=slices.of_truth,
         in_all=slices.view(PLANES[0], largest[2], settings.modalities),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 
 from gigatile.report.heatmap import data_uri
 from gigatile.settings.volumes import VolumeSettings
@@ -25,6 +26,9 @@ SAMPLED = 1_000_000
 # Pictures of more pixels are JPEG: a page must not become tens of megabytes.
 LOSSLESS_PIXELS = 320 * 320
 JPEG_QUALITY = 90
+# Of the stack of small pictures to scroll through: 100 of 5 kB are half a megabyte a page.
+STACK_MOST, STACK_SIDE, STACK_QUALITY = 100, 224, 70
+TRUTH_COLOUR, PREDICTED_COLOUR = (0x56, 0xB4, 0xE9), (0xFF, 0x9F, 0x1C)
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,63 @@ class Slices:
         """Return the slice across each axis that has as many before as after it."""
         return _three([side // 2 for side in self._predicted.shape])
 
-    def most_different(self) -> tuple[int, int, int] | None:
-        """Return the slice across each axis with most voxels whose regions differ; None: none."""
-        return None if self._differs is None else _fullest(self._differs)
+    def most_different(self, other_than: Sequence[int] = (-1, -1, -1)) -> list[int | None]:
+        """Return the slice across each axis with most voxels whose regions differ.
+
+        Args:
+            other_than: slices that are shown already, one across each axis.
+
+        Returns:
+            (3,) their numbers; None across an axis where no other slice differs.
+        """
+        if self._differs is None:
+            return [None, None, None]
+        found: list[int | None] = []
+        for shown, axes in zip(other_than, ((1, 2), (0, 2), (0, 1)), strict=True):
+            counts = np.count_nonzero(self._differs, axis=axes)
+            if shown >= 0:
+                counts[shown] = 0
+            found.append(int(counts.argmax()) if counts.any() else None)
+        return found
+
+    def stack(self, plane: Plane, number: int, modality: str, side: int) -> list[str]:
+        """Return pictures of the slices across an axis, small enough to go into one page.
+
+        Args:
+            plane: which way to cut.
+            number: of pictures at most; where there are more slices, evenly many are left out.
+            modality: the channel.
+            side: pixels of a picture's longer side at most.
+
+        Returns:
+            A data: address each, of a grey JPEG with the outlines of all that is segmented drawn
+            into it in colours: the truth blue, the prediction orange.
+        """
+        return [
+            self._small(plane, n, modality, side)
+            for n in stack_numbers(self._predicted.shape[plane.axis], number)
+        ]
+
+    def _small(self, plane: Plane, number: int, modality: str, side: int) -> str:
+        channel = self._modalities.index(modality)
+        pixels = grey(
+            displayed(self._volumes.image[..., channel], plane, number), *self._limits[channel]
+        )
+        picture = Image.fromarray(pixels).convert("RGB")
+        columns, rows = picture.size
+        spacing = self._volumes.grid.spacing
+        width, height = columns * spacing[plane.across], rows * spacing[plane.up]
+        scale = side / max(width, height)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        shown = np.array(picture.resize(size, Image.Resampling.BILINEAR))
+        for mask, colour in ((self._truth, TRUTH_COLOUR), (self._predicted, PREDICTED_COLOUR)):
+            if mask is not None:
+                inside = Image.fromarray(displayed(mask, plane, number).astype(np.uint8) * 255)
+                resized = np.asarray(inside.resize(size, Image.Resampling.NEAREST)) > 0
+                shown[resized & ~ndimage.binary_erosion(resized, border_value=0)] = colour
+        buffer = io.BytesIO()
+        Image.fromarray(shown).save(buffer, "JPEG", quality=STACK_QUALITY)
+        return data_uri(buffer.getvalue(), "image/jpeg")
 
     def view(self, plane: Plane, number: int, modalities: Sequence[str]) -> View:
         """Return one slice with its outlines, and as some modalities show it."""
@@ -184,6 +242,12 @@ class Slices:
         channel = self._modalities.index(modality)
         pixels = displayed(self._volumes.image[..., channel], plane, number)
         return encode(grey(pixels, *self._limits[channel]))
+
+
+def stack_numbers(slices: int, most: int) -> list[int]:
+    """Return which of some slices are in a stack of `most` at most: evenly spread, from 0."""
+    step = -(-slices // most)
+    return list(range((slices - 1) % step // 2, slices, step))
 
 
 def displayed(array: np.ndarray, plane: Plane, number: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The section `evaluate`."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from gigatile.settings.section import Section
@@ -12,3 +14,9 @@ class EvaluationSettings(Section):
         1000, ge=10, le=10_000, description="Bootstrap resamples of patients for the intervals."
     )
     seed: int = Field(1, ge=0, description="Seed of the resampling.")
+    hd95: Literal["surface", "voxels"] = Field(
+        "surface",
+        description="Of volumes, the 95 % Hausdorff distance: between `surface` elements weighted "
+        "by their area, as\nsurface-distance and BraTS since 2023; or between edge `voxels` that "
+        "count alike, as MONAI.",
+    )

@@ -17,6 +17,15 @@ CONVENTIONS: dict[str, dict[str, int]] = {
     "brats2017": {"necrotic_core": 1, "edema": 2, "enhancing": 4},
     "brats2023": {"necrotic_core": 1, "edema": 2, "enhancing": 3},
 }
+LABELS_REQUIRED = (
+    "labels: not set; say what the values of your segmentations stand for. One of "
+    + ", ".join(
+        f"{name} ({', '.join(f'{value} {label}' for label, value in values.items())})"
+        for name, values in CONVENTIONS.items()
+    )
+    + "; or your own, as {edema: 1, enhancing: 3}. Values alone cannot tell: decathlon and "
+    "brats2023 both have 1, 2 and 3. scripts/make_case_sheet.py proposes one and says why"
+)
 NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -46,13 +55,15 @@ class VolumeSettings(Section):
     labels: (
         Literal["decathlon", "brats2013", "brats2017", "brats2023"]
         | dict[Name, Annotated[int, Field(ge=1, le=255)]]
+        | None
     ) = Field(
-        "decathlon",
-        description="What the values of a segmentation stand for, as {edema: 1, enhancing: 3}; 0 "
-        "is background. Or a\nconvention: `decathlon` {edema: 1, non_enhancing: 2, enhancing: 3}, "
-        "`brats2013` {necrosis: 1,\nedema: 2, non_enhancing: 3, enhancing: 4}, `brats2017` "
-        "{necrotic_core: 1, edema: 2, enhancing: 4},\n`brats2023` {necrotic_core: 1, edema: 2, "
-        "enhancing: 3}. A case with another value is refused.",
+        None,
+        description="What the values of a segmentation stand for. Required for volumes: the same "
+        "values mean different\nthings in different data sets. A convention: `decathlon` "
+        "{edema: 1, non_enhancing: 2, enhancing: 3},\n`brats2013` {necrosis: 1, edema: 2, "
+        "non_enhancing: 3, enhancing: 4}, `brats2017` {necrotic_core: 1,\nedema: 2, "
+        "enhancing: 4}, `brats2023` {necrotic_core: 1, edema: 2, enhancing: 3}. Or your own, as\n"
+        "{edema: 1, enhancing: 3}; 0 is background. A case with another value is refused.",
     )
     regions: (
         Literal["brats", "labels"]
@@ -119,7 +130,7 @@ class VolumeSettings(Section):
                 number = int(value) if isinstance(value, str) and value.isdecimal() else value
                 if type(number) is not int or not 1 <= number <= 255:
                     raise ValueError(f"{name}: found {value!r}; must be a whole number, 1-255")
-        elif labels not in list(CONVENTIONS):
+        elif labels is not None and labels not in list(CONVENTIONS):
             raise ValueError(
                 f"found {labels!r}; must be {', '.join(CONVENTIONS)}, or as {{edema: 1, core: 2}}"
             )
@@ -144,7 +155,7 @@ class VolumeSettings(Section):
 
     @field_validator("labels")
     @classmethod
-    def _a_value_each(cls, labels: str | dict[str, int]) -> str | dict[str, int]:
+    def _a_value_each(cls, labels: str | dict[str, int] | None) -> str | dict[str, int] | None:
         if isinstance(labels, dict):
             if not labels:
                 raise ValueError("must name a label at least")
@@ -156,14 +167,17 @@ class VolumeSettings(Section):
 
     @model_validator(mode="after")
     def _regions_are_of_labels(self) -> "VolumeSettings":
-        known, regions = self.label_values, self.region_labels
-        if not regions:
+        if isinstance(self.regions, dict) and not self.regions:
             raise ValueError("regions: must name a region at least")
-        for region, names in regions.items():
+        for region, names in self.regions.items() if isinstance(self.regions, dict) else ():
             if not names:
                 raise ValueError(f"regions: {region} has no label")
             if len(set(names)) < len(names):
                 raise ValueError(f"regions: {region} has a label twice")
+        if self.labels is None:
+            return self
+        known, regions = self.label_values, self.region_labels
+        for region, names in regions.items():
             if region in known and set(names) != {region}:
                 raise ValueError(
                     f"regions: {region} is a label's name; a region of other labels needs another"
@@ -177,7 +191,13 @@ class VolumeSettings(Section):
 
     @property
     def label_values(self) -> dict[str, int]:
-        """What the values of a segmentation stand for, in the order of the values."""
+        """What the values of a segmentation stand for, in the order of the values.
+
+        Raises:
+            ValueError: `labels` is not set.
+        """
+        if self.labels is None:
+            raise ValueError(LABELS_REQUIRED)
         labels = CONVENTIONS[self.labels] if isinstance(self.labels, str) else self.labels
         return dict(sorted(labels.items(), key=lambda one: one[1]))
 
@@ -204,6 +224,9 @@ def parse_volumes(text: str, regions: str) -> VolumeSettings:
         regions: JSON of `VolumeSettings.regions`.
     """
     try:
-        return parse_section(VolumeSettings, text, regions=json.loads(regions))
+        settings = parse_section(VolumeSettings, text, regions=json.loads(regions))
     except ValueError as error:
         raise UserError(f"--regions: not JSON ({error})") from None
+    if settings.labels is None:
+        raise UserError(f"volumes.{LABELS_REQUIRED}")
+    return settings

@@ -13,7 +13,7 @@ from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import MODELS, TrainSettings
-from gigatile.settings.volumes import VolumeSettings
+from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.settings.windows import WindowSettings
 
 
@@ -66,6 +66,12 @@ class Settings(Section):
                 "run: 'demo' belongs to the demo cohort; give a run over "
                 f"{self.samples} a name of its own, for example `run: my-cohort`"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_of_volumes(self) -> "Settings":
+        if self.task == "volume_segmentation" and self.volumes.labels is None:
+            raise ValueError(f"volumes.{LABELS_REQUIRED}")
         return self
 
     @model_validator(mode="after")

@@ -1,5 +1,7 @@
 """The bytes of a file that may be a gzip, read once from begin to end."""
 
+import os
+import stat
 import zlib
 from pathlib import Path
 from types import TracebackType
@@ -8,6 +10,8 @@ from typing import BinaryIO, Self
 GZIP = b"\x1f\x8b"
 # Compressed bytes that are read at a time, and plain ones that are thrown away at a time.
 CHUNK_BYTES = 1 << 18
+# No gzip holds more bytes than this for each of its own: https://zlib.net/zlib_tech.html
+TIGHTEST = 1032
 # zlib's number for "with a gzip's header and checksum": https://zlib.net/manual.html
 _WITH_GZIP_HEADER = 31
 
@@ -66,6 +70,31 @@ class ByteStream:
             found[filled : filled + len(some)] = some
             filled += len(some)
         return found
+
+    def skip(self, size: int, promised: int) -> None:
+        """Pass over the next `size` bytes without holding them; `promised` as in `read`."""
+        while size:
+            size -= len(self.read(min(size, CHUNK_BYTES), promised))
+
+    def check_size(self, promised: int) -> None:
+        """Refuse a file that cannot hold the bytes that its header promises, before any is read.
+
+        Raises:
+            VolumeError: it is too short, even if a gzip packs as tightly as it can.
+        """
+        size = os.fstat(self._handle.fileno())
+        if not stat.S_ISREG(size.st_mode):
+            return
+        if self._gzip is None and size.st_size < promised:
+            raise VolumeError(
+                f"it is cut short: its header promises {promised:,} bytes, it holds "
+                f"{size.st_size:,}"
+            )
+        if self._gzip is not None and size.st_size * TIGHTEST < promised:
+            raise VolumeError(
+                f"it is cut short: its header promises {promised:,} bytes, its gzip of "
+                f"{size.st_size:,} can hold {size.st_size * TIGHTEST:,} at most"
+            )
 
     def drain(self) -> None:
         """Read a gzip to its end, where its checksum stands; what comes after it is left alone."""

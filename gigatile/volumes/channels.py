@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -10,10 +11,20 @@ from gigatile.volumes.background import box_of, find_inside
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import Geometry, Turned, compare
 from gigatile.volumes.grid import Grid, forward_image
+from gigatile.volumes.image_checks import SAMPLED, check_channel
+from gigatile.volumes.reader import voxels
 
+# A voxel is an outlier beyond so many times the distance from the median to the 0.5th or 99.5th
+# percentile. In real volumes the brightest voxel lies at 5.3 times that distance at most.
+ORDINARY = (0.5, 50.0, 99.5)
+OUTLIER = 10
+# How many times the standard deviation of the head may be that of its middle two thirds. Real: 1.5.
+MOST_SPREAD = 5
 # The share of a channel's voxels that may be no numbers, or so large that they are damage.
 MOST_LOST = 0.001
 ABSURD = 1e30
+# Values that are summed at a time: float64 of a whole head would double the memory.
+PART = 1 << 20
 _FLOAT16 = float(np.finfo(np.float16).max)
 
 
@@ -28,6 +39,7 @@ class Channel:
         background: the one value of all that surrounds the head; None where that is noise.
         mean, sd: of the head's voxels, in the file's own values.
         lost: how many voxels of the file are NaN, infinite or absurd; they are 0.
+        warnings: what a user should look at.
     """
 
     start: np.ndarray
@@ -37,44 +49,64 @@ class Channel:
     mean: float
     sd: float
     lost: int
+    warnings: tuple[str, ...]
 
 
-def prepare_channel(image: np.ndarray, own: Turned, known: Geometry, whole: Grid) -> Channel:
+def prepare_channel(
+    image: np.ndarray,
+    own: Turned,
+    known: Geometry,
+    whole: Grid,
+    dtype: np.dtype[Any] | None = None,
+    orientation: str = "RAS",
+) -> Channel:
     """Normalise a channel and put it on the prepared grid.
 
     Mean and standard deviation are those of the channel's own head, in the file's own voxels.
+    Outliers get the value of the 0.5th or 99.5th percentile first: one hot voxel of 1e5 among 1.5
+    million would make the standard deviation 70 times as large, and the image next to constant.
 
     Args:
         image: (x, y, z) float32, as the file has it; it is used up.
         own: where the file's voxels lie, axes turned like the case's.
         known: the case's grid. A file that lies elsewhere, by more than noise, is resampled to it.
         whole: the prepared grid of the whole volume.
+        dtype: of the file's stored values; None where they are scaled.
+        orientation: where the file's axes point to.
 
     Raises:
         VolumeError: there is no head in it, or what there is cannot be normalised.
     """
-    finite = np.abs(image) < ABSURD
-    lost = image.size - int(np.count_nonzero(finite))
-    if lost > MOST_LOST * image.size:
-        raise VolumeError(
-            f"{lost:,} of its {image.size:,} voxels are NaN, infinite or beyond {ABSURD:g}; "
-            f"{MOST_LOST:.1%} at most may be"
-        )
-    if lost:
+    lowest, highest = float(image.min()), float(image.max())
+    finite = None
+    lost = 0
+    # NaN compares as false.
+    if not (lowest > -ABSURD and highest < ABSURD):
+        finite = np.abs(image) < ABSURD
+        lost = image.size - int(np.count_nonzero(finite))
+        if lost > MOST_LOST * image.size:
+            raise VolumeError(
+                f"{lost:,} of its {image.size:,} voxels are NaN, infinite or beyond {ABSURD:g}; "
+                f"{MOST_LOST:.1%} at most may be"
+            )
         image[~finite] = image[finite].min()
-    if image.min() == image.max():
-        raise VolumeError(f"all its voxels have the value {float(image.min()):g}")
+        lowest, highest = float(image.min()), float(image.max())
+    if lowest == highest:
+        raise VolumeError(f"all its voxels have the value {lowest:g}")
     inside = find_inside(image)
-    head = inside.mask & finite
-    values = image[head].astype(np.float64)
+    head = inside.mask if finite is None else inside.mask & finite
+    del finite
+    values = image[head]
     if not values.size or values.min() == values.max():
         raise VolumeError(
             f"all its voxels in the head have one value ({values[0]:g})"
             if values.size
             else "there is no head in it"
         )
-    mean, sd = float(values.mean()), float(values.std())
-    del values, finite
+    warnings = clip_outliers(image, values)
+    mean, sd = mean_and_sd(values)
+    del values
+    warnings += check_channel(image, inside, dtype, orientation)
     image -= np.float32(mean)
     image /= np.float32(sd)
     image[~head] = 0
@@ -99,7 +131,54 @@ def prepare_channel(image: np.ndarray, own: Turned, known: Geometry, whole: Grid
         mean,
         sd,
         lost,
+        tuple(warnings),
     )
+
+
+def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
+    """Set outliers to the 0.5th or 99.5th percentile of the head, in place.
+
+    Args:
+        image: (x, y, z), the channel.
+        values: (n,), those of its head.
+
+    Returns:
+        A warning where there are outliers, or where extreme values decide the deviation.
+    """
+    sample = values[:: max(1, len(values) // SAMPLED)]
+    low, median, high = np.percentile(sample, ORDINARY)
+    least = median - OUTLIER * (median - low)
+    most = median + OUTLIER * (high - median)
+    warnings = []
+    if low < median < high and (values.min() < least or values.max() > most):
+        count = int(np.count_nonzero((values < least) | (values > most)))
+        farthest = max(values.max() - median, median - values.min(), key=abs)
+        for array in (image, values):
+            array[array < least] = low
+            array[array > most] = high
+        sd = mean_and_sd(values)[1]
+        warnings.append(
+            f"{voxels(count)} of its head far outside of all others, up to "
+            f"{farthest / sd:,.0f} standard deviations; set to the value of the "
+            f"{ORDINARY[0]:g}th or {ORDINARY[2]:g}th percentile"
+        )
+    below, above = np.percentile(sample, (16, 84))
+    sd = mean_and_sd(values)[1]
+    if sd > MOST_SPREAD * (above - below) / 2:
+        warnings.append(
+            f"its standard deviation, {sd:.4g}, is {'' if above > below else 'more than '}"
+            f"{sd / max((above - below) / 2, sd / 1000):,.0f} times that of the middle two thirds "
+            "of its head: a few voxels decide how it is normalised"
+        )
+    return warnings
+
+
+def mean_and_sd(values: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard deviation of (n,) float32, computed in float64, part by part."""
+    mean = float(values.mean(dtype=np.float64))
+    parts = (values[first : first + PART] for first in range(0, len(values), PART))
+    squares = sum(float(np.square(part - np.float64(mean)).sum()) for part in parts)
+    return mean, float(np.sqrt(squares / len(values)))
 
 
 def cut_to_all(whole: Grid, channels: Sequence[Channel | None], labels: np.ndarray | None) -> Grid:

@@ -12,11 +12,12 @@ from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
-from gigatile.settings.volumes import VolumeSettings
+from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.channels import Channel, cut_to_all, join_channels, prepare_channel
 from gigatile.volumes.geometry import Geometry, compare, geometry_of, turned_like
 from gigatile.volumes.grid import Grid, forward_labels, plan_grid
+from gigatile.volumes.image_checks import compare_channels
 from gigatile.volumes.reader import Volume, open_volume, voxels
 
 SCHEMA = 1
@@ -57,8 +58,10 @@ def prepare_case(
 
     Raises:
         UserError: the case cannot be used, and `settings.on_error` is `stop`; or `images` has a
-            name that is no modality.
+            name that is no modality; or there is a segmentation and `settings.labels` is not set.
     """
+    if segmentation is not None and settings.labels is None:
+        raise UserError(f"case {case}: volumes.{LABELS_REQUIRED}")
     unknown = set(images) - {STACKED, *settings.modalities}
     if unknown or (STACKED in images and len(images) > 1):
         raise UserError(
@@ -184,6 +187,9 @@ class _Preparing:
         image, inside = join_channels(grid, channels)
         if not inside.any():
             raise VolumeError("nothing of the head is left at the prepared spacing")
+        modalities = self._settings.modalities
+        present = {m: k for k, m in enumerate(modalities) if m not in self._facts["filled"]}
+        self._facts["warnings"] += compare_channels(image, present)
         prepared_labels = None if labels is None else forward_labels(labels, grid)
         self._facts["prepared"] = {
             "shape": list(grid.shape),
@@ -315,13 +321,18 @@ class _Preparing:
             except VolumeError as error:
                 raise VolumeError(self._of(name, str(error))) from None
             try:
-                channel = prepare_channel(image, own, known, whole)
+                volume = source.volume
+                dtype = None if volume.scaled else volume.dtype
+                orientation = source.geometry.orientation
+                channel = prepare_channel(image, own, known, whole, dtype, orientation)
             except VolumeError as error:
                 raise VolumeError(self._of(name, f"{told}{error}")) from None
             del image
             found.append(channel)
             self._facts["background"][modality] = channel.background
             self._facts["normalised"][modality] = {"mean": channel.mean, "sd": channel.sd}
+            for warning in channel.warnings:
+                self._facts["warnings"].append(self._of(name, f"{told}{warning}"))
             if channel.lost:
                 lost = f"{told}{voxels(channel.lost)} without a number, set to 0"
                 self._facts["warnings"].append(self._of(name, lost))

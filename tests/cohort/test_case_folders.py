@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 import yaml
 from published import DECATHLON, NNUNET, Command, write_task, write_volume
@@ -230,10 +232,66 @@ def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
     assert load_settings(named).volumes.label_values == {"enhancing": 1, "edema": 2}
 
 
-def test_conventions_that_mix_are_not_known(tmp_path: Path) -> None:
-    write_brats(tmp_path, "BraTS-GLI-00005-100", *OF_2023, join="-")
+def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Path) -> None:
+    """In one run a value means one thing; and no case is left out without a word."""
+    write_brats(tmp_path / "both", "BraTS-GLI-00005-100", *OF_2023, join="-")
+    write_brats(tmp_path / "both", "BraTS20_Training_001", *OLD)
+    with pytest.raises(UserError, match=r"different meanings: 1 of brats2017, 1 of brats2023"):
+        read_case_folder(tmp_path / "both")
+    write_brats(tmp_path / "2020", "BraTS20_Training_002", *OLD)
+    with pytest.raises(UserError, match=r"(?s)several data sets.*3 case.*Task01_BrainTumour, with"):
+        read_case_folder(tmp_path)
+    # A data set inside of another one is named.
+    shutil.copytree(decathlon, decathlon / "copy")
+    (remark,) = [one for one in read_case_folder(decathlon).remarks if "data set of its own" in one]
+    assert remark.startswith(f"{decathlon / 'copy'}: left out")
+
+
+def test_files_whose_names_tell_no_modality_are_told(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_Training_001", *OLD)
-    assert read_case_folder(tmp_path).declared is None
+    for number in range(4):
+        write_volume(tmp_path / f"OTHER/s{number}/MPRAGE.nii.gz")
+    write_volume(tmp_path / "BraTS20_Training_001/pred.nii.gz")
+    remarks = read_case_folder(tmp_path).remarks
+    assert (
+        "OTHER/s2: 1 NIfTI file(s) left out, whose names are not those of BraTS: MPRAGE.nii.gz"
+        in remarks
+    )
+    assert sum("left out" in remark for remark in remarks) == 5
+
+
+def write_labels(folder: Path, case: str, values: list[int], join: str = "_") -> None:
+    labels = np.zeros((4, 5, 6), np.uint8)
+    labels.flat[: len(values)] = values
+    path = folder / case / f"{case}{join}seg.nii.gz"
+    nib.save(nib.Nifti1Image(labels, np.eye(4)), path)
+
+
+def test_labels_are_proposed_with_their_reason(
+    decathlon: Path, command: Command, tmp_path: Path
+) -> None:
+    for case, join, kinds in (
+        ("BraTS20_Training_001", "_", OLD),
+        ("BraTS-GLI-00005-100", "-", OF_2023),
+        ("TCGA-1", "_", OLD),
+    ):
+        write_brats(tmp_path / case, case, *kinds, join=join)
+        write_labels(tmp_path / case, case, [1, 2, 3], join)
+    out = tmp_path / "cases.tsv"
+    done = command("make_case_sheet.py", tmp_path / "BraTS20_Training_001", "--out", out)
+    assert "labels: brats2017 is proposed, since the names of the cases are those of" in done.stderr
+    assert "1 in 1, 2 in 1, 3 in 1" in done.stderr
+    assert "volumes.labels: 3 is not among these labels" in done.stderr
+    assert "# Proposed, since the names of the cases are those of BraTS 2017" in done.stdout
+    done = command("make_case_sheet.py", tmp_path / "BraTS-GLI-00005-100", "--out", out)
+    assert "brats2023 is proposed, since the names" in done.stderr
+    # The values fit three conventions, of which each gives them another meaning.
+    done = command("make_case_sheet.py", tmp_path / "TCGA-1", "--out", out)
+    assert "none is proposed" in done.stderr
+    assert "have these values: decathlon, brats2013, brats2023. Look up" in done.stderr
+    assert yaml.safe_load(done.stdout)["volumes"]["labels"] == "NOT_KNOWN"
+    done = command("make_case_sheet.py", decathlon, "--out", out)
+    assert "decathlon is proposed, since dataset.json declares these values" in done.stderr
 
 
 def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_committed_sheets_are_the_cohorts() -> None:
 
 
 def test_sheets_are_read_as_the_workflow_reads_them() -> None:
-    settings = VolumeSettings()
+    settings = VolumeSettings(labels="decathlon")
     assert settings.modalities == MODALITIES
     assert settings.label_values == LABELS
     later = {"made_later": lambda path: path.is_relative_to(ROOT / "demo/volumes")}
@@ -301,7 +301,7 @@ def test_every_case_reaches_the_state_that_it_was_made_for(
         "nan": "t1.*NaN",
         "missing": "no t2",
     }
-    settings = VolumeSettings(spacing=(3, 3, 3), resample=resample)
+    settings = VolumeSettings(labels="decathlon", spacing=(3, 3, 3), resample=resample)
     for case in COHORT + NEW:
         paths = {file: folder / case.case / f"{file}.nii.gz" for file in FILES if case.path(file)}
         segmentation = paths.pop("segmentation")

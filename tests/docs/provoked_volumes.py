@@ -10,6 +10,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+from planted_images import ALONE, TOGETHER, draw_head, prepare_arrays
 from provoked import faults
 
 from gigatile.cohort.cases import read_cases
@@ -79,7 +80,10 @@ def provoked_by_case_sheets(tmp_path: Path) -> list[str]:
 SHAPE = (20, 18, 16)
 PLACES = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij"), axis=-1)
 DISTANCE = np.sqrt((((PLACES + 0.5) / SHAPE - 0.5) ** 2).sum(axis=-1))
-IMAGE = np.where(DISTANCE < 0.4, 500 + 400 * np.sin(PLACES.sum(axis=-1)), 0).astype(np.float32)
+IMAGE = np.where(DISTANCE < 0.4, 500 + 400 * np.sin(PLACES @ (1.0, 1.01, 0.98)), 0).astype(
+    np.float32
+)
+OTHER_IMAGE = np.where(IMAGE > 0, 300 + 20 * PLACES @ (1.0, 0.1, -1.3), 0).astype(np.float32)
 LABELS = (DISTANCE[..., None] < (0.3, 0.2, 0.1)).sum(axis=-1).astype(np.uint8)
 # One that most programs agree on: 1 mm, RAS.
 AFFINE = np.diag([1.0, 1, 1, 1])
@@ -165,6 +169,7 @@ def bad_files(folder: Path) -> Iterator[Path]:
             {"datatype": 32, "bitpix": 64},
             {"datatype": 64},
             {"vox_offset": 0},
+            {"vox_offset": 1 << 30},
             {"scl_slope": 2.0, "scl_inter": np.nan},
             {"sform_code": 0, "pixdim": [1, 1, 0, 1, 1, 1, 1, 1]},
             {"sform_code": 0, "quatern_b": 3},
@@ -181,6 +186,7 @@ def bad_files(folder: Path) -> Iterator[Path]:
     many.set_data_shape((2, 2, 2, 70_000))
     many["magic"], many["vox_offset"] = b"n+2", 544
     yield with_bytes(folder / "many.nii", many.binaryblock)
+    yield nifti(folder / "offset.nii.gz", vox_offset=1 << 30)
     yield nifti(folder / "stacked.nii", np.stack([IMAGE] * 3, axis=-1))
     yield nifti(folder / "constant.nii", np.full(SHAPE, 7, np.float32))
     yield nifti(folder / "mask.nii", (IMAGE > 0).astype(np.uint8))
@@ -206,10 +212,15 @@ def bad_cases(folder: Path) -> Iterator[Odd]:
     yield Odd({"t1": far})
     yield Odd({"t1": far}, {"resample": True})
     yield Odd({}, {"spacing": (0.01, 0.01, 0.01)})
-    speck = np.zeros(SHAPE, np.float32)
-    speck[9, 9, 8:10] = 1, 2
-    specks = nifti(folder / "speck.nii", speck)
-    yield Odd({"flair": specks, "t1": specks}, {"spacing": (10, 10, 10)})
+    # A sheet as thin as a voxel.
+    thin = [np.zeros(SHAPE, np.float32) for _ in range(2)]
+    for number, sheet in enumerate(thin):
+        sheet[2:18, 2:16, 8] = 1 + np.hypot(*np.ogrid[number : 16 + number, 0:14])
+    files = {
+        name: nifti(folder / f"{name}-thin.nii", sheet)
+        for name, sheet in zip(MODALITIES, thin, strict=True)
+    }
+    yield Odd(files, {"spacing": (10, 10, 10)})
 
 
 def odd_cases(folder: Path) -> Iterator[Odd]:
@@ -227,16 +238,16 @@ def odd_cases(folder: Path) -> Iterator[Odd]:
     ):
         path = nifti(folder / f"odd-{number}.nii", **fields)
         # Alone, as no other file need lie where this one says that it does.
-        yield Odd({"flair": path, "t1": path, "segmentation": None})
+        yield Odd({"flair": path, "t1": None, "segmentation": None}, {"missing": "fill"})
     near, turned = AFFINE.copy(), AFFINE.copy()
     near[0, 3] = 0.02
     turned[:2, :2] = [[0.98, -0.199], [0.199, 0.98]]
-    yield Odd({"t1": nifti(folder / "near.nii", affine=near)})
-    yield Odd({"t1": nifti(folder / "turned.nii", affine=turned)}, {"resample": True})
-    halved = nifti(folder / "halved.nii", IMAGE[::2], np.diag([2.0, 1, 1, 1]))
+    yield Odd({"t1": nifti(folder / "near.nii", OTHER_IMAGE, near)})
+    yield Odd({"t1": nifti(folder / "turned.nii", OTHER_IMAGE, turned)}, {"resample": True})
+    halved = nifti(folder / "halved.nii", OTHER_IMAGE[::2], np.diag([2.0, 1, 1, 1]))
     yield Odd({"t1": halved}, {"resample": True})
     yield Odd({"segmentation": nifti(folder / "none.nii", np.zeros(SHAPE, np.uint8))})
-    lost = IMAGE.copy()
+    lost = OTHER_IMAGE.copy()
     lost[10, 9, 7:10] = np.nan
     yield Odd({"t1": nifti(folder / "lost.nii", lost)})
     astray = LABELS.copy()
@@ -252,7 +263,7 @@ def prepared(folder: Path, odd: Odd) -> dict[str, Any]:
     good = {name: folder / f"{name}.nii.gz" for name in (*MODALITIES, "segmentation")}
     files = {name: path for name, path in (good | odd.files).items() if path is not None}
     segmentation = files.pop("segmentation", None)
-    settings = VolumeSettings(modalities=MODALITIES, **odd.options)
+    settings = VolumeSettings(modalities=MODALITIES, labels="decathlon", **odd.options)
     out = PreparedFiles(folder / "out/C1.tfrecord", folder / "out/C1.json")
     return prepare_case("C1", files, segmentation, settings, out)
 
@@ -263,10 +274,10 @@ def folder_of_a_good_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("case")
     (folder / "out").mkdir()
     nifti(folder / "flair.nii.gz")
-    nifti(folder / "t1.nii.gz", 2 * IMAGE)
+    nifti(folder / "t1.nii.gz", OTHER_IMAGE)
     nifti(folder / "segmentation.nii.gz", LABELS)
     state = prepared(folder, Odd({}))
-    assert (state["state"], state["warnings"]) == ("prepared", [])
+    assert (state["state"], state["warnings"]) == ("prepared", []), state
     return folder
 
 
@@ -282,7 +293,7 @@ def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "LARGEST", 1000)
         found.append(prepared(folder, Odd({}))["reason"])
-    return found
+    return found + [state["reason"] for state in planted(folder) if state["reason"]]
 
 
 @pytest.fixture(scope="module")
@@ -293,4 +304,18 @@ def warned_of_cases(folder_of_a_good_case: Path) -> list[str]:
         state = prepared(folder_of_a_good_case, odd)
         assert (state["state"], bool(state["warnings"])) == ("prepared", True), (odd, state)
         found += state["warnings"]
+    for state in planted(folder_of_a_good_case):
+        found += [] if state["reason"] else state["warnings"]
     return found
+
+
+def planted(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the state of a head for everything that can be wrong with an image."""
+    head, rng = draw_head(folder / "drawn"), np.random.default_rng(5)
+    (folder / "planted").mkdir(exist_ok=True)
+    for plant in ALONE:
+        array = plant(head, rng)
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
+        yield prepare_arrays(folder / "planted", {"flair": array})
+    for change, _ in TOGETHER.values():
+        yield prepare_arrays(folder / "planted", change(head))

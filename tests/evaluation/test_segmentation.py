@@ -424,3 +424,26 @@ def test_a_case_without_a_row_of_each_region_is_refused():
             UserError, match=r"case c\S+: found rows .*must be one each of whole, core"
         ):
             evaluate_cases(pd.DataFrame(faulty), REGIONS, EvaluationSettings(resamples=10))
+
+
+def reference_of_voxels(truth, predicted, spacing):
+    """As MONAI 1.5 computes it, by maps of distances; on whole volumes."""
+    edges = [one & ~ndimage.binary_erosion(one) for one in (truth, predicted)]
+    maps = [ndimage.distance_transform_edt(~one, sampling=spacing) for one in edges]
+    return max(np.percentile(maps[1][edges[0]], 95), np.percentile(maps[0][edges[1]], 95))
+
+
+@pytest.mark.parametrize("spacing", [(1, 1, 1), (0.7, 1.9, 5.0)])
+def test_edge_voxels_that_count_alike_give_monais_distance(spacing):
+    rng = np.random.default_rng(4)
+    for number in range(4):
+        smooth = ndimage.gaussian_filter(rng.normal(size=(2, 24, 20, 22)), (0, 2, 2, 2))
+        truth, predicted = smooth > 0.02 * number
+        (truth, predicted) = (truth.view(np.uint8), predicted.view(np.uint8))
+        (row,) = score_case(truth, predicted, spacing, {"a": 1}, {"a": ("a",)}, hd95="voxels")
+        expected = reference_of_voxels(truth > 0, predicted > 0, spacing)
+        assert row["hd95_mm"] == pytest.approx(expected, abs=1e-9)
+        (other,) = score_case(truth, predicted, spacing, {"a": 1}, {"a": ("a",)})
+        assert other["hd95_mm"] == pytest.approx(
+            reference_hd95(truth > 0, predicted > 0, spacing), abs=1e-9
+        )

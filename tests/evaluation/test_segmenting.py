@@ -26,7 +26,7 @@ from gigatile.tables import read_table, write_table
 from gigatile.volumes.preparing import PreparedFiles, prepare_case
 
 NAMES = ("whole", "core", "rim")
-VOLUMES = VolumeSettings(modalities=NAMES, spacing=None)
+VOLUMES = VolumeSettings(labels="decathlon", modalities=NAMES, spacing=None)
 WINDOW = (16, 16, 16)
 PATCHES = PatchSettings(size=WINDOW)
 SHAPE = (30, 26, 22)
@@ -294,7 +294,7 @@ def test_a_record_of_another_case_or_kind_is_refused(segmenter, tmp_path):
     record = prepare(tmp_path, "C1", images, truth)
     with pytest.raises(UserError, match=r"C1\.tfrecord: is of case 'C1', not of 'C2'"):
         segment(segmenter, "C2", record, tmp_path)
-    swapped = VolumeSettings(modalities=("core", "whole", "rim"), spacing=None)
+    swapped = VolumeSettings(labels="decathlon", modalities=("core", "whole", "rim"), spacing=None)
     other = prepare(tmp_path, "C3", images, truth, swapped)
     with pytest.raises(UserError, match="case C3: has the channels core, whole, rim where the"):
         segment(segmenter, "C3", other, tmp_path)

@@ -39,7 +39,7 @@ def made(folder, softmax: bool, model=None, labelled=True, channels=None, limit=
     """Return a segment with a model that copies, the manifest of two cases, and the cases."""
     outputs = 4 if softmax else 3
     names = tuple("abcd"[:outputs])
-    volumes = VolumeSettings(modalities=names)
+    volumes = VolumeSettings(labels="decathlon", modalities=names)
     patches = PatchSettings(size=WINDOW, targets="labels" if softmax else "regions")
     told = TOLD | {"train": {"limit_batches": limit}}
     model = model or copying(WINDOW, outputs)
@@ -142,7 +142,8 @@ def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
     image = np.zeros((*shape, 3), np.float16)
     image[:9] = 1
     told = write_model(
-        tmp_path / "segments", copying(WINDOW, 3), VolumeSettings(modalities=names),
+        tmp_path / "segments", copying(WINDOW, 3),
+        VolumeSettings(labels="decathlon", modalities=names),
         PatchSettings(size=WINDOW), "0002", **TOLD,
     )  # fmt: skip
     manifest = write_set(tmp_path, {"valid": {"C1": (image, labels)}}, names)
@@ -165,7 +166,8 @@ def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
     image = shares(shape, 3, False)
     labels = np.random.default_rng(1).integers(0, 4, shape, np.uint8)
     write_model(
-        folder / "segments", copying(WINDOW, 3), VolumeSettings(modalities=names),
+        folder / "segments", copying(WINDOW, 3),
+        VolumeSettings(labels="decathlon", modalities=names),
         PatchSettings(size=WINDOW), "0002", **TOLD,
     )  # fmt: skip
     manifest = write_set(folder, {"valid": {"C1": (image, labels)}}, names)

@@ -18,7 +18,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 
 NAMES = ("a", "b", "c")
-VOLUMES = VolumeSettings(modalities=NAMES)
+VOLUMES = VolumeSettings(labels="decathlon", modalities=NAMES)
 WINDOW = (16, 24, 16)
 PATCHES = PatchSettings(size=WINDOW)
 

@@ -10,6 +10,7 @@ from typing import Any
 import nibabel
 import numpy as np
 from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff
+from scipy import ndimage
 
 from gigatile.cohort.collect import collect_states
 from gigatile.evaluation.segmentation_state import describe, skip_case
@@ -24,7 +25,9 @@ from gigatile.volumes.preparing import PreparedFiles, prepare_case
 from gigatile.volumes.restoring import write_segmentation
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = VolumeSettings(modalities=("flair", "t1gd"), spacing=None, missing="fill")
+SETTINGS = VolumeSettings(
+    labels="decathlon", modalities=("flair", "t1gd"), spacing=None, missing="fill"
+)
 # Voxels from left to right, from back to front, upwards; and those of them that are head.
 SHAPE = (24, 28, 20)
 HEAD = ((2, 22), (3, 26), (2, 18))
@@ -196,8 +199,11 @@ def _make_files(folder: Path, plan: CasePlan, rng: np.random.Generator) -> dict[
     folder.mkdir(parents=True, exist_ok=True)
     head = boxes(SHAPE, {1: HEAD}) > 0
     files = {}
+    # What all modalities of a head share. Noise alone would be refused.
+    shared = ndimage.gaussian_filter(rng.normal(size=SHAPE), 1.5)
     for name in SETTINGS.modalities:
-        image = np.where(head, rng.normal(500, 60, SHAPE), 0)
+        texture = shared + 0.4 * ndimage.gaussian_filter(rng.normal(size=SHAPE), 1.5)
+        image = np.where(head, 500 + 60 * texture / texture.std(), 0)
         if plan.bright and name == SETTINGS.modalities[0]:
             image[boxes(SHAPE, {1: plan.bright}) > 0] = 3000
         files[name] = folder / f"{name}.nii.gz"

@@ -1,11 +1,15 @@
 """What the page of a case tells beside its pictures."""
 
+import base64
+import io
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from case_runs import CasePlan, build_case_run, case_cohort, report_files
+from PIL import Image
 from test_case_index import rewrite
 from test_self_contained import Page
 
@@ -135,7 +139,9 @@ def test_a_case_with_nothing_has_a_page(tmp_path: Path) -> None:
 
 
 def test_resampled_cases_say_so_and_keep_their_outlines(tmp_path: Path) -> None:
-    settings = VolumeSettings(modalities=("flair", "t1gd"), spacing=(2, 2, 2), missing="fill")
+    settings = VolumeSettings(
+        labels="decathlon", modalities=("flair", "t1gd"), spacing=(2, 2, 2), missing="fill"
+    )
     run = build_case_run(tmp_path / "demo", settings=settings)
     write_case_report(report_files(run), run / "report", "Demo")
     page = Page(run / "report/cases/C5.html")
@@ -169,3 +175,23 @@ def test_one_case_alone_has_no_neighbours(tmp_path: Path) -> None:
     write_case_report(report_files(run), run / "report", "Demo")
     links = Page(run / "report/cases/C4.html").all("a")
     assert [link["href"] for link in links] == ["../index.html"]
+
+
+def test_all_axial_slices_can_be_scrolled_through_offline(case_run: Path, tmp_path: Path) -> None:
+    """Each is in the page itself, drawn small, and one is shown; the slider names the others."""
+    write_case_report(report_files(case_run), tmp_path / "report", "Demo")
+    page = Page(tmp_path / "report/cases/C4.html")
+    slices = [image for image in page.all("img") if "data-slice" in image]
+    (slider,) = [one for one in page.all("input") if one["type"] == "range"]
+    assert len(slices) == int(slider["max"]) + 1 == 16  # of the head
+    assert [int(one["data-slice"]) for one in slices] == list(range(1, 17))
+    assert [i for i, one in enumerate(slices) if "hidden" not in one] == [int(slider["value"])]
+    sizes = [len(one["src"]) for one in slices]
+    assert all(one["src"].startswith("data:image/jpeg;base64,") for one in slices)
+    assert max(sizes) < 25_000
+    picture = Image.open(io.BytesIO(base64.b64decode(slices[5]["src"].partition(",")[2])))
+    # As wide in millimetres as it is on paper: 20 by 23 voxels of 1 mm.
+    assert picture.size == (round(224 * 20 / 23), 224)
+    pixels = np.asarray(picture).astype(int)
+    orange = (pixels[..., 0] > 150) & (pixels[..., 2] < 100)
+    assert orange.any()

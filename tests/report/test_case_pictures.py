@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -35,6 +36,7 @@ from gigatile.report.case_pictures import (
     file_slice,
     grey,
     outline,
+    stack_numbers,
 )
 from gigatile.report.case_report import write_case_report
 from gigatile.settings.volumes import VolumeSettings
@@ -127,7 +129,9 @@ def slices(truth: np.ndarray | None, predicted: np.ndarray, tmp_path: Path) -> S
     nibabel.save(nibabel.Nifti1Image(np.zeros(predicted.shape), np.eye(4)), tmp_path / "a.nii")
     grid = plan_grid(geometry_of(open_volume(tmp_path / "a.nii")), None)
     image = np.zeros((*predicted.shape, 1), np.float16)
-    settings = VolumeSettings(modalities=("t1",), regions={"core": ("non_enhancing", "enhancing")})
+    settings = VolumeSettings(
+        labels="decathlon", modalities=("t1",), regions={"core": ("non_enhancing", "enhancing")}
+    )
     return Slices(Volumes(image, truth, predicted, grid), settings)
 
 
@@ -139,7 +143,10 @@ def test_the_slice_of_a_plane_is_where_the_truth_covers_most(tmp_path: Path) -> 
     predicted[6, 7, 1:9] = 2
     found = slices(truth, predicted, tmp_path)
     assert (found.largest(), found.of_truth) == ((2, 3, 5), True)
-    assert found.most_different() == (6, 7, 5)
+    assert found.most_different() == [6, 7, 5]
+    # Not a slice that is shown already: a picture twice tells nothing new.
+    assert found.most_different(found.largest()) == [6, 7, 4]
+    assert found.most_different((6, 7, 5)) == [2, 3, 4]
     for nothing in (None, np.zeros_like(truth)):
         found = slices(nothing, predicted, tmp_path)
         assert (found.largest(), found.of_truth) == ((6, 7, 1), False)
@@ -150,16 +157,29 @@ def test_a_difference_that_no_region_has_is_none(tmp_path: Path) -> None:
     truth[2, 3, 4], predicted[2, 3, 4] = 2, 3  # both are core
     truth[5, 5, 5] = 1  # edema is in no region
     found = slices(truth, predicted, tmp_path)
-    assert found.most_different() is None
+    assert found.most_different() == [None, None, None]
     assert found.largest() == (2, 3, 4)
     predicted[8, 1, 2] = 2
-    assert slices(truth, predicted, tmp_path).most_different() == (8, 1, 2)
+    assert slices(truth, predicted, tmp_path).most_different() == [8, 1, 2]
+
+
+def test_a_stack_holds_slices_evenly_spread_and_no_more_than_asked_for() -> None:
+    assert stack_numbers(5, 100) == [0, 1, 2, 3, 4]
+    for slices_of, most in ((101, 100), (155, 100), (1000, 100), (7, 3)):
+        numbers = stack_numbers(slices_of, most)
+        assert len(numbers) <= most
+        assert len({b - a for a, b in itertools.pairwise(numbers)}) == 1
+        assert abs(numbers[0] - (slices_of - 1 - numbers[-1])) <= 1
 
 
 def test_without_any_region_there_is_the_middle(tmp_path: Path) -> None:
     nothing = np.zeros((9, 10, 11), np.uint8)
     found = slices(nothing, nothing, tmp_path)
-    assert (found.largest(), found.most_different(), found.middle()) == (None, None, (4, 5, 5))
+    assert (found.largest(), found.most_different(), found.middle()) == (
+        None,
+        [None] * 3,
+        (4, 5, 5),
+    )
 
 
 @pytest.mark.parametrize("orientation", ["RAS", "LPS", "ASR", "PIR", "SLA"])

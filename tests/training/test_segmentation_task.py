@@ -22,7 +22,7 @@ from gigatile.training.segmentation import Segmentation
 
 SHAPE = (26, 22, 24)
 MODALITIES = ("one", "two")
-VOLUMES = {"modalities": MODALITIES}
+VOLUMES = {"modalities": MODALITIES, "labels": "decathlon"}
 PATCHES = {"size": (16, 16, 16), "per_case": 3}
 # The last batch is of 3 patches in place of 4: one does not count.
 TRAIN = {"model": "small_unet", "batch_size": 4, "learning_rate": 0.005}

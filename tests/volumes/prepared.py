@@ -19,7 +19,9 @@ BOX = tuple(slice(int(a.min()), int(a.max()) + 1) for a in np.nonzero(BRAIN))
 
 
 def settings(**given) -> VolumeSettings:
-    return VolumeSettings(**({"modalities": MODALITIES, "regions": "labels"} | given))
+    return VolumeSettings(
+        **({"modalities": MODALITIES, "labels": "decathlon", "regions": "labels"} | given)
+    )
 
 
 def prepare(out, images, segmentation=None, **given) -> dict:

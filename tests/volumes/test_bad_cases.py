@@ -164,6 +164,6 @@ def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second
 def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
     state = prepare(tmp_path, images, segmentation, spacing=(0.02, 0.02, 0.02))
     assert state["reason"] == (
-        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 536,870,912 at most "
+        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 268,435,456 at most "
         "can be prepared"
     )

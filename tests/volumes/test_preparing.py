@@ -381,7 +381,7 @@ def test_a_file_that_never_answers_is_a_bad_case(tmp_path):
     """A named pipe that nobody writes to: to open it takes for ever, as on a disk that is gone."""
     pipe = tmp_path / "flair.nii.gz"
     os.mkfifo(pipe)
-    given = VolumeSettings(modalities=("flair",), stall_minutes=0.5 / 60)
+    given = VolumeSettings(modalities=("flair",), labels="decathlon", stall_minutes=0.5 / 60)
     files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
     state = prepare_case("C1", {"flair": pipe}, None, given, files)
     assert state["state"] == "failed"

@@ -50,7 +50,9 @@ def tcga(folder):
 
 def prepare(out, images, segmentation=None, **settings):
     files = PreparedFiles(out / "c.tfrecord", out / "c.json")
-    return prepare_case("c", images, segmentation, VolumeSettings(**settings), files)
+    return prepare_case(
+        "c", images, segmentation, VolumeSettings(**{"labels": "decathlon"} | settings), files
+    )
 
 
 def record(out):

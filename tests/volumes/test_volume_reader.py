@@ -1,6 +1,7 @@
 """Reading NIfTI files of any kind, and refusing what is none."""
 
 import gzip
+import tracemalloc
 
 import nibabel
 import numpy as np
@@ -314,3 +315,19 @@ def test_the_state_gets_plain_facts(tmp_path):
         "format": "NIfTI-1",
         "scaled": True,
     }
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "packed.nii.gz"])
+def test_a_false_offset_takes_no_memory(tmp_path, name):
+    """It was held whole before it was thrown away: up to 2 GB for a file of some kilobytes."""
+    path = write_nifti(tmp_path / name, head(), vox_offset=1 << 26)
+    if name.startswith("packed"):  # large enough that its gzip could hold so much
+        whole = gzip.decompress(path.read_bytes()) + bytes(1 << 20)
+        path.write_bytes(gzip.compress(whole, 1) + gzip.compress(bytes(1 << 23), 0)[:200_000])
+    tracemalloc.start()
+    try:
+        reason(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4e6

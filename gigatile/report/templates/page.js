@@ -1,11 +1,36 @@
 "use strict";
-// The page reads well without this: it adds an opacity slider and tables that sort.
+// The page reads well without this: it adds an opacity slider, slices to scroll through and tables that sort.
 for (const label of document.querySelectorAll(".opacity")) {
   label.hidden = false;
   const map = label.closest(".viewer").querySelector(".map");
   label.querySelector("input").addEventListener("input", (event) => {
     map.style.setProperty("--opacity", event.target.value / 100);
   });
+}
+for (const scroller of document.querySelectorAll(".scroller")) {
+  scroller.hidden = false;
+  const slices = [...scroller.querySelectorAll("img")];
+  const range = scroller.querySelector("input");
+  const show = (wanted) => {
+    const number = Math.max(0, Math.min(slices.length - 1, wanted));
+    slices.forEach((slice, index) => { slice.hidden = index !== number; });
+    range.value = number;
+    scroller.querySelector("output").value = slices[number].dataset.slice;
+  };
+  range.addEventListener("input", () => show(+range.value));
+  let drag = null;
+  const figure = scroller.querySelector("figure");
+  figure.addEventListener("pointerdown", (event) => {
+    if (event.target.tagName !== "IMG") return;
+    event.preventDefault();
+    drag = { y: event.clientY, start: +range.value };
+    figure.setPointerCapture(event.pointerId);
+    range.focus();
+  });
+  figure.addEventListener("pointermove", (event) => {
+    if (drag) show(drag.start + Math.round((drag.y - event.clientY) / 6));
+  });
+  for (const end of ["pointerup", "pointercancel"]) figure.addEventListener(end, () => { drag = null; });
 }
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];

@@ -1,0 +1,310 @@
+"""Is it an image of a head? What a radiologist sees at a glance, checked for every channel.
+
+A check refuses a file where only damage or a wrong file explains what it shows, and warns where
+that is likely. The limits lie well away from what real volumes and the demo's heads have; the
+comments say how far.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from gigatile.volumes.background import Inside, box_of
+from gigatile.volumes.bytestream import VolumeError
+
+# A head of fewer voxels, or of a smaller share of the volume, is none. Real: 17 % and more.
+LEAST_HEAD, LEAST_HEAD_SHARE = 100, 0.001
+# About so many voxels are looked at where a sample is enough.
+SAMPLED = 200_000
+# Correlation of neighbouring voxels along the axis that has most of it. White noise: 0; real
+# volumes: 0.77 and more; the demo's: 0.60. Values are clipped first: a few hot voxels are no noise.
+CLIPPED = (5, 95)
+NOISE, LIKELY_NOISE = 0.1, 0.4
+# Different values in a head. Segmentations: 2 to 5; real volumes: 570 and more.
+FEWEST_VALUES, FEW_VALUES = 8, 32
+# The share of the slices between the head's ends that may be empty, and the share of the head that
+# must lie to either side of a slice for it to be between them.
+MOST_EMPTY, BEYOND = 0.1, 0.02
+# The share of the head's largest slice that it has on a face of the volume. Heads in air at the
+# top: 0.43 at most; those that end at the volume's end: 0.8 and more.
+CUT = 0.6
+# Jumps between neighbours of this share of an integer's range, and how many of a million are.
+JUMP, MOST_JUMPS = 0.75, 100
+# Correlation of two channels of a case. T1 before and after contrast: 0.9 at most.
+SAME, LIKELY_SAME = 0.9999, 0.99
+# Dice of the heads of two channels. Before registration: 0.85 and more.
+LEAST_OVERLAP = 0.6
+# Voxels in both heads that are needed to tell whether one is mirrored.
+LEAST_COMPARED = 2000
+# By how much the edges of two channels must fit better when one of them is mirrored. Registered:
+# -0.08 at most, mirrored by mistake 0.07 and more; before registration 0.02 at most.
+MIRRORED = 0.05
+# By how much another channel must resemble T1 after contrast more than T1 does. Real and demo:
+# -0.09 at most.
+EXCHANGED = 0.05
+_T1, _T1_CONTRAST = ("t1", "t1n", "t1w"), ("t1gd", "t1ce", "t1c")
+_FACES = {"R": "right", "L": "left", "A": "front", "P": "back", "S": "top", "I": "bottom"}
+_OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
+
+
+def check_channel(
+    image: np.ndarray, inside: Inside, dtype: np.dtype[Any] | None, orientation: str
+) -> list[str]:
+    """Return what is suspicious about one channel.
+
+    Args:
+        image: (x, y, z) float32, finite, as the file has it.
+        inside: which of its voxels are head.
+        dtype: of the stored values; None where they are scaled.
+        orientation: where the file's axes point to, as `LPS`.
+
+    Raises:
+        VolumeError: it is no image of a head.
+    """
+    count = int(np.count_nonzero(inside.mask))
+    if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * image.size):
+        raise VolumeError(
+            f"it shows no head: {count:,} of its {image.size:,} voxels differ from the background"
+        )
+    box = box_of(inside.mask)
+    assert box is not None
+    cut = tuple(slice(low, high) for low, high in zip(*box.tolist(), strict=True))
+    part, mask = image[cut], inside.mask[cut]
+    return [
+        *_check_values(part, mask, inside.background),
+        *_check_noise(part, mask),
+        *_check_slices(image),
+        *_check_faces(inside.mask, orientation),
+        *_check_overflow(part, mask, dtype),
+    ]
+
+
+def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[str]:
+    """Return what is suspicious about the channels of a case when they are held side by side.
+
+    Args:
+        image: (x, y, z, C) float16, prepared; 0 outside of a channel's head.
+        modalities: from the name of each channel that is not filled to its number.
+
+    Raises:
+        VolumeError: two channels are the same image.
+    """
+    if len(modalities) < 2:
+        return []
+    step = max(1, round((np.prod(image.shape[:3]) / SAMPLED) ** (1 / 3)))
+    channels = {
+        name: np.ascontiguousarray(image[::step, ::step, ::step, number], np.float32)
+        for name, number in modalities.items()
+    }
+    warnings = []
+    alike: dict[frozenset[str], float] = {}
+    for one, other in combinations(channels, 2):
+        first, second = channels[one], channels[other]
+        both = (first != 0) & (second != 0)
+        sizes = int(np.count_nonzero(first)) + int(np.count_nonzero(second))
+        overlap = 2 * int(np.count_nonzero(both)) / max(1, sizes)
+        if overlap < LEAST_OVERLAP:
+            warnings.append(
+                f"the heads of {one} and {other} overlap by {overlap:.2f} only (Dice): another "
+                "patient, another orientation, or not registered?"
+            )
+        alike[frozenset((one, other))] = found = correlation(first[both], second[both])
+        if found > SAME:
+            raise VolumeError(
+                f"{one} and {other} are the same image (correlation {found:.5f}): one of the two "
+                "is in the wrong column, or in both"
+            )
+        if found > LIKELY_SAME:
+            warnings.append(
+                f"{one} and {other} are nearly the same image (correlation {found:.4f}): is one "
+                "in the wrong column?"
+            )
+    return warnings + _check_mirrored(channels) + _check_exchanged(alike, list(channels))
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Return Pearson's correlation of two arrays; 0 where one of them is constant or empty."""
+    if not one.size:
+        return 0.0
+    one = one - one.mean(dtype=np.float64)
+    other = other - other.mean(dtype=np.float64)
+    norm = float(np.sqrt(np.vdot(one, one) * np.vdot(other, other)))
+    return float(np.vdot(one, other)) / norm if norm > 0 else 0.0
+
+
+def neighbour_correlation(part: np.ndarray, mask: np.ndarray) -> float | None:
+    """Return the correlation of neighbouring voxels along the axis that has most of it.
+
+    Args:
+        part: (x, y, z) values.
+        mask: (x, y, z) bool, which of them count.
+
+    Returns:
+        The correlation; None where there are too few pairs to tell.
+    """
+    if not mask.any():
+        return None
+    sample = part[mask]
+    low, high = np.percentile(sample[:: max(1, len(sample) // SAMPLED)], CLIPPED)
+    found = []
+    for axis in range(3):
+        other = max((a for a in range(3) if a != axis), key=lambda a: part.shape[a])
+        step = min(max(1, part.size // SAMPLED), max(1, part.shape[other] // 8))
+        thin = [slice(None)] * 3
+        thin[other] = slice(step // 2, None, step)  # whole planes: neighbours stay neighbours
+        values, counted = (np.moveaxis(a[tuple(thin)], axis, 0) for a in (part, mask))
+        both = counted[1:] & counted[:-1]
+        if np.count_nonzero(both) >= LEAST_HEAD:
+            pairs = (values[1:][both], values[:-1][both])
+            found.append(correlation(*(one.clip(low, high) for one in pairs)))
+    return max(found) if found else None
+
+
+def _check_values(part: np.ndarray, mask: np.ndarray, background: float | None) -> list[str]:
+    values = part[mask]
+    values = values[:: max(1, len(values) // SAMPLED)]
+    different = len(np.unique(values))
+    told = f"its head has {different} different values only"
+    if different <= FEWEST_VALUES:
+        raise VolumeError(f"{told}: it is a mask or a segmentation, and no image")
+    warnings = []
+    if different <= FEW_VALUES:
+        warnings.append(f"{told}: is it a segmentation, or an image of very few grey levels?")
+    if background is not None and background > np.quantile(values, 0.99):
+        warnings.append(
+            f"its background, {background:g}, is brighter than the head: are its values inverted?"
+        )
+    return warnings
+
+
+def _check_noise(part: np.ndarray, mask: np.ndarray) -> list[str]:
+    found = neighbour_correlation(part, mask)
+    if found is None or found >= LIKELY_NOISE:
+        return []
+    told = f"neighbouring voxels have little to do with each other (correlation {found:.2f})"
+    if found < NOISE:
+        raise VolumeError(f"{told}: it is noise, or its values are damaged, and no image")
+    return [f"{told}: is it mostly noise?"]
+
+
+def _check_slices(image: np.ndarray) -> list[str]:
+    """Look for slices without an image between others, and for slices that repeat."""
+    warnings = []
+    for axis, name in enumerate("ijk"):
+        steps = [1 if a == axis else max(1, image.shape[a] // 64) for a in range(3)]
+        planes = np.moveaxis(image[tuple(slice(None, None, step) for step in steps)], axis, 0)
+        planes = planes.reshape(len(planes), -1)
+        if len(planes) < 8:
+            continue
+        shown = np.count_nonzero(planes != planes[:, :1], axis=1)
+        share = np.cumsum(shown) / max(1, shown.sum())
+        between = (share >= BEYOND) & (share <= 1 - BEYOND)
+        empty = np.flatnonzero(between & (shown == 0))
+        told = f"{len(empty)} of its {int(between.sum())} slices across {name} have no image"
+        if len(empty) > MOST_EMPTY * between.sum():
+            raise VolumeError(f"{told} ({_listed(empty)}, from 0): a part of the scan is missing")
+        if len(empty):
+            warnings.append(f"{told} ({_listed(empty)}, from 0)")
+        same = np.append(False, (planes[1:] == planes[:-1]).all(axis=1)) & between & (shown > 0)
+        if same.any():
+            warnings.append(
+                f"{int(same.sum())} of its slices across {name} repeat the one before "
+                f"({_listed(np.flatnonzero(same))}, from 0)"
+            )
+    return warnings
+
+
+def _check_faces(mask: np.ndarray, orientation: str) -> list[str]:
+    """Look for a head that the volume's end cuts off; at the bottom, where the neck is, it may."""
+    found = []
+    for axis, letter in enumerate(orientation):
+        counts = np.count_nonzero(mask, axis=tuple({0, 1, 2} - {axis}))
+        for end, side in ((0, _OPPOSITE[letter]), (-1, letter)):
+            if side != "I" and counts[end] > CUT * counts.max():
+                found.append(_FACES[side])
+    if not found:
+        return []
+    return [f"the head is cut off by the end of the volume: {', '.join(sorted(found))}"]
+
+
+def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | None) -> list[str]:
+    """Look for bright voxels that became dark because their type holds no larger numbers."""
+    if dtype is None or dtype.kind not in "iu" or dtype.itemsize > 2:
+        return []
+    information = np.iinfo(dtype)
+    jump = JUMP * (information.max - information.min)
+    if np.ptp(part) < jump:
+        return []
+    jumps = pairs = 0
+    for axis in range(3):
+        values, counted = np.moveaxis(part, axis, 0), np.moveaxis(mask, axis, 0)
+        both = counted[1:] & counted[:-1]
+        jumps += int(np.count_nonzero(both & (np.abs(values[1:] - values[:-1]) > jump)))
+        pairs += int(np.count_nonzero(both))
+    if jumps * 1e6 <= MOST_JUMPS * pairs:
+        return []
+    return [
+        f"{jumps:,} pairs of neighbouring voxels differ by nearly the whole range of {dtype.name}: "
+        "did its values overflow when it was converted?"
+    ]
+
+
+def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
+    """Look for a channel whose edges fit those of the first better when it is mirrored.
+
+    Mirrored about the middle of the volume the head also lies elsewhere, so the boxes of the heads
+    are laid over each other first.
+    """
+    (first, reference), *others = channels.items()
+    edges = _edges(reference)
+    warnings = []
+    for name, channel in others:
+        if np.count_nonzero((channel != 0) & (reference != 0)) < LEAST_COMPARED:
+            continue
+        mine = _edges(channel)
+        as_is = correlation(edges, _laid_over(mine, channel, reference))
+        for axis, told in enumerate(("left and right", "front and back", "top and bottom")):
+            turned = _laid_over(np.flip(mine, axis), np.flip(channel, axis), reference)
+            mirrored = correlation(edges, turned)
+            if mirrored > as_is + MIRRORED:
+                warnings.append(
+                    f"{name} fits {first} better with {told} exchanged (edges correlate by "
+                    f"{mirrored:.2f}, as it is by {as_is:.2f}): is its orientation right?"
+                )
+    return warnings
+
+
+def _edges(channel: np.ndarray) -> np.ndarray:
+    return np.asarray(ndimage.gaussian_gradient_magnitude(channel, 1.0), np.float32)
+
+
+def _laid_over(array: np.ndarray, channel: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Shift an array so that the box of its channel's head has the middle of the reference's."""
+    mine, theirs = box_of(channel != 0), box_of(reference != 0)
+    assert mine is not None
+    assert theirs is not None
+    return np.roll(array, ((theirs.sum(axis=0) - mine.sum(axis=0)) // 2).tolist(), (0, 1, 2))
+
+
+def _check_exchanged(alike: Mapping[frozenset[str], float], names: list[str]) -> list[str]:
+    """T1 after contrast resembles T1 before it, and no other channel as much."""
+    plain = next((name for name in names if name in _T1), None)
+    contrast = next((name for name in names if name in _T1_CONTRAST), None)
+    if plain is None or contrast is None:
+        return []
+    own = alike[frozenset((plain, contrast))]
+    return [
+        f"{name} resembles {contrast} ({found:.2f}) more than {plain} does ({own:.2f}): are "
+        f"{name} and {plain} in each other's column?"
+        for name in names
+        if name not in (plain, contrast)
+        and (found := alike[frozenset((name, contrast))]) > own + EXCHANGED
+    ]
+
+
+def _listed(numbers: np.ndarray, most: int = 5) -> str:
+    told = ", ".join(map(str, numbers[:most].tolist()))
+    return told + ", …" if len(numbers) > most else told
