@@ -76,6 +76,28 @@ class TiffLevel:
         """Return whether the file holds nothing of a tile: no scanner saw it."""
         return self._counts[tile] == 0
 
+    def holds(self, boxes: np.ndarray) -> np.ndarray:
+        """Return for each box whether the file holds any tile that it reaches into.
+
+        Args:
+            boxes: left, top, width, height in pixels of the level: (n, 4) int64.
+
+        Returns:
+            (n,) bool.
+        """
+        # Sums over all tiles above and left of each corner, so that a box costs four look-ups.
+        held = np.zeros((self.rows + 1, self.columns + 1), np.int64)
+        stored = (self._counts > 0).reshape(self.rows, self.columns)
+        held[1:, 1:] = stored.cumsum(axis=0).cumsum(axis=1)
+        left, top, width, height = boxes.T
+        x0, x1 = left // self.tile_width, -(-(left + width) // self.tile_width)
+        y0, y1 = top // self.tile_height, -(-(top + height) // self.tile_height)
+        (x0, x1), (y0, y1) = (
+            np.clip((x0, x1), 0, self.columns),
+            np.clip((y0, y1), 0, self.rows),
+        )
+        return held[y1, x1] - held[y0, x1] - held[y1, x0] + held[y0, x0] > 0
+
     def read_run(self, tiles: np.ndarray) -> dict[int, bytes]:
         """Return the streams of the first of some tiles and of those that lie close behind it.
 

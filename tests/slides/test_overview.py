@@ -180,7 +180,8 @@ def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, m
         before = open_files()
         found = read_overview(path, slide, 1)
         assert open_files() == before
-    assert found.reading == Reading("openslide", "the places to compare cannot be read", 0)
+    assert (found.reading.by, found.reading.compared) == ("openslide", 0)
+    assert found.reading.why.startswith("only 0 of 4 places could be compared")
     assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
 
 

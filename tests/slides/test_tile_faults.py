@@ -6,10 +6,14 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 import tifffile
 from known_slides import tiles_of_level_0, tissue, write_svs
 from outcomes import assert_tiled, tile_line, with_bad_tiles
+
+from gigatile.slides.choosing import Reading, choose_reading
+from gigatile.slides.reader import open_slide
 
 # --- One bad tile inside a good slide
 
@@ -90,6 +94,64 @@ def test_what_openslide_reads_is_not_bad(tile, tmp_path):
     outcome = tile(path)
     assert assert_tiled(outcome)["reading"]["by"] == "own tiles"
     assert [one.image for one in outcome.tiles] == [one.image for one in good.tiles]
+
+
+# --- Own tiles that cannot be compared with OpenSlide
+
+
+def with_other_colours(source, target):
+    """Copy a slide whose level 0 tells another colour space than its JPEG tiles have."""
+    data = bytearray(source.read_bytes())
+    with tifffile.TiffFile(source) as file:
+        tag = file.pages[0].tags["PhotometricInterpretation"]
+        assert tag.value == tifffile.PHOTOMETRIC.YCBCR
+        data[tag.valueoffset] = tifffile.PHOTOMETRIC.MINISWHITE
+    target.write_bytes(data)
+    return target
+
+
+def test_a_slide_on_which_openslide_fails_everywhere_is_refused(tile, pyramid, tmp_path):
+    """Nothing could be compared; its own tiles can be decoded, to wrong colours."""
+    path = with_other_colours(pyramid, tmp_path / "s.svs")
+    state = tile(path).state
+    assert state["state"] == "failed"
+    assert state["reading"]["by"] == "openslide"
+    assert state["reading"]["compared"] == 0
+    assert state["reading"]["why"].startswith(
+        "only 0 of 4 places could be compared with OpenSlide; first error: it opens, but reading "
+    )
+    assert "Improper JPEG sampling factors" in state["reason"]
+
+
+@pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "own tiles")])
+def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by):
+    """Of 16 tiles; the four that are tried first are among the bad ones, if these are many."""
+    whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
+    bad = [number for number in range(16) if number not in (1, 6, 9, 14)[:readable]]
+    path = with_bad_tiles(whole, tmp_path / "s.svs", bad)
+    places = [(x, y, 64, 64) for y in range(0, 256, 64) for x in range(0, 256, 64)]
+    with open_slide(path) as slide:
+        reading, level = choose_reading(path, slide, 0, np.array(places))
+    assert (reading.by, reading.compared) == (by, readable)
+    assert (level is None) == (by == "openslide")
+    if level is not None:
+        level.close()
+
+
+def test_a_place_of_which_the_file_holds_nothing_is_no_comparison(tmp_path):
+    """Both ways draw it white, whatever the colours of the others are."""
+    whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
+    data = bytearray(whole.read_bytes())
+    with tifffile.TiffFile(whole) as file:
+        tag = file.pages[0].tags["TileByteCounts"]
+        assert (tag.dtype_name, tag.count) == ("LONG", 16)
+        data[tag.valueoffset : tag.valueoffset + 64] = bytes(64)
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    with open_slide(path) as slide:
+        reading, level = choose_reading(path, slide, 0, np.array([(0, 0, 64, 64)] * 4))
+    assert level is None
+    assert reading == Reading("openslide", "the file holds no own tile of the places to compare", 0)
 
 
 # --- Slides that hang, crash, or may not be read
