@@ -48,6 +48,7 @@ def read_overview(
     downsample: float,
     longest: int = 8192,
     tell: Callable[[], None] = lambda: None,
+    max_unseen: float = 1,
 ) -> Overview:
     """Read the whole of a slide at low resolution.
 
@@ -57,6 +58,10 @@ def read_overview(
         downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
         longest: pixels that the result has at most a side, also if that is coarser.
         tell: is called each time that a part of it was read.
+        max_unseen: share of the slide that may be unreadable.
+
+    Raises:
+        RegionError: more than `max_unseen` cannot be read; the rest is not tried.
     """
     coarser = [max(scale) for scale in slide.scales]
     level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
@@ -79,7 +84,7 @@ def read_overview(
         np.zeros(shape, bool),
         reading,
     )
-    read = _Blocks(slide, level, factor, found)
+    read = _Blocks(slide, level, factor, found, int(max_unseen * found.unseen.size))
     if own is None:
         for block in blocks.tolist():
             read.by_openslide(block)
@@ -100,11 +105,14 @@ def read_overview(
 class _Blocks:
     """Blocks of a level, put where they belong in an overview."""
 
-    def __init__(self, slide: Slide, level: int, factor: int, found: Overview) -> None:
+    def __init__(
+        self, slide: Slide, level: int, factor: int, found: Overview, most_unseen: int
+    ) -> None:
         self._slide = slide
         self._level = level
         self._factor = factor
         self._found = found
+        self._unseen_left = most_unseen
 
     def put(self, block: list[int], pixels: np.ndarray) -> None:
         """Shrink a block's pixels, (height, width, 3) uint8, into the overview."""
@@ -113,7 +121,11 @@ class _Blocks:
         self._found.pixels[self._here(block)] = pixels
 
     def by_openslide(self, block: list[int]) -> None:
-        """Read a block; of what cannot be read, as little as can be told apart."""
+        """Read a block; of what cannot be read, as little as can be told apart.
+
+        Raises:
+            RegionError: the first one, as soon as too much cannot be read.
+        """
         left, top, width, height = block
         try:
             region = self._slide.region(left, top, self._level, width, height)
@@ -122,7 +134,11 @@ class _Blocks:
             # In whole pixels of the overview.
             half = -(-max(width, height) // (2 * self._factor)) * self._factor
             if half >= max(width, height) or half < LEAST_BLOCK:
-                self._found.unseen[self._here(block)] = True
+                unseen = self._found.unseen[self._here(block)]
+                unseen[:] = True
+                self._unseen_left -= unseen.size
+                if self._unseen_left < 0:
+                    raise self._found.error from None
                 return
             for y in range(top, top + height, half):
                 for x in range(left, left + width, half):

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ class Slide:
         self.level_sizes: tuple[tuple[int, int], ...] = handle.level_dimensions
         self.downsamples: tuple[float, ...] = handle.level_downsamples
         self.scales = [(self.width / wide, self.height / high) for wide, high in self.level_sizes]
-        self.properties = dict(handle.properties)
+        self.properties = _readable(handle.properties)
         self.vendor = self.properties.get(openslide.PROPERTY_NAME_VENDOR)
         self.objective_power = self.properties.get(openslide.PROPERTY_NAME_OBJECTIVE_POWER)
         self._anchors: dict[int, np.ndarray] = {}
@@ -137,6 +137,15 @@ def open_slide(path: Path) -> Iterator[Slide]:
         yield slide
     finally:
         slide.close()
+
+
+def _readable(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties whose names are text; of a damaged file some are not."""
+    found = {}
+    for name in properties:
+        with contextlib.suppress(KeyError, UnicodeDecodeError):
+            found[name] = properties[name]
+    return found
 
 
 def _told(error: openslide.OpenSlideError, path: Path) -> str:

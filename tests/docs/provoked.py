@@ -16,7 +16,7 @@ from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides import tiling
+from gigatile.slides import grid, tiling
 from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tables import write_table
 
@@ -120,6 +120,12 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
         places = list(zip(tiff.pages[0].dataoffsets, tiff.pages[0].databytecounts, strict=True))
     for at, length in places:
         data[at : at + length] = bytes(length)
+    wide = bytearray(damaged.read_bytes())
+    with tifffile.TiffFile(damaged) as tiff:
+        at = tiff.pages[0].tags["ImageWidth"].valueoffset
+    wide[at : at + 4] = (64_000).to_bytes(4, "little")
+    (folder / "wide.svs").write_bytes(wide)
+    yield folder / "wide.svs", {}
     ruined = folder / "ruined.svs"
     ruined.write_bytes(data)
     yield ruined, {}
@@ -169,7 +175,13 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
     # A file on which a codec really crashes is not to be had: those that are known get mended.
     good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "MAX_TILES", 24)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.setattr(grid, "MAX_TILES", 25)
         patch.setattr(tiling, "MOST_REGION_BYTES", 1000)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.undo()
+        patch.setattr(tiling, "find_tissue", int)  # which takes other arguments
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
         patch.setattr(tiling, "find_tissue", crash)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])

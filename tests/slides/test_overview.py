@@ -12,7 +12,7 @@ from gigatile.demo.svs import shrink
 from gigatile.slides import overview
 from gigatile.slides.choosing import Reading
 from gigatile.slides.overview import BLOCK, read_overview
-from gigatile.slides.reader import Slide, SlideError, open_slide
+from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
 from gigatile.slides.tiff import TiffLevel
 
 OWN = Reading("own tiles", None, 4)
@@ -227,7 +227,7 @@ def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp
 import re
 from pathlib import Path
 from gigatile.slides.overview import read_overview
-from gigatile.slides.reader import open_slide
+from gigatile.slides.reader import RegionError, open_slide
 
 def peak():  # KiB
     return int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
@@ -241,3 +241,24 @@ with open_slide(path) as slide:
 """
     grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(grown.stdout) < 120_000
+
+
+def test_a_slide_that_cannot_be_read_is_given_up_as_soon_as_that_is_certain(
+    noise, tmp_path, monkeypatch
+):
+    """Each part that cannot be read is tried in quarters, down to 32 px."""
+    path = tmp_path / "s.svs"
+    data = bytearray(noise[0].read_bytes())
+    for at, size in tiles_of_level_0(noise[0]):
+        data[at : at + size] = bytes(size)
+    path.write_bytes(data)
+    read = regions_read(monkeypatch)
+    with open_slide(path) as slide:
+        assert read_overview(path, slide, 1).unseen.all()
+        everything = len(read)
+        with pytest.raises(RegionError, match=r"level 0 at \(0, 0\) fails"):
+            read_overview(path, slide, 1, max_unseen=0.25)
+        assert len(read) - everything < 0.4 * everything
+        read.clear()
+        assert read_overview(path, slide, 1, max_unseen=1).unseen.all()
+        assert len(read) == everything
