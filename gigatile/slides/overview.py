@@ -18,6 +18,9 @@ from gigatile.slides.regions import TiffRegions
 BLOCK = 2048
 # Where a block cannot be read, its quarters are tried, down to this side.
 LEAST_BLOCK = 32
+# A block is given up at once if none of so many places across and down can be read; each read that
+# fails has OpenSlide open the file again, and trying all quarters takes thousands of them.
+PROBES = 4
 # Side of the places that are compared with OpenSlide, in pixels of the level.
 COMPARED_SIDE = 256
 
@@ -133,7 +136,8 @@ class _Blocks:
             self._found.error = self._found.error or error
             # In whole pixels of the overview.
             half = -(-max(width, height) // (2 * self._factor)) * self._factor
-            if half >= max(width, height) or half < LEAST_BLOCK:
+            least = half >= max(width, height) or half < LEAST_BLOCK
+            if least or not self._any_place_readable(block):
                 unseen = self._found.unseen[self._here(block)]
                 unseen[:] = True
                 self._unseen_left -= unseen.size
@@ -146,6 +150,22 @@ class _Blocks:
                     self.by_openslide([x, y, *size])
         else:
             self.put(block, np.asarray(region))
+
+    def _any_place_readable(self, block: list[int]) -> bool:
+        """Return whether any of some places in a block can be read; True of a small block."""
+        left, top, width, height = block
+        if min(width, height) < 2 * PROBES * LEAST_BLOCK:
+            return True
+        for row in range(PROBES):
+            for column in range(PROBES):
+                x = left + (2 * column + 1) * width // (2 * PROBES)
+                y = top + (2 * row + 1) * height // (2 * PROBES)
+                try:
+                    self._slide.region(x, y, self._level, 1, 1)
+                except RegionError:
+                    continue
+                return True
+        return False
 
     def _here(self, block: list[int]) -> tuple[slice, slice]:
         left, top, width, height = (-(-side // self._factor) for side in block)

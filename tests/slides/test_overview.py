@@ -11,7 +11,7 @@ from PIL import Image
 from gigatile.demo.svs import shrink
 from gigatile.slides import overview
 from gigatile.slides.choosing import Reading
-from gigatile.slides.overview import BLOCK, read_overview
+from gigatile.slides.overview import BLOCK, PROBES, read_overview
 from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
 from gigatile.slides.tiff import TiffLevel
 
@@ -243,10 +243,8 @@ with open_slide(path) as slide:
     assert int(grown.stdout) < 120_000
 
 
-def test_a_slide_that_cannot_be_read_is_given_up_as_soon_as_that_is_certain(
-    noise, tmp_path, monkeypatch
-):
-    """Each part that cannot be read is tried in quarters, down to 32 px."""
+def test_what_cannot_be_read_is_given_up_as_soon_as_that_is_certain(noise, tmp_path, monkeypatch):
+    """Trying the quarters of all that cannot be read took 43 s of a small slide."""
     path = tmp_path / "s.svs"
     data = bytearray(noise[0].read_bytes())
     for at, size in tiles_of_level_0(noise[0]):
@@ -255,10 +253,13 @@ def test_a_slide_that_cannot_be_read_is_given_up_as_soon_as_that_is_certain(
     read = regions_read(monkeypatch)
     with open_slide(path) as slide:
         assert read_overview(path, slide, 1).unseen.all()
-        everything = len(read)
-        with pytest.raises(RegionError, match=r"level 0 at \(0, 0\) fails"):
-            read_overview(path, slide, 1, max_unseen=0.25)
-        assert len(read) - everything < 0.4 * everything
+        whole = len(read)
+        assert whole <= 4 + 1 + PROBES**2  # places to compare, the block, places in it
+        monkeypatch.setattr(overview, "BLOCK", 128)
         read.clear()
         assert read_overview(path, slide, 1, max_unseen=1).unseen.all()
-        assert len(read) == everything
+        everything = len(read)
+        read.clear()
+        with pytest.raises(RegionError, match=r"level 0 at \(0, 0\) fails"):
+            read_overview(path, slide, 1, max_unseen=0.25)
+        assert len(read) < 0.4 * everything
