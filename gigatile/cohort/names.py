@@ -8,7 +8,7 @@ are found by `doubtful_names`, for a warning.
 """
 
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gigatile.cohort.confusables import LOOKS_LIKE
 
@@ -91,15 +91,21 @@ def _like(character: str) -> str:
 
 def _groups(names: Iterable[str], keys: Callable[[str], Iterable[str]]) -> list[list[str]]:
     """Return the names that share a key, directly or through others; two at least in a group."""
+    order = {name: place for place, name in enumerate(dict.fromkeys(names))}
     with_key: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
+    for name in order:
         group = [name]
-        # Join the groups of all its keys, and have every key of theirs lead to the joined group.
-        for joined in {
-            id(with_key[key]): with_key[key] for key in keys(name) if key in with_key
-        }.values():
-            group = joined + group
+        joined = {id(with_key[key]): with_key[key] for key in keys(name) if key in with_key}
+        for other in joined.values():
+            group += other
+        # Every key of theirs leads to the joined group.
         for member in group:
             with_key.update(dict.fromkeys(keys(member), group))
     groups = {id(group): group for group in with_key.values() if len(group) > 1}
-    return list(groups.values())
+    return sorted(
+        (sorted(one, key=order.__getitem__) for one in groups.values()), key=_first(order)
+    )
+
+
+def _first(order: Mapping[str, int]) -> Callable[[list[str]], int]:
+    return lambda group: order[group[0]]

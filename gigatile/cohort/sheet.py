@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from gigatile.cohort.names import doubtful_names, is_invisible, same_names, shown
 from gigatile.errors import UserError, all_faults
+from gigatile.paths import fault_of_path
 from gigatile.settings.split import SPLITS
 
 # An id names files on every kind of file system and appears in a pattern of the workflow.
@@ -191,8 +192,15 @@ def _header_faults(header: list[str], required: tuple[str, ...]) -> list[str]:
 def _missing_files(members: Sequence[Member], made_later: Callable[[Path], bool]) -> list[str]:
     faults = []
     for path, row in [(path, member.row) for member in members for path in member.files]:
+        if fault := fault_of_path(path):
+            faults.append(f"row {row}: path {str(path)!r} {fault}")
+            continue
         try:
-            missing = not path.exists()
+            # By os, as Path takes a loop of links for a missing file.
+            os.stat(path)  # noqa: PTH116
+            missing = False
+        except (FileNotFoundError, NotADirectoryError):
+            missing = True
         except OSError as error:
             faults.append(f"row {row}: {path}: {error.strerror}")
             continue
@@ -283,10 +291,11 @@ def _real(path: Path, folders: dict[Path, Path]) -> Path:
 
     `folders` keeps what was found, since resolving a path looks at every folder above it.
     """
-    if os.path.islink(path):  # noqa: PTH114 - of a name that is too long, Path's own raises
-        return path.resolve()
+    # By os, as Path raises for a loop of links, and for a name that is too long.
+    if os.path.islink(path):  # noqa: PTH114
+        return Path(os.path.realpath(path))
     if path.parent not in folders:
-        folders[path.parent] = path.parent.resolve()
+        folders[path.parent] = Path(os.path.realpath(path.parent))
     return folders[path.parent] / path.name
 
 

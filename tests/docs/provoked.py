@@ -36,6 +36,8 @@ SHEETS = {
     "an unknown split": f"{HEAD}\tsplit\n{GOOD}\tvalidation\n",
     "a magnification": f"{HEAD}\tmpp\n{GOOD}\t0,5\n",
     "a missing file": f"{HEAD}\na\tp\tx\tgone.svs\n",
+    "a wildcard": f"{HEAD}\na\tp\tx\t{{slide}}.svs\n",
+    "a loop of links": f"{HEAD}\na\tp\tx\tloop.svs\n",
     "a slide twice": f"{HEAD}\n{GOOD}\n{GOOD}\n",
     "a slide of two patients": f"{HEAD}\n{GOOD}\na\tq\tx\tb.svs\n",
     "a slide in two cases": f"{HEAD}\n{GOOD}\nA\tp\tx\tb.svs\n",
@@ -61,6 +63,7 @@ def provoked_by_sheets(tmp_path: Path) -> list[str]:
     """Return every message that a wrong sheet gets."""
     for name in ("a.svs", "b.svs"):
         (tmp_path / name).touch()
+    (tmp_path / "loop.svs").symlink_to("loop.svs")
     found = []
     sheet = tmp_path / "samples.tsv"
     with pytest.raises(UserError) as caught:
