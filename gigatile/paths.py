@@ -27,7 +27,5 @@ def fault_of_path(path: str | Path) -> str | None:
                 "link to it"
             )
     if text.startswith("-"):
-        return (
-            "begins with '-', as an option of a command does; move it into a folder, or rename it"
-        )
+        return "begins with '-', as options do; move it into a folder, or rename it"
     return None

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import MAX_SEED, Section
 
 
 class EvaluationSettings(Section):
@@ -11,4 +11,4 @@ class EvaluationSettings(Section):
     resamples: int = Field(
         1000, ge=10, le=10_000, description="Bootstrap resamples of patients for the intervals."
     )
-    seed: int = Field(1, ge=0, description="Seed of the resampling.")
+    seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the resampling.")

@@ -9,6 +9,8 @@ import numpy as np
 import openslide
 from PIL import Image
 
+from gigatile.slides.dicom import advice_on_dicom
+
 # OpenSlide's renderer counts places in 1/256 of a pixel: nearer than half of that to a whole pixel,
 # none is blended with its neighbours.
 WHOLE = 1 / 520
@@ -127,9 +129,12 @@ def open_slide(path: Path) -> Iterator[Slide]:
     except FileNotFoundError:
         raise SlideError("the file does not exist") from None
     except openslide.OpenSlideUnsupportedFormatError:
-        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes)") from None
+        advice = advice_on_dicom(path, None)
+        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes){advice}") from None
     except openslide.OpenSlideError as error:
-        raise SlideError(f"it cannot be opened: {_told(error, path)}") from None
+        told = _told(error, path)
+        advice = advice_on_dicom(path, told)
+        raise SlideError(f"it cannot be opened: {told}{advice}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
     slide = Slide(handle, path)

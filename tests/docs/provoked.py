@@ -105,6 +105,9 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
     text.write_text("no slide")
     yield text, {}
     yield folder, {}
+    other = folder / "ct.dcm"
+    other.write_bytes(bytes(128) + b"DICM" + bytes(300))
+    yield other, {}
     unknown = write_slide(folder / "unknown.svs", stained, compression=None)
     with tifffile.TiffFile(unknown) as tiff:
         at = tiff.pages[0].tags["Compression"].valueoffset
