@@ -2,6 +2,7 @@
 
 import errno
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 
@@ -47,6 +48,41 @@ def told(error: Exception) -> str | None:
         if path is not None or error.errno in _DISK_FAULTS:
             return f"{'' if path is None else f'{path}: '}{error.strerror}"
     return None
+
+
+# Characters of an unexpected error's own message that are recorded.
+_MOST_OF_A_MESSAGE = 200
+# What Python says of the system without an error number.
+_SYSTEM_MESSAGES = ("can't start new thread", "can't allocate")
+
+
+def is_systems(error: BaseException) -> bool:
+    """Return whether an error is the system's or the user's, and not of the input that is read.
+
+    The system's are: no memory, a disk or file that it refuses, an environment that lacks a
+    module. With these the job fails, and may be tried again.
+    """
+    if isinstance(error, OSError):
+        return error.errno is not None  # Pillow raises OSError for damaged pictures, without one
+    if isinstance(error, MemoryError | ImportError | UserError | StartAgain):
+        return True
+    text = str(error)
+    # OpenCV's code for no memory is -4.
+    return getattr(error, "code", None) == -4 or any(one in text for one in _SYSTEM_MESSAGES)
+
+
+def unexpected(error: Exception) -> str:
+    """Return what is recorded of an error that nobody foresaw; its traceback goes to stderr."""
+    traceback.print_exception(error)
+    message = " ".join(str(error).split())
+    if len(message) > _MOST_OF_A_MESSAGE:
+        message = f"{message[:_MOST_OF_A_MESSAGE]}…"
+    kind = type(error).__name__
+    return (
+        f"unexpected error, please report: {kind}: {message}"
+        if message
+        else (f"unexpected error, please report: {kind}")
+    )
 
 
 def run_command(main: Callable[[], None]) -> None:

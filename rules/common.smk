@@ -20,7 +20,7 @@ from snakemake.exceptions import WorkflowError
 from gigatile.cohort.cases import read_cases
 from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.sheet import SAFE_ID
+from gigatile.cohort.sheet import SAFE_ID, doubts
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
@@ -66,6 +66,9 @@ def read_sheet(settings, sheet, labelled=True):
             check_declared(dataset, settings.volumes)
     else:
         found = read_samples(Path(sheet), labelled, may_be_missing)
+    if workflow.is_main_process:
+        for doubt in doubts(found):
+            print(f"warning: {sheet}: {doubt}", file=sys.stderr)
     return {member.id: member for member in found}
 
 

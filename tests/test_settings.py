@@ -2,17 +2,20 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gigatile.cohort.splits import split_of
 from gigatile.errors import UserError
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.section import Section, canonical, parse_section
 from gigatile.settings.shards import ShardSettings
-from gigatile.settings.split import SplitSettings
+from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import CONVENTIONS, VolumeSettings, parse_volumes
@@ -130,7 +133,7 @@ def test_all_faults_come_at_once():
         "tiles.quality: found 0; must be greater than or equal to 1",
         "tiles.sise: no such key; did you mean 'size'?",
         "split: train, valid and test must add up to 1; they add up to 1.1",
-        "shards.target_mb: found -1; must be greater than 0",
+        "shards.target_mb: found -1; must be greater than or equal to 0.001",
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
         "predict: found []; must be a section with keys of its own",
@@ -462,3 +465,65 @@ def test_null_is_none_where_a_setting_may_be_none():
         assert load_settings({"run": "mine", "tiles": {"mpp": word}}).tiles.mpp is None
     with pytest.raises(UserError, match=r"tiles\.size: found 'null'; must be a valid integer"):
         load_settings({"run": "mine", "tiles": {"size": "null"}})
+
+
+# --- Numbers at their limits
+
+
+def numbers() -> list[tuple[str, str, list[Any]]]:
+    """Return every setting that is a number, or may be one: section, key, its limits."""
+    found = []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if not (isinstance(section, type) and issubclass(section, Section)):
+            continue
+        for key, inner in section.model_fields.items():
+            kinds = {inner.annotation, *get_args(inner.annotation)}
+            if kinds & {int, float} and get_origin(inner.annotation) is not tuple:
+                found.append((name, key, inner.metadata))
+    return found
+
+
+@pytest.mark.parametrize(("section", "key", "limits"), numbers())
+def test_every_number_has_limits_and_none_beyond_them_is_accepted(section, key, limits):
+    """A number without an upper limit fails somewhere in the code that uses it, late."""
+    bounds = [
+        getattr(one, side)
+        for one in limits
+        for side in ("ge", "gt", "le", "lt")
+        if hasattr(one, side)
+    ]
+    assert len(bounds) == 2, "a lower and an upper limit"
+    for beyond in (min(bounds) - 1, max(bounds) * 2 + 1, 10**400, -(10**400)):
+        with pytest.raises(UserError, match=f"{section}.{key}: found "):
+            load_settings({section: {key: beyond}})
+
+
+@pytest.mark.parametrize("section", ["split", "shards", "train", "evaluate"])
+def test_the_largest_seed_works_and_a_larger_one_is_refused(section):
+    largest = 2**32 - 1
+    seed = getattr(load_settings({section: {"seed": largest}}), section).seed
+    np.random.default_rng(seed)
+    np.random.RandomState(seed)  # what Keras seeds, with Python's own generator
+    assert split_of("P1", SplitSettings(seed=seed)) in SPLITS
+    with pytest.raises(UserError, match=f"{section}.seed: found 4294967296; must be less than or "):
+        load_settings({section: {"seed": largest + 1}})
+
+
+@pytest.mark.parametrize("key", ["samples", "predict.samples"])
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("{run}/sheet.tsv", "holds '{', with which Snakemake marks wildcards; rename the file or"),
+        ("-sheet.tsv", "begins with '-', as options do; move it into a folder, or rename it"),
+        ("./-sheet.tsv", "begins with '-', as options do; move it into a folder, or rename it"),
+        ("a\nb.tsv", "holds '\\n', which breaks lines; rename the file or folder, or make a link"),
+    ],
+)
+def test_a_sheet_whose_path_snakemake_reads_otherwise_is_refused(key, path, told):
+    values: Any = {"run": "mine", "samples": path}
+    if key == "predict.samples":
+        values = {"predict": {"samples": path}}
+    with pytest.raises(UserError) as caught:
+        load_settings(values)
+    assert f"{key}: path {path!r} {told}" in str(caught.value)

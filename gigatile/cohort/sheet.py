@@ -3,13 +3,14 @@
 import codecs
 import os
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gigatile.cohort.names import doubtful_names, is_invisible, same_names, shown
 from gigatile.errors import UserError, all_faults
+from gigatile.paths import fault_of_path
 from gigatile.settings.split import SPLITS
 
 # An id names files on every kind of file system and appears in a pattern of the workflow.
@@ -133,7 +134,7 @@ def faults_of_names(
     faults += [
         f"{column} {value!r} holds an invisible character"
         for column, value in named.items()
-        if any(unicodedata.category(character).startswith("C") for character in value)
+        if any(map(is_invisible, value))
     ]
     if name and not _SAFE_ID.fullmatch(name):
         faults.append(
@@ -191,8 +192,15 @@ def _header_faults(header: list[str], required: tuple[str, ...]) -> list[str]:
 def _missing_files(members: Sequence[Member], made_later: Callable[[Path], bool]) -> list[str]:
     faults = []
     for path, row in [(path, member.row) for member in members for path in member.files]:
+        if fault := fault_of_path(path):
+            faults.append(f"row {row}: path {str(path)!r} {fault}")
+            continue
         try:
-            missing = not path.exists()
+            # By os, as Path takes a loop of links for a missing file.
+            os.stat(path)  # noqa: PTH116
+            missing = False
+        except (FileNotFoundError, NotADirectoryError):
+            missing = True
         except OSError as error:
             faults.append(f"row {row}: {path}: {error.strerror}")
             continue
@@ -208,7 +216,7 @@ def _conflicts(members: Sequence[Member]) -> list[str]:
     by_path: dict[Path, list[tuple[Member, Path]]] = defaultdict(list)
     by_patient: dict[str, list[Member]] = defaultdict(list)
     folders: dict[Path, Path] = {}
-    spellings: dict[tuple[str, str], dict[str, int]] = {}
+    rows_of: dict[str, dict[str, int]] = {"label": {}, "patient": {}}
     for member in members:
         if member.id:
             by_id[member.id.casefold()].append(member)
@@ -216,10 +224,8 @@ def _conflicts(members: Sequence[Member]) -> list[str]:
             by_path[_real(path, folders)].append((member, path))
         if member.patient:
             by_patient[member.patient].append(member)
-        for column, name in (("label", member.label), ("patient", member.patient)):
-            # One patient under two spellings could come into two splits.
-            alike = unicodedata.normalize("NFKC", name).casefold()
-            spellings.setdefault((column, alike), {}).setdefault(name, member.row)
+        rows_of["label"].setdefault(member.label, member.row)
+        rows_of["patient"].setdefault(member.patient, member.row)
     for same in by_id.values():
         first = same[0]
         for other in same[1:]:
@@ -255,12 +261,29 @@ def _conflicts(members: Sequence[Member]) -> list[str]:
                 f"row {row}: patient {patient!r} is fixed to several splits ({where}); "
                 f"all {theirs[0].unit}s of a patient belong to one"
             )
-    for (column, _), spelled in spellings.items():
-        if len(spelled) > 1:
-            where = ", ".join(f"{name!r} in row {row}" for name, row in spelled.items())
-            row = max(spelled.values())
+    for column, rows in rows_of.items():
+        # One patient under two spellings could come into two splits.
+        for spelled in same_names(rows):
+            where = ", ".join(f"{shown(name)} in row {rows[name]}" for name in spelled)
+            row = max(rows[name] for name in spelled)
             faults.append(f"row {row}: one {column} is spelled in two ways: {where}")
     return faults
+
+
+def doubts(members: Sequence[Member]) -> list[str]:
+    """Return warnings: patients or labels that may be one, such as P10 and P1O."""
+    found = []
+    for column in ("patient", "label"):
+        rows: dict[str, int] = {}
+        for member in members:
+            rows.setdefault(getattr(member, column), member.row)
+        for alike in doubtful_names(rows):
+            where = ", ".join(f"{name!r} in row {rows[name]}" for name in alike)
+            found.append(
+                f"{column}s that differ only in characters that look alike (0 and O, 1 and I and "
+                f"l, m and rn): {where}; if they are one {column}, spell them alike"
+            )
+    return found
 
 
 def _real(path: Path, folders: dict[Path, Path]) -> Path:
@@ -268,10 +291,11 @@ def _real(path: Path, folders: dict[Path, Path]) -> Path:
 
     `folders` keeps what was found, since resolving a path looks at every folder above it.
     """
-    if os.path.islink(path):  # noqa: PTH114 - of a name that is too long, Path's own raises
-        return path.resolve()
+    # By os, as Path raises for a loop of links, and for a name that is too long.
+    if os.path.islink(path):  # noqa: PTH114
+        return Path(os.path.realpath(path))
     if path.parent not in folders:
-        folders[path.parent] = path.parent.resolve()
+        folders[path.parent] = Path(os.path.realpath(path.parent))
     return folders[path.parent] / path.name
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
+from gigatile.cohort.names import same_names
 from gigatile.report.inputs import Splits
 from gigatile.settings.split import SPLITS
 
@@ -48,18 +49,19 @@ def patient_checks(splits: Splits, cohort: Sequence[Member]) -> list[Check]:
                 f"{len(_patients(cohort, one))} and {len(_patients(cohort, two))} patients",
             )
         )
-    spelled: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for s in cohort:
-        spelled["".join(s.patient.casefold().split())].add((s.patient, s.split))
+    splits_of: dict[str, set[str]] = defaultdict(set)
+    for member in cohort:
+        splits_of[member.patient].add(member.split)
     checks.append(
         Check(
             "no patient's id is spelled in two ways across splits",
-            [
-                " / ".join(sorted({patient for patient, _ in ways}))
-                for _, ways in sorted(spelled.items())
-                if len({p for p, _ in ways}) > 1 and len({split for _, split in ways}) > 1
-            ],
-            f"{len(spelled)} ids, compared without case and spaces",
+            sorted(
+                " / ".join(sorted(names))
+                for names in same_names(splits_of)
+                if len(set().union(*(splits_of[name] for name in names))) > 1
+            ),
+            f"{len(splits_of)} ids, compared without case, blanks, kinds of dashes and look-alike "
+            "letters",
         )
     )
     return checks

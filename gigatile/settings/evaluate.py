@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import MAX_SEED, Section
 
 
 class EvaluationSettings(Section):
@@ -13,7 +13,7 @@ class EvaluationSettings(Section):
     resamples: int = Field(
         1000, ge=10, le=10_000, description="Bootstrap resamples of patients for the intervals."
     )
-    seed: int = Field(1, ge=0, description="Seed of the resampling.")
+    seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the resampling.")
     hd95: Literal["surface", "voxels"] = Field(
         "surface",
         description="Of volumes, the 95 % Hausdorff distance: between `surface` elements weighted "

@@ -1,7 +1,8 @@
 """The section `predict`."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from gigatile.paths import fault_of_path
 from gigatile.settings.section import Section
 
 
@@ -13,3 +14,10 @@ class PredictSettings(Section):
         description="Sheet of new slides (columns slide, path; optional patient, mpp); null: none."
         "\nTheir calls go to results/<run>/predictions/.",
     )
+
+    @field_validator("samples")
+    @classmethod
+    def _path_that_can_be_passed_on(cls, path: str | None) -> str | None:
+        if path is not None and (fault := fault_of_path(path)):
+            raise ValueError(f"path {path!r} {fault}")
+        return path

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from gigatile.errors import UserError, all_faults
 
+# Largest seed: NumPy's and Python's generators, which Keras seeds, take 32 bits.
+MAX_SEED = 2**32 - 1
+
 
 class Section(BaseModel):
     """A part of the settings: unknown keys are refused, values do not change."""

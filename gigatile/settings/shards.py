@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import MAX_SEED, Section
 
 
 class ShardSettings(Section):
@@ -12,14 +12,17 @@ class ShardSettings(Section):
 
     EXECUTION: ClassVar[frozenset[str]] = frozenset({"nodes", "ranks_per_node"})
 
-    nodes: int = Field(1, ge=1, description="Machines that write shards together.")
+    nodes: int = Field(1, ge=1, le=10_000, description="Machines that write shards together.")
     ranks_per_node: int = Field(
-        2, ge=1, description="Processes on each of them, of one core; each holds a shard in memory."
+        2,
+        ge=1,
+        le=1024,
+        description="Processes on each of them, of one core; each holds a shard in memory.",
     )
     target_mb: float = Field(
-        100, gt=0, le=10_000, description="Wanted size of a shard, in megabytes (10^6 bytes)."
+        100, ge=0.001, le=10_000, description="Wanted size of a shard, in megabytes (10^6 bytes)."
     )
-    seed: int = Field(1, ge=0, description="Decides which record goes to which shard.")
+    seed: int = Field(1, ge=0, le=MAX_SEED, description="Decides which record goes to which shard.")
 
     @property
     def ranks(self) -> int:

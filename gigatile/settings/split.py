@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import MAX_SEED, Section
 
 SPLITS = ("train", "valid", "test")
 
@@ -16,6 +16,7 @@ class SplitSettings(Section):
     seed: int = Field(
         44,
         ge=0,
+        le=MAX_SEED,
         description="Another seed is another division. `scripts/choose_split_seed.py` finds a "
         "balanced\none for a small cohort.",
     )

@@ -55,7 +55,10 @@ class TileSettings(Section):
     )
     uniform: Rule = Field("mark", description="Tiles that show nearly nothing: as for pen.")
     uniform_limit: float = Field(
-        8, ge=0, description="Contrast below which a tile shows nearly nothing, in grey levels."
+        8,
+        ge=0,
+        le=255,
+        description="Contrast below which a tile shows nearly nothing, in grey levels.",
     )
     clipped: Rule = Field("mark", description="Tiles too bright or too dark: as for pen.")
     clipped_limit: float = Field(
@@ -65,6 +68,7 @@ class TileSettings(Section):
     stripes_limit: float = Field(
         1,
         ge=0,
+        le=255,
         description="Step between lines of pixels that all of a line shows, in grey levels.",
     )
     stain: Literal["off", "macenko", "reinhard"] = Field(
@@ -85,7 +89,7 @@ class TileSettings(Section):
     stall_minutes: float = Field(
         10, gt=0, le=10_000, description="A slide that gives nothing for so many minutes is bad."
     )
-    cores: int = Field(1, ge=1, description="Cores that cut a slide together.")
+    cores: int = Field(1, ge=1, le=1024, description="Cores that cut a slide together.")
     copy_first: bool = Field(
         False,
         description="Copy a slide to the job's temporary folder first: where slides lie on a slow "

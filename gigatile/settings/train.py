@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import MAX_SEED, Section
 
 # By the task that they are for.
 MODELS = {
@@ -53,21 +53,28 @@ class TrainSettings(Section):
         }
     )
 
-    nodes: int = Field(1, ge=1, description="Machines that train together.")
+    nodes: int = Field(1, ge=1, le=10_000, description="Machines that train together.")
     ranks_per_node: int = Field(
-        2, ge=1, description="Processes on each of them: one per GPU, or one per few cores."
+        2,
+        ge=1,
+        le=1024,
+        description="Processes on each of them: one per GPU, or one per few cores.",
     )
     cores_per_rank: int = Field(
-        1, ge=1, description="Cores of a process, for its arithmetic and to decode its tiles."
+        1,
+        ge=1,
+        le=1024,
+        description="Cores of a process, for its arithmetic and to decode its tiles.",
     )
     stall_limit: int = Field(
         300,
         ge=10,
+        le=600_000,
         description="Seconds without a finished step after which a process ends, as another must "
         "be gone.",
     )
     save_minutes: float = Field(
-        10, gt=0, description="A checkpoint at least this often, within an epoch too."
+        10, gt=0, le=10_000, description="A checkpoint at least this often, within an epoch too."
     )
     epochs: int = Field(
         8,
@@ -79,22 +86,25 @@ class TrainSettings(Section):
     segment_epochs: int = Field(
         4,
         ge=1,
+        le=9999,
         description="Epochs of one job. After each the model is validated, by a job of its own "
         "beside\nthe next one; the best of them is the model.",
     )
     batch_size: int = Field(
         32,
         ge=1,
+        le=1_000_000,
         description="Tiles, or patches of volumes, per step over all ranks together, so that "
         "more\nranks change the speed and not the result. A multiple of nodes x ranks_per_node.",
     )
     limit_batches: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="To try a configuration: train and validate on so many batches of each epoch. "
         "null: all.",
     )
-    learning_rate: float = Field(0.001, gt=0, description="Adam's step size.")
+    learning_rate: float = Field(0.001, ge=1e-12, le=1e30, description="Adam's step size.")
     model: Literal["small_cnn", "resnet50", "small_unet", "unet"] = Field(
         "small_cnn",
         description="Of tiles: small_cnn, which learns on two cores, or resnet50, which needs "
@@ -119,10 +129,13 @@ class TrainSettings(Section):
     shuffle_mb: float = Field(
         2000,
         gt=0,
+        le=1_000_000_000,
         description="Tiles that an epoch mixes at a time, in megabytes (10^6 bytes) of shards.",
     )
     mixed_precision: bool = Field(False, description="Half-precision arithmetic, for recent GPUs.")
-    seed: int = Field(1, ge=0, description="Initial weights and the order of the tiles.")
+    seed: int = Field(
+        1, ge=0, le=MAX_SEED, description="Initial weights and the order of the tiles."
+    )
 
     @field_validator("boost", mode="before")
     @classmethod

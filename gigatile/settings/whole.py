@@ -3,8 +3,9 @@
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gigatile.paths import fault_of_path
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.predict import PredictSettings
@@ -24,6 +25,7 @@ class Settings(Section):
     run: Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v)] = Field(
         "demo",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=150,
         description="Name of this run; its results go to results/<run>/.",
     )
     task: Literal["tile_classification", "volume_segmentation"] = Field(
@@ -58,6 +60,13 @@ class Settings(Section):
         EvaluationSettings(), description="The model on the test cohort."
     )
     predict: PredictSettings = Field(PredictSettings(), description="The model on new slides.")
+
+    @field_validator("samples")
+    @classmethod
+    def _path_that_can_be_passed_on(cls, path: str) -> str:
+        if fault := fault_of_path(path):
+            raise ValueError(f"path {path!r} {fault}")
+        return path
 
     @model_validator(mode="after")
     def _own_name(self) -> "Settings":

@@ -10,9 +10,10 @@ from gigatile.slides.reader import RegionError, Slide, SlideError
 from gigatile.slides.regions import TiffRegions
 from gigatile.slides.tiff import NotTiled, TiffLevel
 
-# Of the tiles that are wanted, so many are compared with OpenSlide before the rest is read, and one
-# of a thousand.
+# Before own tiles are used, this many places, and one of a thousand, must equal OpenSlide's pixels.
 COMPARED, COMPARED_SHARE = 4, 0.001
+# Places that are tried for each place that has to be compared: OpenSlide cannot read all of them.
+TRIED = 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Reading:
     Attributes:
         by: `own tiles`, the file's own tiles decoded once each, or `openslide`.
         why: why it has to be OpenSlide, else None.
-        compared: tiles or places that were compared, pixel by pixel.
+        compared: tiles or places that were compared, pixel by pixel; at least `COMPARED`, or all of
+            fewer, where `by` is `own tiles`.
     """
 
     by: str
@@ -61,31 +63,44 @@ def choose_reading(
 
 
 def _compared(level: TiffLevel, slide: Slide, number: int, boxes: np.ndarray) -> Reading:
-    """Read some of the boxes both ways, and return which way it is to be."""
-    count = min(len(boxes), max(COMPARED, int(len(boxes) * COMPARED_SHARE)))
-    sample = boxes[np.linspace(0, len(boxes) - 1, count).astype(int)]
-    damaged = None
+    """Read some of the boxes both ways, and return which way to read the rest.
+
+    Own tiles are used only if `COMPARED` places have equal pixels, or all of fewer boxes. A place
+    counts where the file holds pixels and both ways can read it.
+    """
+    boxes = boxes[level.holds(boxes)]
+    needed = min(len(boxes), max(COMPARED, int(len(boxes) * COMPARED_SHARE)))
+    if not needed:
+        return Reading("openslide", "the file holds no own tile of the places to compare", 0)
+    sample = boxes[_spread(len(boxes), needed)]
+    fault: RegionError | None = None
     compared = 0
     for box, region in zip(sample.tolist(), TiffRegions(level, sample), strict=True):
         left, top, width, height = box
         try:
             reference = np.asarray(slide.region(left, top, number, width, height))
-        except RegionError:
-            continue  # a bad tile, whoever reads it
-        try:
             pixels = region()
         except RegionError as error:
-            damaged = error
+            fault = fault or error
             continue
         compared += 1
         if not np.array_equal(pixels, reference):
             most = int(np.abs(pixels.astype(int) - reference).max())
             why = f"its own tiles differ from OpenSlide's by up to {most} at ({left}, {top})"
             return Reading("openslide", why, compared)
-    if damaged is not None and not compared:
-        # Not some bad tiles, but a kind of JPEG that only OpenSlide takes.
-        return Reading("openslide", str(damaged), 0)
-    return Reading("own tiles", None, compared)
+        if compared == needed:
+            return Reading("own tiles", None, compared)
+    why = (
+        f"only {compared} of {needed} places could be compared with OpenSlide; first error: {fault}"
+    )
+    return Reading("openslide", why, compared)
+
+
+def _spread(count: int, needed: int) -> np.ndarray:
+    """Return which of `count` places to try: `needed` evenly spread ones, then others between."""
+    first = np.linspace(0, count - 1, needed).astype(int)
+    more = np.linspace(0, count - 1, min(count, TRIED * needed)).astype(int)
+    return np.concatenate([first, np.setdiff1d(more, first)])
 
 
 def check_lossless(grid: Grid, level: TiffLevel | None, reading: Reading) -> None:

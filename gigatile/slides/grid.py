@@ -11,6 +11,8 @@ from gigatile.slides.reader import Slide, SlideError
 # Up to this factor a slide's level 0 may be coarser than the wanted scale; beyond it,
 # enlarging would show the model detail that no scanner saw.
 MAX_ENLARGEMENT = 1.1
+# A slide of more tiles is taken for damaged: 224 px tiles of a million by a million pixels.
+MAX_TILES = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,11 @@ def plan_grid(slide: Slide, mpp: float | None, settings: TileSettings) -> Grid:
         raise SlideError(
             f"it is smaller than one tile: {slide.width}×{slide.height} px where a tile spans "
             f"{extent:g} px"
+        )
+    if columns * rows > MAX_TILES:
+        raise SlideError(
+            f"its header tells of {slide.width}×{slide.height} px, {columns * rows:,} tiles; more "
+            f"than {MAX_TILES:,} are not cut"
         )
     # The coarsest level that still has every detail of the tile; a level fits as it is when the
     # tile's sides in its pixels are `size` to within half a pixel.

@@ -18,6 +18,9 @@ from gigatile.slides.regions import TiffRegions
 BLOCK = 2048
 # Where a block cannot be read, its quarters are tried, down to this side.
 LEAST_BLOCK = 32
+# A block is given up at once if none of so many places across and down can be read; each read that
+# fails has OpenSlide open the file again, and trying all quarters takes thousands of them.
+PROBES = 4
 # Side of the places that are compared with OpenSlide, in pixels of the level.
 COMPARED_SIDE = 256
 
@@ -48,6 +51,7 @@ def read_overview(
     downsample: float,
     longest: int = 8192,
     tell: Callable[[], None] = lambda: None,
+    max_unseen: float = 1,
 ) -> Overview:
     """Read the whole of a slide at low resolution.
 
@@ -57,6 +61,10 @@ def read_overview(
         downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
         longest: pixels that the result has at most a side, also if that is coarser.
         tell: is called each time that a part of it was read.
+        max_unseen: share of the slide that may be unreadable.
+
+    Raises:
+        RegionError: more than `max_unseen` cannot be read; the rest is not tried.
     """
     coarser = [max(scale) for scale in slide.scales]
     level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
@@ -71,9 +79,6 @@ def read_overview(
         ]
     )
     reading, own = choose_reading(path, slide, level, _places(width, height))
-    if own is not None and not reading.compared:
-        own.close()
-        reading, own = Reading("openslide", "the places to compare cannot be read", 0), None
     across, down = slide.scales[level]
     shape = (-(-height // factor), -(-width // factor))
     found = Overview(
@@ -82,7 +87,7 @@ def read_overview(
         np.zeros(shape, bool),
         reading,
     )
-    read = _Blocks(slide, level, factor, found)
+    read = _Blocks(slide, level, factor, found, int(max_unseen * found.unseen.size))
     if own is None:
         for block in blocks.tolist():
             read.by_openslide(block)
@@ -103,11 +108,14 @@ def read_overview(
 class _Blocks:
     """Blocks of a level, put where they belong in an overview."""
 
-    def __init__(self, slide: Slide, level: int, factor: int, found: Overview) -> None:
+    def __init__(
+        self, slide: Slide, level: int, factor: int, found: Overview, most_unseen: int
+    ) -> None:
         self._slide = slide
         self._level = level
         self._factor = factor
         self._found = found
+        self._unseen_left = most_unseen
 
     def put(self, block: list[int], pixels: np.ndarray) -> None:
         """Shrink a block's pixels, (height, width, 3) uint8, into the overview."""
@@ -116,7 +124,11 @@ class _Blocks:
         self._found.pixels[self._here(block)] = pixels
 
     def by_openslide(self, block: list[int]) -> None:
-        """Read a block; of what cannot be read, as little as can be told apart."""
+        """Read a block; of what cannot be read, as little as can be told apart.
+
+        Raises:
+            RegionError: the first one, as soon as too much cannot be read.
+        """
         left, top, width, height = block
         try:
             region = self._slide.region(left, top, self._level, width, height)
@@ -124,8 +136,13 @@ class _Blocks:
             self._found.error = self._found.error or error
             # In whole pixels of the overview.
             half = -(-max(width, height) // (2 * self._factor)) * self._factor
-            if half >= max(width, height) or half < LEAST_BLOCK:
-                self._found.unseen[self._here(block)] = True
+            least = half >= max(width, height) or half < LEAST_BLOCK
+            if least or not self._any_place_readable(block):
+                unseen = self._found.unseen[self._here(block)]
+                unseen[:] = True
+                self._unseen_left -= unseen.size
+                if self._unseen_left < 0:
+                    raise self._found.error from None
                 return
             for y in range(top, top + height, half):
                 for x in range(left, left + width, half):
@@ -133,6 +150,22 @@ class _Blocks:
                     self.by_openslide([x, y, *size])
         else:
             self.put(block, np.asarray(region))
+
+    def _any_place_readable(self, block: list[int]) -> bool:
+        """Return whether any of some places in a block can be read; True of a small block."""
+        left, top, width, height = block
+        if min(width, height) < 2 * PROBES * LEAST_BLOCK:
+            return True
+        for row in range(PROBES):
+            for column in range(PROBES):
+                x = left + (2 * column + 1) * width // (2 * PROBES)
+                y = top + (2 * row + 1) * height // (2 * PROBES)
+                try:
+                    self._slide.region(x, y, self._level, 1, 1)
+                except RegionError:
+                    continue
+                return True
+        return False
 
     def _here(self, block: list[int]) -> tuple[slice, slice]:
         left, top, width, height = (-(-side // self._factor) for side in block)

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import openslide
 from PIL import Image
+
+from gigatile.slides.dicom import advice_on_dicom
 
 # OpenSlide's renderer counts places in 1/256 of a pixel: nearer than half of that to a whole pixel,
 # none is blended with its neighbours.
@@ -41,7 +43,7 @@ class Slide:
         self.level_sizes: tuple[tuple[int, int], ...] = handle.level_dimensions
         self.downsamples: tuple[float, ...] = handle.level_downsamples
         self.scales = [(self.width / wide, self.height / high) for wide, high in self.level_sizes]
-        self.properties = dict(handle.properties)
+        self.properties = _readable(handle.properties)
         self.vendor = self.properties.get(openslide.PROPERTY_NAME_VENDOR)
         self.objective_power = self.properties.get(openslide.PROPERTY_NAME_OBJECTIVE_POWER)
         self._anchors: dict[int, np.ndarray] = {}
@@ -127,9 +129,12 @@ def open_slide(path: Path) -> Iterator[Slide]:
     except FileNotFoundError:
         raise SlideError("the file does not exist") from None
     except openslide.OpenSlideUnsupportedFormatError:
-        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes)") from None
+        advice = advice_on_dicom(path, None)
+        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes){advice}") from None
     except openslide.OpenSlideError as error:
-        raise SlideError(f"it cannot be opened: {_told(error, path)}") from None
+        told = _told(error, path)
+        advice = advice_on_dicom(path, told)
+        raise SlideError(f"it cannot be opened: {told}{advice}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
     slide = Slide(handle, path)
@@ -137,6 +142,15 @@ def open_slide(path: Path) -> Iterator[Slide]:
         yield slide
     finally:
         slide.close()
+
+
+def _readable(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties whose names are text; of a damaged file some are not."""
+    found = {}
+    for name in properties:
+        with contextlib.suppress(KeyError, UnicodeDecodeError):
+            found[name] = properties[name]
+    return found
 
 
 def _told(error: openslide.OpenSlideError, path: Path) -> str:

@@ -13,7 +13,7 @@ import simplejpeg
 import tifffile
 
 from gigatile.slides.jpeg import clean_header, clean_pixels, header_of
-from gigatile.slides.reader import RegionError, Slide
+from gigatile.slides.reader import RegionError, Slide, SlideError
 
 # Formats in which a level is one image of the file, its tiles side by side. In others OpenSlide
 # shifts tiles that overlap (Ventana), or lays several images on one canvas (Leica).
@@ -50,8 +50,15 @@ class TiffLevel:
         self.tile_width, self.tile_height = page.tilewidth, page.tilelength
         self.columns = -(-page.imagewidth // self.tile_width)
         self.rows = -(-page.imagelength // self.tile_height)
-        self._offsets = np.array(page.dataoffsets, np.int64)
-        self._counts = np.array(page.databytecounts, np.int64)
+        try:
+            self._offsets = np.array(page.dataoffsets, np.int64)
+            self._counts = np.array(page.databytecounts, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise NotTiled("its directory has no numbers where its tiles lie") from None
+        if self._offsets.ndim != 1 or self._offsets.shape != self._counts.shape:
+            raise NotTiled("its directory has no place and size for each tile")
+        if min(self._offsets.min(initial=0), self._counts.min(initial=0)) < 0:
+            raise NotTiled("its directory has negative places or sizes of tiles")
         if len(self._offsets) != self.columns * self.rows:
             raise NotTiled(
                 f"{len(self._offsets)} tiles where {self.columns} × {self.rows} are needed"
@@ -67,6 +74,7 @@ class TiffLevel:
         self._last = (b"", b"")
         self._failed: str | None = None
         self._file = os.open(path, os.O_RDONLY)
+        self._end = os.fstat(self._file).st_size
 
     def close(self) -> None:
         """Close the file."""
@@ -75,6 +83,28 @@ class TiffLevel:
     def missing(self, tile: int) -> bool:
         """Return whether the file holds nothing of a tile: no scanner saw it."""
         return self._counts[tile] == 0
+
+    def holds(self, boxes: np.ndarray) -> np.ndarray:
+        """Return for each box whether the file holds any tile that it reaches into.
+
+        Args:
+            boxes: left, top, width, height in pixels of the level: (n, 4) int64.
+
+        Returns:
+            (n,) bool.
+        """
+        # Sums over all tiles above and left of each corner, so that a box costs four look-ups.
+        held = np.zeros((self.rows + 1, self.columns + 1), np.int64)
+        stored = (self._counts > 0).reshape(self.rows, self.columns)
+        held[1:, 1:] = stored.cumsum(axis=0).cumsum(axis=1)
+        left, top, width, height = boxes.T
+        x0, x1 = left // self.tile_width, -(-(left + width) // self.tile_width)
+        y0, y1 = top // self.tile_height, -(-(top + height) // self.tile_height)
+        (x0, x1), (y0, y1) = (
+            np.clip((x0, x1), 0, self.columns),
+            np.clip((y0, y1), 0, self.rows),
+        )
+        return held[y1, x1] - held[y0, x1] - held[y1, x0] + held[y0, x0] > 0
 
     def read_run(self, tiles: np.ndarray) -> dict[int, bytes]:
         """Return the streams of the first of some tiles and of those that lie close behind it.
@@ -92,8 +122,10 @@ class TiffLevel:
         near = (gaps >= 0) & (gaps <= GAP_BYTES) & (ends[1:] - offsets[0] <= READ_BYTES)
         run = len(tiles) if near.all() else 1 + int(near.argmin())
         start = int(offsets[0])
+        # Never more than the file has: a damaged directory can tell of any number of bytes.
+        size = max(0, min(int(ends[run - 1]), self._end) - start)
         try:
-            data = os.pread(self._file, int(ends[run - 1]) - start, start)
+            data = os.pread(self._file, size, start)
         except OSError as error:
             # As of a file that is too short: whoever makes a stream of it says which tile it was.
             self._failed = error.strerror
@@ -161,6 +193,40 @@ class TiffLevel:
     def _named(self, tile: int) -> str:
         row, column = divmod(tile, self.columns)
         return f"its own tile of column {column}, row {row} cannot be read"
+
+
+def check_directories(path: Path, slide: Slide) -> None:
+    """Check that the file lists as many tiles as the sizes that it tells need.
+
+    A false size is found so before anything is read; OpenSlide would lay the tiles in wrong places,
+    and draw glass for those that are not there.
+
+    Raises:
+        SlideError: another number of tiles (TIFF 6.0, section 15).
+    """
+    if slide.vendor not in FORMATS:
+        return
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            told = [
+                (
+                    page.imagewidth,
+                    page.imagelength,
+                    -(-page.imagewidth // page.tilewidth) * -(-page.imagelength // page.tilelength),
+                    page.samplesperpixel if page.planarconfig == 2 else 1,
+                    len(page.dataoffsets),
+                )
+                for page in tiff.pages
+                if isinstance(page, tifffile.TiffPage) and page.is_tiled
+            ]
+    except Exception:
+        return  # whatever tifffile cannot read, OpenSlide reads or refuses
+    for width, height, tiles, planes, listed in told:
+        if listed != tiles * planes:
+            raise SlideError(
+                f"its directory contradicts itself: an image of {width}×{height} px needs "
+                f"{tiles * planes:,} tiles, and {listed:,} are listed"
+            )
 
 
 def _page(path: Path, slide: Slide, level: int) -> tifffile.TiffPage:

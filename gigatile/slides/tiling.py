@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gigatile.errors import UserError
+from gigatile.errors import UserError, is_systems, unexpected
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
@@ -37,6 +37,7 @@ from gigatile.slides.scale import scale_of
 from gigatile.slides.sorting import Rules, counted
 from gigatile.slides.source import copy_to, fingerprint_of, size_and_time_of
 from gigatile.slides.staining import find_staining
+from gigatile.slides.tiff import check_directories
 from gigatile.slides.tissue import (
     MASK_LONGEST,
     MASK_PIXELS_PER_TILE,
@@ -86,7 +87,8 @@ def tile_slide(
 
     A slide that cannot be used gets empty records and a state with the reason. So does one that
     stands still for `settings.stall_minutes`, or on which a codec crashes: the work is done in a
-    fork of this process.
+    fork of this process. So does one on which an error occurs that nobody foresaw, unless it is the
+    system's (`gigatile.errors.is_systems`); its traceback goes to stderr.
 
     Args:
         source: the slide's file.
@@ -150,17 +152,21 @@ class _Cutting:
         self._settings = settings
         self._files = files
         self._copies = copies
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin with nothing known of the slide."""
         self._picture = Image.new("RGB", (1, 1), (255, 255, 255))
         self._mask = Image.new("1", (1, 1))
         self._index: TileIndex | None = None
         self._facts: dict[str, Any] = {
             "schema": SCHEMA,
-            "slide": slide_id,
+            "slide": self._slide_id,
             "state": "failed",
             "reason": None,
-            "source": {"name": source.name} | dict.fromkeys(SOURCE_FACTS),
-            "mpp": sheet_mpp,
-            "mpp_from": "sheet" if sheet_mpp is not None else None,
+            "source": {"name": self._source.name} | dict.fromkeys(SOURCE_FACTS),
+            "mpp": self._sheet_mpp,
+            "mpp_from": "sheet" if self._sheet_mpp is not None else None,
             "mpp_told": {},
             "contradictions": [],
             "grid": None,
@@ -181,9 +187,24 @@ class _Cutting:
             with open_slide(path) as slide:
                 self._cut(path, slide, tell)
             self._facts["state"] = "tiled"
+            return self._finish()
         except SlideError as error:
             return self.give_up(str(error))
-        return self._finish()
+        except Exception as error:
+            if is_systems(error):
+                raise
+            return self._give_up_unexpected(unexpected(error))
+
+    def _give_up_unexpected(self, reason: str) -> dict[str, Any]:
+        """Write what a slide leaves on which an error occurred that nobody foresaw."""
+        remove_half_written(*vars(self._files).values())
+        try:
+            return self.give_up(reason)
+        except Exception as error:
+            if is_systems(error):
+                raise
+            self._forget()  # what is known of it cannot be written either
+            return self.give_up(reason)
 
     def _copied(self, tell: Tell) -> Path:
         """Return the file to read: the slide's own, or that of its copy."""
@@ -209,7 +230,7 @@ class _Cutting:
         self._facts = facts or self._facts
         if stalled is not None:
             self._facts["stalled_minutes"] = stalled
-        self._facts["reason"] = " ".join(reason.split())
+        self._facts |= {"state": "failed", "reason": " ".join(reason.split())}
         if self._index is not None:
             self._facts["tiles"] |= counted(self._index.dropped, self._index.marks)
         self._facts["tiles"]["kept"] = 0
@@ -246,6 +267,7 @@ class _Cutting:
         except OSError as error:  # a file beside the one that the sheet names
             name = Path(error.filename or "").name
             raise SlideError(f"{name} cannot be opened: {error.strerror}") from None
+        check_directories(path, slide)
         scale = scale_of(slide, self._sheet_mpp, settings.objectives)
         facts |= {"mpp": scale.mpp, "mpp_from": scale.source, "mpp_told": scale.told}
         facts["contradictions"] = scale.contradictions
@@ -253,10 +275,10 @@ class _Cutting:
         facts["grid"] = asdict(grid)
         tell(facts)
         wanted_downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
-        low = read_overview(path, slide, wanted_downsample, MASK_LONGEST, lambda: tell(None))
+        low = read_overview(
+            path, slide, wanted_downsample, MASK_LONGEST, lambda: tell(None), MAX_UNSEEN
+        )
         facts["overview"] = asdict(low.reading)
-        if low.error and low.unseen.mean() > MAX_UNSEEN:
-            raise low.error
         self._picture = picture_of(low.pixels, low.downsample, slide)
         tell(None)
         tissue = find_tissue(low.pixels)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.errors import UserError
+from gigatile.errors import UserError, is_systems, unexpected
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
@@ -44,7 +44,9 @@ def prepare_case(
     """Prepare a case; write its record and, last, its state.
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
-    stands still for `settings.stall_minutes`: the work is done in a fork of this process.
+    stands still for `settings.stall_minutes`: the work is done in a fork of this process. So does
+    one on which an error occurs that nobody foresaw, unless it is the system's
+    (`gigatile.errors.is_systems`); its traceback goes to stderr.
 
     Args:
         case: whose volumes these are.
@@ -112,14 +114,18 @@ class _Preparing:
         self._segmentation = segmentation
         self._settings = settings
         self._files = files
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin with nothing known of the case."""
         self._sources: dict[str, _Source] = {}
         self._facts: dict[str, Any] = {
             "schema": SCHEMA,
-            "case": case,
+            "case": self._case,
             "state": "failed",
             "reason": None,
             "sources": {},
-            "labelled": segmentation is not None,
+            "labelled": self._segmentation is not None,
             "warnings": [],
             "filled": [],
             "agreement": None,
@@ -138,11 +144,26 @@ class _Preparing:
         self._tell = tell
         try:
             record = self._prepared()
+            write_records(self._files.records, (record,))
+            self._facts["state"] = "prepared"
+            return self._finish()
         except VolumeError as error:
             return self.give_up(str(error))
-        write_records(self._files.records, (record,))
-        self._facts["state"] = "prepared"
-        return self._finish()
+        except Exception as error:
+            if is_systems(error):
+                raise
+            return self._give_up_unexpected(unexpected(error))
+
+    def _give_up_unexpected(self, reason: str) -> dict[str, Any]:
+        """Write what a case leaves on which an error occurred that nobody foresaw."""
+        remove_half_written(*vars(self._files).values())
+        try:
+            return self.give_up(reason)
+        except Exception as error:
+            if is_systems(error):
+                raise
+            self._forget()  # what is known of it cannot be written either
+            return self.give_up(reason)
 
     def give_up(self, reason: str, stalled: float | None = None) -> dict[str, Any]:
         """Write what there is of a case that cannot be used.
@@ -154,9 +175,9 @@ class _Preparing:
         Raises:
             UserError: `on_error` is `stop`.
         """
-        self._facts["reason"] = " ".join(reason.split())
         if stalled is not None:
             self._facts["stalled_minutes"] = stalled
+        self._facts |= {"state": "failed", "reason": " ".join(reason.split())}
         if self._settings.on_error == "stop":
             raise UserError(
                 f"case {self._case}: {self._facts['reason']}\n"

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.cohort.samples import Sample, read_samples
+from gigatile.cohort.sheet import doubts
 from gigatile.cohort.splits import classes_of
 from gigatile.errors import UserError
 
@@ -337,12 +338,75 @@ def test_a_label_spelled_in_two_ways_is_refused(folder):
     ]
 
 
-@pytest.mark.parametrize("other", ["p1", "\uff301"])  # lower case; a full-width P
+@pytest.mark.parametrize("other", ["p1", "\uff301", "P 1"])  # lower case; a full-width P; a blank
 def test_a_patient_spelled_in_two_ways_is_refused(folder, other):
     """Each spelling would be hashed by itself, and the patient could come into two splits."""
     rows = ["S1\tP1\tluad\ta.svs", f"S2\t{other}\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
     assert faults(folder, HEADER, *rows) == [
         f"row 3: one patient is spelled in two ways: 'P1' in row 2, {other!r} in row 3"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        ("P\u20111", "'P\u20111' (U+2011)"),  # a hyphen that does not break a line
+        ("\u0420-1", "'\u0420-1' (U+0420)"),  # a Cyrillic letter
+    ],
+)
+def test_two_spellings_that_look_alike_are_shown_with_their_code_points(folder, other, shown):
+    rows = ["S1\tP-1\tluad\ta.svs", f"S2\t{other}\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        f"row 3: one patient is spelled in two ways: 'P-1' in row 2, {shown} in row 3"
+    ]
+
+
+def test_characters_that_cannot_be_seen_are_refused(folder):
+    rows = ["S1\tP1\tluad\ta.svs", "S2\tP\u034f1\tlusc\tb.svs"]  # a grapheme joiner
+    assert faults(folder, HEADER, *rows)[0] == (
+        "row 3: patient 'P\u034f1' holds an invisible character"
+    )
+
+
+def test_names_that_may_be_one_are_doubted(folder):
+    rows = ["S1\tP10\tluad\ta.svs", "S2\tP1O\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
+    assert doubts(read_samples(write(folder, HEADER, *rows))) == [
+        "patients that differ only in characters that look alike (0 and O, 1 and I and l, m and "
+        "rn): 'P10' in row 2, 'P1O' in row 3; if they are one patient, spell them alike"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("{slide}.svs", "holds '{', with which Snakemake marks wildcards; rename the file or "),
+        ("a}.svs", "holds '}', with which Snakemake marks wildcards; rename the file or folder, "),
+        ("a\x1b.svs", "holds '\\x1b', which breaks lines; rename the file or folder, or make a "),
+    ],
+)
+def test_a_path_that_snakemake_reads_otherwise_is_refused(folder, name, told):
+    (folder / name).touch()
+    (found,) = faults(folder, HEADER, f"S1\tP1\tluad\t{name}")
+    assert found.startswith(f"row 2: path {str(folder / name)!r} {told}")
+
+
+def test_a_path_that_begins_like_an_option_is_refused(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "-a.svs").touch()
+    Path("samples.tsv").write_text(f"{HEADER}\nS1\tP1\tluad\t-a.svs\n")
+    with pytest.raises(UserError, match=r"row 2: path '-a\.svs' begins with '-', as opt"):
+        read_samples(Path("samples.tsv"))
+    assert read_samples(folder / "samples.tsv")
+
+
+def test_a_loop_of_links_is_refused(folder):
+    (folder / "one.svs").symlink_to("two.svs")
+    (folder / "two.svs").symlink_to("one.svs")
+    (folder / "round").symlink_to("round")
+    rows = ["S1\tP1\tluad\tone.svs", "S2\tP2\tluad\ttwo.svs", "S3\tP3\tlusc\tround/c.svs"]
+    assert faults(folder, HEADER, *rows) == [
+        f"row {row}: {folder / name}: Too many levels of symbolic links"
+        for row, name in ((2, "one.svs"), (3, "two.svs"), (4, "round/c.svs"))
     ]
 
 

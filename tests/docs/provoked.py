@@ -16,7 +16,7 @@ from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides import tiling
+from gigatile.slides import grid, tiling
 from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tables import write_table
 
@@ -36,6 +36,8 @@ SHEETS = {
     "an unknown split": f"{HEAD}\tsplit\n{GOOD}\tvalidation\n",
     "a magnification": f"{HEAD}\tmpp\n{GOOD}\t0,5\n",
     "a missing file": f"{HEAD}\na\tp\tx\tgone.svs\n",
+    "a wildcard": f"{HEAD}\na\tp\tx\t{{slide}}.svs\n",
+    "a loop of links": f"{HEAD}\na\tp\tx\tloop.svs\n",
     "a slide twice": f"{HEAD}\n{GOOD}\n{GOOD}\n",
     "a slide of two patients": f"{HEAD}\n{GOOD}\na\tq\tx\tb.svs\n",
     "a slide in two cases": f"{HEAD}\n{GOOD}\nA\tp\tx\tb.svs\n",
@@ -61,6 +63,7 @@ def provoked_by_sheets(tmp_path: Path) -> list[str]:
     """Return every message that a wrong sheet gets."""
     for name in ("a.svs", "b.svs"):
         (tmp_path / name).touch()
+    (tmp_path / "loop.svs").symlink_to("loop.svs")
     found = []
     sheet = tmp_path / "samples.tsv"
     with pytest.raises(UserError) as caught:
@@ -102,6 +105,9 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
     text.write_text("no slide")
     yield text, {}
     yield folder, {}
+    other = folder / "ct.dcm"
+    other.write_bytes(bytes(128) + b"DICM" + bytes(300))
+    yield other, {}
     unknown = write_slide(folder / "unknown.svs", stained, compression=None)
     with tifffile.TiffFile(unknown) as tiff:
         at = tiff.pages[0].tags["Compression"].valueoffset
@@ -120,6 +126,12 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
         places = list(zip(tiff.pages[0].dataoffsets, tiff.pages[0].databytecounts, strict=True))
     for at, length in places:
         data[at : at + length] = bytes(length)
+    wide = bytearray(damaged.read_bytes())
+    with tifffile.TiffFile(damaged) as tiff:
+        at = tiff.pages[0].tags["ImageWidth"].valueoffset
+    wide[at : at + 4] = (64_000).to_bytes(4, "little")
+    (folder / "wide.svs").write_bytes(wide)
+    yield folder / "wide.svs", {}
     ruined = folder / "ruined.svs"
     ruined.write_bytes(data)
     yield ruined, {}
@@ -169,7 +181,13 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
     # A file on which a codec really crashes is not to be had: those that are known get mended.
     good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "MAX_TILES", 24)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.setattr(grid, "MAX_TILES", 25)
         patch.setattr(tiling, "MOST_REGION_BYTES", 1000)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.undo()
+        patch.setattr(tiling, "find_tissue", int)  # which takes other arguments
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
         patch.setattr(tiling, "find_tissue", crash)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])

@@ -293,6 +293,9 @@ def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "LARGEST", 1000)
         found.append(prepared(folder, Odd({}))["reason"])
+        patch.undo()
+        patch.setattr(preparing, "encode_volume", int)  # which takes other arguments
+        found.append(prepared(folder, Odd({}))["reason"])
     return found + [state["reason"] for state in planted(folder) if state["reason"]]
 
 

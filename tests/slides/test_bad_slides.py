@@ -4,11 +4,15 @@ import itertools
 import shutil
 
 import numpy as np
+import pydicom
 import pytest
 import tifffile
+from format_dicom import write_dicom
 from known_slides import STAIN, glass, tiles_of_level_0, tissue, write_svs
 from outcomes import assert_tiled
 from PIL import Image
+
+from gigatile.slides.reader import SlideError, open_slide
 
 FILES = ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
 
@@ -318,3 +322,59 @@ def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile,
         "  - label 'lusc' has no usable slide left in valid; lost:\n"
         "      lusc-valid: it has no tissue: 0.00 % of it is stained (saturation above 13 of 255)\n"
     )
+
+
+# --- DICOM: what OpenSlide refuses comes with what to do
+
+
+def without_size(dataset):
+    del dataset.TotalPixelMatrixColumns
+
+
+def of_a_concatenation(dataset):
+    dataset.ConcatenationUID = "1.2.3"
+
+
+def of_another_transfer_syntax(dataset):
+    dataset.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.80"  # JPEG-LS
+
+
+def of_another_kind(dataset):
+    dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.2"  # CT
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (without_size, "dimensions; its folder has 3 .dcm files: the file does not tell the size"),
+        (of_a_concatenation, "1.2.3; its folder has 3 .dcm files: files are missing; copy all"),
+        (
+            of_another_transfer_syntax,
+            "Unsupported transfer syntax 1.2.840.10008.1.2.4.80; its folder has 3 .dcm files: "
+            "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; have the slide ",
+        ),
+        (
+            of_another_kind,
+            "it is DICOM, but no whole-slide image (VL Whole Slide Microscopy), or its header is "
+            "cut short; its folder has 3 .dcm files: name a level of the slide in the sheet, or ",
+        ),
+    ],
+)
+def test_a_dicom_slide_is_refused_with_what_to_do(tmp_path, edit, told):
+    path = write_dicom(tmp_path / "slide", tissue(256, 256))
+    dataset = pydicom.dcmread(path)
+    edit(dataset)
+    dataset.save_as(path)
+    with pytest.raises(SlideError) as caught, open_slide(path):
+        pass
+    assert told in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_what_is_no_dicom_gets_no_advice_on_it(tmp_path):
+    path = tmp_path / "s.dcm"
+    path.write_bytes(bytes(200))
+    with pytest.raises(SlideError) as caught, open_slide(path):
+        pass
+    assert str(caught.value) == "no slide format that OpenSlide knows (200 bytes)"

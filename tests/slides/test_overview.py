@@ -11,8 +11,8 @@ from PIL import Image
 from gigatile.demo.svs import shrink
 from gigatile.slides import overview
 from gigatile.slides.choosing import Reading
-from gigatile.slides.overview import BLOCK, read_overview
-from gigatile.slides.reader import Slide, SlideError, open_slide
+from gigatile.slides.overview import BLOCK, PROBES, read_overview
+from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
 from gigatile.slides.tiff import TiffLevel
 
 OWN = Reading("own tiles", None, 4)
@@ -180,7 +180,8 @@ def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, m
         before = open_files()
         found = read_overview(path, slide, 1)
         assert open_files() == before
-    assert found.reading == Reading("openslide", "the places to compare cannot be read", 0)
+    assert (found.reading.by, found.reading.compared) == ("openslide", 0)
+    assert found.reading.why.startswith("only 0 of 4 places could be compared")
     assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
 
 
@@ -226,7 +227,7 @@ def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp
 import re
 from pathlib import Path
 from gigatile.slides.overview import read_overview
-from gigatile.slides.reader import open_slide
+from gigatile.slides.reader import RegionError, open_slide
 
 def peak():  # KiB
     return int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
@@ -240,3 +241,25 @@ with open_slide(path) as slide:
 """
     grown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(grown.stdout) < 120_000
+
+
+def test_what_cannot_be_read_is_given_up_as_soon_as_that_is_certain(noise, tmp_path, monkeypatch):
+    """Trying the quarters of all that cannot be read took 43 s of a small slide."""
+    path = tmp_path / "s.svs"
+    data = bytearray(noise[0].read_bytes())
+    for at, size in tiles_of_level_0(noise[0]):
+        data[at : at + size] = bytes(size)
+    path.write_bytes(data)
+    read = regions_read(monkeypatch)
+    with open_slide(path) as slide:
+        assert read_overview(path, slide, 1).unseen.all()
+        whole = len(read)
+        assert whole <= 4 + 1 + PROBES**2  # places to compare, the block, places in it
+        monkeypatch.setattr(overview, "BLOCK", 128)
+        read.clear()
+        assert read_overview(path, slide, 1, max_unseen=1).unseen.all()
+        everything = len(read)
+        read.clear()
+        with pytest.raises(RegionError, match=r"level 0 at \(0, 0\) fails"):
+            read_overview(path, slide, 1, max_unseen=0.25)
+        assert len(read) < 0.4 * everything

@@ -6,10 +6,15 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 import tifffile
 from known_slides import tiles_of_level_0, tissue, write_svs
 from outcomes import assert_tiled, tile_line, with_bad_tiles
+
+from gigatile.slides.choosing import Reading, choose_reading
+from gigatile.slides.reader import RegionError, open_slide
+from gigatile.slides.tiff import TiffLevel
 
 # --- One bad tile inside a good slide
 
@@ -92,6 +97,64 @@ def test_what_openslide_reads_is_not_bad(tile, tmp_path):
     assert [one.image for one in outcome.tiles] == [one.image for one in good.tiles]
 
 
+# --- Own tiles that cannot be compared with OpenSlide
+
+
+def with_other_colours(source, target):
+    """Copy a slide whose level 0 tells another colour space than its JPEG tiles have."""
+    data = bytearray(source.read_bytes())
+    with tifffile.TiffFile(source) as file:
+        tag = file.pages[0].tags["PhotometricInterpretation"]
+        assert tag.value == tifffile.PHOTOMETRIC.YCBCR
+        data[tag.valueoffset] = tifffile.PHOTOMETRIC.MINISWHITE
+    target.write_bytes(data)
+    return target
+
+
+def test_a_slide_on_which_openslide_fails_everywhere_is_refused(tile, pyramid, tmp_path):
+    """Nothing could be compared; its own tiles can be decoded, to wrong colours."""
+    path = with_other_colours(pyramid, tmp_path / "s.svs")
+    state = tile(path).state
+    assert state["state"] == "failed"
+    assert state["reading"]["by"] == "openslide"
+    assert state["reading"]["compared"] == 0
+    assert state["reading"]["why"].startswith(
+        "only 0 of 4 places could be compared with OpenSlide; first error: it opens, but reading "
+    )
+    assert "Improper JPEG sampling factors" in state["reason"]
+
+
+@pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "own tiles")])
+def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by):
+    """Of 16 tiles; the four that are tried first are among the bad ones, if these are many."""
+    whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
+    bad = [number for number in range(16) if number not in (1, 6, 9, 14)[:readable]]
+    path = with_bad_tiles(whole, tmp_path / "s.svs", bad)
+    places = [(x, y, 64, 64) for y in range(0, 256, 64) for x in range(0, 256, 64)]
+    with open_slide(path) as slide:
+        reading, level = choose_reading(path, slide, 0, np.array(places))
+    assert (reading.by, reading.compared) == (by, readable)
+    assert (level is None) == (by == "openslide")
+    if level is not None:
+        level.close()
+
+
+def test_a_place_of_which_the_file_holds_nothing_is_no_comparison(tmp_path):
+    """Both ways draw it white, whatever the colours of the others are."""
+    whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
+    data = bytearray(whole.read_bytes())
+    with tifffile.TiffFile(whole) as file:
+        tag = file.pages[0].tags["TileByteCounts"]
+        assert (tag.dtype_name, tag.count) == ("LONG", 16)
+        data[tag.valueoffset : tag.valueoffset + 64] = bytes(64)
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    with open_slide(path) as slide:
+        reading, level = choose_reading(path, slide, 0, np.array([(0, 0, 64, 64)] * 4))
+    assert level is None
+    assert reading == Reading("openslide", "the file holds no own tile of the places to compare", 0)
+
+
 # --- Slides that hang, crash, or may not be read
 
 
@@ -170,6 +233,127 @@ def test_a_codec_that_crashes_hangs_or_takes_all_memory(tile, pyramid, by):
     assert other.state["source"] == plain.state["source"]
     assert other.files == plain.files
     assert (other.folder / "S1.tfrecord").read_bytes() == b""
+
+
+UNFORESEEN = """
+from gigatile.slides import tiling
+
+def fail(*_):
+    raise ERROR
+
+tiling.PLACE = fail
+"""
+
+
+@pytest.mark.parametrize("place", ["seen_areas", "_source_facts", "find_tissue"])
+def test_an_error_that_nobody_foresaw_is_the_slides_reason(tile, pyramid, place):
+    """And its traceback is in the job's log."""
+    patch = UNFORESEEN.replace("PLACE", place).replace("ERROR", "ValueError('of\\n' + 300 * 'x')")
+    outcome = tile(pyramid, patch=patch)
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    state = outcome.state
+    assert state["state"] == "failed"
+    assert state["reason"] == f"unexpected error, please report: ValueError: of {197 * 'x'}…"
+    assert outcome.process.stdout == f"S1: {state['reason']}\n"
+    assert "Traceback (most recent call last)" in outcome.process.stderr
+    assert ", in fail\n" in outcome.process.stderr
+    assert (outcome.folder / "S1.tfrecord").read_bytes() == b""
+    assert outcome.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
+
+
+def test_an_error_in_the_middle_of_the_records_leaves_none(tile, pyramid):
+    patch = DYING.replace("os.kill(os.getpid(), signal.BY)", "raise ZeroDivisionError")
+    outcome = tile(pyramid, "--cores", 2, patch=patch)
+    assert outcome.state["reason"] == "unexpected error, please report: ZeroDivisionError"
+    assert outcome.state["tiles"]["kept"] == 0
+    assert len(outcome.files) == 5
+
+
+def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
+    patch = "from gigatile.slides import tiling\n"
+    patch += "tiling._source_facts = lambda *_: {'width': float('nan')}"
+    outcome = tile(pyramid, patch=patch)
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    assert outcome.state["reason"].startswith("unexpected error, please report: ValueError: Out of")
+    assert outcome.state["source"]["width"] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("MemoryError('no room')", "MemoryError: no room"),
+        ("OSError(28, 'No space left on device')", "error: No space left on device"),
+        ("ModuleNotFoundError('no cv2')", "ModuleNotFoundError: no cv2"),
+        ('RuntimeError("can\'t start new thread")', "RuntimeError: can't start new thread"),
+    ],
+)
+def test_an_error_of_the_system_is_no_slides_reason(tile, pyramid, error, told):
+    """The job fails, and may be tried again."""
+    outcome = tile(
+        pyramid, patch=UNFORESEEN.replace("PLACE", "find_tissue").replace("ERROR", error)
+    )
+    assert outcome.process.returncode != 0
+    assert told in outcome.process.stderr
+    assert outcome.files == []
+
+
+def test_a_directory_whose_places_are_no_numbers(tile, pyramid, tmp_path):
+    """OpenSlide reads it or refuses it; TIFF's type 2 is text."""
+    data = bytearray(pyramid.read_bytes())
+    with tifffile.TiffFile(pyramid) as file:
+        data[file.pages[0].tags["TileOffsets"].offset + 2] = 2
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    outcome = tile(path)
+    assert outcome.process.returncode == 0, outcome.process.stderr
+    assert outcome.process.stderr == ""
+    assert "unexpected" not in str(outcome.state["reason"])
+
+
+def test_no_more_is_asked_for_than_the_file_has(pyramid, tmp_path, monkeypatch):
+    """A damaged directory tells of a tile of 4 GB; so much memory was taken for it."""
+    data = bytearray(pyramid.read_bytes())
+    with tifffile.TiffFile(pyramid) as file:
+        at = file.pages[0].tags["TileByteCounts"].valueoffset + 4 * 11
+    data[at : at + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    asked = []
+    pread = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda file, size, at: asked.append(size) or pread(file, size, at)
+    )
+    with open_slide(path) as slide:
+        level = TiffLevel(path, slide, 0)
+        stream = level.read_run(np.array([11]))[11]
+        with pytest.raises(RegionError, match="column 3, row 1 cannot be read: the file ends"):
+            level.decode(11, stream)
+        level.close()
+    assert max(asked) < len(data)
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "told"),
+    [
+        ("ImageWidth", 131_072, "an image of 131072×1200 px needs 2,560 tiles, and 40 are listed"),
+        ("ImageWidth", 900, "an image of 900×1200 px needs 20 tiles, and 40 are listed"),
+        ("TileLength", 16, "an image of 1800×1200 px needs 600 tiles, and 40 are listed"),
+    ],
+)
+def test_a_false_size_is_refused_before_anything_is_read(tile, pyramid, tmp_path, tag, value, told):
+    """With a width of 131,072 it took 23 s, and then the slide was used."""
+    data = bytearray(pyramid.read_bytes())
+    with tifffile.TiffFile(pyramid) as file:
+        found = file.pages[0].tags[tag]
+    size = 2 if found.dtype_name == "SHORT" else 4
+    data[found.valueoffset : found.valueoffset + size] = value.to_bytes(size, "little")
+    path = tmp_path / "s.svs"
+    path.write_bytes(data)
+    count = "from gigatile.slides.reader import Slide\nread = Slide.region\n"
+    count += "Slide.region = lambda *args: print('read') or read(*args)"
+    outcome = tile(path, patch=count)
+    assert outcome.state["reason"] == f"its directory contradicts itself: {told}"
+    assert "read\n" not in outcome.process.stdout
 
 
 def test_a_slide_that_may_not_be_read(pyramid, tile, tmp_path):

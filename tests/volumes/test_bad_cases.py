@@ -14,6 +14,7 @@ from known_volumes import (
 from prepared import BRAIN, MODALITIES, prepare, record
 
 from gigatile.errors import UserError
+from gigatile.volumes import preparing
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -167,3 +168,38 @@ def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
         "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 268,435,456 at most "
         "can be prepared"
     )
+
+
+@pytest.mark.parametrize("place", ["geometry_of", "cut_to_all", "encode_volume", "write_records"])
+def test_an_error_that_nobody_foresaw_is_the_cases_reason(
+    images, segmentation, tmp_path, monkeypatch, capfd, place
+):
+    """And its traceback is in the job's log."""
+    true, calls = getattr(preparing, place), []
+
+    def fail(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 1:
+            raise ZeroDivisionError("division by\nzero")
+        return true(*args)
+
+    monkeypatch.setattr(preparing, place, fail)
+    state = prepare(tmp_path, images, segmentation)
+    assert state["state"] == "failed"
+    assert state["reason"] == "unexpected error, please report: ZeroDivisionError: division by zero"
+    assert state["records"] == {"bytes": 0, "sha256": EMPTY}
+    assert "in fail\n    raise ZeroDivisionError" in capfd.readouterr().err
+    calls.clear()
+    with pytest.raises(UserError, match="unexpected error, please report: ZeroDivisionError"):
+        prepare(tmp_path, images, segmentation, on_error="stop")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+def test_an_error_of_the_system_is_no_cases_reason(images, tmp_path, monkeypatch, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(preparing, "encode_volume", fail)
+    with pytest.raises(type(error)):
+        prepare(tmp_path, images)
+    assert not (tmp_path / "C1.json").exists()

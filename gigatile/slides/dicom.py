@@ -1,0 +1,42 @@
+"""What to do about a DICOM slide that OpenSlide refuses."""
+
+import os
+from pathlib import Path
+
+# A DICOM file begins with 128 bytes of anything and this (PS3.10, section 7.1).
+_PREAMBLE, _MARK = 128, b"DICM"
+# From a part of what OpenSlide says to what a user can do about it.
+_ADVICE = {
+    "transfer syntax": "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; have the "
+    "slide exported as one of these",
+    "concatenation": "files are missing; copy all files of the slide into its folder",
+    "dimensions": "the file does not tell the size of the slide; name a level of the slide in the "
+    "sheet, or have it exported anew",
+    "Attribute": "pixels must be RGB or YCbCr of 8 bits; have the slide exported so",
+}
+_OTHERWISE = "copy all files of the slide into its folder again, or have it exported anew"
+
+
+def advice_on_dicom(path: Path, told: str | None) -> str:
+    """Return what to add to the reason for which a file is refused; empty if it is not DICOM.
+
+    Args:
+        path: the file that the sheet names.
+        told: what OpenSlide says of it; None: it is no slide to OpenSlide.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(_PREAMBLE + len(_MARK))[_PREAMBLE:] != _MARK:
+                return ""
+        with os.scandir(path.parent) as entries:
+            count = sum(entry.name.lower().endswith(".dcm") for entry in entries)
+    except OSError:
+        return ""
+    beside = f"its folder has {count} .dcm file{'s' * (count != 1)}"
+    if told is None:
+        return (
+            f"; it is DICOM, but no whole-slide image (VL Whole Slide Microscopy), or its header "
+            f"is cut short; {beside}: name a level of the slide in the sheet, or copy it again"
+        )
+    advice = next((advice for part, advice in _ADVICE.items() if part in told), _OTHERWISE)
+    return f"; {beside}: {advice}"

@@ -1,0 +1,106 @@
+"""When two names are one: what is folded, and what is not."""
+
+import itertools
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gigatile.cohort.confusables import CODE_POINTS, LOOKS_LIKE
+from gigatile.cohort.names import doubtful_names, same_names
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("P-1", "p-1"),
+        ("P-1", "P\u20101"),  # hyphen
+        ("P-1", "P\u20111"),  # hyphen that does not break a line
+        ("P-1", "P\u20131"),  # en dash
+        ("P-1", "P\u20141"),  # em dash
+        ("P-1", "P\u22121"),  # minus
+        ("P-1", "P\ufe631"),  # small hyphen
+        ("P-1", "\u0420-1"),  # Cyrillic Er
+        ("p-1", "\u0440-1"),
+        ("P-1", "\u03a1-1"),  # Greek Rho
+        ("NA", "\u039dA"),  # Greek Nu, whose small form looks like v
+        ("P-I", "P-\u0406"),  # Cyrillic I
+        ("P-I", "P-\u0399"),  # Greek Iota
+        ("\u041d\u0435\u0442", "\u043d\u0435\u0442"),  # one Cyrillic word in two cases
+        ("high grade", "highgrade"),
+        ("high grade", "high\u00a0grade"),
+        ("P1", "P\u200b1"),  # a blank of no width
+        ("P1", "P\ufe0f1"),  # a selector of variants
+        ("P1", "\uff30\uff11"),  # full width
+        ("P1", "P\u0661"),  # an Arabic digit
+        ("O'Neil", "O\u2019Neil"),
+        ("M\u00fcller", "Mu\u0308ller"),  # composed or not
+        ("stra\u00dfe", "STRASSE"),
+        ("fi", "\ufb01"),  # a ligature
+        ("2x", "2\u00d7"),
+    ],
+)
+def test_two_spellings_of_one_name(one, other):
+    assert same_names([one, "Q", other]) == [[one, other]]
+    assert same_names([other, one]) == [[other, one]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("P1", "P2"),
+        ("P-1", "P_1"),
+        ("P-1", "P1"),
+        ("M\u00fcller", "Muller"),
+        ("\u03bf\u03c3", "oo"),  # Greek sigma is no omicron
+        ("\u05d5\u05df", "\u05df\u05d5"),  # Hebrew letters that TR39 folds into one
+        ("", "P"),
+    ],
+)
+def test_two_names(one, other):
+    assert same_names([one, other]) == []
+    assert doubtful_names([one, other]) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("P10", "P1O"), ("P1", "Pl"), ("PI", "P1"), ("Bern", "Bem"), ("p0", "PO")]
+)
+def test_names_that_are_only_doubted(one, other):
+    """The ids of a hospital can have both; nobody but its people can tell."""
+    assert same_names([one, other]) == []
+    assert doubtful_names([one, other, "Q"]) == [[one, other]]
+
+
+def test_what_is_one_name_is_not_doubted_too():
+    assert doubtful_names(["P10", "p10", "P\uff110", "\u039dA", "NA"]) == []
+
+
+def test_spellings_are_joined_through_others():
+    """Greek Nu looks like N, and its small form, which is the same letter, like v."""
+    names = ["n", "v", "\u03bd", "q", "\u039d", "r"]
+    assert same_names(names) == [["n", "v", "\u03bd", "\u039d"]]
+
+
+@given(st.lists(st.text(alphabet="P1lO0-\u2011\u0420\u039d\u03bdnv ", max_size=4), max_size=8))
+def test_groups_hold_each_name_once_and_do_not_depend_on_the_order(names):
+    groups = same_names(names)
+    members = list(itertools.chain(*groups))
+    assert len(members) == len(set(members))
+    assert set(members) <= set(names)
+    again = same_names(sorted(names))
+    assert {frozenset(group) for group in groups} == {frozenset(group) for group in again}
+
+
+def test_look_alikes_are_characters_that_nothing_else_turns_into_ascii():
+    assert sum(len(points.split()) for points in CODE_POINTS.values()) == len(LOOKS_LIKE) > 200
+    for character, like in LOOKS_LIKE.items():
+        assert like.isascii() and len(like) == 1
+        assert not unicodedata.normalize("NFKC", character).isascii()
+        assert unicodedata.decimal(character, None) is None
+
+
+def test_no_pair_of_ascii_characters_is_folded_but_for_case():
+    ascii_letters = [chr(code) for code in range(33, 127)]
+    groups = same_names(ascii_letters)
+    assert all(len({one.casefold() for one in group}) == 1 for group in groups)
