@@ -9,6 +9,9 @@ class EvaluationSettings(Section):
     """How the test cohort is scored."""
 
     resamples: int = Field(
-        1000, ge=10, le=10_000, description="Bootstrap resamples of patients for the intervals."
+        2000,
+        ge=1000,
+        le=10_000,
+        description="Draws of random weights of the patients, for the intervals.",
     )
-    seed: int = Field(1, ge=0, description="Seed of the resampling.")
+    seed: int = Field(1, ge=0, description="Seed of the draws.")
