@@ -9,7 +9,7 @@ class EvaluationSettings(Section):
     """How the test cohort is scored."""
 
     resamples: int = Field(
-        2000,
+        1000,
         ge=1000,
         le=10_000,
         description="Draws of random weights of the patients, for the intervals.",

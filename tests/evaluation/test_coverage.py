@@ -6,6 +6,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 import numpy as np
 import pytest
 from clones import ROOT
+from scipy.stats import binom
+
+from gigatile.evaluation.intervals import Weights, draw_mean
 
 spec = spec_from_file_location("coverage_benchmark", ROOT / "benchmarks/coverage.py")
 assert spec and spec.loader
@@ -49,6 +52,24 @@ def test_means_of_volumes_hold(shape, patients):
     ours = coverage(one, patients, 60, simulated.figures_of_volumes, simulated.truth_of_volumes)
     assert len(ours) == 8
     assert {name: share for name, share in ours.items() if share < HOLDS} == {}
+
+
+@pytest.mark.parametrize("patients", [5, 12, 40])
+def test_a_share_of_patients_holds_at_every_truth(patients):
+    """Counted, not simulated: the chance of each number of right calls is known."""
+    weights = Weights(np.arange(patients), simulated.SETTINGS)
+    right = np.arange(patients + 1)
+    ends = np.array(
+        [
+            draw_mean((np.arange(patients) < some).astype(float), weights, 0, 1).ends(
+                some / patients
+            )
+            for some in right
+        ]
+    )
+    for truth in np.arange(0.02, 0.985, 0.02):
+        holds = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+        assert binom.pmf(right, patients, truth)[holds].sum() > HOLDS
 
 
 def test_below_the_least_number_of_patients_there_is_no_interval():
