@@ -8,7 +8,9 @@ import pytest
 from scipy.stats import binomtest
 from sklearn import metrics as sk
 
+from gigatile.evaluation.intervals import LEAST_PATIENTS
 from gigatile.evaluation.metrics import evaluate
+from gigatile.report.metrics import Metrics
 from gigatile.settings.evaluate import EvaluationSettings
 
 CLASSES = ["a", "b", "c"]
@@ -193,3 +195,12 @@ def test_one_patient_alone_can_be_evaluated():
         "patients": 0,
         "no_interval": "the figure is not defined",
     }
+
+
+@pytest.mark.parametrize("patients", [2, 14, 40])
+def test_the_report_reads_what_is_written(patients):
+    found = json.loads(json.dumps(evaluate(cohort(patients), CLASSES, FEWEST), allow_nan=False))
+    read = Metrics.model_validate(found | {"inputs": {}})
+    assert read.intervals.settings() == FEWEST.model_dump()
+    assert read.intervals.least_patients == LEAST_PATIENTS
+    assert read.slide.roc_auc.macro.model_dump() == found["slide"]["roc_auc"]["macro"]
