@@ -21,7 +21,7 @@ run: small
 samples: cohort/samples.tsv
 tiles: {{{tiles}}}
 train: {{{train}}}
-evaluate: {{resamples: 50}}
+evaluate: {{resamples: 1000}}
 """
 
 

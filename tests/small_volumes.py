@@ -26,7 +26,7 @@ volumes: {{labels: decathlon, spacing: [5, 5, 5]}}
 patches: {{size: [16, 16, 16], {patches}}}
 windows: {{overlap: 0}}
 train: {{model: small_unet, {train}}}
-evaluate: {{resamples: 50}}
+evaluate: {{resamples: 1000}}
 """
 
 

@@ -1,9 +1,11 @@
-"""Figures of a test cohort, each with a 95 % bootstrap interval over patients.
+"""Figures of a test cohort, each with a 95 % interval over patients (`intervals`).
 
-The figures are scikit-learn's own; those of the resamples are equal to it and faster.
+The figures are scikit-learn's own; those with random weights are equal to it and faster.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,20 @@ from sklearn.metrics import (
 )
 
 from gigatile.evaluation import ranking
-from gigatile.evaluation.resampling import INTERVAL, draw_patients, interval, plain
+from gigatile.evaluation.intervals import (
+    ENDS,
+    LEAST_PATIENTS,
+    Draws,
+    Weights,
+    describe,
+    draw_mean,
+    plain,
+    too_few_patients,
+    with_interval,
+)
 from gigatile.settings.evaluate import EvaluationSettings
 
-SCHEMA = 1
+SCHEMA = 2
 # False-positive rates at which the band around a ROC curve is given.
 BAND = np.linspace(0, 1, 101)
 
@@ -33,10 +45,10 @@ def evaluate(
     Args:
         calls: a row per slide: slide, patient, label, p_<class>…, call_mean, call_vote.
         classes: the classes in the order of the scores.
-        settings: number of resamples and their seed.
+        settings: number of draws for the intervals and their seed.
     """
     levels = {"slide": calls, "patient": by_patient(calls, classes)}
-    described = {"schema": SCHEMA, "classes": list(classes), **settings.model_dump()}
+    described = {"schema": SCHEMA, "classes": list(classes), **describe(settings)}
     return described | {level: _level(cases, classes, settings) for level, cases in levels.items()}
 
 
@@ -63,65 +75,151 @@ def _level(
     scores = cases[[f"p_{label}" for label in classes]].to_numpy(np.float64)
     numbers = {label: number for number, label in enumerate(classes)}
     truth = cases["label"].map(numbers).to_numpy()
-    drawn = draw_patients(cases["patient"].to_numpy(), settings)
+    weights = Weights(cases["patient"].to_numpy(), settings)
+    patients = int(cases["patient"].nunique())
 
     accuracy, confusion = {}, {}
     for name, column in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
         called = cases[column].map(numbers).to_numpy()
-        resampled = drawn @ (truth == called) / drawn.sum(axis=1)
-        accuracy[name] = interval(accuracy_score(truth, called), resampled)
+        draws = draw_mean((truth == called).astype(np.float64), weights, 0, 1)
+        accuracy[name] = with_interval(
+            accuracy_score(truth, called), draws, patients, too_few_patients({"": patients})
+        )
         matrix = confusion_matrix(truth, called, labels=range(len(classes)))
         confusion[name] = matrix.tolist()
 
-    values: dict[str, list[float]] = {"roc_auc": [], "average_precision": []}
-    resamples: dict[str, list[np.ndarray]] = {"roc_auc": [], "average_precision": []}
-    curves = {}
-    for number, label in enumerate(classes):
-        positive, score = truth == number, scores[:, number]
-        # Without a case of the class, or with nothing else, there is nothing to rank.
-        defined = bool(0 < positive.sum() < len(positive))
-        values["roc_auc"].append(roc_auc_score(positive, score) if defined else np.nan)
-        values["average_precision"].append(
-            average_precision_score(positive, score) if defined else np.nan
-        )
-        counts = ranking.curve_counts(positive, score, drawn)
-        resamples["roc_auc"].append(ranking.roc_auc(*counts))
-        resamples["average_precision"].append(ranking.average_precision(*counts))
-        curves[label] = _curve(positive, score, counts) if defined else None
-
-    def family(name: str) -> dict[str, Any]:
-        # One-vs-rest and unweighted: the mean over all classes, undefined if one of them is.
-        macro = interval(float(np.mean(values[name])), np.mean(resamples[name], axis=0))
-        each = zip(classes, values[name], resamples[name], strict=True)
-        return {"macro": macro, "per_class": {label: interval(v, r) for label, v, r in each}}
-
+    ranked = [
+        _rank(truth == number, scores[:, number], weights, number, len(classes))
+        for number in range(len(classes))
+    ]
     return {
         "n": len(cases),
-        "patients": int(cases["patient"].nunique()),
+        "patients": patients,
         "accuracy": accuracy,
-        "roc_auc": family("roc_auc"),
-        "average_precision": family("average_precision"),
+        "roc_auc": _family("roc_auc", ranked, classes),
+        "average_precision": _family("average_precision", ranked, classes),
         "confusion": confusion,
-        "roc_curve": curves,
+        "roc_curve": {label: one.curve for label, one in zip(classes, ranked, strict=True)},
     }
 
 
-def _curve(
-    positive: np.ndarray, scores: np.ndarray, counts: tuple[np.ndarray, np.ndarray]
-) -> dict[str, Any]:
-    fpr, tpr, _ = roc_curve(positive, scores)
-    resampled = [
-        np.interp(BAND, false / false[-1], true / true[-1])
-        for false, true in zip(*counts, strict=True)
-        if false[-1] and true[-1]
-    ]
-    # Where no resample had both sides, nothing is known: the band is everything.
-    low, high = (
-        np.percentile(resampled, INTERVAL, axis=0) if resampled else (BAND * 0, BAND * 0 + 1)
+@dataclass(frozen=True)
+class ClassDraws:
+    """How well a class is ranked above the rest, in every draw.
+
+    Attributes:
+        worst, best: `ranking.curve_counts` with half an unseen patient of each class, ranked as
+            badly, or as well, as can be.
+    """
+
+    worst: tuple[np.ndarray, np.ndarray]
+    best: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def roc_auc(self) -> Draws:
+        """The area under the ROC curve."""
+        return Draws(ranking.roc_auc(*self.worst), ranking.roc_auc(*self.best))
+
+    @property
+    def average_precision(self) -> Draws:
+        """The average precision."""
+        return Draws(ranking.average_precision(*self.worst), ranking.average_precision(*self.best))
+
+    def band(self, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the true-positive rate's interval at each false-positive rate."""
+        low, high = (
+            np.quantile(ranking.roc_curve_at(rates, *counts), end, axis=0)
+            for counts, end in zip((self.worst, self.best), ENDS, strict=True)
+        )
+        return low, high
+
+
+def draw_class(
+    positive: np.ndarray, scores: np.ndarray, weights: Weights, number: int, classes: int
+) -> ClassDraws:
+    """Rank the cases by their scores of one class, in every draw.
+
+    Args:
+        positive: (n,) bool, the cases of the class; some, and not all.
+        scores: (n,) the class's scores.
+        weights: of the cases.
+        number: of the class, from 0.
+        classes: how many there are.
+    """
+    halves = weights.halves(classes)
+    of_class = halves[:, number] * weights.most_cases(positive)
+    others = np.delete(halves, number, axis=1).sum(axis=1)
+    of_rest = others * weights.most_cases(~positive)
+    worst, best = (
+        ranking.curve_counts(
+            *ranking.add_unseen(positive, scores, weights.cases, of_class, of_rest, best)
+        )
+        for best in (False, True)
     )
-    around = {"fpr": BAND, "low": low, "high": high}
-    return {
-        "fpr": [plain(value) for value in fpr],
-        "tpr": [plain(value) for value in tpr],
-        "band": {name: [plain(value) for value in values] for name, values in around.items()},
+    return ClassDraws(worst, best)
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """How well a class is ranked above the rest.
+
+    Attributes:
+        patients: how many have a case of the class.
+        others: how many have a case of the rest.
+        values: roc_auc and average_precision; NaN where they are not defined.
+        draws: of both, if both are defined.
+        curve: the ROC curve with its band; None where it is not defined.
+    """
+
+    patients: int
+    others: int
+    values: dict[str, float]
+    draws: dict[str, Draws]
+    curve: dict[str, Any] | None
+
+
+def _rank(
+    positive: np.ndarray, scores: np.ndarray, weights: Weights, number: int, classes: int
+) -> _Ranked:
+    patients, others = weights.patients(positive), weights.patients(~positive)
+    # Without a case of the class, or with nothing else, there is nothing to rank.
+    if not patients or not others:
+        nothing = {"roc_auc": math.nan, "average_precision": math.nan}
+        return _Ranked(patients, others, nothing, {}, None)
+    values = {
+        "roc_auc": roc_auc_score(positive, scores),
+        "average_precision": average_precision_score(positive, scores),
     }
+    fpr, tpr, _ = roc_curve(positive, scores)
+    curve: dict[str, Any] = {"fpr": _listed(fpr), "tpr": _listed(tpr), "band": None}
+    drawn = draw_class(positive, scores, weights, number, classes)
+    if min(patients, others) >= LEAST_PATIENTS:
+        low, high = drawn.band(BAND)
+        curve["band"] = {"fpr": _listed(BAND), "low": _listed(low), "high": _listed(high)}
+    draws = {"roc_auc": drawn.roc_auc, "average_precision": drawn.average_precision}
+    return _Ranked(patients, others, values, draws, curve)
+
+
+def _family(name: str, ranked: Sequence[_Ranked], classes: Sequence[str]) -> dict[str, Any]:
+    """Return a figure of each class against the rest, and the unweighted mean of all classes.
+
+    The mean is not defined if the figure of one class is not.
+    """
+    per_class = {}
+    for label, one in zip(classes, ranked, strict=True):
+        groups = {f"of class {label}": one.patients, "of the other classes": one.others}
+        per_class[label] = with_interval(
+            one.values[name],
+            one.draws.get(name),
+            min(one.patients, one.others),
+            too_few_patients(groups),
+        )
+    value = float(np.mean([one.values[name] for one in ranked]))
+    draws = None if math.isnan(value) else Draws.mean([one.draws[name] for one in ranked])
+    groups = {f"of class {label}": one.patients for label, one in zip(classes, ranked, strict=True)}
+    macro = with_interval(value, draws, min(groups.values()), too_few_patients(groups))
+    return {"macro": macro, "per_class": per_class}
+
+
+def _listed(values: np.ndarray) -> list[float]:
+    return [plain(value) for value in values]

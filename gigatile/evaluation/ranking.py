@@ -1,10 +1,9 @@
-"""ROC AUC and average precision of many resamples of the same cases at once.
+"""ROC curve, ROC AUC and average precision of the same cases with many sets of weights at once.
 
-A resample is a weight per case: how often it was drawn. The cases are sorted once and every
-resample's curve follows by cumulative sums, with the definitions of scikit-learn: the area
-under the ROC curve by the trapezoidal rule, tied scores as one point, and average precision as the
-sum of precisions weighted by the steps in recall. Hundreds of times as fast as calling
-scikit-learn for each resample, and equal to it.
+The cases are sorted once and the curve of every set of weights follows by cumulative sums, with the
+definitions of scikit-learn for `sample_weight`: the area under the ROC curve by the trapezoidal
+rule, tied scores as one point, and average precision as the sum of precisions weighted by the steps
+in recall. Hundreds of times as fast as calling scikit-learn for each set, and equal to it.
 """
 
 import numpy as np
@@ -18,7 +17,7 @@ def curve_counts(
     Args:
         positive: (n,) bool, the cases of the class.
         scores: (n,) the class's scores.
-        weights: (resamples, n) how often each case counts.
+        weights: (resamples, n) how much each case counts.
 
     Returns:
         Two arrays (resamples, thresholds + 1); the first column is 0, above every score.
@@ -31,6 +30,48 @@ def curve_counts(
         sums = np.cumsum(sorted_weights * kind, axis=1)[:, last_of_tie]
         counts.append(np.concatenate([np.zeros((len(weights), 1)), sums], axis=1))
     return counts[0], counts[1]
+
+
+def add_unseen(
+    positive: np.ndarray,
+    scores: np.ndarray,
+    weights: np.ndarray,
+    of_class: np.ndarray,
+    of_rest: np.ndarray,
+    best: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return cases with two more: one of the class and one of the rest that nobody has seen.
+
+    Args:
+        positive, scores, weights: as `curve_counts` takes them.
+        of_class, of_rest: (resamples,) the weights of the two.
+        best: whether the one of the class is ranked first and that of the rest last, or the other
+            way round.
+    """
+    # Beyond every score, so that the two are ranked and not tied.
+    ends = [scores.max() + 1, scores.min() - 1]
+    return (
+        np.append(positive, [True, False]),
+        np.append(scores, ends if best else ends[::-1]),
+        np.column_stack([weights, of_class, of_rest]),
+    )
+
+
+def roc_curve_at(rates: np.ndarray, false: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return each curve's true-positive rate at these false-positive rates: (resamples, rates).
+
+    Args:
+        rates: false-positive rates, 0-1.
+        false, true: of `curve_counts`, with both kinds in every row.
+    """
+    # One interpolation for all: row r is moved by 2 r, so that no two rows overlap.
+    apart = 2.0 * np.arange(len(false))[:, None]
+    found = np.interp(
+        (rates + apart).ravel(),
+        (false / false[:, -1:] + apart).ravel(),
+        (true / true[:, -1:]).ravel(),
+    )
+    return found.reshape(len(false), len(rates))
 
 
 def roc_auc(false: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Figures of segmentations: per case and region, and their means with 95 % bootstrap intervals."""
+"""Figures of segmentations: per case and region, and their means with 95 % intervals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,15 +8,22 @@ import numpy as np
 import pandas as pd
 
 from gigatile.errors import UserError
-from gigatile.evaluation.resampling import draw_patients, interval
+from gigatile.evaluation.intervals import (
+    Draws,
+    Weights,
+    describe,
+    draw_mean,
+    too_few_patients,
+    with_interval,
+)
 from gigatile.evaluation.surfaces import HAUSDORFF95
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.tables import read_table, write_table
 
-SCHEMA = 1
+SCHEMA = 2
 FIGURES = ("dice", "hd95_mm", "sensitivity", "specificity")
 VOLUMES = ("truth_ml", "predicted_ml")
-COLUMNS = ("case", "patient", "region", *FIGURES, *VOLUMES, "empty")
+COLUMNS = ("case", "patient", "region", *FIGURES, "diagonal_mm", *VOLUMES, "empty")
 # What lacks a region, if anything does.
 EMPTY = ("truth", "prediction", "both")
 
@@ -58,7 +65,8 @@ def score_case(
 
     Returns:
         A row per region in the order given: region, dice, hd95_mm, sensitivity, specificity,
-        truth_ml, predicted_ml, empty ("truth", "prediction" or "both" lack the region, or "").
+        diagonal_mm (of the volume), truth_ml, predicted_ml, empty ("truth", "prediction" or "both"
+        lack the region, or "").
 
     Raises:
         UserError: arrays of two shapes or of another type, a spacing that is none, or a value that
@@ -68,6 +76,8 @@ def score_case(
     counts = _counts(truth, predicted)
     _check_values(counts, label_values)
     millilitres = float(sides.prod()) / 1000 if voxel_ml is None else voxel_ml
+
+    diagonal = float(np.linalg.norm(sides * truth.shape))
 
     rows = []
     for region, labels in region_labels.items():
@@ -81,8 +91,7 @@ def score_case(
         if of_truth and of_predicted:
             distance = HAUSDORFF95[hd95](within[truth], within[predicted], sides)
         else:
-            one = bool(of_truth or of_predicted)
-            distance = float(np.linalg.norm(sides * truth.shape)) if one else 0.0
+            distance = diagonal if of_truth or of_predicted else 0.0
         lacking = (("", "prediction"), ("truth", "both"))[not of_truth][not of_predicted]
         rows.append(
             {
@@ -91,6 +100,7 @@ def score_case(
                 "hd95_mm": distance,
                 "sensitivity": both / of_truth if of_truth else None,
                 "specificity": neither / outside if outside else None,
+                "diagonal_mm": diagonal,
                 "truth_ml": of_truth * millilitres,
                 "predicted_ml": of_predicted * millilitres,
                 "empty": lacking,
@@ -120,7 +130,7 @@ def read_cases(path: Path) -> pd.DataFrame:
         UserError: the file is missing or damaged.
     """
     table = pd.DataFrame(read_table(path, COLUMNS), columns=list(COLUMNS))
-    for name in (*FIGURES, *VOLUMES):
+    for name in (*FIGURES, "diagonal_mm", *VOLUMES):
         try:
             table[name] = np.array([float(cell or "nan") for cell in table[name]], np.float64)
         except ValueError as error:
@@ -134,7 +144,10 @@ def read_cases(path: Path) -> pd.DataFrame:
 def evaluate_cases(
     table: pd.DataFrame, regions: Sequence[str], settings: EvaluationSettings
 ) -> dict[str, Any]:
-    """Return the means over cases, each with a 95 % bootstrap interval over patients.
+    """Return the means over cases, each with a 95 % interval over patients (`intervals`).
+
+    Dice, sensitivity and specificity of a case that nobody has seen lie between 0 and 1, its
+    Hausdorff distance between 0 and the diagonal of the largest volume.
 
     A figure that is not defined for a case (None or NaN) is left out of the mean; `n` tells how
     many cases counted. The mean over regions is of the regions' means, unweighted, and not defined
@@ -143,42 +156,47 @@ def evaluate_cases(
     Args:
         table: a row per case and region, as `write_cases` takes them.
         regions: in the order of the result.
-        settings: number of resamples and their seed.
+        settings: number of draws for the intervals and their seed.
 
     Returns:
-        schema, regions, resamples, seed, n (cases), patients; for each figure `mean` and
-        `per_region`, intervals with `n`; `empty`, for each region how many cases' truth,
-        prediction or both lack it.
+        schema, regions, intervals (how they were made), n (cases), patients; for each figure `mean`
+        and `per_region`, as `with_interval` gives them, with `n`; `empty`, for each region how many
+        cases' truth, prediction or both lack it.
 
     Raises:
         UserError: a case has not one row of each region.
     """
     _check_rows(table, regions)
     patients = table.groupby("case", sort=True)["patient"].first()
-    drawn = draw_patients(patients.to_numpy(), settings)
+    weights = Weights(patients.to_numpy(), settings)
     by_region = {region: table[table["region"] == region].set_index("case") for region in regions}
 
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "regions": list(regions),
-        **settings.model_dump(),
+        **describe(settings),
         "n": len(patients),
         "patients": int(patients.nunique()),
     }
     for figure in FIGURES:
-        per_region, means, resampled = {}, [], []
+        # Nothing bounds the distance of an unseen case but the size of its volume.
+        highest = table["diagonal_mm"].astype(np.float64).max() if figure == "hd95_mm" else 1.0
+        per_region, means, draws = {}, [], []
         for region in regions:
             values = by_region[region][figure].astype(np.float64).loc[patients.index].to_numpy()
             defined = ~np.isnan(values)
-            weights = np.concatenate([np.ones((1, len(values))), drawn]) * defined
-            with np.errstate(invalid="ignore"):
-                each = weights @ np.where(defined, values, 0) / weights.sum(axis=1)
-            means.append(each[0])
-            resampled.append(each[1:])
-            per_region[region] = interval(each[0], each[1:]) | {"n": int(defined.sum())}
-        fewest = min(int(one["n"] or 0) for one in per_region.values())
-        mean = interval(float(np.mean(means)), np.mean(resampled, axis=0)) | {"n": fewest}
-        found[figure] = {"mean": mean, "per_region": per_region}
+            counted = weights.patients(defined)
+            means.append(values[defined].mean() if counted else np.nan)
+            draws.append(draw_mean(values, weights, 0, highest))
+            per_region[region] = with_interval(
+                means[-1], draws[-1], counted, too_few_patients({"": counted})
+            ) | {"n": int(defined.sum())}
+        fewest = min(per_region.values(), key=lambda one: one["patients"])["patients"]
+        mean = with_interval(
+            float(np.mean(means)), Draws.mean(draws), fewest, too_few_patients({"": fewest})
+        )
+        least = min(one["n"] for one in per_region.values())
+        found[figure] = {"mean": mean | {"n": least}, "per_region": per_region}
     found["empty"] = {
         region: {what: int((rows["empty"] == what).sum()) for what in EMPTY}
         for region, rows in by_region.items()

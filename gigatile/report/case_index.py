@@ -47,9 +47,6 @@ def case_index(found: CaseFindings) -> str:
     checks = cohort_part.leakage_checks(
         found.splits, found.cohort, found.states, found.manifest, found.scored
     )
-    intervals = [
-        one for name, _, _ in TOLD for one in getattr(found.metrics, name).per_region.values()
-    ]
     return render(
         "case_index.html.j2",
         found=found,
@@ -70,7 +67,6 @@ def case_index(found: CaseFindings) -> str:
         cases=_cases(found),
         pictures=_pictures(found),
         curves=curves(found.history, found.model.chosen.epoch),
-        no_width=any(ci.low is not None and ci.low == ci.high for ci in intervals),
         settings=_settings(found),
     )
 
@@ -107,7 +103,8 @@ def _pictures(found: CaseFindings) -> list[dict[str, str]]:
             + "; ".join(
                 f"{name} from {min(dice[name]):.3f} to {max(dice[name]):.3f}" for name in dice
             ),
-            "caption": "Dice of each test case; the bar is the mean, the line its 95 % interval.",
+            "caption": "Dice of each test case; the bar is the mean, the line its 95 % interval "
+            "if there is one.",
         },
         {
             "image": data_uri(figures.volumes(volumes), "image/svg+xml"),
@@ -132,11 +129,7 @@ def _settings(found: CaseFindings) -> list[tuple[str, str, str]]:
         },
         "model/settings.json": model.settings(),
         "evaluation/metrics.json": {
-            "evaluate": {
-                "resamples": metrics.resamples,
-                "seed": metrics.seed,
-                "hd95": metrics.hd95,
-            }
+            "evaluate": metrics.intervals.settings() | {"hd95": metrics.hd95}
         },
     }
     return [

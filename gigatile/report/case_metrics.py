@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import FIGURES
 from gigatile.report.case_inputs import ScoredCase
-from gigatile.report.metrics import Interval
+from gigatile.report.metrics import Interval, Intervals
 
 # Both files hold six decimals.
 ROUNDING = 2e-6
@@ -45,9 +45,8 @@ class CaseMetrics(_Figures):
     """evaluation/metrics.json."""
 
     regions: list[str]
-    resamples: int
-    seed: int
     hd95: Literal["surface", "voxels"] = "surface"
+    intervals: Intervals
     n: int
     patients: int
     dice: OfRegions

@@ -70,7 +70,7 @@ def training_curve(
 
 
 def roc(curve: Curve) -> bytes:
-    """Draw a ROC curve over its bootstrap band; return SVG."""
+    """Draw a ROC curve over its band; return SVG."""
     with matplotlib.rc_context():
         figure, axes = _canvas(3.1, 3.1)
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (2, 3)))

@@ -43,7 +43,6 @@ def index_page(found: SlideFindings) -> str:
         found.splits, found.cohort, found.states, found.manifest, found.scored
     )
     rows = _figures_table(found.metrics)
-    intervals = [cell["ci"] for row in rows for cell in row["cells"]]
     wrong = [one for one in found.scored if one.call_mean != one.label]
     return render(
         "index.html.j2",
@@ -63,7 +62,6 @@ def index_page(found: SlideFindings) -> str:
         roc=[_roc(found.metrics, name) for name in LEVELS],
         confusions=[_confusions(found.metrics, name) for name in LEVELS],
         figures_table=rows,
-        no_width=any(ci.low is not None and ci.low == ci.high for ci in intervals),
         wrong=wrong,
         left_out=cohort_part.left_out(found.cohort, found.scored),
         settings=_settings(found),
@@ -131,16 +129,12 @@ def _roc(metrics: Metrics, name: str) -> dict[str, Any]:
         curve = level.roc_curve.get(one)
         auc = level.roc_auc.per_class[one]
         drawn = curve is not None and len(curve.fpr) > 1
-        # A band that no resample supports would only fill the figure.
-        if curve is not None and auc.low is None:
-            curve = curve.model_copy(update={"band": None})
         panels.append(
             {
                 "class": one,
                 "auc": auc,
                 "n": truths(level, metrics.classes)[one],
                 "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and drawn else "",
-                "band": bool(drawn and curve and curve.band),
                 "why": why_undefined(level, metrics.classes, name, one),
             }
         )
@@ -197,7 +191,7 @@ def _figures_table(metrics: Metrics) -> list[dict[str, Any]]:
             level: Level = getattr(metrics, name)
             found: Interval = getter(level)
             why = why_undefined(level, metrics.classes, name, one)
-            cells.append({"ci": found, "why": why, "partial": found.resamples < metrics.resamples})
+            cells.append({"ci": found, "why": why})
         rows.append({"title": title, "cells": cells, "minor": one is not None})
     return rows
 
@@ -211,9 +205,7 @@ def _settings(found: SlideFindings) -> list[tuple[str, str, str]]:
             "shards": {"target_mb": manifest.target_mb, "seed": manifest.seed}
         },
         "model/settings.json": {"tiles": model.tiles, "train": model.train},
-        "evaluation/metrics.json": {
-            "evaluate": {"resamples": metrics.resamples, "seed": metrics.seed}
-        },
+        "evaluation/metrics.json": {"evaluate": metrics.intervals.settings()},
     }
     return [
         (key, value, source) for source, values in recorded.items() for key, value in flat(values)

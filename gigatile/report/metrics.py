@@ -11,13 +11,38 @@ class Interval(_Figures):
     """A figure and its 95 % interval; None where it is not defined.
 
     Attributes:
-        resamples: in how many bootstrap resamples the figure was defined.
+        patients: how many the figure rests on, of the class with the fewest.
+        no_interval: why there is no interval; None if there is one.
     """
 
     value: float | None
     low: float | None
     high: float | None
+    patients: int
+    no_interval: str | None
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Interval":
+        if (self.low is None, self.high is None) != (self.no_interval is not None,) * 2:
+            raise ValueError("a figure has neither an interval nor the reason why, or both")
+        return self
+
+
+class Intervals(_Figures):
+    """How the intervals were made.
+
+    Attributes:
+        least_patients: with fewer there is no interval.
+        resamples, seed: the settings.
+    """
+
+    least_patients: int
     resamples: int
+    seed: int
+
+    def settings(self) -> dict[str, int]:
+        """Return the section `evaluate` of the settings."""
+        return {"resamples": self.resamples, "seed": self.seed}
 
 
 class ByClass(_Figures):
@@ -42,7 +67,7 @@ class Confusion(_Figures):
 
 
 class Band(_Figures):
-    """The bootstrap's band around a ROC curve."""
+    """The interval of the true positive rate at each of these false positive rates."""
 
     fpr: list[float]
     low: list[float]
@@ -50,7 +75,7 @@ class Band(_Figures):
 
 
 class Curve(_Figures):
-    """A ROC curve; the band is None where no resample gave one."""
+    """A ROC curve; the band is None where there are too few patients for one."""
 
     fpr: list[float]
     tpr: list[float]
@@ -73,8 +98,7 @@ class Metrics(_Figures):
     """evaluation/metrics.json."""
 
     classes: list[str]
-    resamples: int
-    seed: int
+    intervals: Intervals
     slide: Level
     patient: Level
     inputs: dict[str, str]

@@ -88,9 +88,9 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def interval(found: Interval, digits: int = 3) -> str:
-    """Write an interval's two ends."""
+    """Write an interval's two ends, or why there is none."""
     if found.low is None or found.high is None:
-        return "not defined"
+        return f"no interval: {found.no_interval}"
     # Narrow spaces and a joiner: an interval is never broken over two lines.
     return f"{found.low:.{digits}f}\u202f–\u2060\u202f{found.high:.{digits}f}"
 

@@ -11,9 +11,12 @@ class EvaluationSettings(Section):
     """How the test cohort is scored."""
 
     resamples: int = Field(
-        1000, ge=10, le=10_000, description="Bootstrap resamples of patients for the intervals."
+        1000,
+        ge=1000,
+        le=10_000,
+        description="Draws of random weights of the patients, for the intervals.",
     )
-    seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the resampling.")
+    seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the draws.")
     hd95: Literal["surface", "voxels"] = Field(
         "surface",
         description="Of volumes, the 95 % Hausdorff distance: between `surface` elements weighted "

@@ -1,12 +1,18 @@
-"""Resampled figures equal scikit-learn's on the very cases that were drawn."""
+"""Weighted figures equal scikit-learn's, with whole weights and with others."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from gigatile.evaluation.ranking import average_precision, curve_counts, roc_auc
+from gigatile.evaluation.ranking import (
+    add_unseen,
+    average_precision,
+    curve_counts,
+    roc_auc,
+    roc_curve_at,
+)
 
 
 @settings(deadline=None)
@@ -27,3 +33,31 @@ def test_each_resample_is_scikit_learns(n, seed, grades):
             assert precision == pytest.approx(average_precision_score(truth, ranked), abs=1e-12)
         else:
             assert np.isnan(auc) and np.isnan(precision)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 30), st.integers(0, 10_000), st.sampled_from([2, 5, 1000]))
+def test_any_weights_are_scikit_learns(n, seed, grades):
+    random = np.random.default_rng(seed)
+    positive = np.append(random.integers(0, 2, n).astype(bool), [True, False])
+    scores = random.integers(0, grades, n + 2) / grades
+    weights = random.exponential(size=(4, n + 2))
+    counts = curve_counts(positive, scores, weights)
+    rates = np.array([0.05, 0.5, 1.0])
+    curves = roc_curve_at(rates, *counts)
+    for row, weight in enumerate(weights):
+        given = {"sample_weight": weight}
+        auc, precision = roc_auc(*counts)[row], average_precision(*counts)[row]
+        assert auc == pytest.approx(roc_auc_score(positive, scores, **given), abs=1e-9)
+        expected = average_precision_score(positive, scores, **given)
+        assert precision == pytest.approx(expected, abs=1e-9)
+        fpr, tpr, _ = roc_curve(positive, scores, drop_intermediate=False, **given)
+        assert curves[row] == pytest.approx(np.interp(rates, fpr, tpr), abs=1e-9)
+
+
+def test_the_unseen_are_ranked_first_and_last():
+    positive, scores = np.array([True, False, True]), np.array([0.2, 0.5, 0.7])
+    weights, one = np.ones((1, 3)), np.ones(1)
+    for best, auc in ((True, 5 / 6), (False, 1 / 6)):
+        added = add_unseen(positive, scores, weights, one, one, best)
+        assert roc_auc(*curve_counts(*added))[0] == pytest.approx(auc)

@@ -14,6 +14,7 @@ import surface_distance
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
+from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from gigatile.errors import UserError
@@ -264,6 +265,7 @@ def test_what_cannot_be_scored_is_refused():
 # The table of cases, and figures of the cohort.
 
 REGIONS = ("whole", "core")
+FEWEST = EvaluationSettings(resamples=1000)
 
 
 def cohort(patients=20, per_patient=2, seed=0):
@@ -283,6 +285,7 @@ def cohort(patients=20, per_patient=2, seed=0):
                         "hd95_mm": 20 * (1 - skill) + random.random(),
                         "sensitivity": None if lacking else skill,
                         "specificity": 0.9 + 0.1 * skill,
+                        "diagonal_mm": 373.0,
                         "truth_ml": 0.0 if lacking else 12.5,
                         "predicted_ml": 11.0,
                         "empty": "truth" if lacking else "",
@@ -308,7 +311,7 @@ def test_cases_are_written_and_read(tmp_path):
             assert found[name].tolist() == expected.tolist()
         else:
             np.testing.assert_allclose(found[name], expected.astype(float), atol=5e-7)
-    settings = EvaluationSettings(resamples=20)
+    settings = FEWEST
     of_file = evaluate_cases(found, REGIONS, settings)
     of_rows = evaluate_cases(pd.DataFrame(rows), REGIONS, settings)
     for region in REGIONS:
@@ -323,7 +326,7 @@ def test_what_score_case_gives_can_be_written(tmp_path):
     rows = [row | one for one in score_case(empty, empty, (1, 1, 1), *LABELS)]
     write_cases(rows, tmp_path / "cases.tsv")
     line = (tmp_path / "cases.tsv").read_text().splitlines()[1]
-    numbers = "1.000000\t0.000000\t\t1.000000\t0.000000\t0.000000"
+    numbers = "1.000000\t0.000000\t\t1.000000\t6.928203\t0.000000\t0.000000"
     assert line == f"c\tp\twhole_tumour\t{numbers}\tboth"
 
 
@@ -337,16 +340,17 @@ def test_a_damaged_table_is_told(tmp_path):
 
 def test_means_are_over_the_cases_that_have_the_figure():
     table = pd.DataFrame(cohort())
-    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=50))
+    found = evaluate_cases(table, REGIONS, FEWEST)
     assert (found["n"], found["patients"], found["regions"]) == (40, 20, list(REGIONS))
-    assert (found["schema"], found["resamples"], found["seed"]) == (1, 50, 1)
+    told = found["intervals"]
+    assert (found["schema"], told["resamples"], told["seed"]) == (2, 1000, 1)
     for figure in FIGURES:
         means = table.assign(value=table[figure].astype(float)).groupby("region")["value"]
         for region in REGIONS:
             one = found[figure]["per_region"][region]
             assert one["value"] == pytest.approx(means.mean()[region], abs=1e-6)
             assert one["n"] == means.count()[region]
-            assert one["low"] < one["value"] < one["high"] and one["resamples"] == 50
+            assert one["low"] < one["value"] < one["high"] and one["no_interval"] is None
         mean = found[figure]["mean"]
         assert mean["value"] == pytest.approx(means.mean().mean(), abs=1e-6)
     assert found["sensitivity"]["per_region"]["core"]["n"] == 30
@@ -358,29 +362,53 @@ def test_means_are_over_the_cases_that_have_the_figure():
     }
 
 
-def test_an_interval_is_that_of_resampled_patients():
-    """The same as drawing patients in a loop, which knows nothing of weights."""
+def test_an_interval_weighs_patients_and_one_that_nobody_has_seen():
+    """The same as drawing weights in a loop; an unseen patient has none or all of the core."""
     table = pd.DataFrame(cohort(patients=12, per_patient=3))
-    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=4000))
+    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10_000))
     random = np.random.default_rng(1)
     core = table[table["region"] == "core"].assign(
         sensitivity=lambda t: t["sensitivity"].astype(float)
     )
     of_patient = [cases["sensitivity"].to_numpy() for _, cases in core.groupby("patient")]
+    defined = np.array([one.mean() for one in of_patient if not np.isnan(one).any()])
+    assert len(defined) == 9
     means = [
-        np.nanmean(np.concatenate([of_patient[one] for one in random.integers(0, 12, 12)]))
+        [np.average([*defined, end], weights=random.exponential(size=10)) for end in (0, 1)]
         for _ in range(4000)
     ]
     one = found["sensitivity"]["per_region"]["core"]
-    low, high = np.percentile(means, (2.5, 97.5))
-    assert one["low"] == pytest.approx(low, abs=0.01)
-    assert one["high"] == pytest.approx(high, abs=0.01)
+    worst, best = np.array(means).T
+    assert one["patients"] == 9 and one["n"] == 27
+    assert one["low"] == pytest.approx(np.quantile(worst, 0.025), abs=0.02)
+    assert one["high"] == pytest.approx(np.quantile(best, 0.975), abs=0.02)
+
+
+def test_a_distance_is_as_long_at_worst_as_the_largest_volume():
+    """Regions that were always found at 5 mm may be missed in the next patient."""
+    rows = [row | {"hd95_mm": 5.0} for row in cohort(patients=5, per_patient=1)]
+    rows[0]["diagonal_mm"] = 400.0
+    one = evaluate_cases(pd.DataFrame(rows), REGIONS, EvaluationSettings(resamples=10_000))
+    mean = one["hd95_mm"]["mean"]
+    exact = binomtest(5, 5).proportion_ci(method="exact").low
+    assert mean["low"] == pytest.approx(5 * exact, abs=0.2)
+    assert mean["high"] == pytest.approx(5 * exact + 400 * (1 - exact), abs=4)
+
+
+def test_too_few_patients_have_no_interval_and_the_reason():
+    found = evaluate_cases(pd.DataFrame(cohort(patients=6, per_patient=3)), REGIONS, FEWEST)
+    assert found["dice"]["mean"]["low"] is not None
+    why = "fewer than 5 patients (4)"
+    for one in (found["sensitivity"]["mean"], found["sensitivity"]["per_region"]["core"]):
+        assert (one["low"], one["high"], one["no_interval"]) == (None, None, why)
+        assert (one["patients"], one["n"]) == (4, 12) and one["value"] is not None
+    assert found["sensitivity"]["per_region"]["whole"]["low"] is not None
 
 
 def test_more_cases_of_the_same_patients_tell_nothing_new():
     rows = cohort(per_patient=1)
     copies = [row | {"case": f"{row['case']}-{copy}"} for row in rows for copy in range(9)]
-    settings = EvaluationSettings(resamples=400)
+    settings = FEWEST
     one, nine = (
         evaluate_cases(pd.DataFrame(each), REGIONS, settings)["dice"]["mean"]
         for each in (rows, copies)
@@ -390,28 +418,30 @@ def test_more_cases_of_the_same_patients_tell_nothing_new():
 
 def test_the_seed_alone_decides_and_not_the_order_of_rows():
     table = pd.DataFrame(cohort())
-    few = EvaluationSettings(resamples=20)
+    few = FEWEST
     expected = evaluate_cases(table, REGIONS, few)
     assert evaluate_cases(table.sample(frac=1, random_state=3), REGIONS, few) == expected
-    other = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=20, seed=2))
+    other = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=1000, seed=2))
     assert other["dice"]["mean"]["value"] == expected["dice"]["mean"]["value"]
     assert other["dice"]["mean"]["low"] != expected["dice"]["mean"]["low"]
 
 
 def test_a_figure_that_no_case_has_is_null():
     table = pd.DataFrame(cohort(patients=1, per_patient=1))
-    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10))
+    found = evaluate_cases(table, REGIONS, FEWEST)
     assert "NaN" not in json.dumps(found, allow_nan=False)
-    nothing = {"value": None, "low": None, "high": None, "resamples": 0, "n": 0}
+    nothing = dict.fromkeys(("value", "low", "high")) | {"patients": 0, "n": 0}
+    nothing["no_interval"] = "the figure is not defined"
     assert found["sensitivity"]["per_region"]["core"] == nothing
     assert found["sensitivity"]["mean"] == nothing
     whole = found["sensitivity"]["per_region"]["whole"]
-    assert whole["value"] == whole["low"] == whole["high"] and whole["n"] == 1
+    assert whole["value"] is not None and whole["n"] == 1
+    assert whole["no_interval"] == "fewer than 5 patients (1)"
 
 
 def test_a_cohort_without_cases_has_no_figures():
     table = pd.DataFrame(columns=list(COLUMNS))
-    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10))
+    found = evaluate_cases(table, REGIONS, FEWEST)
     assert json.dumps(found, allow_nan=False)
     assert found["n"] == found["patients"] == 0
     assert found["dice"]["mean"]["value"] is None
@@ -423,7 +453,7 @@ def test_a_case_without_a_row_of_each_region_is_refused():
         with pytest.raises(
             UserError, match=r"case c\S+: found rows .*must be one each of whole, core"
         ):
-            evaluate_cases(pd.DataFrame(faulty), REGIONS, EvaluationSettings(resamples=10))
+            evaluate_cases(pd.DataFrame(faulty), REGIONS, FEWEST)
 
 
 def reference_of_voxels(truth, predicted, spacing):

@@ -228,7 +228,7 @@ def evaluate(command, folder, described, out, table="table.tsv", sheet="sheet.ts
     return command(
         "evaluate_volumes.py",
         *("--samples", folder / sheet, "--cases", folder / table, "--described", described),
-        *("--segmentations", folder / "segmentations", "--settings", '{"resamples":50}'),
+        *("--segmentations", folder / "segmentations", "--settings", '{"resamples":1000}'),
         *("--cores", 2, "--out", out),
     )
 

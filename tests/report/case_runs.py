@@ -173,7 +173,7 @@ def evaluate(folder: Path, sheet: Path) -> None:
         "--cases": folder / "cases.tsv",
         "--segmentations": folder / "evaluation/segmentations",
         "--described": folder / "model/settings.json",
-        "--settings": '{"resamples": 100, "seed": 1}',
+        "--settings": '{"resamples": 1000, "seed": 1}',
         "--out": folder / "evaluation",
     }
     _run("evaluate_volumes", arguments)

@@ -305,10 +305,9 @@ def write_metrics(folder: Path, rows: Sequence[Sequence[Any]], classes: Sequence
         call = classes[int(mean.argmax())]
         merged.append((patient, patient, mine[0][2], 0, *mean.tolist(), call, call))
     metrics = {
-        "schema": 1,
+        "schema": 2,
         "classes": list(classes),
-        "resamples": 50,
-        "seed": 1,
+        "intervals": {"least_patients": 5, "resamples": 1000, "seed": 1},
         "slide": _level(rows, classes),
         "patient": _level(merged, classes),
         "inputs": {name: sha256_of(folder / name) for name in names},
@@ -323,13 +322,16 @@ def _level(rows: Sequence[Sequence[Any]], classes: Sequence[str]) -> dict[str, A
         name: np.array([classes.index(row[column]) for row in rows], int)
         for name, column in (("mean_call", -2), ("vote_call", -1))
     }
-    resamples = [np.random.default_rng(i).integers(0, len(rows), len(rows)) for i in range(50)]
+    everyone = np.arange(len(rows))
+    patients = len({row[1] for row in rows})
 
     def interval(measure: Callable[[np.ndarray], float | None]) -> dict[str, Any]:
-        drawn = [v for some in resamples if len(rows) and (v := measure(some)) is not None]
-        value = measure(np.arange(len(rows))) if len(rows) else None
-        low, high = np.percentile(drawn, (2.5, 97.5)) if drawn else (None, None)
-        return {"value": value, "low": low, "high": high, "resamples": len(drawn)}
+        value = measure(everyone) if len(rows) else None
+        low, high = (None, None) if value is None else (0.9 * value, 0.1 + 0.9 * value)
+        why = "the figure is not defined" if value is None else None
+        return {
+            "value": value, "low": low, "high": high, "patients": patients, "no_interval": why
+        }  # fmt: skip
 
     def of_class(k: int, measure: Callable[..., float]) -> Callable[[np.ndarray], float | None]:
         def measured(some: np.ndarray) -> float | None:

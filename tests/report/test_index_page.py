@@ -140,16 +140,40 @@ def test_a_cohort_without_scored_slides_still_has_a_page(tmp_path: Path) -> None
     assert "not defined: no test slide was scored" in page.text
 
 
-def test_an_interval_that_no_resample_supports_is_not_defined(run: Path) -> None:
+def test_where_there_is_no_interval_the_card_says_why(run: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
-    ci = {"value": 0.75, "low": None, "high": None, "resamples": 0}
-    metrics["slide"]["roc_auc"]["macro"] = ci
-    metrics["slide"]["roc_auc"]["per_class"]["adeno"] = ci
+    why = "fewer than 5 patients of class adeno (2)"
+    ci = {"value": 0.75, "low": None, "high": None, "patients": 2, "no_interval": why}
+    for level in ("slide", "patient"):
+        metrics[level]["roc_auc"]["macro"] = ci
+        metrics[level]["roc_auc"]["per_class"]["adeno"] = ci
+        metrics[level]["roc_curve"]["adeno"]["band"] = None
     write_json(path, metrics)
     page = index(run)
-    assert "is 0.750 (95\xa0% interval not defined) by slide" in page.html.replace("&nbsp;", "\xa0")
-    assert "no band, as too few resamples" in section(page, "roc")
+    cards = re.findall(
+        r'<div class="card"><dt>ROC AUC by (?:slide|patient)</dt>.*?</div>', page.html, re.S
+    )
+    assert len(cards) == 2
+    for card in cards:
+        assert "0.750" in card and f"no interval: {why}" in card
+        assert "95&nbsp;% interval" not in card
+    assert f"is 0.750 (no interval: {why}) by slide" in page.text
+    assert f"AUC 0.750, no interval: {why}" in section(page, "roc")
+    assert f"0.750 no interval: {why}" in section(page, "figures")
+
+
+def test_a_figure_without_interval_or_reason_is_refused(run: Path) -> None:
+    path = run / "evaluation/metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["slide"]["accuracy"]["mean_call"]["low"] = None
+    write_json(path, metrics)
+    with pytest.raises(UserError, match="neither an interval nor the reason"):
+        index(run)
+
+
+def test_the_band_claims_each_rate_and_not_the_curve(run: Path) -> None:
+    assert "It holds at each rate alone, not for the whole curve" in section(index(run), "roc")
 
 
 def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
@@ -176,20 +200,6 @@ def test_epochs_that_were_not_validated_leave_no_hole_in_the_line() -> None:
     dashed = re.findall(r'<path d="([^"]*)"[^>]*style="[^"]*stroke-dasharray', drawn)
     # The validation, the chosen epoch, and the validation's entry in the legend.
     assert [len(re.findall("[ML]", path)) for path in dashed] == [2, 2, 3]
-
-
-@pytest.mark.parametrize("low", [0.9, 1.0])
-def test_an_interval_without_width_is_not_taken_for_certainty(run: Path, low: float) -> None:
-    path = run / "evaluation/metrics.json"
-    metrics = json.loads(path.read_text())
-    for level in ("slide", "patient"):
-        for name in ("accuracy", "roc_auc", "average_precision"):
-            figures = metrics[level][name]
-            for ci in (*figures.values(), *figures.get("per_class", {}).values()):
-                if "low" in ci:
-                    ci |= {"value": 1.0, "low": low, "high": 1.0}
-    write_json(path, metrics)
-    assert ("An interval without width" in index(run).text) == (low == 1.0)
 
 
 def test_slides_left_out_are_listed_with_their_reasons(run: Path) -> None:
@@ -291,7 +301,7 @@ def test_settings_and_versions_are_those_that_were_recorded(run: Path) -> None:
     text = section(index(run), "settings")
     for pair in ("tiles.mpp 0.5", "train.ranks 2", "train.weights null", "split.seed 3"):
         assert pair in text
-    for pair in ("shards.target_mb 100", "evaluate.resamples 50", "tensorflow 2.21.0"):
+    for pair in ("shards.target_mb 100", "evaluate.resamples 1000", "tensorflow 2.21.0"):
         assert pair in text
 
 

@@ -55,8 +55,9 @@ def test_pages_of_slides_that_are_gone_go_and_other_files_stay(tmp_path: Path) -
 def test_numbers_that_are_not_defined_are_called_so() -> None:
     assert figure(None) == "not defined"
     assert figure(0.0) == "0.000"
-    assert interval(Interval(value=1, low=None, high=None, resamples=0)) == "not defined"
-    both = interval(Interval(value=0.5, low=0.25, high=0.75, resamples=9))
+    none = Interval(value=1, low=None, high=None, patients=3, no_interval="3 patients")
+    assert interval(none) == "no interval: 3 patients"
+    both = interval(Interval(value=0.5, low=0.25, high=0.75, patients=9, no_interval=None))
     assert both.startswith("0.250") and both.endswith("0.750")
 
 

@@ -20,7 +20,7 @@ train:
   epochs: 8
   segment_epochs: 8
   learning_rate: 0.003
-evaluate: {resamples: 100}
+evaluate: {resamples: 1000}
 """
 COLUMNS = ("case", "patient", "flair", "t1c", "segmentation", "split")
 

@@ -35,12 +35,12 @@ def test_the_plan_names_the_slides_that_are_not_here(laptop):
 
 
 def test_what_needs_no_slide_can_be_made(laptop):
-    laptop.snakemake("--cores", "2", *ASKED, "evaluate={seed: 9, resamples: 50}")
-    assert laptop.jobs(*ASKED, "evaluate={seed: 9, resamples: 50}") == {}
+    laptop.snakemake("--cores", "2", *ASKED, "evaluate={seed: 9, resamples: 1000}")
+    assert laptop.jobs(*ASKED, "evaluate={seed: 9, resamples: 1000}") == {}
     done = laptop.snakemake("--cores", "2", *ASKED, "tiles={size: 64}", check=False)
     assert done.returncode == 1
     assert "is not on this machine, and nothing can be made of it here" in done.stdout + done.stderr
-    done = laptop.snakemake("verify", "--cores", "1", *ASKED, "evaluate={seed: 9, resamples: 50}")
+    done = laptop.snakemake("verify", "--cores", "1", *ASKED, "evaluate={seed: 9, resamples: 1000}")
     assert "everything is current and whole" in done.stdout
 
 

@@ -98,7 +98,7 @@ ROWS = [
     setting(SHARDS, "shards={target_mb: 1, seed: 100}"),  # the defaults are 100 and 1
     setting(TRAINING, "train={batch_size: 16}"),
     setting(TRAINING, "train={boost: {lusc: 2.0}}"),
-    setting(EVALUATION, "evaluate={seed: 50, resamples: 50}"),
+    setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
     Row("a comment in the configuration", set(), text("small.yaml", another_comment)),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code

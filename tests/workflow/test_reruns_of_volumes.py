@@ -94,7 +94,7 @@ ROWS = [
     setting(SPLITS, "split={seed: 5}"),
     setting(SHARDS, "shards={target_mb: 1}"),
     setting(TRAINING, "train={batch_size: 4}"),
-    setting(EVALUATION, "evaluate={seed: 50, resamples: 50}"),
+    setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code
     code("gigatile/volumes/background.py", '"""', '"""In other words: ', set()),

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""How often the 95 % intervals hold the truth: cohorts are simulated whose true figures are known.
+
+For every shape of a cohort and number of patients, many test cohorts are drawn and evaluated by the
+workflow's own functions. Printed are the coverage (the share of the intervals that hold the true
+figure) and the mean width. For comparison: the percentile bootstrap over patients.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from gigatile.evaluation import ranking
+from gigatile.evaluation.intervals import LEAST_PATIENTS, Draws, Weights, draw_mean
+from gigatile.evaluation.metrics import draw_class
+from gigatile.evaluation.segmentation import evaluate_cases
+from gigatile.settings.evaluate import EvaluationSettings
+
+PATIENTS = (2, 3, 5, 10, 20, 50)
+# The fewest draws that the settings allow: more make the intervals steadier.
+SETTINGS = EvaluationSettings(resamples=1000)
+POPULATION = 12_000
+# False-positive rates at which the band of a ROC curve is tried.
+RATES = np.array([0.1, 0.3, 0.6])
+DIAGONAL = 373.13
+
+# A figure's name and the ends of its interval.
+Found = Iterator[tuple[str, tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class Slides:
+    """A shape of a cohort of slides.
+
+    Attributes:
+        ratio: patients of each class, as multiples of the number of patients a class.
+        signal: how far the score of a slide's own class is above the others, in standard
+            deviations.
+        slides: of each patient.
+        many: share of the patients who have so many; the others have one.
+        alike: correlation of the scores of one patient's slides.
+        wrong: share of the patients whose slides look like another class.
+    """
+
+    ratio: tuple[int, ...]
+    signal: float
+    slides: int = 1
+    many: float = 1.0
+    alike: float = 0.0
+    wrong: float = 0.0
+
+    def draw(self, patients: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels (patients,) and scores (patients, slides, classes), NaN of no slide."""
+        classes = len(self.ratio)
+        labels = np.repeat(np.arange(classes), np.array(self.ratio) * patients)
+        sign = np.where(random.random(len(labels)) < self.wrong, -1, 1)[:, None]
+        of_patient = sign * self.signal * np.eye(classes)[labels]
+        of_patient += np.sqrt(self.alike) * random.standard_normal((len(labels), classes))
+        noise = random.standard_normal((len(labels), self.slides, classes))
+        heights = np.exp(of_patient[:, None] + np.sqrt(1 - self.alike) * noise)
+        heights[random.random(len(labels)) >= self.many, 1:] = np.nan
+        return labels, heights / heights.sum(axis=2, keepdims=True)
+
+
+SLIDES = {
+    "3 classes, weak": Slides((1, 1, 1), 0.4),
+    "3 classes, 3 slides a patient": Slides((1, 1, 1), 1.2, 3, alike=0.7),
+    "3 classes, strong": Slides((1, 1, 1), 2.3),
+    "3 classes, nearly perfect": Slides((1, 1, 1), 3.3),
+    "1:3:3 patients": Slides((1, 3, 3), 1.2),
+    "2 classes, 1 of 5 patients wrong, 3 slides": Slides((1, 1), 4.0, 3, alike=0.9, wrong=0.2),
+    "3 classes, 1 of 7 patients with 20 slides": Slides((1, 1, 1), 1.2, 20, 0.15, 0.95),
+    "2 classes, 1:6 patients, weak": Slides((1, 6), 0.5),
+    "6 classes, weak": Slides((1,) * 6, 0.4),
+}
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """A shape of a cohort of volumes, each with two regions.
+
+    Attributes:
+        dice: the two parameters of the beta distribution of a region that is found.
+        missed: share of the patients whose region is missed: Dice 0, the diagonal as distance.
+        absent: share of the cases whose truth and prediction lack the region: Dice 1, distance 0.
+        cases: of each patient.
+    """
+
+    dice: tuple[float, float]
+    missed: float = 0.0
+    absent: float = 0.0
+    cases: int = 1
+
+    def draw(self, patients: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return each figure: (patients, cases, regions)."""
+        shape = (patients, self.cases, 2)
+        level = random.beta(*self.dice, (patients, 1, 2))
+        dice = np.clip(level + 0.02 * random.standard_normal(shape) * (self.cases > 1), 0, 1)
+        distance = np.minimum(random.lognormal(np.log(6), 0.8, shape), DIAGONAL)
+        sensitivity, specificity = random.beta(9, 1, shape), random.beta(2000, 2, shape)
+        missed = np.broadcast_to(random.random((patients, 1, 2)) < self.missed, shape)
+        dice[missed], distance[missed], sensitivity[missed] = 0, DIAGONAL, 0
+        absent = random.random(shape) < self.absent
+        dice[absent], distance[absent], sensitivity[absent] = 1, 0, np.nan
+        return {
+            "dice": dice,
+            "hd95_mm": distance,
+            "sensitivity": sensitivity,
+            "specificity": specificity,
+        }
+
+
+VOLUMES = {
+    "Dice near 0.9": Volumes((18, 2)),
+    "1 of 20 regions missed": Volumes((18, 2), missed=0.05),
+    "1 of 7 missed, 1 of 5 absent": Volumes((18, 2), missed=0.15, absent=0.2),
+    "Dice skewed, 3 cases a patient": Volumes((2, 0.5), missed=0.03, cases=3),
+}
+
+
+def levels(scores: np.ndarray, labels: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
+    """Return patients, truth, scores and calls by vote of slides, and of patients."""
+    patients, slides, classes = scores.shape
+    kept = ~np.isnan(scores[:, :, 0])
+    called = scores.argmax(axis=2)
+    votes = ((called[:, :, None] == np.arange(classes)) & kept[:, :, None]).sum(axis=1)
+    mean, people = np.nanmean(scores, axis=1), np.arange(patients)
+    whole = (people, labels, mean, (votes + mean / 10).argmax(axis=1))
+    if slides == 1:
+        return {"patient": whole}
+    apart = np.repeat(people, slides).reshape(-1, slides)[kept], scores[kept]
+    return {"slide": (apart[0], labels[apart[0]], apart[1], called[kept]), "patient": whole}
+
+
+def figures_of_slides(shape: Slides, patients: int, random: np.random.Generator) -> Found:
+    """Evaluate one simulated cohort; the figures of few patients have no interval."""
+    if patients < LEAST_PATIENTS:
+        return
+    labels, scores = shape.draw(patients, random)
+    for level, (people, truth, ranked, voted) in levels(scores, labels).items():
+        weights = Weights(people, SETTINGS)
+        for name, called in (("mean", ranked.argmax(axis=1)), ("vote", voted)):
+            right = (called == truth).astype(np.float64)
+            yield f"accuracy by {name}, {level}", draw_mean(right, weights, 0, 1).ends(right.mean())
+        classes = ranked.shape[1]
+        drawn = [
+            draw_class(truth == number, ranked[:, number], weights, number, classes)
+            for number in range(classes)
+        ]
+        for name in ("roc_auc", "average_precision"):
+            each = [getattr(one, name) for one in drawn]
+            for which, draws in (("macro", Draws.mean(each)), ("first class", each[0])):
+                low, high = draws.ends(np.nan)
+                yield f"{name}, {which}, {level}", (low, high)
+        for rate, low, high in zip(RATES, *drawn[0].band(RATES), strict=True):
+            yield f"ROC band at {rate:.1f}, {level}", (low, high)
+
+
+def truth_of_slides(shape: Slides, random: np.random.Generator) -> dict[str, float]:
+    """Return the figures of a population, by scikit-learn."""
+    labels, scores = shape.draw(POPULATION // len(shape.ratio), random)
+    found = {}
+    for level, (_, truth, ranked, voted) in levels(scores, labels).items():
+        found[f"accuracy by mean, {level}"] = (ranked.argmax(axis=1) == truth).mean()
+        found[f"accuracy by vote, {level}"] = (voted == truth).mean()
+        for name, measure in (
+            ("roc_auc", roc_auc_score),
+            ("average_precision", average_precision_score),
+        ):
+            each = [measure(truth == n, ranked[:, n]) for n in range(ranked.shape[1])]
+            found[f"{name}, macro, {level}"] = np.mean(each)
+            found[f"{name}, first class, {level}"] = each[0]
+        fpr, tpr, _ = roc_curve(truth == 0, ranked[:, 0])
+        for rate in RATES:
+            found[f"ROC band at {rate:.1f}, {level}"] = np.interp(rate, fpr, tpr)
+    return {name: float(value) for name, value in found.items()}
+
+
+def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generator) -> Found:
+    """Evaluate one simulated cohort of volumes."""
+    drawn = shape.draw(patients, random)
+    size = drawn["dice"].shape
+    patient, case, region = (axis.ravel() for axis in np.indices(size))
+    table = pd.DataFrame({name: values.ravel() for name, values in drawn.items()})
+    table["case"] = [f"{one:03}-{other}" for one, other in zip(patient, case, strict=True)]
+    table["patient"] = [f"{one:03}" for one in patient]
+    table["region"] = np.array(["r0", "r1"])[region]
+    table["diagonal_mm"], table["empty"] = DIAGONAL, ""
+    found = evaluate_cases(table, ["r0", "r1"], SETTINGS)
+    for figure in drawn:
+        for name, one in (
+            ("one region", found[figure]["per_region"]["r0"]),
+            ("mean", found[figure]["mean"]),
+        ):
+            if one["low"] is not None:
+                yield f"{figure}, {name}", (one["low"], one["high"])
+
+
+def truth_of_volumes(shape: Volumes, random: np.random.Generator) -> dict[str, float]:
+    """Return the means of a population."""
+    found = {}
+    for figure, values in shape.draw(POPULATION * 20, random).items():
+        means = np.nanmean(values, axis=(0, 1))
+        found |= {f"{figure}, one region": means[0], f"{figure}, mean": means.mean()}
+    return {name: float(value) for name, value in found.items()}
+
+
+def percentile_bootstrap(shape: Slides, patients: int, random: np.random.Generator) -> Found:
+    """Evaluate one simulated cohort by the percentile bootstrap over patients."""
+    labels, scores = shape.draw(patients, random)
+    for level, (people, truth, ranked, _) in levels(scores, labels).items():
+        drawn = random.multinomial(len(labels), np.ones(len(labels)) / len(labels), 1000)[:, people]
+        right = ranked.argmax(axis=1) == truth
+        # A resample that lacks a class has no macro AUC: it is left out.
+        each = [
+            ranking.roc_auc(*ranking.curve_counts(truth == n, ranked[:, n], drawn))
+            for n in range(ranked.shape[1])
+        ]
+        resampled = {
+            f"accuracy by mean, {level}": (drawn * right).sum(axis=1) / drawn.sum(axis=1),
+            f"roc_auc, macro, {level}": np.mean(each, axis=0),
+        }
+        for name, values in resampled.items():
+            low, high = np.nanpercentile(values, (2.5, 97.5))
+            yield name, (low, high)
+
+
+def coverage(
+    shape: Any,
+    patients: int,
+    cohorts: int,
+    evaluated: Callable[[Any, int, np.random.Generator], Found],
+    truth: dict[str, float],
+) -> dict[str, tuple[float, float]]:
+    """Return the coverage and the mean width of each figure's intervals, where there are any."""
+    held: dict[str, list[bool]] = {}
+    widths: dict[str, list[float]] = {}
+    for number in range(cohorts):
+        random = np.random.default_rng([number, patients])
+        for name, (low, high) in evaluated(shape, patients, random):
+            held.setdefault(name, []).append(low <= truth[name] <= high)
+            widths.setdefault(name, []).append(high - low)
+    return {name: (float(np.mean(held[name])), float(np.mean(widths[name]))) for name in held}
+
+
+def _print_table(
+    title: str, sizes: list[int], rows: dict[int, dict[str, tuple[float, float]]]
+) -> None:
+    print(f"\n{title}")
+    print(f"{'':36}" + "".join(f"{size:>16}" for size in sizes))
+    for name in dict.fromkeys(name for found in rows.values() for name in found):
+        cells = []
+        for size in sizes:
+            cell = rows[size].get(name)
+            digits = 1 if name.startswith("hd95") else 3
+            cells.append("no interval" if cell is None else f"{cell[0]:.3f} ({cell[1]:.{digits}f})")
+        print(f"{name:36}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cohorts", type=int, default=100, help="of each shape and size (100)")
+    parser.add_argument("--patients", type=int, nargs="+", default=list(PATIENTS))
+    parser.add_argument("--each", action="store_true", help="a table for each shape too")
+    args = parser.parse_args()
+    sizes = args.patients
+    kinds: list[tuple[str, dict[str, Any], Any, Any]] = [
+        ("slides, patients a class", SLIDES, figures_of_slides, truth_of_slides),
+        ("volumes, patients", VOLUMES, figures_of_volumes, truth_of_volumes),
+        ("slides, percentile bootstrap", SLIDES, percentile_bootstrap, truth_of_slides),
+    ]
+    print(f"coverage (mean width) of {args.cohorts} cohorts of each shape and size")
+    lowest = {}
+    for kind, shapes, evaluated, population in kinds:
+        all_shapes: dict[int, dict[str, list[tuple[float, float]]]] = {s: {} for s in sizes}
+        for title, shape in shapes.items():
+            truth = population(shape, np.random.default_rng(0))
+            found = {size: coverage(shape, size, args.cohorts, evaluated, truth) for size in sizes}
+            if args.each:
+                _print_table(f"{kind}: {title}", sizes, found)
+            for size, cells in found.items():
+                for name, cell in cells.items():
+                    all_shapes[size].setdefault(name, []).append(cell)
+        worst = {
+            size: {
+                name: (min(share for share, _ in several), float(np.mean([w for _, w in several])))
+                for name, several in cells.items()
+            }
+            for size, cells in all_shapes.items()
+        }
+        _print_table(f"{kind}: the lowest of {len(shapes)} shapes, mean width", sizes, worst)
+        shares = [share for size in sizes if size >= 5 for share, _ in worst[size].values()]
+        lowest[kind] = min(shares, default=np.nan)
+    ours = min(share for kind, share in lowest.items() if "percentile" not in kind)
+    print(
+        f"\nlowest coverage from 5 patients a class: {ours:.3f}, "
+        f"of the percentile bootstrap {lowest['slides, percentile bootstrap']:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
