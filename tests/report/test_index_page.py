@@ -86,11 +86,12 @@ def test_one_slide_file_under_two_names_is_found(run: Path) -> None:
     assert "no slide file stands in two splits under two names. Found: S00 = S14" in page.text
 
 
-def test_one_patient_spelled_in_two_ways_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["p 11", "\u042011"])  # a Cyrillic letter
+def test_one_patient_spelled_in_two_ways_is_found(tmp_path: Path, other: str) -> None:
     plans = cohort()
-    next(plan for plan in plans if plan.slide == "S14").patient = "p 11"
+    next(plan for plan in plans if plan.slide == "S14").patient = other
     page = index(build_run(tmp_path / "demo", plans))
-    assert "spelled in two ways across splits. Found: P11 / p 11" in page.text
+    assert f"spelled in two ways across splits. Found: P11 / {other}" in page.text
 
 
 def test_other_tiles_in_the_shards_are_found(run: Path) -> None:
