@@ -93,7 +93,10 @@ def test_a_run_that_is_stopped_at_each_stage(small_run, tmp_path):
                 press_ctrl_c_when_written(stopped, stop)
             else:
                 assert set(stop) <= started(stopped.snakemake(*ASKED, "--until", *stop))
-        assert started(stopped.snakemake(*ASKED)) == edit.last
+        ran = started(stopped.snakemake(*ASKED))
+        # A job that Ctrl-C met between its last file and its end may run again.
+        assert edit.last <= ran <= edit.last | {"evaluate"}
+        assert ran == edit.last or isinstance(edit.stops[-1], str)
     found, expected = contents(stopped), contents(undisturbed)
     assert {name for name in found | expected if found.get(name) != expected.get(name)} == set()
     assert stopped.jobs("--configfile", "small.yaml") == {}
