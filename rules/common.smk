@@ -28,6 +28,9 @@ from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
 from gigatile.settings.split import SPLITS
 from gigatile.slurm import await_jobs_of
+from repairs.updated_outputs import keep_updated_outputs
+
+keep_updated_outputs()
 
 # The commands run with the Python that runs Snakemake, also when its environment was not activated,
 # and with the library that lies beside the Snakefile, also where none is installed.
