@@ -46,7 +46,12 @@ class Job:
     folder: Path
 
 
-def _ask(*command: str) -> str:
+def ask(*command: str) -> str:
+    """Return what one of SLURM's commands prints.
+
+    Raises:
+        SlurmError: it failed, or did not answer.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT)
     except subprocess.TimeoutExpired:
@@ -77,7 +82,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 def _jobs(*which: str) -> list[Job]:
     """Return those of the jobs asked for that a Snakemake submitted."""
     jobs = []
-    for line in _ask("squeue", *which, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
+    for line in ask("squeue", *which, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
         number, state, comment, nodes, home = line.split("\t", 4)
         if comment.startswith("rule_"):
             rule = comment.removeprefix("rule_").replace("_wildcards_", " ")
@@ -134,7 +139,7 @@ def state_of(job: str) -> str:
     Raises:
         SlurmError: the queue cannot be read.
     """
-    return _ask("squeue", "--noheader", "--states=all", "--job", job, "--format=%T").strip()
+    return ask("squeue", "--noheader", "--states=all", "--job", job, "--format=%T").strip()
 
 
 def restarts_of(job: str) -> int:
@@ -143,7 +148,7 @@ def restarts_of(job: str) -> int:
     Raises:
         SlurmError: the controller does not tell.
     """
-    found = re.search(r"\bRestarts=(\d+)", _ask("scontrol", "show", "job", job))
+    found = re.search(r"\bRestarts=(\d+)", ask("scontrol", "show", "job", job))
     if found is None:
         raise SlurmError(f"scontrol show job {job}: nothing about restarts")
     return int(found[1])
@@ -155,4 +160,4 @@ def requeue(job: str) -> None:
     Raises:
         SlurmError: SLURM does not take it back.
     """
-    _ask("scontrol", "requeue", job)
+    ask("scontrol", "requeue", job)

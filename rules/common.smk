@@ -30,6 +30,14 @@ from gigatile.settings.section import canonical
 from gigatile.settings.whole import load_settings
 from gigatile.settings.split import SPLITS
 from gigatile.slurm import await_jobs_of
+from repairs.updated_outputs import keep_updated_outputs
+
+keep_updated_outputs()
+# Loaded where a profile or an option asks for its executor.
+if workflow.is_main_process and "snakemake_executor_plugin_slurm" in sys.modules:
+    from repairs.slurm_submission import mend_submission
+
+    mend_submission()
 
 # The commands run with the Python that runs Snakemake, also when its environment was not activated,
 # and with the library that lies beside the Snakefile, also where none is installed.
@@ -60,12 +68,15 @@ def read_sheet(settings, sheet, labelled=True):
     def may_be_missing(path):
         return ELSEWHERE or path.parent == DEMO_SLIDES or path.parent.parent == DEMO_VOLUMES
 
+    # Once for all jobs: a cohort of 30,000 has as many processes, and each would look at all files.
+    look = workflow.is_main_process
     if settings.task == "volume_segmentation":
-        found = read_cases(Path(sheet), settings.volumes.modalities, labelled, may_be_missing)
+        modalities = settings.volumes.modalities
+        found = read_cases(Path(sheet), modalities, labelled, may_be_missing, look)
         for dataset in datasets_of(found):
             check_declared(dataset, settings.volumes)
     else:
-        found = read_samples(Path(sheet), labelled, may_be_missing)
+        found = read_samples(Path(sheet), labelled, may_be_missing, look)
     if workflow.is_main_process:
         for doubt in doubts(found):
             print(f"warning: {sheet}: {doubt}", file=sys.stderr)

@@ -41,7 +41,8 @@ rule train:
         launch=launch_options(SETTINGS.train),
         each_rank=rank_options(SETTINGS.train),
         # SLURM asks the ranks to save this long before the time limit.
-        slurm_extra="--signal=USR2@120",
+        # Not in slurm_extra, which a profile's own would replace; see repairs/slurm_submission.py.
+        signal="USR2@120",
     params:
         code=code(of_task("train", "train_volumes")),
         command=of_task("train", "train_volumes"),

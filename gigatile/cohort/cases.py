@@ -54,6 +54,7 @@ def read_cases(
     modalities: Sequence[str],
     labelled: bool = True,
     made_later: Callable[[Path], bool] = lambda path: False,
+    look: bool = True,
 ) -> list[Case]:
     """Read and check a sheet of cases.
 
@@ -63,6 +64,7 @@ def read_cases(
             not matter to the caller.
         labelled: False for a sheet of new cases, which needs neither patient nor segmentation.
         made_later: tells for a missing file whether the workflow will make it.
+        look: False: no file is looked at; see `read_sheet`.
 
     Raises:
         UserError: everything that is wrong with the sheet, with row numbers.
@@ -75,7 +77,7 @@ def read_cases(
     def parse(row: int, cells: Cells, folder: Path) -> tuple[Case, list[str]]:
         return _parse_row(row, cells, folder, modalities, labelled)
 
-    return read_sheet(Path(sheet), "case", required, parse, made_later)
+    return read_sheet(Path(sheet), "case", required, parse, made_later, look)
 
 
 def _parse_row(

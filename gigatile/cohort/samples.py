@@ -50,7 +50,10 @@ class Sample:
 
 
 def read_samples(
-    sheet: Path, labelled: bool = True, made_later: Callable[[Path], bool] = lambda path: False
+    sheet: Path,
+    labelled: bool = True,
+    made_later: Callable[[Path], bool] = lambda path: False,
+    look: bool = True,
 ) -> list[Sample]:
     """Read and check a sheet of slides.
 
@@ -58,6 +61,7 @@ def read_samples(
         sheet: tab-separated text with a header line; further columns are ignored.
         labelled: False for a sheet of new slides, which needs only slide and path.
         made_later: tells for a missing slide file whether the workflow will make it.
+        look: False: no slide file is looked at; see `read_sheet`.
 
     Returns:
         The samples in the order of the sheet.
@@ -70,7 +74,7 @@ def read_samples(
     def parse(row: int, cells: Cells, folder: Path) -> tuple[Sample, list[str]]:
         return _parse_row(row, cells, folder, labelled, required)
 
-    return read_sheet(Path(sheet), "slide", lambda header: required, parse, made_later)
+    return read_sheet(Path(sheet), "slide", lambda header: required, parse, made_later, look)
 
 
 def _parse_row(

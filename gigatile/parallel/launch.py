@@ -10,7 +10,9 @@ keeps no checkpoints would begin anew; to start it again is Snakemake's.
 Source of the variables: `man srun`, INPUT ENVIRONMENT VARIABLES; `man scontrol`, requeue.
 """
 
+import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -31,6 +33,8 @@ from gigatile.training.checkpoints import newest_first
 
 # Statuses with which a command says that starting it again would change nothing.
 FINAL = (0, 1, 2)
+# What SLURM says, among the ranks' own words, of one that was killed for its memory.
+OUT_OF_MEMORY = re.compile(r"^(?:srun|slurmstepd): error: .*(?:Out Of Memory|oom[-_ ]kill)", re.I)
 # Starts in a row that may end without a new checkpoint before the job fails.
 FRUITLESS = 3
 # Seconds that a launcher has to end all ranks after the first one has left.
@@ -94,7 +98,19 @@ def launch(
         shown.write(kept.read())
 
         tell = progress.to((sys.stdout, shown, kept))
-        status = run(tell)
+        killed_for_memory = False
+
+        def tell_and_look(text: str) -> None:
+            nonlocal killed_for_memory
+            killed_for_memory = killed_for_memory or OUT_OF_MEMORY.match(text) is not None
+            tell(text)
+
+        status = run(tell_and_look)
+        if status not in FINAL and job is not None and killed_for_memory:
+            # As it was, it would be killed again; Snakemake submits it anew, with more.
+            tell(f"status {status}: a rank was killed for its memory; the job needs more\n")
+            starts.forget()
+            return status
         if status in FINAL:
             starts.forget()
             return status
@@ -194,6 +210,10 @@ def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]
                 _end_soon(child, tell)
             left.append(int(found[1]))
     status = child.wait()
+    if (ended := abs(status) - 128 if status > 128 else -status) > 0 and not left:
+        with contextlib.suppress(ValueError):  # no such signal
+            name = (signal.strsignal(signal.Signals(ended)) or "").lower()
+            tell(f"a rank was ended by signal {ended} ({name})\n")
     # An error is less than START_AGAIN, with which others leave because of it.
     return min(left) if left else status if status >= 0 else 128 - status
 

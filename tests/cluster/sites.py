@@ -65,11 +65,11 @@ class Site:
     def __init__(self, clone: Clone, cluster: Cluster) -> None:
         self.clone, self.cluster, self.folder = clone, cluster, clone.folder
 
-    def command(self, *arguments: str) -> str:
+    def command(self, *arguments: str, hurry: tuple[str, ...] = HURRY) -> str:
         """Return the shell command of a Snakemake on the login host."""
         words = [
             *("python", "-P", str(Path(__file__).with_name(HURRIED)), *arguments),
-            *("--profile", "profiles/slurm", *HURRY),
+            *("--profile", "profiles/slurm", *hurry),
         ]
         path = f"PATH={Path(sys.executable).parent}:$PATH"
         return f"cd {shlex.quote(str(self.folder))} && {path} exec {shlex.join(words)}"

@@ -1,4 +1,5 @@
 import codecs
+import os
 from pathlib import Path
 
 import pytest
@@ -431,3 +432,24 @@ def test_a_sheet_with_thousands_of_faults_has_a_message_that_can_be_read(folder)
     assert lines[0] == f"{sheet}: 9999 fault(s)"
     assert len(lines) == 52
     assert lines[-1] == "  … and 9949 more"
+
+
+@pytest.mark.parametrize("rows", [10, 100])
+def test_a_job_looks_at_no_slide(tmp_path, monkeypatch, rows):
+    """Who planned it has looked at all of them; each of 30,000 processes would do so again."""
+    lines = [f"S{row}\tP{row}\tluad\tS{row}.svs" for row in range(rows)]
+    sheet, looks = write(tmp_path, HEADER, *lines), []
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def counted(path, *args, real=real, **options):
+            if str(path).endswith(".svs"):
+                looks.append(path)
+            return real(path, *args, **options)
+
+        monkeypatch.setattr(os, name, counted)
+    assert len(read_samples(sheet, look=False)) == rows
+    assert looks == []
+    with pytest.raises(UserError, match="no file"):
+        read_samples(sheet)
+    assert len(looks) == 2 * rows

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gigatile.parallel.launch import OUT_OF_MEMORY
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,6 +43,24 @@ def test_the_status_is_that_of_the_ranks(launch, status):
 
 def test_a_rank_that_a_signal_ended_has_a_shells_status(launch):
     assert launch("sh", "-c", "kill -KILL $$").returncode == 137
+
+
+def test_a_signal_has_its_name(launch):
+    done = launch("sh", "-c", "kill -SEGV $$")
+    assert done.returncode == 139
+    assert "a rank was ended by signal 11 (segmentation fault)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: error: n1: task 0: Out Of Memory",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.0. Some of your processes",
+    ],
+)
+def test_slurms_words_for_too_little_memory(line):
+    assert OUT_OF_MEMORY.match(line)
+    assert not OUT_OF_MEMORY.match(f"rank 0 says: {line}")
 
 
 def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):

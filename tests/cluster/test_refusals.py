@@ -1,0 +1,53 @@
+"""What SLURM refuses, or does not take at once: told, waited for, and never at a model's cost."""
+
+import pytest
+from sites import HURRY, SEGMENTS, SRUN, settings, trained
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("whole_cluster"),
+]
+
+# All slides anew, in one group.
+SLIDES = ("results/small/tiles.tsv", "--configfile", "small.yaml", "--forcerun", "tile")
+
+
+def refused(site, *arguments, account="lab", partition="cpu"):
+    """Run Snakemake, which SLURM refuses; return what it says."""
+    hurry = [
+        word.replace("'lab'", f"'{account}'").replace("'cpu'", f"'{partition}'") for word in HURRY
+    ]
+    done = site.cluster.run(site.command(*arguments, hurry=hurry), check=False, timeout=200)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "Traceback" not in said and "Trying to restart" not in said, said
+    return said
+
+
+def test_a_group_that_is_refused_ends_the_run_with_the_reason(site):
+    assert 'slurm_account is still "my-account"' in refused(site, *SLIDES, account="my-account")
+    assert "account nobody appears to be invalid" in refused(site, *SLIDES, account="nobody")
+    said = refused(site, *SLIDES, partition="nowhere")
+    assert "tile_tile was not submitted" in said and "nvalid partition name" in said
+
+
+def test_a_trained_segment_survives_a_refusal_and_scancel(site):
+    site.clone.write("small.yaml", settings("ranks_per_node: 1, epochs: 1, batch_size: 16"))
+    site.snakemake(*trained(epochs=1))
+    folder = site.folder / SEGMENTS
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 3
+    again = (*trained(epochs=1), "--forcerun", "train", "--set-resources", *SRUN)
+    said = refused(site, *again, "train:gres='gpu:h100:4'")
+    assert "train was not submitted" in said and "epoch 1/1" not in said
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    run = site.start(*again, "--retries", "0")
+    job = run.job()
+    run.until(lambda: run.state(job) == "RUNNING", 60, "it does not start")
+    site.cluster.run(f"scancel {job}")
+    assert run.end() == 1, run.text()
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    # What it was to replace is vouched for by nobody.
+    assert site.clone.jobs("--rerun-incomplete", *trained(epochs=1)) == {"train": 1}

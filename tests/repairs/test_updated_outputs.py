@@ -1,0 +1,86 @@
+"""A trained model survives every failure, and the next run trains again."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SNAKEFILE = """
+import sys
+sys.path.insert(0, {root!r})
+from repairs.updated_outputs import keep_updated_outputs
+keep_updated_outputs()
+
+rule train:
+    output:
+        update("model"),
+    params:
+        seed=config["seed"],
+    shell:
+        "echo {{params.seed}} >> starts; {command}"
+"""
+GOOD = "echo {{params.seed}} > model.new && mv model.new model"
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(command, seed):
+        text = SNAKEFILE.format(root=str(ROOT), command=command.format())
+        (tmp_path / "Snakefile").write_text(text)
+        line = (*(sys.executable, "-m", "snakemake", "--cores", "1"), "--rerun-incomplete")
+        return subprocess.Popen(
+            [*line, "--nolock", "--config", f"seed={seed}"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def finish(process):
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_a_failing_job(run, tmp_path):
+    assert finish(run(GOOD, 1))[0] == 0
+    # A backup that an earlier failure left, of any age, is nothing to put back.
+    (tmp_path / ".snakemake/backups").mkdir(exist_ok=True)
+    (tmp_path / ".snakemake/backups/model").write_text("half a mod")
+    status, said = finish(run("exit 1", 2))
+    assert status == 1 and "Removing output" not in said, said
+    assert (tmp_path / "model").read_text() == "1\n"
+    # With the same code as in the failure the parameters alone tell that it is to be done.
+    assert finish(run("exit 1", 2))[0] == 1
+    assert finish(run(GOOD, 2))[0] == 0
+    assert (tmp_path / "model").read_text() == "2\n"
+    assert (tmp_path / "starts").read_text() == "1\n2\n2\n2\n"
+    assert "Nothing to be done" in finish(run(GOOD, 2))[1]
+
+
+def test_a_failure_after_the_model_was_replaced(run, tmp_path):
+    """Nothing vouches for it: it is trained again, also with the settings of before."""
+    assert finish(run(GOOD, 1))[0] == 0
+    assert finish(run(f"{GOOD}; exit 1", 2))[0] == 1
+    assert (tmp_path / "model").read_text() == "2\n"
+    assert finish(run(GOOD, 1))[0] == 0
+    assert (tmp_path / "model").read_text() == "1\n"
+
+
+def test_a_snakemake_that_is_killed(run, tmp_path):
+    assert finish(run(GOOD, 1))[0] == 0
+    ended = run("sleep 4; exit 1", 2)
+    while not (tmp_path / "starts").read_text().endswith("2\n"):
+        assert ended.poll() is None
+        time.sleep(0.05)
+    ended.send_signal(signal.SIGKILL)
+    ended.communicate(timeout=60)
+    assert (tmp_path / "model").read_text() == "1\n"
+    assert finish(run(GOOD, 2))[0] == 0
+    assert (tmp_path / "model").read_text() == "2\n"
