@@ -1,7 +1,6 @@
 """The training loop: every task and every number of ranks goes through `train`."""
 
 import math
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -144,7 +143,7 @@ def train(
         described = {**task.described(reader), **task.settings()}
         described |= _describe(settings, task, manifest, at)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    saved.close()
 
 
 def _first_batches(

@@ -41,7 +41,9 @@ class SharedNormalisation:
         self._found: dict[int, Moments] = {}
         for number, layer in enumerate(self.layers):
             if layer.renorm or layer.axis not in (-1, layer.input_spec.ndim - 1):
-                raise ValueError(f"{layer.name}: only plain normalisation of the last axis is shared")
+                raise ValueError(
+                    f"{layer.name}: only plain normalisation of the last axis is shared"
+                )
             layer._moments = self._moments_of(number, layer._moments)
 
     @contextlib.contextmanager
@@ -78,9 +80,7 @@ def _layers_of(network: keras.Model) -> Iterator[keras.Layer]:
             yield layer
 
 
-def moments_over_ranks(
-    inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name: str
-) -> Moments:
+def moments_over_ranks(inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name: str) -> Moments:
     """Return mean and variance of each channel over the weighted samples of all ranks.
 
     Each rank's own are put together as Chan, Golub and LeVeque do (1979,

@@ -4,8 +4,10 @@ A checkpoint is written beside the training, by a thread: the steps wait only wh
 are copied.
 """
 
+import contextlib
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,11 +28,14 @@ from gigatile.training.checkpoints import (
     write_checkpoint,
 )
 from gigatile.training.learner import Learner
+from gigatile.training.locking import only_one
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, states
 
 # Another content of checkpoints is another number, so that an older one is not misread.
 SCHEMA = 6
+# Seconds that a training waits for another one in its folder to end.
+LOCK_LIMIT = 60.0
 
 
 @dataclass
@@ -87,16 +92,26 @@ class Checkpoints:
         self._learner, self._ranks, self._settings = learner, ranks, settings
         self._steps_in, self._tell = steps_in, tell
         self._saved, self._newest = time.monotonic(), (0, 0)
+        self._lock = contextlib.ExitStack()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
 
     def restore(self) -> Position:
         """Give every rank the state of the furthest checkpoint; where there is none, rank 0's.
 
+        From here on no other training writes checkpoints here, until `close`.
+
         As many ranks as have saved it get their own sums back. Of another number, rank 0 takes over
         what they had summed up.
+
+        Raises:
+            UserError: another training, as of a launcher that was killed, does not end.
         """
         learner, ranks, at = self._learner, self._ranks, Position()
+        if ranks.writes:
+            # The other ranks wait in the meantime, and no longer than stall_limit.
+            limit = min(LOCK_LIMIT, self._settings.stall_limit / 2)
+            self._lock.enter_context(only_one(self._folder, limit, self._tell, ranks.alive))
         place, parts = np.zeros(3, np.int64), np.stack([at.sums] * ranks.size)
         places = [*newest_first(self._folder), *states(self._segment.folder)]
         if ranks.writes and (
@@ -149,6 +164,12 @@ class Checkpoints:
             self.finish()
             write_checkpoint(self._segment.state, self._key, *self._whole(at, parts))
         self._ranks.alive(f"after {self._where(at)}")
+
+    def close(self) -> None:
+        """Remove the segment's checkpoints; another training may begin."""
+        if self._ranks.writes:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
 
     def _whole(self, at: Position, parts: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return what a checkpoint holds: copies, which later steps do not change."""

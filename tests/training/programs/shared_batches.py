@@ -96,7 +96,7 @@ def trained_as_keras_does(ranks):
 
 
 def differences(one, other):
-    """Return for each step the relative difference of what it has changed, by the worst variable."""
+    """Return the relative difference of what each step has changed, by the worst variable."""
     return [
         max(
             float(np.linalg.norm(a1 - b1) / max(1e-3, np.linalg.norm(a1 - a0)))
@@ -106,7 +106,7 @@ def differences(one, other):
     ]
 
 
-with join(cores=1, stall_limit=200) as ranks:
+with join(cores=1, stall_limit=1200) as ranks:
     together = trained(ranks)
     digest = hashlib.sha256(b"".join(v.tobytes() for v in together[-1])).hexdigest()
     (args.out / f"rank-{ranks.rank}").write_text(digest)
