@@ -95,6 +95,7 @@ def moments_over_ranks(inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name
         name: of the exchange; none else may have it.
     """
     axes = list(range(inputs.shape.rank - 1))
+    weights = tf.cast(weights, inputs.dtype)
     each = tf.reshape(weights, (-1, *[1] * (inputs.shape.rank - 1)))
     places = tf.cast(tf.size(inputs[0, ..., 0]), inputs.dtype)
     count = tf.reduce_sum(weights) * places
