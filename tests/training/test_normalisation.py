@@ -91,3 +91,11 @@ def test_a_saved_network_has_stock_layers(tmp_path):
     network.save(tmp_path / "model.keras")
     (_, norm) = keras.models.load_model(tmp_path / "model.keras").layers
     assert type(norm) is keras.layers.BatchNormalization and "_moments" not in vars(norm)
+
+
+def test_gradients_through_four_normalisations_are_those_of_one_rank(launcher):
+    """In double precision, where no rounding hides a fault; of 3 of 8, rank 1 has filler alone."""
+    done = launcher.run(2, "tests/training/programs/moments_agree.py")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line.split(maxsplit=2)[2]) for line in done.stdout.splitlines()]
+    assert len(rows) == 3 and np.max(rows) < 1e-12, done.stdout
