@@ -17,10 +17,10 @@ with join(cores=1, stall_limit=100) as ranks:
                 x = tf.nn.conv2d(x, c, 1, "SAME")
                 m, v = moments_over_ranks(x, w, who, f"{n}/{i}")
                 x = tf.nn.relu((x - m) / tf.sqrt(v + 1e-3))
-            l = tf.reduce_sum(
+            loss = tf.reduce_sum(
                 tf.reduce_mean(x**3, (1, 2)) * tf.cast(w, tf.float64)[:, None] * [1.0, 2, -3, 0.5]
             )
-        return t.gradient(l, k)
+        return t.gradient(loss, k)
 
     for n, total in enumerate((8, 6, 3)):
         x = np.random.default_rng(9 + n).normal(50, 3, (8, 6, 6, 4))
@@ -37,6 +37,9 @@ with join(cores=1, stall_limit=100) as ranks:
             print(
                 ranks.size,
                 total,
-                [float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(g, h)],
+                [
+                    float(np.linalg.norm(a - b) / np.linalg.norm(b))
+                    for a, b in zip(g, h, strict=True)
+                ],
                 flush=True,
             )
