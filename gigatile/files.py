@@ -20,6 +20,9 @@ def write_whole(path: Path) -> Iterator[Path]:
 
     The bytes are on the disk before the rename, so that neither a kill nor a power cut leaves a
     half-written file under the final name. When the block raises, nothing is left behind.
+
+    Raises:
+        OSError: the disk is full, or fails; it names `path`, which a library's error may not.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +39,10 @@ def write_whole(path: Path) -> Iterator[Path]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

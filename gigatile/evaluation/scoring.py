@@ -12,7 +12,7 @@ import tensorflow as tf
 from gigatile.errors import UserError
 from gigatile.evaluation.loading import load_model
 from gigatile.files import read_json, write_whole
-from gigatile.records import Tile, decode_tile, read_records
+from gigatile.records import Tile, read_tiles
 
 BATCH = 64
 
@@ -100,6 +100,6 @@ def score_slides(
 
 
 def _batched(path: Path) -> Iterator[list[Tile]]:
-    tiles = (decode_tile(data) for data in read_records(path))
+    tiles = read_tiles(path)
     while batch := list(islice(tiles, BATCH)):
         yield batch

@@ -5,7 +5,7 @@ files.
 """
 
 from gigatile.records.tfrecord import RecordError, read_records, write_records
-from gigatile.records.tile import Tile, decode_tile, encode_tile
+from gigatile.records.tile import Tile, decode_tile, encode_tile, read_tiles
 
 __all__ = [
     "RecordError",
@@ -13,5 +13,6 @@ __all__ = [
     "decode_tile",
     "encode_tile",
     "read_records",
+    "read_tiles",
     "write_records",
 ]

@@ -16,8 +16,8 @@ import numpy as np
 from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
 from gigatile.records.shuffle import key64, random64
-from gigatile.records.tfrecord import read_at, record_offsets
-from gigatile.records.tile import decode_tile, encode_whose
+from gigatile.records.tfrecord import record_offsets
+from gigatile.records.tile import encode_whose, read_tiles
 from gigatile.records.volume import case_of
 from gigatile.settings.shards import ShardSettings
 
@@ -210,7 +210,7 @@ def _check_whose(source: Source) -> None:
         holds, whose = "the volume of case", case_of(handle.fileno(), 0, source.records)
         if whose is None:
             holds = "tiles of slide"
-            whose = decode_tile(read_at(handle.fileno(), 0, source.records)).slide
+            whose = next(read_tiles(source.records)).slide
     if whose != source.slide:
         raise UserError(
             f"{source.records}: holds {holds} {whose!r}, not of {source.slide!r}; delete the file "

@@ -37,7 +37,9 @@ class ShardReader:
 
         Raises:
             UserError: the manifest or one of its files is missing, the manifest is of another
-                schema, a shard has another size or an index another content.
+                schema, a shard has another size or an index another content, or the classes are
+                not those of the records.
+            RecordError: the first record of a class in a shard is damaged, or of no tile.
         """
         described = read_json(manifest)
         if described.get("schema") != SCHEMA:
@@ -84,6 +86,25 @@ class ShardReader:
             for path, index in zip(self._paths, indexes, strict=True)
         ]
         self._files = [path.open("rb", buffering=0) for path in self._paths]
+        self._check_classes(manifest)
+
+    def _check_classes(self, manifest: Path) -> None:
+        """Refuse a manifest whose classes are not the labels that the records have.
+
+        Nothing else holds them: an index has their numbers alone. Looked at is the first record of
+        each class in each shard.
+        """
+        for shard in range(len(self._files)) if self.classes else ():
+            numbers, firsts = np.unique(self.classes_of(shard), return_index=True)
+            for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
+                record = self._starts[shard] + first
+                label = self[record].label
+                if not 0 <= number < len(self.classes) or label != self.classes[number]:
+                    raise UserError(
+                        f"{manifest}: its classes, {', '.join(self.classes)}, do not fit "
+                        f"{self._paths[shard].name}: a tile there that is of {label!r} counts as "
+                        f"class {number + 1}; delete the manifest to have it remade"
+                    )
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -98,7 +119,11 @@ class ShardReader:
 
     def __getitem__(self, number: int) -> Tile:
         """Return one tile, its checksums verified."""
-        return decode_tile(self._record(number))
+        data = self._record(number)
+        try:
+            return decode_tile(data)
+        except UserError as error:
+            raise self.damaged(number, str(error)) from None
 
     def image(self, number: int) -> bytes:
         """Return the JPEG of one tile, its checksums verified; the rest of it is not decoded."""

@@ -1,6 +1,9 @@
 """The tile record: one definition for whoever writes, reads, trains on or shows a tile."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import imagecodecs
 import numpy as np
@@ -8,6 +11,20 @@ import simplejpeg
 
 from gigatile.errors import UserError
 from gigatile.records.example import decode_example, encode_example, first_bytes
+from gigatile.records.tfrecord import read_records
+
+# What each feature of a tile's record is; those that may be missing are None or empty then.
+_KINDS: dict[str, Any] = {
+    "image": bytes,
+    "slide": bytes,
+    "x": int,
+    "y": int,
+    "extent": float,
+    "mpp": float | None,
+    "tissue": float,
+    "patient": bytes,
+    "label": bytes,
+}
 
 
 @dataclass(frozen=True)
@@ -116,11 +133,37 @@ def image_of(data: bytes) -> bytes:
 
 
 def decode_tile(data: bytes) -> Tile:
-    """Read back what `encode_tile` wrote."""
-    found = decode_example(data)
-    text = {
-        name: value.decode()
-        for name, value in found.items()
-        if name != "image" and isinstance(value, bytes)
-    }
-    return Tile(**{"mpp": None} | found | text)  # type: ignore[arg-type]
+    """Read back what `encode_tile` wrote.
+
+    Raises:
+        UserError: it is no such thing, as a record that another program has written.
+    """
+    try:
+        found = {"mpp": None, "patient": b"", "label": b""} | decode_example(data)
+    except ValueError as error:
+        raise UserError(f"the record is of no tile: {error}") from None
+    wrong = sorted(found.keys() ^ _KINDS.keys())
+    wrong += [name for name, kind in _KINDS.items() if not isinstance(found.get(name, 0), kind)]
+    if wrong:
+        raise UserError(
+            f"the record is of no tile: its features are {', '.join(sorted(found))[:200]}, and "
+            f"not as Gigatile writes them: {', '.join(dict.fromkeys(wrong))[:200]}"
+        )
+    try:
+        text = {name: found[name].decode() for name in ("slide", "patient", "label")}
+    except UnicodeDecodeError as error:
+        raise UserError(f"the record is of no tile: its text is not UTF-8 ({error})") from None
+    return Tile(**found | text)
+
+
+def read_tiles(path: Path) -> Iterator[Tile]:
+    """Yield the tiles of a record file.
+
+    Raises:
+        UserError: the file is damaged, or has a record that is of no tile.
+    """
+    for number, data in enumerate(read_records(path), 1):
+        try:
+            yield decode_tile(data)
+        except UserError as error:
+            raise UserError(f"{path}: record {number}: {error}") from None

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.records import decode_tile, read_records
+from gigatile.records import read_tiles
 from gigatile.report.inputs import SlideTiles
 
 # A page of 24 tiles and an overview stays well below 3 MB.
@@ -37,11 +37,7 @@ def pick(path: Path, wanted: Collection[Place]) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     if not left:
         return found
-    for number, data in enumerate(read_records(path)):
-        try:
-            tile = decode_tile(data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: record {number} is no tile ({error})") from None
+    for tile in read_tiles(path):
         place = (tile.x, tile.y)
         if place in left:
             left.remove(place)

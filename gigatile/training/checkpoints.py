@@ -1,21 +1,29 @@
 """The files of checkpoints: where a training goes on that was killed, or stopped, or has ended.
 
-A checkpoint is a NumPy archive (no pickle) of every variable, whole or not at all, each array with
-a CRC. It belongs to a key, which says what it was trained on and how: with another key it
-does not fit and is passed over.
+A checkpoint is a NumPy archive (no pickle) of every variable, whole or not at all. The SHA-256 of
+all its bytes stands at its end, as the comment of the ZIP archive that it is: the CRCs of its
+arrays say nothing of the headers between them. It belongs to a key, which says what it was trained
+on and how: with another key it does not fit and is passed over.
 """
 
+import hashlib
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from gigatile.files import write_whole
 
+T = TypeVar("T")
+
 KEEP = 2
+# The hexadecimal SHA-256 at a checkpoint's end, of all bytes before it.
+_DIGEST_BYTES = 64
+_BLOCK_BYTES = 1 << 20
 
 
 def write_checkpoint(
@@ -28,11 +36,31 @@ def write_checkpoint(
         key: what it belongs to.
         state: what else there is to know, as JSON; `epoch` and `step` say how far it is.
         variables: the arrays, in an order of the caller's.
+
+    Raises:
+        OSError: it cannot be written; it names `path`.
     """
     header = json.dumps({"key": key, "state": state}).encode()
     arrays = {f"v{number:05d}": value for number, value in enumerate(variables)}
     with write_whole(path) as temporary:
         np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.comment = b"0" * _DIGEST_BYTES
+        with temporary.open("r+b") as handle:
+            digest = _digest_of(handle)
+            handle.seek(-_DIGEST_BYTES, os.SEEK_END)
+            handle.write(digest)
+
+
+def _digest_of(handle: BinaryIO) -> bytes:
+    """Return the digest of a checkpoint's bytes but those of the digest itself."""
+    left = max(0, handle.seek(0, os.SEEK_END) - _DIGEST_BYTES)
+    handle.seek(0)
+    digest = hashlib.sha256()
+    while block := handle.read(min(left, _BLOCK_BYTES)):
+        digest.update(block)
+        left -= len(block)
+    return digest.hexdigest().encode()
 
 
 def save_checkpoint(
@@ -60,28 +88,45 @@ def furthest_checkpoint(
     """
     found = []
     for path in paths:
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                header = json.loads(archive["header"].tobytes())
-            state = header["state"]
-            if header["key"] != key:
-                warn(f"{path}: of other settings, data or code, passed over")
-            elif (place := (state["epoch"], state["step"])) <= (epochs, 0):
-                found.append((place, path, state))
-        except _DAMAGES as error:
-            warn(f"{path}: damaged ({error}), passed over")
+        header = _read(path, _header_of, warn)
+        if header is None:
+            continue
+        state = header["state"]
+        if header["key"] != key:
+            warn(f"{path}: of other settings, data or code, passed over")
+        elif (place := (state["epoch"], state["step"])) <= (epochs, 0):
+            found.append((place, path, state))
     for _, path, state in sorted(found, key=lambda one: one[0], reverse=True):
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                names = sorted(name for name in archive.files if name != "header")
-                return state, [archive[name] for name in names]
-        except _DAMAGES as error:
-            warn(f"{path}: damaged ({error}), passed over")
+        variables = _read(path, _variables_of, warn)
+        if variables is not None:
+            return state, variables
     return None
 
 
-# What reading an archive raises whose bytes are not those that were written.
-_DAMAGES = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+def _read(path: Path, part: Callable[[BinaryIO], T], warn: Callable[[str], None]) -> T | None:
+    """Return a part of a checkpoint; None for one that is damaged, of which `warn` is told."""
+    try:
+        with path.open("rb") as handle:
+            # Before anything in it is believed: what a reader makes of wrong bytes has no limits.
+            digest = _digest_of(handle)
+            if handle.read() != digest:
+                warn(f"{path}: damaged (its SHA-256 is not the one at its end), passed over")
+                return None
+            handle.seek(0)
+            return part(handle)
+    except OSError as error:
+        warn(f"{path}: cannot be read ({error.strerror}), passed over")
+        return None
+
+
+def _header_of(handle: BinaryIO) -> Any:
+    with np.load(handle, allow_pickle=False) as archive:
+        return json.loads(archive["header"].tobytes())
+
+
+def _variables_of(handle: BinaryIO) -> list[np.ndarray]:
+    with np.load(handle, allow_pickle=False) as archive:
+        return [archive[name] for name in sorted(archive.files) if name != "header"]
 
 
 def newest_first(folder: Path) -> list[Path]:

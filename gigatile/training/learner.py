@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.settings.train import TrainSettings
+from gigatile.training.batches import Batch
+from gigatile.training.normalisation import Moments, SharedNormalisation
 from gigatile.training.ranks import Ranks
 
 # From what the network gives for a batch, its labels and the samples' weights to two sums over the
@@ -29,9 +31,8 @@ class Learner:
 
     Attributes:
         variables: everything that a checkpoint holds: of the model, of the optimizer, and the
-            averages.
-        statistics: the model's running means (batch normalisation), which each rank gathers on
-            its own samples.
+            averages. They are the same on every rank.
+        has_statistics: whether the network has any that training gathers (batch normalisation).
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Learner:
             for number, weight in enumerate(self._weights)
         ]
         self.variables = [*network.variables, *optimizer.variables, *self._averages]
-        self.statistics = [
-            v for v in network.non_trainable_variables if v.dtype.startswith("float")
-        ]
+        self._normalisation = SharedNormalisation(network, ranks)
+        self.has_statistics = bool(self._normalisation.layers)
         self.step = tf.function(self._step, reduce_retracing=True)
+        self._see = tf.function(self._moments, reduce_retracing=True)
 
     def _step(
         self,
@@ -87,7 +88,9 @@ class Learner:
             whose work runs behind the calls, that holds what is left of the backward pass.
         """
         with tf.GradientTape() as tape:
-            loss, measured = self._sums(self._network(images, training=True), labels, weights)
+            with self._normalisation.weighted(weights):
+                found = self._network(images, training=True)
+            loss, measured = self._sums(found, labels, weights)
             mean = self._optimizer.scale_loss(loss / total)
         gradients = tape.gradient(mean, [weight.value for weight in self._weights])
         with tf.control_dependencies(gradients):
@@ -103,14 +106,57 @@ class Learner:
             average.assign(kept * average + (1 - kept) * weight)
         return loss, measured, agreed, exchange
 
+    def _moments(self, images: tf.Tensor, weights: tf.Tensor) -> list[Moments]:
+        """Return what each batch normalisation finds in a batch."""
+        with self._normalisation.weighted(weights) as found:
+            self._network(images, training=True)
+        return [found[number] for number in range(len(self._normalisation.layers))]
+
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Let the model have the averaged weights within the block."""
+    def averaged(self, batches: Iterable[Batch]) -> Iterator[None]:
+        """Let the model have the averaged weights within the block.
+
+        The statistics that steps have gathered are those of other weights; with the averaged ones a
+        batch normalisation that uses them computes something else. They are gathered anew, as
+        torch.optim.swa_utils.update_bn does (Izmailov et al. 2018,
+        https://arxiv.org/abs/1803.05407, section 3.1): the mean of the batches' statistics, here by
+        the samples that each shows.
+
+        Args:
+            batches: what to gather them from, at the same time on every rank; not looked at where
+                the network has no statistics.
+        """
+        kept = [
+            [np.array(v) for v in (layer.moving_mean, layer.moving_variance)]
+            for layer in self._normalisation.layers
+        ]
         self._swap()
         try:
+            if self.has_statistics:
+                self._gather_statistics(batches)
             yield
         finally:
             self._swap()
+            self._set_statistics(kept)
+
+    def _gather_statistics(self, batches: Iterable[Batch]) -> None:
+        sums: list[list[np.ndarray]] = []
+        samples = 0
+        for batch in batches:
+            found = self._see(tf.convert_to_tensor(batch.images), batch.weights)
+            values = [[batch.total * np.array(v, np.float64) for v in pair] for pair in found]
+            if sums:
+                values = [
+                    [a + b for a, b in zip(*pairs, strict=True)]
+                    for pairs in zip(sums, values, strict=True)
+                ]
+            sums, samples = values, samples + batch.total
+        self._set_statistics([[value / samples for value in pair] for pair in sums])
+
+    def _set_statistics(self, values: Sequence[Sequence[np.ndarray]]) -> None:
+        for layer, (mean, variance) in zip(self._normalisation.layers, values, strict=True):
+            layer.moving_mean.assign(mean)
+            layer.moving_variance.assign(variance)
 
     def _swap(self) -> None:
         for average, weight in zip(self._averages, self._weights, strict=True):

@@ -1,8 +1,8 @@
 """The training loop: every task and every number of ranks goes through `train`."""
 
 import math
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
-from gigatile.training.batches import batches
+from gigatile.training.batches import Batch, Source, batches
 from gigatile.training.learner import Learner
 from gigatile.training.models import save_model
 from gigatile.training.order import Epoch
@@ -22,6 +22,9 @@ from gigatile.training.resuming import Checkpoints, Position, key_of
 from gigatile.training.segments import Segment
 from gigatile.training.task import Task
 from gigatile.training.watching import Account, Shown
+
+# Batches from which a model's batch-normalisation statistics are gathered when it is saved.
+STATISTICS_BATCHES = 100
 
 
 def train(
@@ -116,7 +119,6 @@ def train(
             account.begin()
         total, measured, samples = ranks.sum(at.sums, "sums")
         loss, measure = float(total / samples), float(measured / samples)
-        ranks.average(learner.statistics, "statistics")
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}; lower train.learning_rate "
@@ -130,15 +132,36 @@ def train(
             show.epoch(at, spent)
 
     saved.end(at)
-    ranks.wait_no_more()
-    if ranks.writes:
-        with learner.averaged():
+    # Upright, as the model is validated and used.
+    upright = Epoch(replace(sampling, views=(0,)), settings.epochs - 1, reader.classes_of)
+    with learner.averaged(_first_batches(source, upright, settings, ranks)):
+        ranks.wait_no_more()
+        if ranks.writes:
             save_model(networks.model, segment.model)
+    if ranks.writes:
         # Last of all: who finds it finds all.
         described = {**task.described(reader), **task.settings()}
         described |= _describe(settings, task, manifest, at)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    saved.close()
+
+
+def _first_batches(
+    source: Source, epoch: Epoch, settings: TrainSettings, ranks: Ranks
+) -> Iterator[Batch]:
+    """Yield a rank's part of the batches that statistics are gathered from."""
+    steps = min(epoch.steps(settings.batch_size), STATISTICS_BATCHES)
+    for batch in batches(
+        source,
+        epoch,
+        settings.batch_size,
+        ranks.rank,
+        ranks.size,
+        ranks.threads,
+        range(min(steps, settings.limit_batches or steps)),
+    ):
+        yield batch
+        ranks.alive("while statistics were gathered")
 
 
 def _describe(

@@ -10,6 +10,7 @@ many steps as every other and the batches are the same for any number of ranks.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -27,7 +28,7 @@ class Sampling:
     Attributes:
         counts: (shards, classes) int64, the records of each class in each shard.
         seed: of every random choice.
-        window: shards that are shuffled together.
+        window: most shards that are shuffled together; `window_cuts` makes windows of even size.
         boost: for each class how often an epoch shows each of its records; a fraction a/b is a
             times in any b epochs in a row. Empty: once.
         views: numbers of `VIEWS`; an epoch shows each record once under each. Empty: once, under
@@ -101,11 +102,12 @@ class Epoch:
                 shown += n * (begun + 1) * weight.numerator // weight.denominator
                 shown -= n * begun * weight.numerator // weight.denominator
         passes = max(1, len(sampling.views))
+        cuts = window_cuts(len(counts), sampling.window)
         self._windows = [
-            (turn, shards[first : first + sampling.window])
+            (turn, shards[first:last])
             for turn in range(passes)
             for shards in [permutation(len(counts), "shards", seed, epoch, turn)]
-            for first in range(0, len(counts), sampling.window)
+            for first, last in itertools.pairwise(cuts)
         ]
         self._ends = np.cumsum([shown[shards].sum() for _, shards in self._windows])
         # Batches that cross from one window into the next need both.
@@ -205,6 +207,20 @@ class Epoch:
             weights=(first + np.arange(share) < len(self)).astype(np.float32),
             total=min(batch_size, len(self) - step * batch_size),
         )
+
+
+def window_cuts(shards: int, window: int) -> list[int]:
+    """Return where an epoch's windows begin, and where the last one ends.
+
+    As few windows as can be, of sizes that differ by one at most: a last window of what is left
+    over could be a single shard, whose records would then hardly be mixed.
+
+    Args:
+        shards: of the split.
+        window: most shards in one window.
+    """
+    windows = -(-shards // window)
+    return [number * shards // windows for number in range(windows + 1)] if windows else [0]
 
 
 def window_of(shuffle_mb: float, shards_bytes: int, shards: int) -> int:

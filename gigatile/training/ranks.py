@@ -5,7 +5,7 @@ Only Horovod's operations are used, here and nowhere else.
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import horovod.tensorflow as hvd
@@ -55,6 +55,23 @@ class Ranks:
         """Return the sum of each tensor over all ranks, as one fused reduction within a graph."""
         return hvd.grouped_allreduce(list(values), op=hvd.Sum, name="step")
 
+    def gather_in_step(self, values: tf.Tensor, name: str) -> tf.Tensor:
+        """Return the tensors of all ranks, of one shape, within a graph: (size, …).
+
+        Its gradient is the sum of what all ranks send back for this rank's tensor. Horovod's own
+        asks for the sizes once more.
+        """
+
+        @tf.custom_gradient
+        def gather(mine: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def back(upstream: tf.Tensor) -> tf.Tensor:
+                return hvd.allreduce(upstream, op=hvd.Sum, name=f"{name}/back")[self.rank]
+
+            return hvd.allgather(mine[None], name=name), back
+
+        found = gather(values)
+        return tf.ensure_shape(found, (self.size, *values.shape))
+
     def sum(self, values: np.ndarray, name: str) -> np.ndarray:
         """Return the sum of an array over all ranks, the same on each."""
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
@@ -79,13 +96,3 @@ class Ranks:
         for number, variable in enumerate(variables):
             value = hvd.broadcast(variable.value, root_rank=0, name=f"{name}/{number}")
             variable.assign(value)
-
-    def average(self, variables: Sequence, name: str) -> None:
-        """Replace each variable by its mean over all ranks.
-
-        In double precision: the mean of equal numbers is that number to the last bit, so that to
-        average once more, as a training that goes on may do, changes nothing.
-        """
-        for number, variable in enumerate(variables):
-            mean = self.mean(variable, f"{name}/{number}")
-            variable.assign(mean.astype(variable.dtype))

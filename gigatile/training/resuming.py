@@ -4,9 +4,10 @@ A checkpoint is written beside the training, by a thread: the steps wait only wh
 are copied.
 """
 
+import contextlib
 import hashlib
 import json
-import math
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +28,14 @@ from gigatile.training.checkpoints import (
     write_checkpoint,
 )
 from gigatile.training.learner import Learner
+from gigatile.training.locking import only_one
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, states
 
 # Another content of checkpoints is another number, so that an older one is not misread.
-SCHEMA = 5
+SCHEMA = 6
+# Seconds that a training waits for another one in its folder to end.
+LOCK_LIMIT = 60.0
 
 
 @dataclass
@@ -88,17 +92,27 @@ class Checkpoints:
         self._learner, self._ranks, self._settings = learner, ranks, settings
         self._steps_in, self._tell = steps_in, tell
         self._saved, self._newest = time.monotonic(), (0, 0)
+        self._lock = contextlib.ExitStack()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[None] | None = None
 
     def restore(self) -> Position:
         """Give every rank the state of the furthest checkpoint; where there is none, rank 0's.
 
-        As many ranks as have saved it get their own parts back. For another number, the statistics
-        are the mean of theirs, and rank 0 takes over what they had summed up.
+        From here on no other training writes checkpoints here, until `close`.
+
+        As many ranks as have saved it get their own sums back. Of another number, rank 0 takes over
+        what they had summed up.
+
+        Raises:
+            UserError: another training, as of a launcher that was killed, does not end.
         """
         learner, ranks, at = self._learner, self._ranks, Position()
-        place, parts = np.zeros(3, np.int64), np.stack([self._own(at)] * ranks.size)
+        if ranks.writes:
+            # The other ranks wait in the meantime, and no longer than stall_limit.
+            limit = min(LOCK_LIMIT, self._settings.stall_limit / 2)
+            self._lock.enter_context(only_one(self._folder, limit, self._tell, ranks.alive))
+        place, parts = np.zeros(3, np.int64), np.stack([at.sums] * ranks.size)
         places = [*newest_first(self._folder), *states(self._segment.folder)]
         if ranks.writes and (
             found := furthest_checkpoint(places, self._key, self._segment.epoch, self._tell)
@@ -112,11 +126,7 @@ class Checkpoints:
         ranks.same_everywhere(learner.variables, "initial")
         at.epoch, at.step, at.done = map(int, ranks.from_first(place, "place"))
         self._newest = at.epoch, at.step
-        mine = ranks.from_first(parts, "parts")[ranks.rank]
-        at.sums, mine = mine[:3], mine[3:]
-        for variable in learner.statistics:
-            own, mine = np.split(mine, [math.prod(variable.shape)])
-            variable.assign(own.reshape(variable.shape).astype(variable.dtype))
+        at.sums = ranks.from_first(parts, "parts")[ranks.rank].copy()
         if ranks.writes and self._newest != (0, 0):
             self._tell(f"going on after {self._where(at)}")
         ranks.alive(f"after {self._where(at)}")
@@ -128,7 +138,7 @@ class Checkpoints:
         if self._newest == (at.epoch, at.step):
             return
         self._newest = at.epoch, at.step
-        parts = self._ranks.gather(self._own(at), "parts")
+        parts = self._ranks.gather(at.sums, "parts")
         if self._ranks.writes:
             # One at a time: who saves faster than the disk writes waits for it here.
             self.finish()
@@ -149,11 +159,17 @@ class Checkpoints:
 
     def end(self, at: Position) -> None:
         """Leave the segment's state for the next one."""
-        parts = self._ranks.gather(self._own(at), "parts")
+        parts = self._ranks.gather(at.sums, "parts")
         if self._ranks.writes:
             self.finish()
             write_checkpoint(self._segment.state, self._key, *self._whole(at, parts))
         self._ranks.alive(f"after {self._where(at)}")
+
+    def close(self) -> None:
+        """Remove the segment's checkpoints; another training may begin."""
+        if self._ranks.writes:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
 
     def _whole(self, at: Position, parts: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return what a checkpoint holds: copies, which later steps do not change."""
@@ -189,19 +205,13 @@ class Checkpoints:
         part = f", step {at.step} of {self._steps_in(at.epoch)}" if at.step else ""
         return f"epoch {at.epoch} of {self._settings.epochs}{part}"
 
-    def _own(self, at: Position) -> np.ndarray:
-        """Return what each rank has of its own: (n,) float64, which holds single precision too."""
-        values = [np.array(v, np.float64).ravel() for v in self._learner.statistics]
-        return np.concatenate([at.sums, *values])
-
 
 def _parts_for(size: int, parts: np.ndarray) -> np.ndarray:
-    """Divide what some ranks had, (ranks, n), among `size` ranks: (size, n)."""
+    """Divide what some ranks had summed up, (ranks, 3), among `size` ranks: (size, 3)."""
     if len(parts) == size:
         return parts
-    divided = np.stack([parts.mean(axis=0)] * size)
-    divided[:, :3] = 0
-    divided[0, :3] = parts[:, :3].sum(axis=0)
+    divided = np.zeros((size, 3))
+    divided[0] = parts.sum(axis=0)
     return divided
 
 

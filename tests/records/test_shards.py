@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from made_records import bytes_of, joined, names, read_shards, tile, write_sources
 
 from gigatile.errors import UserError
+from gigatile.files import sha256_of
 from gigatile.records import RecordError, decode_tile, encode_tile, read_records, write_records
+from gigatile.records.example import encode_example
 from gigatile.records.plan import Source
-from gigatile.records.shards import ShardReader
+from gigatile.records.shards import INDEX, ShardReader
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
@@ -348,7 +350,7 @@ def test_a_shard_of_another_size_is_refused(shards):
 def test_a_tampered_shard_is_refused_at_the_tile_that_changed(shards):
     path = min(shards.glob("train-*.tfrecord"))
     data = bytearray(path.read_bytes())
-    data[500] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
     reader = ShardReader(shards / "manifest.json", "train")
     damaged = []
@@ -372,6 +374,38 @@ def test_a_tampered_index_is_refused(shards, change):
         np.save(path, index[::-1] if change == "swapped" else index[:3])
     with pytest.raises(UserError, match=r"index\.npy: not what the manifest says; damaged"):
         ShardReader(shards / "manifest.json", "train")
+
+
+def test_classes_that_the_records_do_not_have_are_refused(shards):
+    path = shards / "manifest.json"
+    manifest = json.loads(path.read_text())
+    whole = path.read_text()
+    for classes in (["lusc", "luad"], ["luad"], ["luad", "normal"]):
+        path.write_text(json.dumps(manifest | {"classes": classes}))
+        with pytest.raises(UserError, match=r"manifest\.json: its classes, .*do not fit train-0"):
+            ShardReader(path, "train")
+    path.write_text(whole)
+    ShardReader(path, "train").close()
+
+
+def test_records_of_another_program_are_named(shards):
+    path = shards / "manifest.json"
+    manifest = json.loads(path.read_text())
+    shard = manifest["splits"]["train"]["shards"][0]
+    foreign = encode_example({"image/encoded": b"\xff\xd8", "image/class/label": 3})
+    size = write_and_index(shards, shard, foreign)
+    shard["bytes"] = size
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(RecordError, match=r"train-0.*byte 0 is damaged.*of no tile: its features"):
+        ShardReader(path, "train")
+
+
+def write_and_index(folder, shard, data):
+    """Put one record in a shard's place, with an index that fits."""
+    write_records(folder / shard["file"], [data])
+    np.save(folder / shard["index"], np.array([(0, 0)], INDEX))
+    shard["index_sha256"] = sha256_of(folder / shard["index"])
+    return (folder / shard["file"]).stat().st_size
 
 
 @pytest.mark.parametrize("pattern", ["train-*.tfrecord", "train-*.npy", "manifest.json"])

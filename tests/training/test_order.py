@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gigatile.training.order import VIEWS, Epoch, Sampling, show
+from gigatile.training.order import VIEWS, Epoch, Sampling, show, window_cuts
 
 WEIGHTS = [Fraction(text) for text in ("0", "0.5", "1", "1.25", "2", "2.2")]
 counts = st.lists(
@@ -125,6 +125,20 @@ def test_what_is_read_together_lies_in_few_shards():
     places = np.argsort(records)
     apart = np.abs(np.diff(places.reshape(20, 50), axis=1)).mean()
     assert 55 < apart < 78
+
+
+@given(st.integers(1, 500), st.integers(1, 60))
+def test_windows_are_as_few_as_can_be_and_even(shards, window):
+    sizes = np.diff(window_cuts(shards, window))
+    assert sizes.sum() == shards and len(sizes) == math.ceil(shards / window)
+    assert sizes.max() <= window and sizes.max() - sizes.min() <= 1
+
+
+def test_no_window_holds_what_is_left_over_alone():
+    """41 shards in windows of ten or less: five of them, of eight or nine, and none of one."""
+    records = whole(plain(*[10] * 41, window=10), 0).records
+    together = [set(part // 10) for part in np.split(records, [80, 160, 240, 320])]
+    assert [len(shards) for shards in together] == [8, 8, 8, 8, 9]
 
 
 def test_views_of_a_record_come_far_apart():

@@ -16,7 +16,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--moment", default="", help="as a rank tells its watchdog")
 parser.add_argument("--send", default="SIGTERM")
 parser.add_argument("--to", type=int, nargs="+", default=[0, 1], help="ranks")
-parser.add_argument("--uneven", action="store_true", help="a model with a state of each rank's own")
+parser.add_argument(
+    "--uneven", action="store_true", help="a model with batch normalisation and dropout"
+)
 args, rest = parser.parse_known_args()
 
 alive = Ranks.alive
