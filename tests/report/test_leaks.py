@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 from conftest import jpeg, shard_tiles
 from test_case_index import index as case_index
+from test_case_index import refresh
 from test_index_page import change, index
 
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, read_records, write_records
 from gigatile.records.plan import Source
 from gigatile.records.shards import INDEX
-from gigatile.records.tile import encode_whose
+from gigatile.records.tile import encode_whose, image_of
+from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.inputs import CohortSlide
-from gigatile.report.shard_contents import Contents, read_contents, read_tile
+from gigatile.report.shard_contents import Contents, read_contents, read_tile, read_volume
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import read_table
 
@@ -75,8 +77,6 @@ class Run:
         return read_contents(self.manifest, self.folder / "tiles", rows, read_tile, "slide")
 
     def images(self, slide: str) -> list[bytes]:
-        from gigatile.records.tile import image_of
-
         return [image_of(data) for data in read_records(self.path(slide))]
 
     def edit_shard(self, edit: Callable[[list[bytes]], list[bytes]], split: str = "train") -> None:
@@ -297,25 +297,27 @@ def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
     assert "model/model.keras is not the segment of epoch 6 that was trained" in text
 
 
-def test_an_image_of_a_train_case_that_is_a_test_case_too(case_run: Path) -> None:
-    """C0's records stand in C4's place; no file and no id is the same."""
-    from gigatile.report.shard_contents import read_volume
-
-    shutil.copy(case_run / "volumes/C0.tfrecord", case_run / "volumes/X.tfrecord")
-    rows = [
-        CohortSlide(name, name, "", split, "prepared", 1, "", sha256_of(path), "")
-        for name, split in (("C0", "train"), ("C3", "valid"), ("C4", "test"))
-        if (path := case_run / f"volumes/{name}.tfrecord")
-    ]
-    manifest = case_run / "shards/manifest.json"
-    found = read_contents(manifest, case_run / "volumes", rows, read_volume, "case")
-    assert "train: C1 is in the shards and not in the cohort" in found.faults
-    assert found.shared == []
+def test_the_voxels_of_a_train_case_in_a_test_case_with_another_segmentation(
+    tmp_path: Path,
+) -> None:
+    image = np.random.default_rng(3).standard_normal((9, 9, 9, 2)).astype(np.float16)
+    rows = []
+    for number, split in enumerate(("train", "valid", "test")):
+        path = tmp_path / f"C{number}.tfrecord"
+        labels = np.full(image.shape[:3], number, np.uint8)
+        voxels = image if split != "valid" else image + 1
+        write_records(path, [encode_volume(f"C{number}", voxels, labels, ("a", "b"), {})])
+        rows.append(
+            CohortSlide(f"C{number}", f"P{number}", "", split, "", 1, "", sha256_of(path), "")
+        )
+    sources = {one.split: [Source(one.id, one.patient, "", tmp_path / f"{one.id}.tfrecord")]
+               for one in rows[:2]}  # fmt: skip
+    write_shards(sources, SETTINGS, tmp_path / "shards", unit="case")
+    found = read_contents(tmp_path / "shards/manifest.json", tmp_path, rows, read_volume, "case")
+    assert found == Contents([], ["C0 (train) = C2 (test), 1 equal"], 2, 3)
 
 
 def test_a_test_case_in_the_shards_is_at_the_top_of_the_page(case_run: Path) -> None:
-    from test_case_index import refresh
-
     rows = read_table(case_run / "cases.tsv")
     sources = {
         split: [
