@@ -18,10 +18,11 @@ from snakemake.common import overwrite_function_params
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.cases import read_cases
+from gigatile.cohort.copies import check_copies, known_before
 from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import SAFE_ID, doubts
-from gigatile.cohort.splits import checksum_of, rows_of_splits
+from gigatile.cohort.splits import assign, check_labels, checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.making.code import code_of
@@ -81,6 +82,19 @@ def read_sheet(settings, sheet, labelled=True):
         for doubt in doubts(found):
             print(f"warning: {sheet}: {doubt}", file=sys.stderr)
     return {member.id: member for member in found}
+
+
+def check_sheets():
+    """Refuse a division that cannot be used and files under two patients; warn of what is doubtful."""
+    members, path = list(COHORT.values()), Path(SETTINGS.samples)
+    check_labels(members, assign(members, SETTINGS.split), path)
+    if ELSEWHERE:
+        return  # the files are not here
+    warnings = check_copies(members, path)
+    if NEW:
+        warnings += known_before(list(NEW.values()), members, Path(SETTINGS.predict.samples))
+    for warning in warnings:
+        print(f"Warning: {warning}", file=sys.stderr, flush=True)
 
 
 # Options that ask Snakemake for something else than to run jobs.
@@ -194,6 +208,8 @@ try:
     COHORT = read_sheet(SETTINGS, SETTINGS.samples)
     new_sheet = SETTINGS.predict.samples
     NEW = read_sheet(SETTINGS, new_sheet, labelled=False) if new_sheet else {}
+    if workflow.is_main_process:
+        check_sheets()
     # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
     # What they make is waited for, before the plan is made.
     check_writable(".", "results", f"results/{SETTINGS.run}")

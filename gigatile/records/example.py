@@ -91,10 +91,19 @@ def first_bytes(data: bytes, name: str) -> bytes:
     Raises:
         ValueError: the bytes are no Example, or one without such a value.
     """
-    values = _parse(data).features.feature[name].bytes_list.value
-    if not values:
-        raise ValueError(f"a tf.train.Example without the bytes of {name!r}")
-    return values[0]
+    return some_bytes(data, name)[0]
+
+
+def some_bytes(data: bytes, *names: str) -> list[bytes]:
+    """Return the first value of each of some features, which are of bytes; as `first_bytes`."""
+    features = _parse(data).features.feature
+    found = []
+    for name in names:
+        values = features[name].bytes_list.value
+        if not values:
+            raise ValueError(f"a tf.train.Example without the bytes of {name!r}")
+        found.append(values[0])
+    return found
 
 
 def decode_example(data: bytes) -> dict[str, bytes | float | int]:

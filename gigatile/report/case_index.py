@@ -45,8 +45,9 @@ def case_index(found: CaseFindings) -> str:
     """Render the first page."""
     states = [found.states[one.case] for one in found.cohort]
     checks = cohort_part.leakage_checks(
-        found.splits, found.cohort, found.states, found.manifest, found.scored
+        found.splits, found.cohort, found.states, found.manifest, found.scored, found.contents
     )
+    checks.append(found.chain)
     return render(
         "case_index.html.j2",
         found=found,

@@ -23,8 +23,10 @@ from gigatile.report.case_page import (
     write_case_pages,
 )
 from gigatile.report.inputs import Splits, read_history, read_recorded
+from gigatile.report.leakage import chain_check
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
+from gigatile.report.shard_contents import read_contents, read_volume
 
 FOLDER = "cases"
 
@@ -104,6 +106,13 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             "test",
         )
         ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
+        needed = {
+            "model/settings.json": ("shards/manifest.json",),
+            "evaluation/metrics.json": ("model/settings.json", "cases.tsv", "evaluation/cases.tsv"),
+        }
+        chain = chain_check(ledger, model.chosen.epoch, model.inputs, needed)
+        prepared = [one for one in cohort if one.state == "prepared"]
+        contents = read_contents(files.shards, files.volumes_dir, prepared, read_volume, "case")
         found = CaseFindings(
             title=title,
             cohort=cohort,
@@ -116,6 +125,8 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             model=model,
             versions=versions,
             ledger=ledger,
+            contents=contents,
+            chain=chain,
         )
         (building / "index.html").write_text(case_index(found), encoding="utf-8")
 

@@ -18,8 +18,10 @@ from gigatile.report.inputs import (
     read_recorded,
     read_scored,
 )
+from gigatile.report.leakage import chain_check
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
+from gigatile.report.shard_contents import read_contents, read_tile
 from gigatile.report.slide_page import KINDS, SlideFiles, read_state, write_slide_pages
 
 
@@ -76,6 +78,13 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
         f"tiles/{one.slide}.json": checksum(files.tiles_dir / f"{one.slide}.json") for one in cohort
     }
     ledger.add_group("tiles/*.json", state_sums, "Cohort: scale; Splits: slide files; Slide pages")
+    needed = {
+        "model/settings.json": ("shards/manifest.json",),
+        "evaluation/metrics.json": ("model/model.keras", "tiles.tsv", "evaluation/slides.tsv"),
+    }
+    chain = chain_check(ledger, model.chosen.epoch, model.inputs, needed)
+    usable = [one for one in cohort if one.state == "tiled"]
+    contents = read_contents(files.shards, files.tiles_dir, usable, read_tile, "slide")
     history = read_history(model_dir / "history.tsv")
     versions = read_json(model_dir / "versions.json")
     with write_pages(out) as building:
@@ -92,6 +101,8 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
             model=model,
             versions=versions,
             ledger=ledger,
+            contents=contents,
+            chain=chain,
         )
         (building / "index.html").write_text(index_page(found), encoding="utf-8")
 

@@ -6,7 +6,16 @@ from typing import Any
 
 from gigatile.report.fates import FAULTS
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
-from gigatile.report.leakage import Check, file_check, miscounted, patient_checks, strangers
+from gigatile.report.leakage import (
+    Check,
+    file_check,
+    miscounted,
+    other_records,
+    patient_checks,
+    pixel_check,
+    strangers,
+)
+from gigatile.report.shard_contents import Contents
 from gigatile.settings.split import SPLITS
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
@@ -134,6 +143,7 @@ def leakage_checks(
     states: Sequence[SlideState],
     manifest: Manifest,
     scored: Sequence[ScoredSlide],
+    contents: Contents,
 ) -> list[Check]:
     """Count anew, from the rows, what splits.json states, and look for what it cannot see.
 
@@ -145,11 +155,17 @@ def leakage_checks(
     files = [(s.split, prints[s.slide], s.slide) for s in cohort if prints.get(s.slide)]
     checks = patient_checks(splits, cohort)
     checks.append(file_check("no slide file stands in two splits under two names", files))
+    checks.append(pixel_check(contents, "tiles"))
+    usable = [one for one in cohort if one.state == "tiled"]
     checks.append(
         Check(
             "the shards hold the tiles of the train and valid slides, no more and no fewer",
-            _other_tiles(manifest, cohort),
-            f"{sum(part.records for part in manifest.splits.values()):,} tiles in the shards",
+            [
+                *_other_tiles(manifest, cohort),
+                *other_records(manifest.inputs, usable, "slide", "tiles"),
+                *contents.faults,
+            ],
+            f"{contents.records:,} tiles read from the shards",
         )
     )
     checks.append(

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigatile.report.inputs import Splits
+from gigatile.report.leakage import Check
 from gigatile.report.provenance import Ledger
+from gigatile.report.shard_contents import Contents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,8 @@ class Findings:
         history: for each column of the training's history, a value for each epoch.
         versions: of the software that trained.
         ledger: the files it is drawn from.
+        contents: what the shards hold.
+        chain: whether the shards, the model and the evaluation belong together.
     """
 
     title: str
@@ -25,3 +29,5 @@ class Findings:
     history: Mapping[str, Sequence[float]]
     versions: Mapping[str, Any]
     ledger: Ledger
+    contents: Contents
+    chain: Check

@@ -40,8 +40,9 @@ def index_page(found: SlideFindings) -> str:
     """Render the first page."""
     mpp = cohort_part.mpp_rows(found.states)
     checks = cohort_part.leakage_checks(
-        found.splits, found.cohort, found.states, found.manifest, found.scored
+        found.splits, found.cohort, found.states, found.manifest, found.scored, found.contents
     )
+    checks.append(found.chain)
     rows = _figures_table(found.metrics)
     wrong = [one for one in found.scored if one.call_mean != one.label]
     return render(

@@ -146,6 +146,7 @@ class Manifest(Told):
     seed: int
     target_mb: float
     splits: dict[str, ShardedSplit]
+    inputs: dict[str, str] = {}
 
 
 class Chosen(Told):

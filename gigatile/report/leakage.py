@@ -7,7 +7,11 @@ from itertools import combinations
 from typing import Protocol
 
 from gigatile.cohort.names import same_names
+from gigatile.files import combined_checksum
 from gigatile.report.inputs import Splits
+from gigatile.report.provenance import Ledger
+from gigatile.report.shard_contents import Contents
+from gigatile.report.shard_contents import Member as Recorded
 from gigatile.settings.split import SPLITS
 
 
@@ -85,6 +89,67 @@ def file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
             if len({split for split, _ in same}) > 1
         ],
         f"{len(found)} fingerprints of {len(files)} files",
+    )
+
+
+def pixel_check(contents: Contents, units: str) -> Check:
+    """Check that no pixels stand in two splits, whatever the files are called or end with."""
+    return Check(
+        f"no {units} of two splits have the same pixels",
+        contents.shared,
+        f"{contents.pixels:,} {units} compared",
+    )
+
+
+def other_records(
+    stated: Mapping[str, str], members: Sequence[Recorded], unit: str, folder: str
+) -> list[str]:
+    """Return the splits whose shards a manifest's inputs call made of other records.
+
+    Args:
+        stated: the manifest's inputs.
+        members: the rows of the table that have records.
+        unit: `slide` or `case`.
+        folder: of the records, as the run names it.
+    """
+    found = []
+    for split in ("train", "valid"):
+        sums = combined_checksum(
+            {f"{folder}/{one.id}.tfrecord": one.sha256 for one in members if one.split == split}
+        )
+        if stated.get(f"{folder}/<{unit}>.tfrecord of {split}") != sums:
+            found.append(f"{split}: the shards were written from other records")
+    return found
+
+
+def chain_check(
+    ledger: Ledger, epoch: int, trained: Mapping[str, str], evaluated: Mapping[str, Sequence[str]]
+) -> Check:
+    """Check that the model was trained on these shards, and that the evaluation is of this model.
+
+    A digest that is another one ends the report before; one that nobody noted is found here.
+
+    Args:
+        ledger: the files of the report.
+        epoch: of the segment that was chosen as the model.
+        trained: the inputs that the model's settings name.
+        evaluated: from a file to the inputs that it must have named.
+    """
+    noted = {(one.by, one.name) for one in ledger.recorded if one.checked}
+    found = [
+        f"{by} does not tell of which {name} it was made"
+        for by, names in evaluated.items()
+        for name in names
+        if (by, name) not in noted
+    ]
+    model = next(entry.sha256 for entry in ledger.entries if entry.name == "model/model.keras")
+    if trained.get(f"segments/{epoch:04d}.keras") != model:
+        found.append(f"model/model.keras is not the segment of epoch {epoch} that was trained")
+    told = sum(map(len, evaluated.values())) + 1
+    return Check(
+        "the model was trained on these shards, and the evaluation is of this model",
+        found,
+        f"{told} digests, from the shards to the figures",
     )
 
 

@@ -14,12 +14,12 @@ from scipy import ndimage
 
 from gigatile.cohort.collect import collect_states
 from gigatile.evaluation.segmentation_state import describe, skip_case
-from gigatile.files import checksums, combined_checksum, read_json, sha256_of, write_json
+from gigatile.files import checksums, read_json, sha256_of, write_json
 from gigatile.report.case_predictions import CasePredictionFiles
 from gigatile.report.case_report import CaseReportFiles
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
-from gigatile.tables import read_table, write_table
+from gigatile.tables import write_table
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.preparing import PreparedFiles, prepare_case
 from gigatile.volumes.restoring import write_segmentation
@@ -253,17 +253,13 @@ def _split(folder: Path, sheet: Path) -> None:
 
 
 def _shards(folder: Path) -> None:
-    rows = read_table(folder / "cases.tsv")
-    splits, inputs = {}, {}
-    for split in ("train", "valid", "test"):
-        mine = [r for r in rows if r["split"] == split and r["state"] == "prepared"]
-        if split != "test":
-            splits[split] = {"records": len(mine), "by_label": {}, "shards": []}
-        inputs[f"volumes/<case>.tfrecord of {split}"] = combined_checksum(
-            {f"volumes/{r['case']}.tfrecord": r["sha256"] for r in mine}
-        )
-    manifest = {"schema": 3, "inputs": inputs, "seed": 2, "target_mb": 100.0, "splits": splits}
-    write_json(folder / "shards/manifest.json", manifest)
+    arguments = {
+        "--slides": folder / "cases.tsv",
+        "--records": folder / "volumes",
+        "--settings": '{"target_mb": 100.0, "seed": 2}',
+        "--out": folder / "shards",
+    }
+    _run("write_shards", arguments)
 
 
 def _model(folder: Path, settings: VolumeSettings) -> None:
@@ -280,7 +276,12 @@ def _model(folder: Path, settings: VolumeSettings) -> None:
         "train": {"ranks": 2, "weights": None},
         "chosen": {"epoch": 6, "valid_loss": 0.25, "of": 1},
         "sha256": sha256_of(model / "model.keras"),
-        "inputs": checksums({"shards/manifest.json": folder / "shards/manifest.json"}),
+        "inputs": checksums(
+            {
+                "shards/manifest.json": folder / "shards/manifest.json",
+                "segments/0006.keras": model / "model.keras",
+            }
+        ),
     }
     write_json(model / "settings.json", told)
     write_json(model / "versions.json", {"python": "3.11.7", "tensorflow": "2.21.0"})

@@ -15,8 +15,11 @@ from case_runs import build_case_run
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from gigatile.files import sha256_of, write_json
+from gigatile.files import combined_checksum, sha256_of, write_json
 from gigatile.records import Tile, encode_tile, write_records
+from gigatile.records.plan import Source
+from gigatile.records.writing import write_shards
+from gigatile.settings.shards import ShardSettings
 from gigatile.slides.index import AREAS, TileIndex, write_empty_index
 from gigatile.slides.sorting import counted
 from gigatile.tables import write_table
@@ -234,15 +237,22 @@ def _splits(plans: Sequence[Plan], classes: Sequence[str]) -> dict[str, Any]:
 
 
 def _shards(folder: Path, plans: Sequence[Plan], tables: Sequence[Any]) -> None:
-    splits = {}
+    rows = [row for row, _ in tables if row[4] == "tiled"]
+    shard_tiles(folder, rows)
+
+
+def shard_tiles(folder: Path, rows: Sequence[Sequence[Any]]) -> None:
+    """Write the shards of train and valid from rows of tiles.tsv."""
+    sources, inputs = {}, {}
     for split in ("train", "valid"):
-        by_label: dict[str, int] = {}
-        for plan, (row, _) in zip(plans, tables, strict=True):
-            if plan.split == split and row[5]:
-                by_label[plan.label] = by_label.get(plan.label, 0) + row[5]
-        splits[split] = {"records": sum(by_label.values()), "by_label": by_label, "shards": []}
-    manifest = {"schema": 1, "seed": 2, "target_mb": 100.0, "splits": splits}
-    write_json(folder / "shards/manifest.json", manifest)
+        mine = [row for row in rows if row[3] == split]
+        sources[split] = [
+            Source(row[0], row[1], row[2], folder / f"tiles/{row[0]}.tfrecord") for row in mine
+        ]
+        sums = {f"tiles/{row[0]}.tfrecord": row[7] for row in mine}
+        inputs[f"tiles/<slide>.tfrecord of {split}"] = combined_checksum(sums)
+    settings = ShardSettings(target_mb=100, seed=2)
+    write_shards(sources, settings, folder / "shards", inputs=inputs)
 
 
 def _model(folder: Path, classes: Sequence[str], tiles: dict[str, Any]) -> None:
@@ -254,7 +264,10 @@ def _model(folder: Path, classes: Sequence[str], tiles: dict[str, Any]) -> None:
     columns = ("epoch", "loss", "accuracy", "valid_loss", "valid_accuracy")
     write_table(model / "history.tsv", columns, rows)
     settings = {"classes": list(classes), "tiles": tiles, "train": {"ranks": 2, "weights": None}}
-    inputs = {"shards/manifest.json": sha256_of(folder / "shards/manifest.json")}
+    inputs = {
+        "shards/manifest.json": sha256_of(folder / "shards/manifest.json"),
+        "segments/0006.keras": sha256_of(model / "model.keras"),
+    }
     chosen = {"chosen": {"epoch": 6, "valid_loss": rows[-1][3], "of": 6}}
     write_json(model / "settings.json", settings | chosen | {"inputs": inputs})
     write_json(model / "versions.json", {"python": "3.11.7", "tensorflow": "2.21.0"})

@@ -26,8 +26,11 @@ def test_a_configuration_of_ones_own_overrides_any_part(clone):
     clone.write(
         "mine.yaml", "run: mine\nsamples: mine/samples.tsv\ntrain: {ranks_per_node: 1, epochs: 3}\n"
     )
-    clone.write("mine/a.svs", "")
-    clone.write("mine/samples.tsv", "slide\tpatient\tlabel\tpath\na\tp\tx\ta.svs\n")
+    pairs = [(label, split) for label in "xy" for split in ("train", "valid", "test")]
+    rows = [f"{x}-{s}\t{x}-{s}\t{x}\t{x}-{s}.svs\t{s}" for x, s in pairs]
+    for label, split in pairs:
+        clone.write(f"mine/{label}-{split}.svs", "")
+    clone.write("mine/samples.tsv", "\n".join(["slide\tpatient\tlabel\tpath\tsplit", *rows, ""]))
     printed = clone.snakemake("-n", "-p", "--configfile", "mine.yaml").stdout
     assert "results/mine/report" in printed and "results/demo" not in printed
     assert " --epochs 0003 " in printed and "--ranks 1 " in printed
@@ -55,6 +58,40 @@ def test_every_wrong_row_is_told_at_once_and_without_a_traceback(clone):
     assert done.returncode != 0 and "Traceback" not in told
     for fault in ("row 2: no file mine/a.svs", "row 3: patient is empty", "row 3: slide 'b/c'"):
         assert fault in told
+
+
+def test_a_division_that_cannot_be_used_is_refused_by_the_plan(clone):
+    """Two patients of x, none of them in test, and one label of a single patient."""
+    clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
+    rows = [("a", "x", "train"), ("b", "x", "valid"), ("c", "y", "train")]
+    lines = [f"{slide}\t{slide}\t{label}\t{slide}.svs\t{split}" for slide, label, split in rows]
+    clone.write("mine/samples.tsv", "\n".join(["slide\tpatient\tlabel\tpath\tsplit", *lines]))
+    for slide, _, _ in rows:
+        clone.write(f"mine/{slide}.svs", "")
+    done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in told
+    assert "python scripts/choose_split_seed.py mine/samples.tsv" in told
+    for label, split, patients in (("x", "test", 2), ("y", "valid", 1), ("y", "test", 1)):
+        lacks = f"no patient with label {label!r} in {split} (the sheet has {patients}"
+        assert lacks in told
+
+
+def test_one_slide_under_two_patients_is_refused_by_the_plan(clone):
+    """And where the slides are not at hand, nothing is said of their content."""
+    clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
+    pairs = [(label, split) for label in "xy" for split in ("train", "valid", "test")]
+    rows = [f"{x}-{s}\t{x}-{s}\t{x}\t{x}-{s}.svs\t{s}" for x, s in pairs]
+    clone.write("mine/samples.tsv", "\n".join(["slide\tpatient\tlabel\tpath\tsplit", *rows]))
+    for label, split in pairs:
+        clone.write(f"mine/{label}-{split}.svs", label * 5000 + split[: 4 if label == "x" else 9])
+    clone.write("mine/x-test.svs", "x" * 5000 + "trai")
+    done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in told
+    assert "mine/samples.tsv: 1 file(s) stand under two patients" in told
+    assert "there of patient 'x-train', here of 'x-test'" in told
+    clone.snakemake("-n", "--configfile", "mine.yaml", "--config", "slides=elsewhere")
 
 
 def test_another_cohort_needs_a_name_of_its_own(clone):

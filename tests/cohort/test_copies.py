@@ -1,0 +1,91 @@
+"""Files of equal content under several patients or ids, and new ones that are in the cohort."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gigatile.cohort.cases import Case
+from gigatile.cohort.copies import check_copies, known_before
+from gigatile.cohort.samples import read_samples
+from gigatile.errors import UserError
+
+
+def sheet_of(folder: Path, name: str, *rows: tuple[str, str, bytes]) -> Path:
+    lines = ["slide\tpatient\tlabel\tpath"]
+    for slide, patient, content in rows:
+        (folder / f"{slide}.svs").write_bytes(content)
+        lines.append(f"{slide}\t{patient}\tx\t{slide}.svs")
+    path = folder / name
+    path.write_text("\n".join([*lines, ""]))
+    return path
+
+
+CONTENT = b"II*\0" + os.urandom(200_000)
+
+
+def test_every_file_under_two_patients_is_told_at_once(tmp_path: Path) -> None:
+    other = CONTENT[::-1]
+    sheet = sheet_of(
+        tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "Q", CONTENT), ("C", "R", other),
+        ("D", "S", CONTENT[:-1] + b"?"), ("E", "T", other),
+    )  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        check_copies(read_samples(sheet), sheet)
+    heading, *faults = str(caught.value).splitlines()
+    assert heading.startswith(f"{sheet}: 2 file(s) stand under two patients")
+    assert faults == [
+        f"  - row 3: file {tmp_path}/B.svs of slide 'B' has the content of {tmp_path}/A.svs, which "
+        "is slide 'A' in row 2, there of patient 'P', here of 'Q'",
+        f"  - row 6: file {tmp_path}/E.svs of slide 'E' has the content of {tmp_path}/C.svs, which "
+        "is slide 'C' in row 4, there of patient 'R', here of 'T'",
+    ]
+
+
+def test_one_patient_may_have_a_file_twice_with_a_warning(tmp_path: Path) -> None:
+    sheet = sheet_of(tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "P", CONTENT))
+    (warning,) = check_copies(read_samples(sheet), sheet)
+    assert warning.endswith("which is slide 'A' in row 2; patient 'P' has it twice")
+
+
+def test_empty_files_and_pages_of_html_are_no_copies(tmp_path: Path) -> None:
+    html = b"<!DOCTYPE html><html>Not found</html>"
+    rows = [("A", "P", b""), ("B", "Q", b""), ("C", "R", html), ("D", "S", html)]
+    sheet = sheet_of(tmp_path, "s.tsv", *rows)
+    assert check_copies(read_samples(sheet), sheet) == []
+
+
+def test_images_of_two_cases_are_compared_and_segmentations_are_not(tmp_path: Path) -> None:
+    for name in ("a1", "b1", "a2", "b2"):
+        (tmp_path / name).write_bytes(CONTENT if name.endswith("1") else b"labels")
+    cases = [
+        Case(name, patient, {"t1": tmp_path / f"{name}1"}, tmp_path / f"{name}2", "", "", row)
+        for row, (name, patient) in enumerate((("a", "P"), ("b", "Q")), 2)
+    ]
+    with pytest.raises(UserError, match=r"1 file\(s\) stand under two patients"):
+        check_copies(cases, tmp_path / "cases.tsv")
+    (tmp_path / "b1").write_bytes(CONTENT[1:])
+    assert check_copies(cases, tmp_path / "cases.tsv") == []
+
+
+def test_only_files_of_equal_size_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet = sheet_of(tmp_path, "s.tsv", *((f"S{n}", f"P{n}", CONTENT[n:]) for n in range(9)))
+    members = read_samples(sheet)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Path, "open", never)
+    assert check_copies(members, sheet) == []
+
+
+def test_new_slides_of_the_cohort_are_warned_of(tmp_path: Path) -> None:
+    cohort = read_samples(sheet_of(tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "Q", b"II*")))
+    (tmp_path / "new").mkdir()
+    rows = [("N", "X", CONTENT), ("b", "Y", b"II* other"), ("M", "Z", b"MM")]
+    sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
+    told = known_before(read_samples(sheet), cohort, sheet)
+    assert [one.split(",")[1] for one in told] == [
+        " row 2: slide 'N' has the file of 'A' of the cohort",
+        " row 3: slide 'b' has the id of 'B' of the cohort",
+    ]
