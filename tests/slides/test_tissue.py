@@ -134,6 +134,40 @@ def test_the_threshold_is_otsus_within_its_bounds(pixels):
     assert found.threshold in np.clip(otsu, *SATURATION_BOUNDS)
 
 
+# --- Regions
+
+
+def ring(gap: int) -> np.ndarray:
+    """Return glass with a frame of tissue, 2 px thick, 20 px wide inside, with a slit in it."""
+    pixels = glass(80, 80)
+    pixels[20:44, 20:44] = STAIN
+    pixels[22:42, 22:42] = GLASS
+    pixels[20:22, 30 : 30 + gap] = GLASS
+    return pixels
+
+
+def test_a_small_hole_belongs_to_the_tissue_around_it_and_a_larger_one_does_not():
+    assert not find_tissue(ring(0), hole=400).mask[32, 32]
+    found = find_tissue(ring(0), hole=401)
+    assert found.mask[20:44, 20:44].all() and found.mask.sum() == 24**2
+    assert found.stained.sum() == 24**2 - 20**2
+
+
+def test_a_gap_in_a_wall_is_closed_and_glass_outside_stays_background():
+    assert not find_tissue(ring(4), hole=500).mask[32, 32]
+    found = find_tissue(ring(4), gap=6, hole=500)
+    assert found.mask[24:42, 22:42].all()
+    assert found.mask.sum() <= 24**2
+
+
+def test_a_pale_wall_is_tissue_where_it_touches_stain():
+    pixels = glass(80, 80)
+    pixels[20:40, 20:40] = STAIN
+    pixels[30, 40:70] = pixels[60, 10:40] = (225, 203, 218)  # saturation 24
+    mask = find_tissue(pixels).mask
+    assert mask[30, 40:70].all() and not mask[60].any()
+
+
 # --- Real tissue
 
 
