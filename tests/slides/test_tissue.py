@@ -155,7 +155,7 @@ def test_a_small_hole_belongs_to_the_tissue_around_it_and_a_larger_one_does_not(
 
 def test_a_gap_in_a_wall_is_closed_and_glass_outside_stays_background():
     assert not find_tissue(ring(4), hole=500).mask[32, 32]
-    found = find_tissue(ring(4), gap=6, hole=500)
+    found = find_tissue(ring(4), gap=16, hole=500)
     assert found.mask[24:42, 22:42].all()
     assert found.mask.sum() <= 24**2
 
