@@ -31,6 +31,21 @@ class TileSettings(Section):
     max_background: float = Field(
         0.5, ge=0, le=1, description="A tile with a larger share of background is dropped."
     )
+    close_gaps_um: float = Field(
+        50,
+        ge=0,
+        le=1000,
+        description="Gaps in tissue up to this width, in micrometres, count as tissue: thin walls "
+        "around\nairspace or fat, or nuclei in fluorescence, are joined to one region. 0: none.",
+    )
+    fill_holes_um2: float = Field(
+        65_000,
+        ge=0,
+        le=1e8,
+        description="Background enclosed by tissue counts as tissue if it is smaller than this, in "
+        "square\nmicrometres. Tiles that show nothing stained are dropped all the same. 0: pores "
+        "alone.",
+    )
     encoding: Literal["jpeg", "lossless"] = Field(
         "jpeg",
         description="Of the stored tiles: `jpeg`, or `lossless`, which takes the slide's own JPEG "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gigatile.settings.tiles import TileSettings
+from gigatile.slides.areas import tissue_shares
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.overview import read_overview
 from gigatile.slides.reader import RegionError, SlideError, open_slide
@@ -21,7 +22,7 @@ from gigatile.slides.tissue import (
     MASK_PIXELS_PER_TILE,
     Light,
     find_tissue,
-    tissue_fractions,
+    region_sizes,
 )
 
 # A slide's stain is learnt from so many of its tiles, spread over it, and pixels of each.
@@ -130,13 +131,14 @@ def stain_of_slide(
         StainError: it does not tell a stain.
     """
     with open_slide(source) as slide, contextlib.ExitStack() as close:
-        grid = plan_grid(slide, scale_of(slide, sheet_mpp, settings.objectives).mpp, settings)
+        mpp = scale_of(slide, sheet_mpp, settings.objectives).mpp
+        grid = plan_grid(slide, mpp, settings)
         wanted = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
         low = read_overview(source, slide, wanted, MASK_LONGEST)
-        tissue = find_tissue(low.pixels)
+        tissue = find_tissue(low.pixels, *region_sizes(settings, mpp, low.downsample))
         if tissue.light == "fluorescence":
             raise StainError(NO_STAIN)
-        shares = tissue_fractions(tissue.mask, low.downsample, grid)
+        shares = tissue_shares(low, tissue, grid)
         corners = grid.corners()[~is_background(shares, settings.max_background)]
         if not len(corners):
             raise SlideError("none of its tiles has tissue enough")

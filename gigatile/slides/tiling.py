@@ -42,6 +42,7 @@ from gigatile.slides.tissue import (
     MASK_LONGEST,
     MASK_PIXELS_PER_TILE,
     find_tissue,
+    region_sizes,
 )
 
 SCHEMA = 3
@@ -281,7 +282,7 @@ class _Cutting:
         facts["overview"] = asdict(low.reading)
         self._picture = picture_of(low.pixels, low.downsample, slide)
         tell(None)
-        tissue = find_tissue(low.pixels)
+        tissue = find_tissue(low.pixels, *region_sizes(settings, scale.mpp, low.downsample))
         self._mask = picture_of(tissue.mask, low.downsample, slide)
         facts |= {"light": tissue.light, "tissue_threshold": tissue.threshold}
         index = self._index = TileIndex(grid.corners(), seen_areas(low, tissue, grid))

@@ -1,11 +1,13 @@
 """Tissue and background, decided on a low-resolution overview of a slide."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import cv2
 import numpy as np
 
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid
 from gigatile.slides.reader import SlideError
 
@@ -20,13 +22,19 @@ SATURATION_BOUNDS = (13, 31)
 DARK = 64
 # Glass, which is what remains of a brightfield slide in a wide black frame: as bright as this.
 LIT = 200
-# In fluorescence, tissue is brighter than the slide's median pixel by at least so much.
+# In fluorescence, tissue is brighter than the background by at least so much.
 GLOW = 10
 # A slide is without tissue when less than this share of it, in a thousand, is stained.
 MIN_TISSUE = 0.001
+# Pixels less saturated than the threshold still belong to tissue that they touch, if they are above
+# this many spreads (median absolute deviations, scaled to a standard deviation) of the glass.
+SPREADS = 3.0
+_MAD_TO_DEVIATION = 1.4826
 # Tissue or background of fewer connected pixels of the overview is dust, or a gap between cells: a
 # sixteenth of a tile, which spans 16 × 16 of them.
 SPECK = 16
+# The commonest scale, for the sizes of gaps and holes on a slide that does not tell its own.
+ASSUMED_MPP = 0.5
 
 Light = Literal["transmitted", "fluorescence"]
 
@@ -36,42 +44,78 @@ class Tissue:
     """Where a slide's tissue lies.
 
     Attributes:
-        mask: (height, width) bool over the overview, true on tissue.
+        mask: (height, width) bool over the overview, true on the regions of tissue, with the gaps
+            and holes that belong to them.
+        stained: (height, width) bool, the part of `mask` that is itself stained (or bright, in
+            fluorescence).
         threshold: above it a pixel is tissue: of saturation (0-255) in transmitted light, of
             brightness (0-255) in fluorescence. Otsu's threshold (Otsu 1979) kept within bounds.
         light: how the slide was lit.
     """
 
     mask: np.ndarray
+    stained: np.ndarray
     threshold: int
     light: Light
 
 
-def find_tissue(overview: np.ndarray) -> Tissue:
-    """Tell tissue from background, and dust and pores from both.
+def region_sizes(
+    settings: TileSettings, mpp: float | None, downsample: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the widest gap (px) and the largest hole (px²) of the overview that count as tissue.
+
+    Args:
+        settings: with both in micrometres.
+        mpp: micrometres per pixel of level 0; None is taken for `ASSUMED_MPP`.
+        downsample: level-0 pixels per pixel of the overview, across and down.
+    """
+    area = (mpp or ASSUMED_MPP) ** 2 * downsample[0] * downsample[1]  # µm² of a pixel
+    return settings.close_gaps_um / math.sqrt(area), settings.fill_holes_um2 / area
+
+
+def find_tissue(overview: np.ndarray, gap: float = 0, hole: float = 0) -> Tissue:
+    """Find the regions of tissue on an overview.
+
+    1. A stained pixel is tissue. Two thresholds (Canny 1986): a paler pixel is tissue too, if it
+       differs from the slide's own glass and is connected to a pixel above the first threshold.
+       Averaged over a pixel of the overview, a thin wall of lung is pale.
+    2. Closing (a dilation by half of `gap`, then an erosion by as much) joins tissue over gaps.
+    3. Regions of fewer than `SPECK` pixels are dust.
+    4. Background enclosed by a region, and smaller than `hole`, belongs to it.
+
+    Closing and holes filtered by area are those of CLAM (Lu et al. 2021, `segmentTissue`, whose
+    preset for TCGA fills holes of up to four squares of 512 px) and of TRIDENT (Zhang et al. 2025).
 
     Args:
         overview: RGB pixels, (height, width, 3) uint8.
+        gap: width in pixels up to which a gap between tissue and tissue is closed.
+        hole: area in pixels below which background enclosed by tissue, or by tissue and the edge of
+            the slide, belongs to the tissue; fewer than `SPECK` always do.
 
     Raises:
         SlideError: the slide has no tissue.
     """
     brightness, darkest = extremes(overview)
+    light: Light
     if _is_dark(brightness):
-        median = int(np.median(brightness))
-        threshold = max(_otsu(brightness), median + GLOW)
-        mask, light, seen = brightness > threshold, "fluorescence", "bright (brightness"
+        light, seen = "fluorescence", "bright (brightness"
+        threshold = _glow_threshold(brightness)
+        certain = stained = brightness > threshold
     else:
+        light, seen = "transmitted", "stained (saturation"
         saturation = _saturation(brightness, darkest)
         low, high = SATURATION_BOUNDS
         threshold = int(np.clip(_otsu(saturation), low, high))
-        mask, light, seen = saturation > threshold, "transmitted", "stained (saturation"
-    mask = _without_specks(mask)
-    if mask.mean() < MIN_TISSUE:
+        certain = saturation > threshold
+        stained = saturation > min(threshold, max(low, _above_glass(saturation[~certain])))
+    closed = _closed(stained, gap)
+    regions = _regions(closed, certain)
+    share = (stained & regions).mean()
+    if share < MIN_TISSUE:
         raise SlideError(
-            f"it has no tissue: {100 * mask.mean():.2f} % of it is {seen} above {threshold} of 255)"
+            f"it has no tissue: {100 * share:.2f} % of it is {seen} above {threshold} of 255)"
         )
-    return Tissue(mask, threshold, light)  # type: ignore[arg-type]
+    return Tissue(_without_holes(regions, hole), stained & regions, threshold, light)
 
 
 def _is_dark(brightness: np.ndarray) -> bool:
@@ -82,16 +126,65 @@ def _is_dark(brightness: np.ndarray) -> bool:
     return not lit.size or float(np.median(lit)) < LIT
 
 
-def _without_specks(mask: np.ndarray) -> np.ndarray:
-    """Drop tissue of fewer than `SPECK` connected pixels, then fill as small gaps in tissue."""
-    # Diagonal neighbours hold tissue together, and do not hold gaps together.
-    for value, connectivity in ((True, 8), (False, 4)):
-        one = (mask == value).view(np.uint8)
-        _, labels, stats, _ = cv2.connectedComponentsWithStats(one, connectivity=connectivity)
-        small = stats[:, cv2.CC_STAT_AREA] < SPECK
-        if small.any():
-            mask = np.where(small[labels], not value, mask)
-    return mask
+def _glow_threshold(brightness: np.ndarray) -> int:
+    """Return the brightness above which a pixel of a fluorescence slide is tissue.
+
+    Nuclei are ten times as bright as the tissue around them, and that is a few times as bright as
+    the empty background. Otsu's threshold divides nuclei from the rest; on a scale of ratios (the
+    logarithm of brightness) it divides the specimen from the background.
+    """
+    most = max(_otsu(brightness), int(np.median(brightness)) + GLOW)
+    scale = np.log2(np.arange(256) + 1)
+    ratios = np.rint(scale * 255 / scale[-1]).astype(np.uint8)
+    limit = _otsu(ratios[brightness])
+    dark = brightness[ratios[brightness] <= limit]
+    if not dark.size:  # one brightness only
+        return most
+    brightest_dark = int(dark.max())
+    return min(most, max(brightest_dark, int(np.median(dark)) + GLOW))
+
+
+def _above_glass(saturation: np.ndarray) -> int:
+    """Return the saturation above which a pixel is unlikely to be glass; `saturation` is (n,)."""
+    if not saturation.size:
+        return 255
+    median = float(np.median(saturation))
+    spread = float(np.median(np.abs(saturation - median)))
+    return math.ceil(median + SPREADS * _MAD_TO_DEVIATION * spread)
+
+
+def _closed(mask: np.ndarray, gap: float) -> np.ndarray:
+    """Join what is true over gaps of up to `gap` pixels; the slide's surroundings are false."""
+    # By distances, which take the same time for any width; to half a pixel beyond both borders.
+    reach = gap / 2
+    if reach < 1:
+        return mask
+    rim = math.ceil(reach) + 1
+    padded = cv2.copyMakeBorder(
+        (~mask).view(np.uint8), rim, rim, rim, rim, cv2.BORDER_CONSTANT, value=1
+    )
+    grown = (cv2.distanceTransform(padded, cv2.DIST_L2, 5) <= reach).view(np.uint8)
+    shrunk = cv2.distanceTransform(grown, cv2.DIST_L2, 5) > reach
+    return mask | shrunk[rim:-rim, rim:-rim]
+
+
+def _regions(mask: np.ndarray, certain: np.ndarray) -> np.ndarray:
+    """Return the parts of `mask` of `SPECK` connected pixels or more that hold a `certain` one."""
+    # Diagonal neighbours hold tissue together.
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=8)
+    chosen = np.zeros(len(stats), bool)
+    chosen[labels[certain]] = True
+    chosen &= stats[:, cv2.CC_STAT_AREA] >= SPECK
+    chosen[0] = False
+    return chosen[labels]
+
+
+def _without_holes(mask: np.ndarray, hole: float) -> np.ndarray:
+    """Fill background of fewer than `hole` connected pixels, and of fewer than `SPECK` anyway."""
+    # Diagonal neighbours do not hold gaps together.
+    _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).view(np.uint8), connectivity=4)
+    small = stats[:, cv2.CC_STAT_AREA] < max(hole, SPECK)
+    return mask | small[labels] if small.any() else mask
 
 
 def tissue_fractions(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -> np.ndarray:

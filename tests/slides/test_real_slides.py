@@ -56,9 +56,9 @@ def test_the_aperio_slide_gives_its_tiles_at_its_own_scale(shared_data, tile):
     assert state["source"]["objective_power"] == "20"
     assert (state["mpp_told"], state["contradictions"]) == ({"file": 0.499, "objective": 0.5}, [])
     assert state["reading"] == {"by": "own tiles", "why": None, "compared": 4}
-    assert state["tiles"]["kept"] == 45
-    assert state["tiles"]["dropped"] == {"background": 72}
-    assert len(outcome.tiles) == 45
+    assert state["tiles"]["kept"] == 49
+    assert state["tiles"]["dropped"] == {"background": 68}
+    assert len(outcome.tiles) == 49
     with Image.open(outcome.folder / "S1.jpg") as overview:
         assert overview.size == (round(2220 / 14), round(2967 / 14))
 

@@ -134,6 +134,41 @@ def test_the_threshold_is_otsus_within_its_bounds(pixels):
     assert found.threshold in np.clip(otsu, *SATURATION_BOUNDS)
 
 
+# --- Regions
+
+
+def ring() -> np.ndarray:
+    """Return glass with a frame of tissue, 2 px thick, 20 px wide inside."""
+    pixels = glass(80, 80)
+    pixels[20:44, 20:44] = STAIN
+    pixels[22:42, 22:42] = GLASS
+    return pixels
+
+
+def test_a_small_hole_belongs_to_the_tissue_around_it_and_a_larger_one_does_not():
+    assert not find_tissue(ring(), hole=400).mask[32, 32]
+    found = find_tissue(ring(), hole=401)
+    assert found.mask[20:44, 20:44].all() and found.mask.sum() == 24**2
+    assert found.stained.sum() == 24**2 - 20**2
+
+
+def test_a_gap_between_tissue_is_closed_and_a_wider_one_is_glass():
+    pixels = glass(80, 80)
+    pixels[20:60, 10:30] = pixels[20:60, 34:44] = pixels[20:60, 54:70] = STAIN
+    assert not find_tissue(pixels).mask[40, 32]
+    mask = find_tissue(pixels, gap=6).mask
+    assert mask[24:56, 10:44].all()
+    assert not mask[:, 44:54].any()
+
+
+def test_a_pale_wall_is_tissue_where_it_touches_stain():
+    pixels = glass(80, 80)
+    pixels[20:40, 20:40] = STAIN
+    pixels[30, 40:70] = pixels[60, 10:40] = (225, 203, 218)  # saturation 24
+    mask = find_tissue(pixels).mask
+    assert mask[30, 40:70].all() and not mask[60].any()
+
+
 # --- Real tissue
 
 

@@ -88,6 +88,7 @@ ROWS = [
     setting(set(), "tiles={size: 128, mpp: null}"),
     setting(TILES, "tiles={size: 128, on_error: stop}"),
     setting(TILES, "tiles={size: 128, pen: drop}"),
+    setting(TILES, "tiles={size: 128, close_gaps_um: 20, fill_holes_um2: 9000}"),
     setting(  # how it is done, not what
         set(),
         "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true}",
