@@ -161,9 +161,9 @@ def check_known(run, *files):
 def record_of(path):
     """Return where Snakemake notes how a file was made."""
     name = base64.urlsafe_b64encode(path.encode()).decode()
-    longest = os.pathconf("/", "PC_NAME_MAX") - 1
+    longest = os.pathconf(os.curdir, "PC_NAME_MAX") - 1
     parts = [name[i : i + longest] for i in range(0, len(name), longest)]
-    return os.path.join(".snakemake/metadata", *("@" + part for part in parts[:-1]), parts[-1])
+    return os.path.join(".snakemake/metadata", *(f"@{part}" for part in parts[:-1]), parts[-1])
 
 
 def submits_to_slurm():

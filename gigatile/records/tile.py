@@ -139,7 +139,8 @@ def decode_tile(data: bytes) -> Tile:
         UserError: it is no such thing, as a record that another program has written.
     """
     try:
-        found = {"mpp": None, "patient": b"", "label": b""} | decode_example(data)
+        found: dict[str, Any] = {"mpp": None, "patient": b"", "label": b""}
+        found |= decode_example(data)
     except ValueError as error:
         raise UserError(f"the record is of no tile: {error}") from None
     wrong = sorted(found.keys() ^ _KINDS.keys())

@@ -35,6 +35,7 @@ REACHED: dict[str, Sequence[str]] = {
     "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz"),
     "report": (
         *MODEL,
+        *SHARDS,
         *SLIDES,
         *CASES,
         "evaluation/*.parquet",

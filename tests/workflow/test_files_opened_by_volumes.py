@@ -1,7 +1,7 @@
-"""The same as test_declared.py, of volumes."""
+"""The same as test_files_opened.py, of volumes."""
 
 from opened import check_declared
-from test_declared import SHARED
+from test_files_opened import SHARED
 
 
 def test_every_command_on_volumes(volumes_run):
