@@ -95,6 +95,7 @@ ROWS = [
     setting(SHARDS, "shards={target_mb: 1}"),
     setting(TRAINING, "train={batch_size: 4}"),
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
+    setting(EVALUATION, "evaluate={hd95: voxels}"),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code
     code("gigatile/volumes/background.py", '"""', '"""In other words: ', set()),
