@@ -36,7 +36,7 @@ def trained(epochs: int) -> tuple[str, ...]:
 
 
 def settings(train: str) -> str:
-    """Return the text of small.yaml for a training of few tiles: 128, or 8 steps of 16."""
+    """Return the text of small.yaml for a training of few tiles: 130, or 9 steps of 16."""
     return small_settings(train, tiles="size: 128, mpp: 1")
 
 
