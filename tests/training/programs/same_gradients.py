@@ -137,7 +137,7 @@ with join(cores=1, stall_limit=600) as ranks:
     begun, (exact,), _ = train(three_normalisations, ranks, 1)
     _, (single,), _ = train(three_normalisations, ranks, 1, "float32", begun)
     found["small"]["single precision"] = difference(single, exact)
-    # To make the graph of so large a network takes a minute. Its operations one by one take seconds.
+    # To make the graph of so large a network takes a minute; to run it eagerly takes seconds.
     tf.config.run_functions_eagerly(True)
     found["resnet50"], part = compare(resnet50, ranks, 2)
     variables += part
