@@ -25,6 +25,7 @@ _KINDS: dict[str, Any] = {
     "patient": bytes,
     "label": bytes,
 }
+_FLOATS = frozenset({"extent", "mpp", "tissue"})
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def encode_tile(tile: Tile) -> bytes:
     mpp (float), patient, label (bytes).
     """
     features = {name: value for name, value in vars(tile).items() if value not in (None, "")}
+    # A whole number may come as an int, which would be another type of feature.
+    features |= {name: float(features[name]) for name in _FLOATS & features.keys()}
     return encode_example(features)
 
 

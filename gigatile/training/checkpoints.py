@@ -1,9 +1,9 @@
-"""The files of checkpoints: where a training goes on that was killed, or stopped, or has ended.
+"""The files of checkpoints, from which a training resumes after it was killed, or at its end.
 
-A checkpoint is a NumPy archive (no pickle) of every variable, whole or not at all. The SHA-256 of
-all its bytes stands at its end, as the comment of the ZIP archive that it is: the CRCs of its
-arrays say nothing of the headers between them. It belongs to a key, which says what it was trained
-on and how: with another key it does not fit and is passed over.
+A checkpoint is a NumPy archive (no pickle) of every variable. It is written whole or not at all.
+The SHA-256 of its bytes is at its end, as the comment of the ZIP archive: ZIP's own CRCs cover the
+arrays but not the headers between them. Its key identifies the data, settings and code of the
+training; a checkpoint with another key is skipped.
 """
 
 import hashlib
@@ -12,13 +12,11 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from gigatile.files import write_whole
-
-T = TypeVar("T")
 
 KEEP = 2
 # The hexadecimal SHA-256 at a checkpoint's end, of all bytes before it.
@@ -33,12 +31,12 @@ def write_checkpoint(
 
     Args:
         path: ends in .npz.
-        key: what it belongs to.
-        state: what else there is to know, as JSON; `epoch` and `step` say how far it is.
-        variables: the arrays, in an order of the caller's.
+        key: of the training.
+        state: everything else, as JSON; `epoch` and `step` give its position in the training.
+        variables: the arrays; they are read back in this order.
 
     Raises:
-        OSError: it cannot be written; it names `path`.
+        OSError: the file cannot be written; the error names `path`.
     """
     header = json.dumps({"key": key, "state": state}).encode()
     arrays = {f"v{number:05d}": value for number, value in enumerate(variables)}
@@ -53,7 +51,7 @@ def write_checkpoint(
 
 
 def _digest_of(handle: BinaryIO) -> bytes:
-    """Return the digest of a checkpoint's bytes but those of the digest itself."""
+    """Return the SHA-256 of a checkpoint without its last 64 bytes, where the digest is."""
     left = max(0, handle.seek(0, os.SEEK_END) - _DIGEST_BYTES)
     handle.seek(0)
     digest = hashlib.sha256()
@@ -70,63 +68,58 @@ def save_checkpoint(
     write_checkpoint(folder / f"step-{step:09d}.npz", key, state, variables)
     for old in newest_first(folder)[KEEP:]:
         old.unlink()
-    # What a kill left half-written; nobody else writes here.
+    # Left half-written by a killed process; only this process writes here.
     for unfinished in folder.glob(".step-*.npz"):
         unfinished.unlink()
 
 
-def furthest_checkpoint(
+def first_usable(
     paths: Iterable[Path], key: str, epochs: int, warn: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]] | None:
-    """Return state and variables of the whole checkpoint that is furthest in a training.
+    """Return state and variables of the first checkpoint that is whole and of this training.
 
     Args:
-        paths: where to look.
+        paths: in the order of preference; those after the first usable one are not read.
         key: of the training.
-        epochs: a checkpoint beyond so many is of a training that was to be longer.
-        warn: takes a line for each that is damaged or of another training; it is passed over.
+        epochs: a checkpoint beyond this many epochs is skipped.
+        warn: takes a line for each checkpoint that is skipped as damaged or of another training.
     """
-    found = []
     for path in paths:
-        header = _read(path, _header_of, warn)
-        if header is None:
-            continue
-        state = header["state"]
-        if header["key"] != key:
-            warn(f"{path}: of other settings, data or code, passed over")
-        elif (place := (state["epoch"], state["step"])) <= (epochs, 0):
-            found.append((place, path, state))
-    for _, path, state in sorted(found, key=lambda one: one[0], reverse=True):
-        variables = _read(path, _variables_of, warn)
-        if variables is not None:
-            return state, variables
+        if found := _read(path, key, epochs, warn):
+            return found
     return None
 
 
-def _read(path: Path, part: Callable[[BinaryIO], T], warn: Callable[[str], None]) -> T | None:
-    """Return a part of a checkpoint; None for one that is damaged, of which `warn` is told."""
+def _read(
+    path: Path, key: str, epochs: int, warn: Callable[[str], None]
+) -> tuple[dict[str, Any], list[np.ndarray]] | None:
+    """Return state and variables of a checkpoint; None if it is skipped, see `first_usable`."""
     try:
         with path.open("rb") as handle:
-            # Before anything in it is believed: what a reader makes of wrong bytes has no limits.
+            # First of all: on damaged bytes NumPy's reader may raise anything.
             digest = _digest_of(handle)
             if handle.read() != digest:
-                warn(f"{path}: damaged (its SHA-256 is not the one at its end), passed over")
+                warn(f"{path}: damaged (its SHA-256 is not the one at its end); skipped")
                 return None
             handle.seek(0)
-            return part(handle)
+            with np.load(handle, allow_pickle=False) as archive:
+                header = json.loads(archive["header"].tobytes())
+                state = header["state"]
+                if header["key"] != key:
+                    warn(f"{path}: made with other settings, data or code; skipped")
+                    return None
+                if (state["epoch"], state["step"]) > (epochs, 0):
+                    return None
+                names = [name for name in sorted(archive.files) if name != "header"]
+                return state, [archive[name] for name in names]
     except OSError as error:
-        warn(f"{path}: cannot be read ({error.strerror}), passed over")
+        warn(f"{path}: cannot be read ({error.strerror}); skipped")
         return None
 
 
-def _header_of(handle: BinaryIO) -> Any:
-    with np.load(handle, allow_pickle=False) as archive:
-        return json.loads(archive["header"].tobytes())
-
-
-def _variables_of(handle: BinaryIO) -> list[np.ndarray]:
-    with np.load(handle, allow_pickle=False) as archive:
-        return [archive[name] for name in sorted(archive.files) if name != "header"]
+def furthest_first(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, whatever they belong to, those after most steps first."""
+    return sorted(folder.glob("step-*.npz"), reverse=True)
 
 
 def newest_first(folder: Path) -> list[Path]:

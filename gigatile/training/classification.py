@@ -67,7 +67,7 @@ class Classification:
             weights: (n,) float32.
         """
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found)
-        right = tf.cast(tf.argmax(found, axis=1, output_type=tf.int32) == labels, tf.float32)
+        right = tf.cast(tf.argmax(found, axis=1, output_type=tf.int32) == labels, weights.dtype)
         return tf.reduce_sum(losses * weights), tf.reduce_sum(right * weights)
 
     def told(self, reader: ShardReader) -> str:

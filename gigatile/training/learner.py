@@ -102,6 +102,7 @@ class Learner:
         # The window grows with the steps, so that a short training does not drag its start along.
         done = tf.cast(self._optimizer.iterations, tf.float32)
         kept = tf.minimum(AVERAGE, (1 + done) / (10 + done))
+        kept = tf.cast(kept, self._averages[0].dtype)
         for average, weight in zip(self._averages, self._weights, strict=True):
             average.assign(kept * average + (1 - kept) * weight)
         return loss, measured, agreed, exchange

@@ -1,4 +1,13 @@
-"""One training at a time writes into a folder: ranks of a killed launcher may still be at it."""
+"""Locks on a folder of checkpoints, so that only one training uses it at a time.
+
+If a launcher is killed, its ranks may go on, all or some of them. So every rank of a training
+holds a lock, on a file of its own, and a new training waits until each of them is free.
+
+The locks are flock(2)'s: the kernel releases them when the process ends, however it ends. On NFS
+they work across machines if the server's locks are in use: with the mount options `nolock` or
+`local_lock=flock`, or Lustre's `localflock`, a rank on another machine is not seen. A machine that
+crashes keeps its locks until the server's lease ends (NFSv4, usually 90 s).
+"""
 
 import contextlib
 import errno
@@ -10,70 +19,95 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from gigatile.errors import UserError
+import numpy as np
 
-LOCK = "lock"
-# Seconds between two attempts to get the lock.
+from gigatile.errors import UserError
+from gigatile.training.ranks import Ranks
+
+# Seconds between two attempts to get the locks.
 PAUSE = 0.5
-# What a file system without locks says.
+# Errors of a file system that has no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def only_one(
-    folder: Path, limit: float, tell: Callable[[str], None], alive: Callable[[str], None]
+def only_training(
+    folder: Path, ranks: Ranks, limit: float, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep other trainings out of a folder for the block; wait for one that is in it.
+    """Lock a folder for this training during the block; first wait for another training to end.
 
-    The system gives the lock back when its process ends, however it ends; through NFS also across
-    machines. On a file system without locks nothing keeps others out, which is told.
+    All ranks must call it together. If the file system has no locks, rank 0 warns and goes on.
 
     Args:
-        folder: is made where it is missing; may be gone at the end of the block.
+        folder: is made if it is missing; may be deleted within the block.
+        ranks: the processes that train together.
         limit: seconds to wait.
-        tell: takes lines for the user.
-        alive: takes what is being done, again and again while this waits.
+        tell: takes lines for the user, on rank 0.
 
     Raises:
-        UserError: the other one did not end in time; it is named.
+        UserError: a process of another training has not ended in time; on rank 0.
     """
-    path = folder / LOCK
-    until, waiting = time.monotonic() + limit, False
-    while True:
-        try:
-            handle = _locked(path)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            tell(f"{path}: this file system has no locks; nothing keeps a second training out")
-            handle = path.open("a+")
-        if handle:
-            break
-        who = _read(path) or "another process"
-        if time.monotonic() > until:
-            raise UserError(
-                f"{folder}: {who} is still training here, after {limit:g} s of waiting for it; "
-                "end it, then start this training again"
-            )
-        if not waiting:
-            tell(f"{folder}: {who} is still training here; waiting {limit:g} s for it to end")
-            waiting = True
-        alive(f"while it waited for {who}")
-        time.sleep(PAUSE)
-    with handle:
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-        handle.flush()
+    deadline, blocking = time.monotonic() + limit, ""
+    with contextlib.ExitStack() as locks:
+        own: TextIO | None = None
+        while True:
+            before, blocking = blocking, ""
+            if ranks.writes:
+                try:
+                    own = own or _lock(_file(folder, 0))
+                    blocking = _other_ranks(folder) if own else _holder(_file(folder, 0))
+                except OSError as error:
+                    if error.errno not in _NO_LOCKS:
+                        raise
+                    tell(f"{folder}: this file system has no locks; a second training is not seen")
+            # The other ranks hear of each attempt, so that none takes the waiting for a stall.
+            if not ranks.from_first(np.array([bool(blocking)]), "locked")[0]:
+                break
+            if ranks.writes and time.monotonic() > deadline:
+                raise UserError(
+                    f"{folder}: {blocking} of another training is still running, after a wait of "
+                    f"{limit:g} s; end it, then start this training again"
+                )
+            if ranks.writes and blocking != before:
+                tell(
+                    f"{folder}: {blocking} of another training is still running; waiting up to "
+                    f"{limit:g} s for it to end"
+                )
+            ranks.alive("while it waited for another training to end")
+            time.sleep(PAUSE)
+        if not ranks.writes:
+            with contextlib.suppress(OSError):
+                own = _lock(_file(folder, ranks.rank))
+        if own is not None:
+            locks.enter_context(own)
+            own.truncate(0)
+            own.write(f"rank {ranks.rank} (process {os.getpid()} on {socket.gethostname()})")
+            own.flush()
         yield
 
 
-def _locked(path: Path) -> TextIO | None:
-    """Return the file at a path, locked; None where another process has the lock."""
+def _file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.lock"
+
+
+def _other_ranks(folder: Path) -> str:
+    """Return who holds the lock of a rank other than 0; empty: nobody does."""
+    for path in sorted(folder.glob("rank-*.lock")):
+        if path != _file(folder, 0):
+            handle = _lock(path)
+            if handle is None:
+                return _holder(path)
+            handle.close()
+    return ""
+
+
+def _lock(path: Path) -> TextIO | None:
+    """Return the file at a path, locked; None if another process has locked it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = path.open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had the lock may have deleted the file since: a lock on that keeps nobody out.
+        # The last holder may have deleted the file meanwhile. Nobody else would see that lock.
         if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
             return handle
     except BlockingIOError:
@@ -85,7 +119,8 @@ def _locked(path: Path) -> TextIO | None:
     return None
 
 
-def _read(path: Path) -> str:
+def _holder(path: Path) -> str:
+    """Return the name of the process that wrote a lock file."""
     with contextlib.suppress(OSError):
-        return path.read_text()
-    return ""
+        return path.read_text() or "a process"
+    return "a process"

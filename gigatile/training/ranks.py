@@ -61,13 +61,18 @@ class Ranks:
         Its gradient is the sum of what all ranks send back for this rank's tensor. Horovod's own
         asks for the sizes once more.
         """
+        # Horovod matches the ranks' operations by their names in the graph. The scope keeps Keras'
+        # layer names out of them, which count how many layers a process has made.
+        scope = "ranks/"
 
         @tf.custom_gradient
         def gather(mine: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def back(upstream: tf.Tensor) -> tf.Tensor:
-                return hvd.allreduce(upstream, op=hvd.Sum, name=f"{name}/back")[self.rank]
+                with tf.name_scope(scope):
+                    return hvd.allreduce(upstream, op=hvd.Sum, name=f"{name}/back")[self.rank]
 
-            return hvd.allgather(mine[None], name=name), back
+            with tf.name_scope(scope):
+                return hvd.allgather(mine[None], name=name), back
 
         found = gather(values)
         return tf.ensure_shape(found, (self.size, *values.shape))

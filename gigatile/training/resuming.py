@@ -22,20 +22,22 @@ from gigatile.files import sha256_of
 from gigatile.parallel.interruption import SIGNALS, heard
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
-    furthest_checkpoint,
-    newest_first,
+    first_usable,
+    furthest_first,
     save_checkpoint,
     write_checkpoint,
 )
 from gigatile.training.learner import Learner
-from gigatile.training.locking import only_one
+from gigatile.training.locking import only_training
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, states
 
 # Another content of checkpoints is another number, so that an older one is not misread.
 SCHEMA = 6
-# Seconds that a training waits for another one in its folder to end.
-LOCK_LIMIT = 60.0
+# Seconds beyond train.stall_limit that a training waits for the ranks of another one to end. A rank
+# that has lost the others leaves after train.stall_limit; the lock of a crashed machine on NFSv4
+# is released after the server's lease, usually 90 s.
+LOCK_LIMIT = 120.0
 
 
 @dataclass
@@ -97,26 +99,21 @@ class Checkpoints:
         self._written: Future[None] | None = None
 
     def restore(self) -> Position:
-        """Give every rank the state of the furthest checkpoint; where there is none, rank 0's.
+        """Give every rank the variables of the furthest checkpoint; without one, rank 0's.
 
-        From here on no other training writes checkpoints here, until `close`.
+        Until `close`, no other training uses this folder of checkpoints.
 
-        As many ranks as have saved it get their own sums back. Of another number, rank 0 takes over
-        what they had summed up.
+        If the number of ranks is the one that saved the checkpoint, each rank gets its own sums
+        back; otherwise rank 0 gets the sums of all.
 
         Raises:
-            UserError: another training, as of a launcher that was killed, does not end.
+            UserError: a process of another training in this folder does not end.
         """
         learner, ranks, at = self._learner, self._ranks, Position()
-        if ranks.writes:
-            # The other ranks wait in the meantime, and no longer than stall_limit.
-            limit = min(LOCK_LIMIT, self._settings.stall_limit / 2)
-            self._lock.enter_context(only_one(self._folder, limit, self._tell, ranks.alive))
+        limit = self._settings.stall_limit + LOCK_LIMIT
+        self._lock.enter_context(only_training(self._folder, ranks, limit, self._tell))
         place, parts = np.zeros(3, np.int64), np.stack([at.sums] * ranks.size)
-        places = [*newest_first(self._folder), *states(self._segment.folder)]
-        if ranks.writes and (
-            found := furthest_checkpoint(places, self._key, self._segment.epoch, self._tell)
-        ):
+        if ranks.writes and (found := self._furthest()):
             state, (*arrays, parts) = found
             for variable, array in zip(learner.variables, arrays, strict=True):
                 variable.assign(array)
@@ -131,6 +128,19 @@ class Checkpoints:
             self._tell(f"going on after {self._where(at)}")
         ranks.alive(f"after {self._where(at)}")
         return at
+
+    def _furthest(self) -> tuple[dict[str, Any], list[np.ndarray]] | None:
+        """Return state and variables of the furthest checkpoint, or of the furthest segment's end.
+
+        Checkpoints are large. Only those that may be the furthest are read.
+        """
+        epochs = self._segment.epoch
+        found = first_usable(furthest_first(self._folder), self._key, epochs, self._tell)
+        reached = found[0]["epoch"] if found else 0
+        further = [
+            path for path in states(self._segment.folder) if reached < int(path.stem) <= epochs
+        ]
+        return first_usable(further, self._key, epochs, self._tell) or found
 
     def save(self, at: Position) -> None:
         """Save a position, unless it is the one that was saved or restored last."""
@@ -166,7 +176,7 @@ class Checkpoints:
         self._ranks.alive(f"after {self._where(at)}")
 
     def close(self) -> None:
-        """Remove the segment's checkpoints; another training may begin."""
+        """Remove the segment's checkpoints and release the locks."""
         if self._ranks.writes:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._lock.close()

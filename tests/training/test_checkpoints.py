@@ -1,19 +1,14 @@
-"""A checkpoint is whole or passed over, and one training at a time writes them."""
+"""A checkpoint is whole, or it is skipped."""
 
 import random
 import resource
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-from clones import ROOT
 
-from gigatile.errors import UserError, told
-from gigatile.training.checkpoints import furthest_checkpoint, newest_first, save_checkpoint
-from gigatile.training.locking import only_one
+from gigatile.errors import told
+from gigatile.training.checkpoints import first_usable, furthest_first, save_checkpoint
 
 
 def save(folder, step):
@@ -36,12 +31,13 @@ def test_no_flipped_bit_is_accepted_and_the_older_checkpoint_is_taken(tmp_path):
         damaged[place] ^= 1 << bit
         newest.write_bytes(damaged)
         warnings: list[str] = []
-        state, (first, _) = furthest_checkpoint(newest_first(tmp_path), "mine", 9, warnings.append)
+        state, (first, _) = first_usable(furthest_first(tmp_path), "mine", 9, warnings.append)
         assert (state["epoch"], first[0]) == (1, 1), (place, bit)
         (warning,) = warnings
-        assert warning == (
-            f"{newest}: damaged (its SHA-256 is not the one at its end), passed over"
-        ), (place, bit)
+        assert warning == (f"{newest}: damaged (its SHA-256 is not the one at its end); skipped"), (
+            place,
+            bit,
+        )
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 500])
@@ -50,7 +46,7 @@ def test_a_checkpoint_that_was_cut_is_passed_over(tmp_path, size):
     path = tmp_path / "step-000000001.npz"
     path.write_bytes(path.read_bytes()[:size])
     warnings: list[str] = []
-    assert furthest_checkpoint([path], "mine", 9, warnings.append) is None
+    assert first_usable([path], "mine", 9, warnings.append) is None
     assert len(warnings) == 1 and "damaged" in warnings[0]
 
 
@@ -76,45 +72,3 @@ def test_a_disk_without_room_for_a_checkpoint_is_told_with_its_file(tmp_path, sm
         save_checkpoint(tmp_path, 7, "mine", {}, [np.zeros(50_000)])
     assert told(caught.value) == f"{tmp_path / 'step-000000007.npz'}: File too large"
     assert not list(tmp_path.iterdir())
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from gigatile.training.locking import only_one
-with only_one(Path(sys.argv[1]), 0, print, print):
-    print("in", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_training_waits_for_the_one_before_and_names_it(tmp_path):
-    """The lock is the process's: killed, it gives it back, and whoever waits goes on."""
-    folder = tmp_path / "checkpoints"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, folder], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "in\n"
-    lines: list[str] = []
-    with (
-        pytest.raises(UserError, match=f"process {holder.pid} on .* is still training here, after"),
-        only_one(folder, 0.1, lines.append, lines.append),
-    ):
-        pytest.fail("two were in")
-    assert "waiting 0.1 s for it to end" in lines[0]
-
-    def kill(_):
-        holder.kill()
-        holder.wait()
-
-    begun = time.monotonic()
-    with only_one(folder, 100, lines.append, kill):
-        assert time.monotonic() - begun < 100
-        assert "process" in (folder / "lock").read_text()
-
-
-def test_a_lock_on_a_deleted_file_keeps_nobody_out_and_is_taken_anew(tmp_path):
-    with only_one(tmp_path, 0, print, print):
-        (tmp_path / "lock").unlink()
-        with only_one(tmp_path, 0, print, print):
-            pass

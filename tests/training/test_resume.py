@@ -4,13 +4,24 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from clones import ROOT
 from trained import assert_same_bits
 
-from gigatile.training.checkpoints import furthest_checkpoint, newest_first, save_checkpoint
+from gigatile.settings.train import TrainSettings
+from gigatile.training import checkpoints
+from gigatile.training.checkpoints import (
+    first_usable,
+    furthest_first,
+    newest_first,
+    save_checkpoint,
+    write_checkpoint,
+)
+from gigatile.training.resuming import Checkpoints
+from gigatile.training.segments import Segment
 
 EPOCHS = 6
 
@@ -53,7 +64,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
 
 
 def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
-    """Each goes on from the last one that is there; what is of another training is passed over."""
+    """Each goes on from the last one that is there and skips those of another training."""
     launcher.train(manifest, tmp_path / "one", epochs=3)
     for epochs, told in ((1, ""), (3, "going on after epoch 1 of 3")):
         assert told in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
@@ -63,12 +74,12 @@ def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
     ]
     for other in ({"seed": 2}, {"code": "edited"}):
         done = launcher.train(manifest, tmp_path / "two", epochs=1, **other)
-        assert done.stdout.count("of other settings, data or code, passed over") == 2
+        assert done.stdout.count("made with other settings, data or code; skipped") == 1
         assert "going on" not in done.stdout
 
 
 def find(folder, key="mine", epochs=99, warn=pytest.fail):
-    return furthest_checkpoint(newest_first(folder), key, epochs, warn)
+    return first_usable(furthest_first(folder), key, epochs, warn)
 
 
 def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
@@ -95,6 +106,39 @@ def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
     assert find(tmp_path, warn=warnings.append)[0]["epoch"] == 2
     assert find(tmp_path, "another", warn=warnings.append) is None
     assert "other settings, data or code" in warnings[-1]
+
+
+def test_no_more_checkpoints_are_read_than_needed(tmp_path, monkeypatch):
+    """A checkpoint of ResNet-50 has 380 MB; each that is read is hashed."""
+    read = []
+    digest = checkpoints._digest_of
+    monkeypatch.setattr(
+        checkpoints, "_digest_of", lambda handle: read.append(handle.name) or digest(handle)
+    )
+    for epoch in (1, 2, 4, 6):
+        state = {"epoch": epoch, "step": 0, "done": 5 * epoch, "history": []}
+        write_checkpoint(tmp_path / f"segments/000{epoch}.npz", "mine", state, [np.zeros(1)])
+    for epoch, step in ((2, 3), (3, 1)):
+        state = {"epoch": epoch, "step": step, "done": 5 * epoch + step, "history": []}
+        save_checkpoint(tmp_path / "checkpoints", 5 * epoch + step, "mine", state, [np.zeros(1)])
+
+    def found(epochs):
+        read.clear()
+        settings = TrainSettings(ranks_per_node=1)
+        segment = Segment(tmp_path / "segments", epochs)
+        saved = Checkpoints(
+            tmp_path / "checkpoints", segment, "mine", None, None, settings, None, print
+        )
+        state, _ = saved._furthest()
+        return (state["epoch"], state["step"]), [Path(name).name for name in read]
+
+    assert found(5) == ((4, 0), ["step-000000016.npz", "0004.npz"])
+    assert found(4) == ((4, 0), ["step-000000016.npz", "0004.npz"])
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    assert found(5) == ((4, 0), ["0004.npz"])
+    (tmp_path / "segments/0004.npz").write_bytes(b"")
+    assert found(5) == ((2, 0), ["0004.npz", "0002.npz"])
 
 
 def test_old_checkpoints_are_pruned(tmp_path):

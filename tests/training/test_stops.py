@@ -1,5 +1,6 @@
 """A training that is asked to stop, or waits for a rank that is gone, is saved and goes on."""
 
+import shutil
 import time
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     assert "going on after epoch 1 of 3, step 3 of 5" in done.stdout
     assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
+    # Killed while the statistics of the averaged weights are gathered, after the last step.
+    moment = ("--moment", "while statistics were gathered", "--send", "SIGKILL", "--to", 1)
+    copied = tmp_path / "killed"
+    shutil.copytree(stopped, copied)
+    done = train(launcher, manifest, copied, "--uneven", *moment, **options)
+    assert done.returncode not in (0, 2), done.stdout + done.stderr
+    assert [path.name for path in (copied / "segments").iterdir()] == ["0003.npz"]
+    done = train(launcher, manifest, copied, "--uneven", **options)
+    assert done.returncode == 0, done.stderr
+    assert "going on after epoch 3 of 3" in done.stdout
+    assert_same_bits(undisturbed / "segments", copied / "segments")
+
     # The last of it is done before the next chance to stop: it is ended and not thrown away.
     moment = ("--moment", "in epoch 3, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
@@ -72,6 +85,15 @@ def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
     assert "going on after epoch 1 of 3, step 2 of 5" in again.stdout
     launcher.train(manifest, tmp_path / "one", epochs=EPOCHS)
     assert_same_to_rounding(tmp_path / "one/segments", tmp_path / "two/segments")
+
+
+def test_saved_statistics_are_the_same_for_one_and_two_ranks(launcher, manifest, tmp_path):
+    """Those of the averaged weights, with the rest of the model."""
+    for ranks in (1, 2):
+        arguments = launcher.train_arguments(manifest, tmp_path / str(ranks), ranks, epochs=1)
+        done = launcher.run(ranks, PROGRAM, "--uneven", "--dropout", 0, *arguments)
+        assert done.returncode == 0, done.stderr
+    assert_same_to_rounding(tmp_path / "1/segments", tmp_path / "2/segments")
 
 
 def test_what_ranks_had_is_divided_among_another_number():

@@ -219,5 +219,5 @@ def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
     other = (*asked, "--config", "train={batch_size: 16}")
     copied_run.snakemake(*other, "--until", "train")
     log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
-    assert "of other settings, data or code, passed over" in log and "epoch 1/1: loss" in log
+    assert "made with other settings, data or code; skipped" in log and "epoch 1/1: loss" in log
     assert (segments / "0001.keras").read_bytes() != before["0001.keras"]

@@ -1,10 +1,11 @@
-"""Run scripts/train.py, and send ranks a signal at a moment of the training."""
+"""Run scripts/train.py, and send ranks a signal, or let them sleep, at a moment of the training."""
 
 import argparse
 import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 import keras
@@ -17,8 +18,12 @@ parser.add_argument("--moment", default="", help="as a rank tells its watchdog")
 parser.add_argument("--send", default="SIGTERM")
 parser.add_argument("--to", type=int, nargs="+", default=[0, 1], help="ranks")
 parser.add_argument(
+    "--sleep", type=Path, help="in place of the signal: write a file rank-<n> here, and sleep"
+)
+parser.add_argument(
     "--uneven", action="store_true", help="a model with batch normalisation and dropout"
 )
+parser.add_argument("--dropout", type=float, default=0.3)
 args, rest = parser.parse_known_args()
 
 alive = Ranks.alive
@@ -27,6 +32,9 @@ alive = Ranks.alive
 def alive_and_struck(self, where):
     alive(self, where)
     if where == args.moment and self.rank in args.to:
+        if args.sleep:
+            (args.sleep / f"rank-{self.rank}").touch()
+            time.sleep(1000)
         os.kill(os.getpid(), signal.Signals[args.send])
 
 
@@ -36,7 +44,7 @@ def uneven(tiles, settings):
     x = keras.layers.BatchNormalization(momentum=0.8)(x)
     x = keras.layers.ReLU()(x)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.layers.Dropout(0.3)(x)
+    return keras.layers.Dropout(args.dropout)(x)
 
 
 Ranks.alive = alive_and_struck

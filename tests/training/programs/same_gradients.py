@@ -1,0 +1,147 @@
+"""Take a few training steps on all ranks, and the same on rank 0 alone; write the differences.
+
+The differences are written to <out>/differences.json, and the SHA-256 of each rank's variables to
+<out>/rank-<number>.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.training.classification import Classification
+from gigatile.training.joining import join
+from gigatile.training.learner import Learner
+from gigatile.training.models import _resnet50
+from gigatile.training.ranks import Ranks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("out", type=Path)
+args = parser.parse_args()
+BATCH, SIDE, CLASSES = 8, 32, 3
+# Tiles in the batch of each step; the rest is filler. Of two ranks the second has one tile in the
+# first step, and filler only in the third.
+TOTALS = (5, 8, 4)
+SETTINGS = TrainSettings(model="resnet50", batch_size=BATCH, learning_rate=1e-3)
+SUMS = Classification(TileSettings()).sums
+
+
+class Alone(Ranks):
+    """One rank, however many were launched."""
+
+    def sum_in_step(self, values):
+        return list(values)
+
+
+def resnet50():
+    tiles = keras.Input((SIDE, SIDE, 3))
+    return keras.Model(tiles, keras.layers.Dense(CLASSES)(_resnet50(tiles, SETTINGS)))
+
+
+def three_normalisations():
+    x = tiles = keras.Input((SIDE, SIDE, 3))
+    for filters in (4, 8, 16):
+        x = keras.layers.Conv2D(filters, 3, strides=2, use_bias=False)(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(tiles, keras.layers.Dense(CLASSES)(x))
+
+
+def batch(step, dtype):
+    """Return images, labels and weights; the filler is far from the tiles."""
+    random = np.random.default_rng(step)
+    images = random.integers(0, 256, (BATCH, SIDE, SIDE, 3)).astype(dtype)
+    images[TOTALS[step] :] = 1e6
+    weights = (np.arange(BATCH) < TOTALS[step]).astype(dtype)
+    return images, random.integers(0, CLASSES, BATCH).astype(np.int32), weights
+
+
+@contextlib.contextmanager
+def recorded_gradients(learner):
+    """Give a list that takes the gradients of each step, as they reach the optimizer."""
+    gradients, apply = [], learner._optimizer.apply
+
+    def record(values, variables):
+        keep = tf.numpy_function(lambda *arrays: gradients.append(arrays) or 0, values, tf.int64)
+        with tf.control_dependencies([keep]):
+            apply([tf.identity(value) for value in values], variables)
+
+    learner._optimizer.apply = record
+    yield gradients
+    learner._optimizer.apply = apply
+
+
+def train(build, ranks, steps, dtype="float64", weights=None):
+    """Return the initial weights, the gradients of each step, and the variables at the end."""
+    keras.config.set_dtype_policy(dtype)
+    keras.utils.set_random_seed(4)
+    network = build()
+    if weights:
+        network.set_weights(weights)
+    begun = network.get_weights()
+    learner = Learner(network, SUMS, SETTINGS, ranks)
+    share = BATCH // ranks.size
+    part = slice(ranks.rank * share, (ranks.rank + 1) * share)
+    with recorded_gradients(learner) as gradients:
+        for step in range(steps):
+            images, labels, counted = (array[part] for array in batch(step, dtype))
+            total, wishes = np.array(TOTALS[step], dtype), np.zeros(3, dtype)
+            learner.step(tf.constant(images), labels, counted, total, wishes)
+    return begun, gradients, [variable.numpy() for variable in network.variables]
+
+
+def keras_gradients(build, weights):
+    """Return the gradients of the first step: Keras' own layers on a batch without the filler."""
+    keras.config.set_dtype_policy("float64")
+    network = build()
+    network.set_weights(weights)
+    images, labels, _ = (array[: TOTALS[0]] for array in batch(0, "float64"))
+    with tf.GradientTape() as tape:
+        scores = network(images, training=True)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+        loss = tf.reduce_mean(loss)
+    return tape.gradient(loss, [weight.value for weight in network.trainable_weights])
+
+
+def difference(ones, others):
+    """Return the norm of the difference of two lists of arrays, relative to the second's."""
+    square = sum(np.sum((np.array(a) - b) ** 2.0) for a, b in zip(ones, others, strict=True))
+    return float(np.sqrt(square / sum(np.sum(b**2.0) for b in map(np.array, others))))
+
+
+def compare(build, ranks, steps):
+    """Return how far all ranks and one differ, on rank 0; and the variables of this rank."""
+    begun, gradients, variables = train(build, ranks, steps)
+    if not ranks.writes:
+        return {}, variables
+    _, expected, after = train(build, Alone(0, 1, ranks.threads), steps)
+    moved = [np.abs(one - other).max() for one, other in zip(variables, after, strict=True)]
+    return {
+        "gradients": [difference(*pair) for pair in zip(gradients, expected, strict=True)],
+        "variables, in learning rates": float(max(moved)) / SETTINGS.learning_rate,
+        "keras": difference(gradients[0], keras_gradients(build, begun)) if steps > 2 else None,
+    }, variables
+
+
+with join(cores=1, stall_limit=600) as ranks:
+    found, variables = {}, []
+    found["small"], part = compare(three_normalisations, ranks, 3)
+    variables += part
+    begun, (exact,), _ = train(three_normalisations, ranks, 1)
+    _, (single,), _ = train(three_normalisations, ranks, 1, "float32", begun)
+    found["small"]["single precision"] = difference(single, exact)
+    # To make the graph of so large a network takes a minute; to run it eagerly takes seconds.
+    tf.config.run_functions_eagerly(True)
+    found["resnet50"], part = compare(resnet50, ranks, 2)
+    variables += part
+    digest = hashlib.sha256(b"".join(variable.tobytes() for variable in variables)).hexdigest()
+    (args.out / f"rank-{ranks.rank}").write_text(digest)
+    if ranks.writes:
+        (args.out / "differences.json").write_text(json.dumps(found))
