@@ -26,7 +26,7 @@ from pathlib import Path
 
 from gigatile import slurm
 from gigatile.errors import START_AGAIN, UserError
-from gigatile.files import read_json, write_json
+from gigatile.files import named_in_errors, read_json, write_json
 from gigatile.parallel import progress
 from gigatile.parallel.interruption import LEFT
 from gigatile.training.checkpoints import newest_first
@@ -35,8 +35,8 @@ from gigatile.training.checkpoints import newest_first
 FINAL = (0, 1, 2)
 # What SLURM says, among the ranks' own words, of one that was killed for its memory.
 OUT_OF_MEMORY = re.compile(r"^(?:srun|slurmstepd): error: .*(?:Out Of Memory|oom[-_ ]kill)", re.I)
-# The launchers of Open MPI and MPICH. On SIGTERM that of Open MPI 5.0.11 kills the ranks, drops what
-# they still print, prints nothing itself, and leaves with status 1, which is also that of a bug.
+# The launchers of Open MPI and MPICH. On SIGTERM that of Open MPI 5.0.11 kills the ranks, drops
+# what they still print, prints nothing itself, and leaves with status 1, as after a bug.
 MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 # What is always printed when a rank failed with status 1, or when mpirun itself did: Python's
 # traceback, or the rule above and below a message of mpirun.
@@ -96,11 +96,16 @@ def launch(
     run = partial(_run, line, by_mpirun, environment(os.environ, layout, job))
     log.parent.mkdir(parents=True, exist_ok=True)
     if checkpoints is None:
-        with log.open("w") as shown:
+        with named_in_errors(log), log.open("w") as shown:
             return run(progress.to((sys.stdout, shown)))
     again = job is not None and slurm.patiently(partial(slurm.restarts_of, job.number)) > 0
     starts = _Starts(checkpoints, again)
-    with log.open("w") as shown, starts.log.open("a+") as kept:
+    with (
+        named_in_errors(log),
+        log.open("w") as shown,
+        named_in_errors(starts.log),
+        starts.log.open("a+") as kept,
+    ):
         # Snakemake removes a log before each start of its job; what earlier starts wrote is here.
         kept.seek(0)
         shown.write(kept.read())
