@@ -1,9 +1,14 @@
 """Errors that a user can act on, and how a command shows them."""
 
+import contextlib
 import errno
+import os
+import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -31,22 +36,75 @@ def all_faults(heading: str, faults: Sequence[str], at_most: int = 50) -> UserEr
     return UserError("\n".join([heading, *lines]))
 
 
-# What a disk says without naming the file.
-_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# No space, no quota left, mounted for reading only, a device that fails.
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+# Those that a library's own exception may name in its text; the last one is said of much else, too.
+_DISK_TEXTS = tuple(map(os.strerror, _DISK_FAULTS[:-1]))
 
 
 def told(error: Exception) -> str | None:
     """Return what a user is told of an error; None for a bug, which is shown with its traceback.
 
     Told is a `UserError`, and a file or a disk that the system refuses: no permission, a folder in
-    place of a file, no space left.
+    place of a file, no space left. Of a disk the message names the path and the host, in one line.
     """
     if isinstance(error, UserError):
         return str(error)
+    text = " ".join(str(error).split())
     if isinstance(error, OSError):
         path = error.filename2 or error.filename  # of a rename, what it was to become
-        if path is not None or error.errno in _DISK_FAULTS:
-            return f"{'' if path is None else f'{path}: '}{error.strerror}"
+        if error.errno in _DISK_FAULTS:
+            return _disk_message(os.strerror(error.errno), path)
+        if path is not None:
+            return f"{path}: {error.strerror}"
+        if error.errno == errno.EFBIG:
+            return error.strerror
+        if "No usable temporary directory" in text:  # of `tempfile`, also where all are full
+            return _disk_message(str(error.strerror), None)
+    if any(fault in text for fault in _DISK_TEXTS):  # of TensorFlow, which names the file
+        return _disk_message(text, None)
+    return None
+
+
+def _disk_message(fault: str, path: str | bytes | None) -> str:
+    """Return one line with the path, the fault, the host and the free space.
+
+    If the path is not known, name the folders in which the command is likely to write.
+    """
+    host = socket.gethostname()
+    if path is not None:
+        file = Path(os.fsdecode(path)).absolute()
+        return f"{file}: {fault} (on {host}: {_free_space(file)})"
+    folders = []
+    with contextlib.suppress(OSError):
+        folders.append(Path.cwd())
+    with contextlib.suppress(OSError):  # no folder for temporary files can be written
+        folders.append(Path(tempfile.gettempdir()))
+    if asked := os.environ.get("TMPDIR"):
+        folders.append(Path(asked).absolute())
+    if output := _file_of_stdout():
+        folders.append(output.parent)
+    known = "; ".join(f"{folder}: {_free_space(folder)}" for folder in dict.fromkeys(folders))
+    return f"{fault} (on {host}; {known})"
+
+
+def _free_space(path: Path) -> str:
+    """Return how much space is free in a folder, or in that of a file, which may not exist yet."""
+    try:
+        while not path.exists():
+            path = path.parent
+        disk = os.statvfs(path)
+    except OSError as error:
+        return str(error.strerror)
+    # Some file systems don't count their files: 0 of 0.
+    full = ", but no more files" if disk.f_files and not disk.f_favail else ""
+    return f"{disk.f_bavail * disk.f_frsize / 1e6:.0f} MB free{full}"
+
+
+def _file_of_stdout() -> Path | None:
+    with contextlib.suppress(OSError, ValueError):  # closed, or not a file of the system
+        path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").readlink()
+        return path if path.is_file() else None
     return None
 
 
@@ -91,7 +149,12 @@ def run_command(main: Callable[[], None]) -> None:
     `StartAgain` ends it with its message and with `START_AGAIN`.
     """
     try:
-        main()
+        try:
+            main()
+        except SystemExit:
+            _flush_stdout()
+            raise
+        _flush_stdout()
     except StartAgain as stop:
         print(stop, file=sys.stderr)
         sys.exit(START_AGAIN)
@@ -99,5 +162,27 @@ def run_command(main: Callable[[], None]) -> None:
         message = told(error)
         if message is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a log on the disk that is full
+            print(f"error: {message}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            _flush_stdout()
         sys.exit(2)
+
+
+def _flush_stdout() -> None:
+    """Write what was printed.
+
+    Raises:
+        OSError: the disk is full, or fails; it names the file. The rest is dropped: Python would
+            try again as it ends, and leave with a status of its own.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _DISK_FAULTS:
+            return
+        if output := _file_of_stdout():
+            error.filename = str(output)
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        raise

@@ -15,6 +15,17 @@ from gigatile.errors import UserError
 
 
 @contextlib.contextmanager
+def named_in_errors(path: Path | str | None) -> Iterator[None]:
+    """Name a file in the block's errors of the system, which name none on reading and writing."""
+    try:
+        yield
+    except OSError as error:
+        if path is not None and error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which takes its place when the block ends well.
 
@@ -31,18 +42,15 @@ def write_whole(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        # mkstemp makes private files; results are as readable as the umask allows.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            error.filename = str(path)
-        raise
+        with named_in_errors(path):
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            # mkstemp makes private files; results are as readable as the umask allows.
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

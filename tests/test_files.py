@@ -1,10 +1,14 @@
 import errno
 import hashlib
 import os
+import re
 import resource
+import shutil
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy
@@ -25,6 +29,8 @@ from gigatile.files import (
 )
 from gigatile.software import versions
 from gigatile.tables import read_table, write_table
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def files_in(folder: Path) -> list[str]:
@@ -105,7 +111,7 @@ def test_a_full_disk_ends_a_command_with_one_message_and_no_file(tmp_path, comma
 
     full = command("write_config.py", "--out", tmp_path / "config.yaml", preexec_fn=limit)
     assert full.returncode == 2
-    assert full.stderr == "error: File too large\n"
+    assert full.stderr == f"error: {tmp_path / 'config.yaml'}: File too large\n"
     assert files_in(tmp_path) == []
 
 
@@ -237,8 +243,90 @@ def test_a_users_mistake_ends_with_status_2_and_its_message(capsys):
 def test_what_the_system_refuses_ends_with_status_2_and_names_the_file(capsys):
     denied = PermissionError(errno.EACCES, "Permission denied", "/data/x.tsv")
     assert ends(denied, capsys) == (2, "error: /data/x.tsv: Permission denied\n")
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert ends(full, capsys) == (2, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("name", ["gone/x.tsv", None])
+def test_what_a_disk_refuses_names_path_host_and_free_space(
+    number, name, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+    fault, host = os.strerror(number), socket.gethostname()
+    status, message = ends(OSError(number, "a library's\nown words", name), capsys)
+    free = r": \d+ MB free"
+    expected = (
+        rf"error: {tmp_path}/gone/x\.tsv: {fault} \(on {host}{free}\)\n"
+        if name
+        else rf"error: {fault} \(on {host}; {tmp_path}{free}; /dev/shm{free}.*\)\n"
+    )
+    assert status == 2 and re.fullmatch(expected, message), message
+
+
+def test_a_library_that_speaks_of_a_full_disk_is_no_bug(capsys):
+    """As TensorFlow, whose errors are none of the system's."""
+    status, message = ends(RuntimeError("/x/events; No space left on device\n [Op:Write]"), capsys)
+    assert status == 2 and message.count("\n") == 1
+    assert message.startswith("error: /x/events; No space left on device [Op:Write] (on ")
+
+
+# Small disks, mounted for one command: its folder `full` has no space left.
+FULL = "mount -t tmpfs -o size=64k none full && head -c 64k /dev/zero >full/taken; "
+
+
+def on_a_full_disk(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell's command line in a folder, in which `full` is a disk without space."""
+    (folder / "full").mkdir()
+    asked = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", folder / "full"]
+    if shutil.which("unshare") is None or subprocess.run(asked, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    return subprocess.run(
+        ["unshare", "--mount", "bash", "-c", FULL + line],
+        cwd=folder,
+        # What is printed is written at the end.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+PRINTING = " -c 'from gigatile.errors import run_command; run_command(lambda: print(1))'"
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        (f"{PRINTING} >full/said", "full/said"),
+        ("write_config.py --out full/config.yaml", "full/config.yaml"),
+        ("make_demo_slide.py --slide P01-1 --out full/P01-1.svs", "full/P01-1.svs"),
+        (
+            "launch.py --launcher nice --nodes 1 --ranks-per-node 1 --cores 1 --log full/log "
+            "-- echo said",
+            "full/log",
+        ),
+    ],
+)
+def test_a_command_names_what_does_not_fit_on_the_disk(tmp_path, line, path):
+    start = sys.executable if line.startswith(PRINTING) else f"{sys.executable} {ROOT}/scripts/"
+    done = on_a_full_disk(tmp_path, f"{start}{line}")
+    host = socket.gethostname()
+    expected = f"error: {tmp_path / path}: No space left on device (on {host}: 0 MB free)\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+def test_a_slides_copy_that_does_not_fit_on_the_disk_is_named(tmp_path):
+    slide, script = tmp_path / "slide.svs", ROOT / "scripts/tile_slide.py"
+    make = [sys.executable, ROOT / "scripts/make_demo_slide.py", "--slide", "P01-1", "--out", slide]
+    subprocess.run(make, check=True, capture_output=True)
+    outputs = " ".join(f"--{name} {name}" for name in ("records", "index", "state", "mask"))
+    # A few bytes are left, as there is no other folder for temporary files then.
+    line = f"truncate -s -8k full/taken; TMPDIR=$PWD/full {sys.executable} {script} --copy-first"
+    line += f" --source {slide} --slide P01-1 --settings '{{}}' --overview o.jpg {outputs}"
+    done = on_a_full_disk(tmp_path, line)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    said = rf"error: {tmp_path}/full/.*\.svs: No space left on device \(on {socket.gethostname()}: "
+    assert re.match(said, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), OSError(errno.EBADF, "ours")])

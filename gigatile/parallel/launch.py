@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path
 
 from gigatile import slurm
-from gigatile.errors import UserError
-from gigatile.files import read_json, write_json
+from gigatile.errors import START_AGAIN, UserError
+from gigatile.files import named_in_errors, read_json, write_json
 from gigatile.parallel import progress
 from gigatile.parallel.interruption import LEFT
 from gigatile.training.checkpoints import newest_first
@@ -35,6 +35,12 @@ from gigatile.training.checkpoints import newest_first
 FINAL = (0, 1, 2)
 # What SLURM says, among the ranks' own words, of one that was killed for its memory.
 OUT_OF_MEMORY = re.compile(r"^(?:srun|slurmstepd): error: .*(?:Out Of Memory|oom[-_ ]kill)", re.I)
+# The launchers of Open MPI and MPICH. On SIGTERM that of Open MPI 5.0.11 kills the ranks, drops
+# what they still print, prints nothing itself, and leaves with status 1, as after a bug.
+MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
+# What is always printed when a rank failed with status 1, or when mpirun itself did: Python's
+# traceback, or the rule above and below a message of mpirun.
+FAILED = re.compile(r"Traceback \(most recent call last\):|[-=]{60,}$")
 # Starts in a row that may end without a new checkpoint before the job fails.
 FRUITLESS = 3
 # Seconds that a launcher has to end all ranks after the first one has left.
@@ -84,15 +90,22 @@ def launch(
             about its own job.
     """
     job = slurm.patiently(slurm.own_job)
-    line = [*shlex.split(launcher), "-n", str(layout.ranks), *command]
-    run = partial(_run, line, environment(os.environ, layout, job))
+    words = shlex.split(launcher)
+    line = [*words, "-n", str(layout.ranks), *command]
+    by_mpirun = any(Path(word).name in MPIRUN for word in words)
+    run = partial(_run, line, by_mpirun, environment(os.environ, layout, job))
     log.parent.mkdir(parents=True, exist_ok=True)
     if checkpoints is None:
-        with log.open("w") as shown:
+        with named_in_errors(log), log.open("w") as shown:
             return run(progress.to((sys.stdout, shown)))
     again = job is not None and slurm.patiently(partial(slurm.restarts_of, job.number)) > 0
     starts = _Starts(checkpoints, again)
-    with log.open("w") as shown, starts.log.open("a+") as kept:
+    with (
+        named_in_errors(log),
+        log.open("w") as shown,
+        named_in_errors(starts.log),
+        starts.log.open("a+") as kept,
+    ):
         # Snakemake removes a log before each start of its job; what earlier starts wrote is here.
         kept.seek(0)
         shown.write(kept.read())
@@ -169,8 +182,13 @@ def environment(given: Mapping[str, str], layout: Layout, job: slurm.Job | None)
     return defaults | dict(given)
 
 
-def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]) -> int:
-    """Run the launcher; signals to this process ask its ranks to stop. Return a shell's status."""
+def _run(
+    line: Sequence[str], by_mpirun: bool, given: dict[str, str], tell: Callable[[str], None]
+) -> int:
+    """Run the launcher; signals to this process ask its ranks to stop. Return a shell's status.
+
+    If somebody sends SIGTERM to `mpirun` itself, the status is `START_AGAIN`.
+    """
     child: subprocess.Popen[str] | None = None
     asked = False
 
@@ -203,13 +221,18 @@ def _run(line: Sequence[str], given: dict[str, str], tell: Callable[[str], None]
         child.send_signal(STOP)
     assert child.stdout is not None
     left: list[int] = []
+    failed = False
     for text in child.stdout:
         tell(text)
+        failed = failed or FAILED.match(text) is not None
         if found := LEFT.match(text):
             if not left:
                 _end_soon(child, tell)
             left.append(int(found[1]))
     status = child.wait()
+    if status == 1 and by_mpirun and not left and not failed:
+        tell(f"a signal from outside stopped {line[0]} (status 1); no rank reported an error\n")
+        return START_AGAIN
     if (ended := abs(status) - 128 if status > 128 else -status) > 0 and not left:
         with contextlib.suppress(ValueError):  # no such signal
             name = (signal.strsignal(signal.Signals(ended)) or "").lower()

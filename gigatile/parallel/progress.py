@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
+from gigatile.files import named_in_errors
+
 # A line of progress, as `line` writes it.
 PROGRESS = re.compile(r"^epoch \d+/\d+, step \d+/\d+: ")
 # Seconds between two that are written, and two that are kept where lines cannot be overwritten.
@@ -47,18 +49,26 @@ def to(
     written = dict.fromkeys(streams, -KEEP_EVERY)
     terminals = {stream for stream in written if stream.isatty()}
     in_place: set[TextIO] = set()
+    names = {stream: _path_of(stream) for stream in written}
 
     def tell(text: str) -> None:
         progress, now = PROGRESS.match(text) is not None, clock()
         for stream, before in written.items():
-            if stream in terminals:
-                start = OVERWRITE if stream in in_place else ""
-                stream.write(start + (text.rstrip("\n") if progress else text))
-                (in_place.add if progress else in_place.discard)(stream)
-            elif not progress or now - before >= KEEP_EVERY:
-                stream.write(text)
-                if progress:
-                    written[stream] = now
-            stream.flush()
+            with named_in_errors(names[stream]):
+                if stream in terminals:
+                    start = OVERWRITE if stream in in_place else ""
+                    stream.write(start + (text.rstrip("\n") if progress else text))
+                    (in_place.add if progress else in_place.discard)(stream)
+                elif not progress or now - before >= KEEP_EVERY:
+                    stream.write(text)
+                    if progress:
+                        written[stream] = now
+                stream.flush()
 
     return tell
+
+
+def _path_of(stream: TextIO) -> str | None:
+    # Python's own streams have names such as <stdout>, a terminal may have a number.
+    name = getattr(stream, "name", None)
+    return name if isinstance(name, str) and not name.startswith("<") else None

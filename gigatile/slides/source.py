@@ -4,8 +4,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from gigatile.files import fingerprint
+from gigatile.files import fingerprint, named_in_errors
 
 COPIED_BYTES = 16 << 20
 
@@ -65,8 +66,13 @@ def copy_to(slide: Path, folder: Path, tell: Callable[[], None] = lambda: None) 
     for path in files_of(slide):
         copy = folder / os.path.relpath(path, slide.parent)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("rb") as source, copy.open("wb") as target:
-            while part := source.read(COPIED_BYTES):
+        with path.open("rb") as source, named_in_errors(copy), copy.open("wb") as target:
+            while part := _read(source, path):
                 target.write(part)
                 tell()
     return folder / slide.name
+
+
+def _read(source: BinaryIO, path: Path) -> bytes:
+    with named_in_errors(path):
+        return source.read(COPIED_BYTES)

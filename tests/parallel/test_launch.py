@@ -1,8 +1,10 @@
-"""The launcher of the ranks on a laptop: output, status, signals. `nice` stands in for `mpirun`.
+"""The launcher of the ranks on a laptop: output, status, signals.
 
-It takes `-n`, too, and then runs its command once. What SLURM adds is in tests/cluster.
+Mostly `nice` stands in for `mpirun`: it takes `-n`, too, and then runs its command once. What SLURM
+adds is in tests/cluster.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,12 +16,14 @@ import pytest
 from gigatile.parallel.launch import OUT_OF_MEMORY
 
 ROOT = Path(__file__).parents[2]
+# The last line of a rank that stops before its end, but for the status.
+LAST = "echo rank 1 of 2 on n1 left with status"
 
 
-def line(folder, *command, launcher="nice"):
+def line(folder, *command, launcher="nice", ranks=2):
     return [
         *(sys.executable, ROOT / "scripts/launch.py", "--launcher", launcher),
-        *("--nodes", "1", "--ranks-per-node", "2", "--cores", "1", "--log", folder / "log"),
+        *("--nodes", "1", "--ranks-per-node", str(ranks), "--cores", "1", "--log", folder / "log"),
         *("--checkpoints", folder / "checkpoints", "--", *command),
     ]
 
@@ -73,9 +77,8 @@ def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):
 
 def test_what_a_rank_says_of_its_end_goes_before_the_launchers_status(launch):
     """A launcher may report the rank that it killed because of it."""
-    last = "echo rank 1 of 2 on n1 left with status"
-    assert launch("sh", "-c", f"{last} 75; {last} 2; exit 143").returncode == 2
-    assert launch("sh", "-c", f"{last} 75; exit 0").returncode == 75
+    assert launch("sh", "-c", f"{LAST} 75; {LAST} 2; exit 143").returncode == 2
+    assert launch("sh", "-c", f"{LAST} 75; exit 0").returncode == 75
 
 
 def test_a_launcher_that_waits_on_after_a_rank_has_left_is_ended(launch, tmp_path):
@@ -98,15 +101,55 @@ def test_a_launcher_that_is_not_there_is_named(launch):
     assert "no-such-launcher" in done.stderr and "resource `launcher`" in done.stderr
 
 
+def await_ready(folder):
+    log, deadline = folder / "log", time.monotonic() + 60
+    while not (log.exists() and "ready" in log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_signal_asks_the_ranks_to_save(tmp_path, number):
     """They would not hear of SIGTERM in time: `mpirun` and `srun` end them for it."""
     program = "trap 'echo asked; exit 75' USR2; echo ready; while :; do sleep 0.1; done"
     process = subprocess.Popen(line(tmp_path, "bash", "-c", program), stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 30
-    while "ready" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    await_ready(tmp_path)
     process.send_signal(number)
     assert process.wait(30) == 75
     assert "asked" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_mpirun_that_somebody_stops_is_no_bug(tmp_path, ranks):
+    """The real `mpirun` then ends with status 1, which is that of a bug, too."""
+    ready = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    process = subprocess.Popen(
+        line(tmp_path, *ready, launcher="mpirun", ranks=ranks), stdout=subprocess.PIPE
+    )
+    await_ready(tmp_path)
+    mpirun = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(mpirun) == 1
+    os.kill(int(mpirun[0]), signal.SIGTERM)
+    assert process.wait(60) == 75
+    log = (tmp_path / "log").read_text()
+    assert "a signal from outside stopped mpirun (status 1); no rank reported an error" in log
+    assert "run again, it goes on" in log
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-c", "raise RuntimeError"], ["sh", "-c", f"{LAST} 1; exit 1"]],
+    ids=["traceback", "last line"],
+)
+def test_a_rank_that_fails_under_mpirun_is_a_bug(launch, command, ranks):
+    done = launch(*command, launcher="mpirun", ranks=ranks)
+    assert done.returncode == 1 and "from outside" not in done.stdout, done.stdout
+
+
+def test_an_mpirun_that_cannot_start_the_ranks_fails(launch):
+    done = launch("true", launcher="mpirun --no-such-option")
+    assert done.returncode not in (0, 75) and "from outside" not in done.stdout, done.stdout
+    # It would not start two ranks on one slot: status 1, and a message of its own.
+    done = launch("true", launcher="mpirun --host localhost:1 --map-by slot:NOOVERSUBSCRIBE")
+    assert done.returncode == 1 and "not enough slots" in done.stdout, done.stdout

@@ -282,7 +282,7 @@ def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
     ("error", "told"),
     [
         ("MemoryError('no room')", "MemoryError: no room"),
-        ("OSError(28, 'No space left on device')", "error: No space left on device"),
+        ("OSError(28, 'No space left on device')", "error: No space left on device (on "),
         ("ModuleNotFoundError('no cv2')", "ModuleNotFoundError: no cv2"),
         ('RuntimeError("can\'t start new thread")', "RuntimeError: can't start new thread"),
     ],
