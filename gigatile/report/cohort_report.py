@@ -11,6 +11,7 @@ from gigatile.report.inputs import (
     Manifest,
     ModelSettings,
     ScoredSlide,
+    SlideState,
     Splits,
     read_cohort,
     read_history,
@@ -19,6 +20,7 @@ from gigatile.report.inputs import (
     read_scored,
 )
 from gigatile.report.leakage import chain_check
+from gigatile.report.losses import SlideLoss, read_loss
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.shard_contents import read_contents, read_tile
@@ -78,6 +80,12 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
         f"tiles/{one.slide}.json": checksum(files.tiles_dir / f"{one.slide}.json") for one in cohort
     }
     ledger.add_group("tiles/*.json", state_sums, "Cohort: scale; Splits: slide files; Slide pages")
+    losses = _read_losses(files.tiles_dir, cohort, states)
+    index_sums = {
+        f"tiles/{one.slide}.parquet": checksum(files.tiles_dir / f"{one.slide}.parquet")
+        for one in cohort
+    }
+    ledger.add_group("tiles/*.parquet", index_sums, "Slides left out: what was lost by label")
     needed = {
         "model/settings.json": ("shards/manifest.json",),
         "evaluation/metrics.json": ("model/model.keras", "tiles.tsv", "evaluation/slides.tsv"),
@@ -93,6 +101,7 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
             title=title,
             cohort=cohort,
             states=states,
+            losses=losses,
             splits=splits,
             manifest=manifest,
             scored=scored,
@@ -127,6 +136,22 @@ def _write_slides(
         group = {name: sha for name, sha in sums.items() if name.endswith(f".{kind}")}
         pattern = f"tiles/<slide>.{kind} of the test slides"
         ledger.add_group(pattern, group, f"Slide pages: {shows}")
+
+
+def _read_losses(
+    tiles_dir: Path, cohort: list[CohortSlide], states: list[SlideState]
+) -> list[SlideLoss]:
+    return [
+        read_loss(
+            tiles_dir / f"{one.slide}.parquet",
+            one.slide,
+            one.patient,
+            one.label,
+            one.state != "tiled",
+            state.grid.columns if state.grid else 0,
+        )
+        for one, state in zip(cohort, states, strict=True)
+    ]
 
 
 def _with_sites(cohort: list[CohortSlide], sheet: Path) -> list[CohortSlide]:

@@ -16,6 +16,14 @@ from gigatile.report.inputs import (
     ScoredSlide,
     SlideState,
 )
+from gigatile.report.losses import (
+    ALPHA,
+    LEAST_DIFFERENCE,
+    SlideLoss,
+    compare_losses,
+    loss_rows,
+    loss_warnings,
+)
 from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefined
 from gigatile.report.pages import render
 from gigatile.report.training_section import curves
@@ -30,6 +38,7 @@ class SlideFindings(Findings):
 
     cohort: Sequence[CohortSlide]
     states: Sequence[SlideState]
+    losses: Sequence[SlideLoss]
     manifest: Manifest
     scored: Sequence[ScoredSlide]
     metrics: Metrics
@@ -43,6 +52,7 @@ def index_page(found: SlideFindings) -> str:
         found.splits, found.cohort, found.states, found.manifest, found.scored, found.contents
     )
     checks.append(found.chain)
+    losses = compare_losses(found.losses)
     rows = _figures_table(found.metrics)
     wrong = [one for one in found.scored if one.call_mean != one.label]
     return render(
@@ -56,6 +66,10 @@ def index_page(found: SlideFindings) -> str:
         faults=cohort_part.fault_rows(found.states),
         slide_warnings=cohort_part.slide_warnings(found.states),
         mpp_warning=cohort_part.mpp_warning(mpp, found.model.tiles.get("mpp")),
+        loss_warnings=loss_warnings(losses),
+        losses=loss_rows(losses),
+        loss_alpha=ALPHA,
+        loss_difference=LEAST_DIFFERENCE,
         splits=cohort_part.split_rows(found.splits),
         checks=checks,
         broken=[check for check in checks if check.shared],

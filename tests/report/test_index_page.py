@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def test_a_test_slide_that_nobody_scored_is_listed(run: Path) -> None:
         (run / name).write_text(text + row)
     state = json.loads((run / "tiles/S14.json").read_text())
     write_json(run / "tiles/S99.json", state | {"slide": "S99"})
+    shutil.copy(run / "tiles/S14.parquet", run / "tiles/S99.parquet")
     change(run / "evaluation/metrics.json", inputs={})
     assert "S99 P14 normal test it is a test slide with tiles, yet" in section(
         index(run), "left-out"

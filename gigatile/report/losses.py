@@ -1,0 +1,240 @@
+"""Whether the loss of slides and of tissue depends on the label.
+
+A model can learn from what is missing: where the thin tissue of one label is dropped as background,
+the tiles that remain look unlike the label. Two shares are compared between the labels:
+
+- slides that were refused, of all slides;
+- tiles that were dropped, for whatever reason, of all tiles that hold tissue. Glass does not count:
+  a tile without tissue is neither lost nor kept, so a biopsy on much glass loses nothing by it.
+
+At the edge of a specimen about half of the tiles hold too little tissue, and a small specimen has
+more edge. So a patient's share of dropped tiles is reduced by what the edge explains: a slope,
+the same for all labels (least squares through the origin over all patients), times the share of
+tiles that hold tissue and have a neighbour without any.
+
+The test is a permutation test (Fisher 1935; Phipson and Smyth 2010 for the p value,
+https://doi.org/10.2202/1544-6115.1585). Tiles of a slide and slides of a patient are not
+independent, so the labels of patients are exchanged: those of patients with one label among each
+other, those of a patient with several labels within this patient. The statistic is the sum of
+squares between the labels of the patients' shares. Every patient counts once for each label.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gigatile.errors import UserError
+from gigatile.records.shuffle import key64, random64
+
+# Two tests are made, so each may be wrong half as often.
+ALPHA = 0.05 / 2
+# A difference between two labels that is smaller than this is not worth a warning.
+LEAST_DIFFERENCE = 0.02
+# A label with fewer patients is left out of the test: too few to tell.
+LEAST_PATIENTS = 5
+PERMUTATIONS = 1999
+SEED = 1
+
+
+@dataclass(frozen=True)
+class SlideLoss:
+    """What was lost of one slide.
+
+    Attributes:
+        refused: whether the slide gave no tiles.
+        holding: number of tiles that hold tissue.
+        dropped: how many of these were dropped.
+        edge: how many of these have a neighbour without tissue.
+    """
+
+    slide: str
+    patient: str
+    label: str
+    refused: bool
+    holding: int = 0
+    dropped: int = 0
+    edge: int = 0
+
+
+@dataclass(frozen=True)
+class LossTest:
+    """The result of one test.
+
+    Attributes:
+        what: of the two shares, `slides` or `tiles`.
+        shares: for each label (lost, all), of all its slides; labels with nothing are absent.
+        p: p value, None where there are too few patients to tell.
+        difference: largest difference between two labels of the mean over patients, the tiles'
+            without what the edge of the specimen explains.
+    """
+
+    what: str
+    shares: dict[str, tuple[int, int]]
+    p: float | None
+    difference: float
+
+    @property
+    def warns(self) -> bool:
+        """Whether the loss depends on the label, by enough to matter."""
+        return self.p is not None and self.p <= ALPHA and self.difference >= LEAST_DIFFERENCE
+
+
+def read_loss(
+    path: Path, slide: str, patient: str, label: str, refused: bool, columns: int
+) -> SlideLoss:
+    """Read from a slide's table of tiles what was lost of it.
+
+    A refused slide counts its tiles only if all were dropped; those of a slide that was refused for
+    another reason, such as a damaged file, were never judged.
+
+    Args:
+        columns: of the slide's grid; 0 if it has none.
+
+    Raises:
+        UserError: the file is missing, damaged, or of another grid.
+    """
+    try:
+        table = pq.read_table(path, columns=["tissue", "dropped"])
+        tissue = np.asarray(table["tissue"], np.float64)
+        reasons = table["dropped"]
+        dropped = np.asarray(pc.not_equal(reasons, ""), bool)
+        background = np.asarray(pc.equal(reasons, "background"), bool)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, KeyError, ValueError) as error:
+        reason = str(error).split("\n")[0].replace(str(path), path.name)
+        raise UserError(
+            f"{path}: damaged, or not the table of a slide's tiles ({reason})"
+        ) from None
+    if columns == 0 or not len(tissue) or (refused and not dropped.all()):
+        return SlideLoss(slide, patient, label, refused)
+    if len(tissue) % columns:
+        raise UserError(
+            f"{path}: {len(tissue)} tiles do not fill rows of {columns}, the slide's grid; one of "
+            "the two is stale"
+        )
+    holding = (tissue > 0) | ~background
+    return SlideLoss(
+        slide,
+        patient,
+        label,
+        refused,
+        int(holding.sum()),
+        int((dropped & holding).sum()),
+        int(at_edge(holding.reshape(-1, columns)).sum()),
+    )
+
+
+def at_edge(holding: np.ndarray) -> np.ndarray:
+    """Return which tiles hold tissue and have one of 4 neighbours without: (rows, columns) bool.
+
+    What lies beyond the grid is not known, and makes no edge.
+    """
+    around = np.pad(holding, 1, constant_values=True)
+    inside = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]
+    return holding & ~inside
+
+
+def compare_losses(losses: Sequence[SlideLoss]) -> list[LossTest]:
+    """Test whether the share of slides refused, and that of tiles dropped, depends on the label."""
+    held = [one for one in losses if one.holding]
+    slides = _Cases(losses, lambda one: (int(one.refused), 1, 0))
+    tiles = _Cases(held, lambda one: (one.dropped, one.holding, one.edge))
+    return [slides.test("slides"), tiles.test("tiles")]
+
+
+class _Cases:
+    """The counts of each patient and label."""
+
+    def __init__(
+        self, losses: Sequence[SlideLoss], counts: Callable[[SlideLoss], tuple[int, int, int]]
+    ) -> None:
+        sums: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(3, np.int64))
+        for one in losses:
+            sums[one.patient, one.label] += counts(one)
+        # Sorted, so that the order of the sheet has no say in the random numbers.
+        self._sums = dict(sorted(sums.items()))
+
+    def test(self, what: str) -> LossTest:
+        shares: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, np.int64))
+        for (_, label), counts in self._sums.items():
+            shares[label] += counts
+        whole = {label: (int(n[0]), int(n[1])) for label, n in sorted(shares.items())}
+        patients = Counter(label for _, label in self._sums)
+        cases = [case for case in self._sums if patients[case[1]] >= LEAST_PATIENTS]
+        names = sorted({label for _, label in cases})
+        if len(names) < 2:
+            return LossTest(what, whole, None, 0.0)
+        counts = np.array([self._sums[case] for case in cases], np.float64)
+        lost, edge = counts[:, 0] / counts[:, 1], counts[:, 2] / counts[:, 1]
+        if edge.any():
+            lost = lost - (edge @ lost) / (edge @ edge) * edge
+        labels = np.array([names.index(label) for _, label in cases])
+        several = Counter(patient for patient, _ in cases)
+        own = {one: k for k, one in enumerate((p for p in several if several[p] > 1), 1)}
+        groups = np.array([own.get(patient, 0) for patient, _ in cases])
+        means = np.bincount(labels, lost) / np.bincount(labels)
+        p = permutation_p_value(lost, labels, groups, what)
+        return LossTest(what, whole, p, float(np.ptp(means)))
+
+
+def permutation_p_value(
+    values: np.ndarray, labels: np.ndarray, groups: np.ndarray, name: str
+) -> float:
+    """Return the p value of no dependence of `values` on `labels`.
+
+    Args:
+        values: (n,) float64.
+        labels: (n,) int64, from 0; each occurs.
+        groups: (n,) int64; labels are exchanged within a group only.
+        name: of the test; random numbers follow from it and from `SEED`.
+    """
+    sizes = np.bincount(labels)
+    centred = values - values.mean()
+
+    def between(some: np.ndarray) -> float:
+        return float((np.bincount(some, centred) ** 2 / sizes).sum())
+
+    # Equal arrangements can differ in the last bits.
+    measured = between(labels) * (1 - 1e-9)
+    by_group = np.argsort(groups, kind="stable")
+    counters = np.arange(len(values))
+    shuffled = np.empty_like(labels)
+    as_large = 0
+    for number in range(PERMUTATIONS):
+        random = random64(key64("losses", name, SEED, number), counters)
+        shuffled[by_group] = labels[np.lexsort((random, groups))]
+        as_large += between(shuffled) >= measured
+    return (1 + as_large) / (1 + PERMUTATIONS)
+
+
+def loss_warnings(tests: Sequence[LossTest]) -> list[str]:
+    """Return a sentence for each test that found that the loss depends on the label."""
+    return [_sentence(test) for test in tests if test.warns]
+
+
+def _sentence(test: LossTest) -> str:
+    shares = sorted(test.shares.items(), key=lambda item: -item[1][0] / item[1][1])
+    unit = "slides" if test.what == "slides" else "tiles"
+    listed = ", ".join(
+        f"{label} {lost / of:.1%} ({lost:,} of {of:,} {unit})" for label, (lost, of) in shares
+    )
+    event = "Slides are refused" if test.what == "slides" else "Tiles with tissue are dropped"
+    return f"{event} more often for some labels than for others: {listed}; p = {test.p:.2g}."
+
+
+def loss_rows(tests: Sequence[LossTest]) -> list[dict[str, Any]]:
+    """Return for each test its name, a cell for each label, and what it found."""
+    return [
+        {
+            "what": {"slides": "Slides refused", "tiles": "Tiles with tissue dropped"}[test.what],
+            "shares": test.shares,
+            "p": "too few patients to tell" if test.p is None else f"{test.p:.2g}",
+        }
+        for test in tests
+    ]

@@ -1,0 +1,199 @@
+"""Whether the report sees that losses depend on the label, and warns only then."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import CLASSES, Plan, build_run, cohort
+from scipy.stats import permutation_test
+from test_index_page import index, section
+
+from gigatile.errors import UserError
+from gigatile.report import losses
+from gigatile.report.losses import SlideLoss, at_edge, compare_losses, loss_warnings, read_loss
+
+LABELS = ("adeno", "normal", "squamous")
+
+
+def warned(slides: list[SlideLoss]) -> bool:
+    return bool(loss_warnings(compare_losses(slides)))
+
+
+def lung(rng: np.random.Generator, lost_of_normal: float, failing: int = 0) -> list[SlideLoss]:
+    """60 patients a label, a third of them with two slides; losses cluster on few patients."""
+    slides = []
+    for label in LABELS:
+        for number in range(60):
+            patient = f"{label}-{number}"
+            share = lost_of_normal if label == "normal" else 0.0
+            # A beta distribution: most patients lose nothing, some lose much.
+            own = rng.beta(share, 1 - share) if share else 0.0
+            refused = label == "normal" and number < failing
+            for slide in range(1 + (number % 3 == 0)):
+                dropped = 8 if refused else int(rng.binomial(8, own))
+                slides.append(
+                    SlideLoss(f"{patient}-{slide}", patient, label, refused, 8, dropped, 8)
+                )
+    return slides
+
+
+def test_the_lung_cohort_that_lost_normal_tissue_is_warned_of() -> None:
+    # 43 of 635 tiles and 4 slides of normal lung, nothing of the tumours.
+    rng = np.random.default_rng(1)
+    found = sum(warned(lung(rng, 43 / 635 - 4 / 80, failing=4)) for _ in range(20))
+    assert found == 20
+    rng = np.random.default_rng(2)
+    assert sum(warned(lung(rng, 43 / 635)) for _ in range(20)) >= 18
+
+
+@pytest.mark.parametrize("patients", [5, 12])
+def test_losses_that_do_not_depend_on_the_label_raise_few_alarms(
+    patients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "PERMUTATIONS", 199)
+    monkeypatch.setattr(losses, "LEAST_DIFFERENCE", 0.0)  # the test alone
+    rng = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(200):
+        slides = []
+        for label in LABELS:
+            for number in range(patients):
+                own = rng.beta(0.1, 0.9)
+                for slide in range(int(rng.integers(1, 4))):
+                    tiles = int(rng.integers(5, 200))
+                    dropped = int(rng.binomial(tiles, own))
+                    name = f"{label}{number}-{slide}"
+                    refused = bool(rng.random() < own)
+                    slides.append(
+                        SlideLoss(name, f"{label}{number}", label, refused, tiles, dropped, 0)
+                    )
+        alarms += warned(slides)
+    assert alarms <= 18  # 5 % of 200 are 10; more than 18 come by chance once in 200
+
+
+def specimen(rng: np.random.Generator, wide: int, high: int, margin: int) -> np.ndarray:
+    """Share of tissue of each tile: a rectangle at some place on glass, in tiles."""
+    top, left = margin + rng.random(), margin + rng.random()
+
+    def covered(first: float, length: int, count: int) -> np.ndarray:
+        start = np.arange(count)
+        return np.clip(np.minimum(start + 1, first + length) - np.maximum(start, first), 0, 1)
+
+    rows = covered(top, high, high + 2 * margin + 2)
+    return np.outer(rows, covered(left, wide, wide + 2 * margin + 2))
+
+
+def write_tiles(path: Path, tissue: np.ndarray, limit: float = 0.5) -> None:
+    reasons = np.where(tissue.ravel() < limit, "background", "")
+    table = {"tissue": tissue.ravel().astype(np.float32), "dropped": reasons.tolist()}
+    pq.write_table(pa.table(table), path)
+
+
+@pytest.mark.parametrize("biopsy", [(5, 40, 3), (20, 20, 30)], ids=["thin", "on much glass"])
+def test_biopsies_are_no_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(4)
+    slides = []
+    for label, shape in (("benign", biopsy), ("cancer", (40, 50, 2))):
+        for number in range(20):
+            tissue = specimen(rng, *shape)
+            write_tiles(tmp_path / "one.parquet", tissue)
+            columns = tissue.shape[1]
+            name = f"{label}{number}"
+            slides.append(read_loss(tmp_path / "one.parquet", name, name, label, False, columns))
+    assert not warned(slides)
+    # The same biopsies with a hole of thin tissue are.
+    holed = [
+        SlideLoss(
+            **{**vars(one), "dropped": one.dropped + (one.holding // 8 if "b" in one.slide else 0)}
+        )
+        for one in slides
+    ]
+    assert warned(holed)
+
+
+def test_the_edge_is_where_a_neighbour_has_no_tissue() -> None:
+    holding = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]], bool)
+    assert at_edge(holding).tolist() == [[False, False, True, False]] * 3
+
+
+def test_tiles_without_tissue_are_not_lost_and_faults_are(tmp_path: Path) -> None:
+    table = {"tissue": [0.0, 0.3, 0.9, 0.9], "dropped": ["background", "background", "blur", ""]}
+    pq.write_table(pa.table(table), tmp_path / "one.parquet")
+    loss = read_loss(tmp_path / "one.parquet", "S1", "P1", "a", False, 2)
+    assert (loss.holding, loss.dropped) == (3, 2)
+    with pytest.raises(UserError, match="do not fill rows of 3"):
+        read_loss(tmp_path / "one.parquet", "S1", "P1", "a", False, 3)
+    # A slide that could not be read lost no tile to its looks.
+    assert read_loss(tmp_path / "one.parquet", "S1", "P1", "a", True, 2).holding == 0
+
+
+def test_the_p_value_is_that_of_scipy() -> None:
+    values = np.array([0.3, 0.2, 0.4, 0.1, 0.25, 0.0, 0.05, 0.0, 0.15, 0.0, 0.3])
+    labels = np.repeat([0, 1], [5, 6])
+
+    def between(one: np.ndarray, other: np.ndarray) -> float:
+        middle = np.concatenate([one, other]).mean()
+        return sum(len(v) * (v.mean() - middle) ** 2 for v in (one, other))
+
+    exact = permutation_test((values[:5], values[5:]), between, alternative="greater").pvalue
+    p = losses.permutation_p_value(values, labels, np.zeros(11, np.int64), "tiles")
+    assert abs(p - exact) < 0.02
+    assert p == losses.permutation_p_value(values, labels, np.zeros(11, np.int64), "tiles")
+
+
+def test_labels_of_one_patient_are_exchanged_within_the_patient() -> None:
+    slides = []
+    for number in range(10):
+        for label, dropped in (("normal", 20 + number), ("tumour", 10 + number)):
+            slides.append(SlideLoss(f"{label}{number}", f"P{number}", label, False, 100, dropped))
+    tiles = compare_losses(slides)[1]
+    # Only 2 of 2 ** 10 arrangements are as uneven.
+    assert tiles.warns and tiles.p is not None and tiles.p < 0.01
+
+
+def test_few_patients_and_small_differences_say_nothing() -> None:
+    few = [SlideLoss(f"a{n}", f"a{n}", "a", False, 100, 90) for n in range(4)]
+    many = [SlideLoss(f"b{n}", f"b{n}", "b", False, 100, 0) for n in range(50)]
+    assert compare_losses(few + many)[1].p is None
+    small = [SlideLoss(f"a{n}", f"a{n}", "a", False, 100, 1) for n in range(50)]
+    test = compare_losses(small + many)[1]
+    assert test.p is not None and test.p < 0.01 and not test.warns
+    assert [test.p for test in compare_losses([])] == [None, None]
+
+
+def planted(tmp_path: Path, lost: bool) -> Path:
+    run = build_run(tmp_path / "demo", cohort())
+    for path in sorted((run / "tiles").glob("S*.parquet")):
+        table = pq.read_table(path)
+        dropped = np.array([bool(one) for one in table["dropped"].to_pylist()])
+        # Of normal lung the tiles that are dropped have a little tissue, elsewhere they are glass.
+        thin = 0.2 if lost and path.name[1] == "1" else 0.0
+        tissue = pa.array(np.where(dropped, thin, 0.9).astype(np.float32))
+        place = table.schema.get_field_index("tissue")
+        pq.write_table(table.set_column(place, "tissue", tissue), path)
+    return run
+
+
+def test_the_report_warns_at_the_top_and_lists_every_label(tmp_path: Path) -> None:
+    page = index(planted(tmp_path, lost=True))
+    assert "What is missing depends on the label." in page.text
+    assert "Tiles with tissue are dropped more often for some labels than for others: normal" in (
+        page.text
+    )
+    assert page.html.count('class="banner"') == 1
+    assert "Tiles with tissue dropped" in section(page, "left-out")
+
+
+def test_the_report_of_a_cohort_that_lost_glass_does_not(tmp_path: Path) -> None:
+    page = index(planted(tmp_path, lost=False))
+    assert 'class="banner"' not in page.html
+    assert "Slides refused 1 of 7" in section(page, "left-out")
+
+
+def test_the_report_tells_that_patients_are_too_few(tmp_path: Path) -> None:
+    plans = [plan for plan in cohort() if not plan.slide.startswith("S") or plan.slide[2] != "0"]
+    assert isinstance(plans[0], Plan) and len(CLASSES) == 3
+    page = index(build_run(tmp_path / "demo", plans))
+    assert section(page, "left-out").count("too few patients to tell") == 2
