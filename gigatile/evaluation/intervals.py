@@ -152,7 +152,7 @@ def with_interval(
 def describe(settings: EvaluationSettings) -> dict[str, Any]:
     """Return how the intervals were made, for metrics.json."""
     rule = {"level": 0.95, "method": METHOD, "least_patients": LEAST_PATIENTS}
-    return {"intervals": rule | settings.model_dump()}
+    return {"intervals": rule | settings.model_dump(include={"resamples", "seed"})}
 
 
 def too_few_patients(groups: Mapping[str, int]) -> str | None:

@@ -175,6 +175,7 @@ def evaluate_cases(
         "schema": SCHEMA,
         "regions": list(regions),
         **describe(settings),
+        "hd95": settings.hd95,
         "n": len(patients),
         "patients": int(patients.nunique()),
     }

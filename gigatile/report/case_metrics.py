@@ -45,7 +45,7 @@ class CaseMetrics(_Figures):
     """evaluation/metrics.json."""
 
     regions: list[str]
-    hd95: Literal["surface", "voxels"] = "surface"
+    hd95: Literal["surface", "voxels"]
     intervals: Intervals
     n: int
     patients: int

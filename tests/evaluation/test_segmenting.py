@@ -9,6 +9,7 @@ import keras
 import nibabel
 import numpy as np
 import pytest
+from scipy import ndimage
 from scipy.spatial.transform import Rotation
 from volume_set import blurring, write_model, write_record
 
@@ -75,7 +76,8 @@ def write_case(folder: Path, case: str, code: str = "LPS", middle=(0.45, 0.5, 0.
     random = np.random.default_rng(len(case))
     images = {}
     for number, name in enumerate(NAMES):
-        image = 100 + 200 * (labels > number) + random.normal(0, 2, SHAPE)
+        texture = ndimage.gaussian_filter(random.normal(0, 20, SHAPE), 1.5)  # noise is refused
+        image = 100 + 200 * (labels > number) + texture
         image = (image * head).astype(np.float32)
         images[name] = write_as(folder / case / f"{name}.nii.gz", image, code)
     return images, write_as(folder / case / "truth.nii.gz", labels, code)
