@@ -62,6 +62,8 @@ def test_a_trained_model_survives(run, tmp_path):
     status, said = finish(run("exit 1", 2))
     assert status == 1 and "Removing output" not in said, said
     assert model() == "1\n"
+    # Nothing is copied at each attempt either.
+    assert (tmp_path / ".snakemake/backups/model").read_text() == "half a mod"
     # With the same code as in the failure the parameters alone tell that it is to be done.
     assert finish(run("exit 1", 2))[0] == 1
     assert finish(run(GOOD, 2))[0] == 0
