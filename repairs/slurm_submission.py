@@ -51,6 +51,8 @@ _PLACEHOLDER = "my-account"
 
 def passes(reason: str) -> bool:
     """Return whether a failure to submit may be gone when it is tried again."""
+    # The executor adds its command, whose paths may hold any word.
+    reason = reason.split("\n    sbatch call:")[0]
     # One sentence stands for all limits, a queue that is full and a job that is too large; where
     # SLURM names the limit, that decides.
     limits = re.findall(r"\b(?:QOS|Assoc)\w+Limit\b", reason)

@@ -29,6 +29,7 @@ from gigatile.errors import START_AGAIN, UserError
 from gigatile.files import named_in_errors, read_json, write_json
 from gigatile.parallel import progress
 from gigatile.parallel.interruption import LEFT
+from gigatile.parallel.memory import oom_kills
 from gigatile.training.checkpoints import newest_first
 
 # Statuses with which a command says that starting it again would change nothing.
@@ -118,7 +119,10 @@ def launch(
             killed_for_memory = killed_for_memory or OUT_OF_MEMORY.match(text) is not None
             tell(text)
 
+        killed_before = oom_kills()
         status = run(tell_and_look)
+        # Of ranks that `mpirun` started on its own node, SLURM says nothing in time.
+        killed_for_memory = killed_for_memory or oom_kills() > killed_before
         if status not in FINAL and job is not None and killed_for_memory:
             # As it was, it would be killed again; Snakemake submits it anew, with more.
             tell(f"status {status}: a rank was killed for its memory; the job needs more\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.parallel.launch import OUT_OF_MEMORY
+from gigatile.parallel.memory import oom_kills
 
 ROOT = Path(__file__).parents[2]
 # The last line of a rank that stops before its end, but for the status.
@@ -99,6 +100,66 @@ def test_a_launcher_that_is_not_there_is_named(launch):
     done = launch("true", launcher="no-such-launcher")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "no-such-launcher" in done.stderr and "resource `launcher`" in done.stderr
+
+
+@pytest.fixture
+def in_a_job(tmp_path, monkeypatch):
+    """Return what launches as in a job of a SLURM that only knows this job; see `requeued`."""
+    scripts = {
+        "squeue": f"printf '7\\tRUNNING\\trule_train_wildcards_1\\tn1\\t{tmp_path}\\n'",
+        # After it took a job back, SLURM ends it.
+        "scontrol": "[ $1 = show ] && echo Restarts=0 && exit\n"
+        "echo >>requeued; (sleep 0.5; kill -TERM $PPID) >/dev/null 2>&1 &",
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def run(said, kills=(0, 0)):
+        program = (
+            "import sys; from pathlib import Path; from gigatile.parallel import launch as l\n"
+            f"l.slurm.state_of = lambda job: 'RUNNING'; l.oom_kills = iter({kills}).__next__\n"
+            f"ranks, out = ['sh', '-c', {said!r}], Path({str(tmp_path)!r})\n"
+            "sys.exit(l.launch('nice', l.Layout(1, 2, 1), ranks, out / 'log', out / 'checkpoints'))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+        return done.returncode, (tmp_path / "requeued").exists()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("said", "kills"),
+    [
+        ("echo 'srun: error: n1: task 0: Out Of Memory'; exit 137", (0, 0)),
+        ("exit 137", (3, 4)),  # by `mpirun`
+    ],
+)
+def test_a_training_killed_for_its_memory_fails_and_can_ask_for_more(in_a_job, said, kills):
+    assert in_a_job(said, kills) == (137, False)
+
+
+def test_a_training_killed_otherwise_goes_back_into_the_queue(in_a_job):
+    assert in_a_job("exit 137", (3, 3)) == (-signal.SIGTERM, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("0::/job_7/task_0", "sys/fs/cgroup/job_7/task_0/memory.events"),
+        ("4:memory:/job_7", "sys/fs/cgroup/memory/job_7/memory.oom_control"),
+    ],
+)
+def test_kills_for_memory_are_counted(tmp_path, line, file):
+    assert oom_kills(tmp_path) == 0
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"5:cpu:/other\n{line}\n")
+    assert oom_kills(tmp_path) == 0
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("oom 9\noom_kill 2\noom_group_kill 5\n")
+    assert oom_kills(tmp_path) == 2
 
 
 def await_ready(folder):
