@@ -90,7 +90,8 @@ def find_tissue(overview: np.ndarray, gap: float = 0, hole: float = 0) -> Tissue
         overview: RGB pixels, (height, width, 3) uint8.
         gap: width in pixels up to which a gap between tissue and tissue is closed.
         hole: area in pixels below which background enclosed by tissue, or by tissue and the edge of
-            the slide, belongs to the tissue; fewer than `SPECK` always do.
+            the slide if it is smaller than all tissue, belongs to the tissue; fewer than `SPECK`
+            always do.
 
     Raises:
         SlideError: the slide has no tissue.
@@ -183,7 +184,11 @@ def _without_holes(mask: np.ndarray, hole: float) -> np.ndarray:
     """Fill background of fewer than `hole` connected pixels, and of fewer than `SPECK` anyway."""
     # Diagonal neighbours do not hold gaps together.
     _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).view(np.uint8), connectivity=4)
-    small = stats[:, cv2.CC_STAT_AREA] < max(hole, SPECK)
+    limit = np.full(len(stats), max(hole, SPECK))
+    # At the slide's edge, what exceeds all tissue is no hole: the glass of a very small slide.
+    edge = np.concatenate([labels[[0, -1]].ravel(), labels[:, [0, -1]].ravel()])
+    limit[np.unique(edge)] = max(min(hole, np.count_nonzero(mask)), SPECK)
+    small = stats[:, cv2.CC_STAT_AREA] < limit
     return mask | small[labels] if small.any() else mask
 
 

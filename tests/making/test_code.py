@@ -92,7 +92,7 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_states"}),
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),
-        ("gigatile/training/order.py", "\n    return ", "\n    return None or ", TRAIN),
+        ("gigatile/training/order.py", "\n    return ", "\n    return None or ", TRAINING),
         (
             "gigatile/training/classification.py",
             "\n        return ",

@@ -239,3 +239,11 @@ def test_the_mask_of_a_large_slide_is_not_blown_up():
         tracemalloc.stop()
     assert shares.min() == 1
     assert peak < 12 * mask.size
+
+
+def test_the_glass_around_a_small_piece_is_no_hole():
+    """On a small slide all of the glass can be less than the largest hole."""
+    overview = np.full((60, 60, 3), 240, np.uint8)
+    overview[20:30, 20:30] = (200, 120, 160)
+    found = find_tissue(overview, gap=4, hole=100_000)
+    assert found.mask.sum() == 100
