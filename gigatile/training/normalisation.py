@@ -1,9 +1,9 @@
 """Batch normalisation that sees the global batch, however many ranks share it.
 
-Keras' layer takes the mean and the variance of what it is given, which is one rank's part of the
-batch, and counts the samples that only fill the last batch. While a network is trained, its layers
-take both from all ranks and by the samples' weights; they stay Keras' own in all else, so a saved
-model loads as one of stock layers.
+Keras' layer uses the mean and variance of its input: of one rank's part of the batch, with the
+filler of the last batch. Here the layers of a network in training use the mean and variance over
+all ranks, weighted by the samples' weights. Nothing else in them changes, so a saved model has
+Keras' own layers.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ Moments = tuple[tf.Tensor, tf.Tensor]
 
 
 class SharedNormalisation:
-    """The batch normalisations of a network, with moments over the samples of all ranks.
+    """The batch normalisations of a network, with mean and variance over the samples of all ranks.
 
     Attributes:
-        layers: them, in the order of the network.
+        layers: the batch normalisations, in the order of the network.
     """
 
     def __init__(self, network: keras.Model, ranks: Ranks) -> None:
-        """Let a network's layers take their moments from here, within `weighted`.
+        """Replace how the layers compute mean and variance within `weighted`.
 
-        The moments of a layer are exchanged once on the way forth and once on the way back; with
-        one rank nothing is.
+        Each layer needs one exchange in the forward pass and one in the backward pass; with one
+        rank there is none.
         """
         self.layers = [
             layer

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.records import Tile
+from gigatile.records import Tile, decode_tile, encode_tile
 from gigatile.records.tile import decode_jpeg, encode_jpeg, jpeg_shape
 
 
@@ -93,3 +93,9 @@ def test_a_tile_names_itself_where_its_image_is_damaged():
     tile = Tile(whole[:-20], "S7", 320, 64, 32.0, 0.5, 1.0)
     with pytest.raises(UserError, match=r"^slide S7: the image of its tile at \(320, 64\) is dam"):
         tile.pixels()
+
+
+def test_whole_numbers_are_written_as_floats():
+    tile = Tile(image=b"", slide="S1", x=0, y=0, extent=32, mpp=1, tissue=1)
+    extent, mpp = decode_tile(encode_tile(tile)).extent, decode_tile(encode_tile(tile)).mpp
+    assert (type(extent), type(mpp)) == (float, float)

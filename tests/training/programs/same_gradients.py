@@ -117,31 +117,33 @@ def difference(ones, others):
 
 
 def compare(build, ranks, steps):
-    """Return how far all ranks and one differ, on rank 0; and the variables of this rank."""
+    """Return how far all ranks and one differ, on rank 0; and the variables of this rank.
+
+    To make the graph of a large network takes a minute; to run it eagerly takes seconds. So the
+    graph is made for small networks on all ranks only.
+    """
+    found = {}
+    tf.config.run_functions_eagerly(build == resnet50)
     begun, gradients, variables = train(build, ranks, steps)
-    if not ranks.writes:
-        return {}, variables
-    _, expected, after = train(build, Alone(0, 1, ranks.threads), steps)
-    moved = [np.abs(one - other).max() for one, other in zip(variables, after, strict=True)]
-    return {
-        "gradients": [difference(*pair) for pair in zip(gradients, expected, strict=True)],
-        "variables, in learning rates": float(max(moved)) / SETTINGS.learning_rate,
-        "keras": difference(gradients[0], keras_gradients(build, begun)) if steps > 2 else None,
-    }, variables
+    if build != resnet50:
+        _, single, _ = train(build, ranks, 1, "float32", begun)
+        found["single precision"] = difference(single[0], gradients[0])
+        found["keras"] = difference(gradients[0], keras_gradients(build, begun))
+    if ranks.writes:
+        tf.config.run_functions_eagerly(True)
+        _, expected, after = train(build, Alone(0, 1, ranks.threads), steps)
+        pairs = zip(gradients, expected, strict=True)
+        found["gradients"] = [difference(*pair) for pair in pairs]
+        moved = [np.abs(one - other).max() for one, other in zip(variables, after, strict=True)]
+        found["variables, in learning rates"] = float(max(moved)) / SETTINGS.learning_rate
+    return found, variables
 
 
-with join(cores=1, stall_limit=600) as ranks:
-    found, variables = {}, []
-    found["small"], part = compare(three_normalisations, ranks, 3)
-    variables += part
-    begun, (exact,), _ = train(three_normalisations, ranks, 1)
-    _, (single,), _ = train(three_normalisations, ranks, 1, "float32", begun)
-    found["small"]["single precision"] = difference(single, exact)
-    # To make the graph of so large a network takes a minute; to run it eagerly takes seconds.
-    tf.config.run_functions_eagerly(True)
-    found["resnet50"], part = compare(resnet50, ranks, 2)
-    variables += part
-    digest = hashlib.sha256(b"".join(variable.tobytes() for variable in variables)).hexdigest()
+with join(cores=1, stall_limit=250) as ranks:
+    small, variables = compare(three_normalisations, ranks, 3)
+    resnet, more = compare(resnet50, ranks, 2)
+    digest = hashlib.sha256(b"".join(part.tobytes() for part in [*variables, *more])).hexdigest()
     (args.out / f"rank-{ranks.rank}").write_text(digest)
     if ranks.writes:
+        found = {"small": small, "resnet50": resnet}
         (args.out / "differences.json").write_text(json.dumps(found))
