@@ -33,7 +33,7 @@ from gigatile.making.made import note_of, write_note
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 # Only what Snakemake reads: the commands of the rules run nowhere here.
-PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "gigatile", "envs", "profiles")
+PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "gigatile", "repairs", "envs", "profiles")
 HEAD = "slide\tpatient\tlabel\tpath\n"
 BARE = """
 SLIDES = [line.split("\\t")[0] for line in open("cohort/samples.tsv")][1:]

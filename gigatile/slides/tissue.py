@@ -89,9 +89,8 @@ def find_tissue(overview: np.ndarray, gap: float = 0, hole: float = 0) -> Tissue
     Args:
         overview: RGB pixels, (height, width, 3) uint8.
         gap: width in pixels up to which a gap between tissue and tissue is closed.
-        hole: area in pixels below which background enclosed by tissue, or by tissue and the edge of
-            the slide if it is smaller than all tissue, belongs to the tissue; fewer than `SPECK`
-            always do.
+        hole: area in pixels below which background enclosed by tissue, or more by tissue than by
+            the edge of the slide, belongs to the tissue; fewer than `SPECK` always do.
 
     Raises:
         SlideError: the slide has no tissue.
@@ -183,12 +182,17 @@ def _regions(mask: np.ndarray, certain: np.ndarray) -> np.ndarray:
 def _without_holes(mask: np.ndarray, hole: float) -> np.ndarray:
     """Fill background of fewer than `hole` connected pixels, and of fewer than `SPECK` anyway."""
     # Diagonal neighbours do not hold gaps together.
-    _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).view(np.uint8), connectivity=4)
-    limit = np.full(len(stats), max(hole, SPECK))
-    # At the slide's edge, what exceeds all tissue is no hole: the glass of a very small slide.
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(
+        (~mask).view(np.uint8), connectivity=4
+    )
+    area = stats[:, cv2.CC_STAT_AREA]
+    small = area < max(hole, SPECK)
+    # Beside the slide's edge, glass is enclosed where it borders on more tissue than edge.
     edge = np.concatenate([labels[[0, -1]].ravel(), labels[:, [0, -1]].ravel()])
-    limit[np.unique(edge)] = max(min(hole, np.count_nonzero(mask)), SPECK)
-    small = stats[:, cv2.CC_STAT_AREA] < limit
+    on_edge = np.bincount(edge, minlength=count)
+    cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+    beside = cv2.dilate(mask.view(np.uint8), cross).view(bool) & ~mask
+    small &= (on_edge < np.bincount(labels[beside], minlength=count)) | (area < SPECK)
     return mask | small[labels] if small.any() else mask
 
 
