@@ -79,7 +79,8 @@ WAYS = {
 }
 # Everything after tiling, in an order in which it could have been made.
 LATER = (
-    *("splits.tsv", "splits.json", "tiles.tsv", "shards/slides.tsv", "shards/manifest.json"),
+    *("splits.tsv", "splits.json", "tiles.tsv", "states.tsv"),
+    *("shards/slides.tsv", "shards/manifest.json"),
     *(f"segments/{e}.{kind}" for e in ("0004", "0008") for kind in ("npz", "keras", "json")),
     *("segments/0004.valid.json", "segments/0008.valid.json", "model/model.keras"),
     *("model/history.tsv", "model/settings.json", "model/versions.json"),
@@ -100,7 +101,9 @@ def make_cohort(folder: Path, slides: int) -> None:
         copy(ROOT / part, folder / part)
     (folder / "cohort").mkdir()
     for number in range(slides):
-        (folder / f"cohort/S{number:06d}.svs").write_text("a slide")
+        # Each of its own size, as real ones are: one file under two patients would be refused.
+        with (folder / f"cohort/S{number:06d}.svs").open("wb") as slide:
+            slide.truncate(1 + number)
     sheet = folder / "cohort/samples.tsv"
     sheet.write_text(HEAD + "".join(map(row, range(slides))))
     (folder / "big.yaml").write_text("run: big\nsamples: cohort/samples.tsv\n")

@@ -8,7 +8,7 @@ from clones import ROOT
 
 # A ratio of each is looked for in what it prints, never how large it is.
 SMALL = {
-    "dag": (["--slides", "5", "--rounds", "1"], "gigatile / bare"),
+    "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
     "reading": (["--tiles", "128", "--shard-mb", "1", "--rounds", "1"], "ours / bare decoding"),
