@@ -149,7 +149,7 @@ def check_known(run, *files):
         return
     states = itertools.islice(Path(run).glob(f"{RECORDS}/*.json"), 1)
     there = [path for path in (*files, *map(str, states)) if os.path.exists(path)]
-    if there and not any(os.path.exists(record_of(path)) for path in there):
+    if there and not any(map(is_known, there)):
         raise UserError(
             f"{run}: it is not known with which settings, code and sheet its files were made, as "
             f"{KEPT_METADATA} has nothing about them, so no plan can say what is to be made anew. Put that folder "
@@ -158,12 +158,13 @@ def check_known(run, *files):
         )
 
 
-def record_of(path):
-    """Return where Snakemake notes how a file was made."""
+def is_known(path):
+    """Return whether Snakemake has noted how a file was made, or that its job has not ended."""
     name = base64.urlsafe_b64encode(path.encode()).decode()
     longest = os.pathconf(os.curdir, "PC_NAME_MAX") - 1
     parts = [name[i : i + longest] for i in range(0, len(name), longest)]
-    return os.path.join(".snakemake/metadata", *(f"@{part}" for part in parts[:-1]), parts[-1])
+    noted = os.path.join(*(f"@{part}" for part in parts[:-1]), parts[-1])
+    return any(os.path.exists(f".snakemake/{kind}/{noted}") for kind in ("metadata", "incomplete"))
 
 
 def submits_to_slurm():
