@@ -77,7 +77,7 @@ OF_CASES = {
     "segment": Stage(("prepare", "choose_model"), start=8, model=2.4, left=10_000),
     "evaluate": Stage(("collect", "choose_model", "segment"), start=2, megapixel=0.3),
     "report": Stage(
-        ("split_patients", "collect", "write_shards", "choose_model", "evaluate"),
+        ("split_patients", "collect", "write_shards", "choose_model", "segment", "evaluate"),
         start=3,
         slide=1,
     ),

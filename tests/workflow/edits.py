@@ -139,8 +139,16 @@ def with_site(sheet: str) -> str:
 def copy_with_another_slide(run: Clone, folder: Path) -> Clone:
     """Return a copy of the run with a slide that the sheet does not name yet."""
     copy = run.copy(folder)
-    shutil.copy(copy.folder / "cohort/P10-1.svs", copy.folder / "cohort/more.svs")
+    other = copy.folder / "cohort/more.svs"
+    shutil.copy(copy.folder / "cohort/P10-1.svs", other)
+    lengthen(other)
     return copy
+
+
+def lengthen(path: Path) -> None:
+    """Add a byte that no reader looks at: the same file under two patients is refused."""
+    with path.open("ab") as file:
+        file.write(b"\0")
 
 
 # --- Rows of a table of edits

@@ -13,6 +13,7 @@ from edits import (
     code,
     flip_a_byte,
     in_another_order,
+    lengthen,
     other_content_of_old,
     plans_of,
     put_away,
@@ -143,6 +144,8 @@ def plans(volumes_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
         shutil.copytree(
             copies[-1].folder / "cohort/volumes/V17-1", copies[-1].folder / "cohort/more"
         )
+        for path in (copies[-1].folder / "cohort/more").iterdir():
+            lengthen(path)
     return plans_of(ROWS, copies, "volumes.yaml")
 
 
