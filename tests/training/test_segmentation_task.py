@@ -314,7 +314,7 @@ def test_labels_are_learnt_on_patches_of_unequal_sides_in_half_precision(train, 
 def test_another_model_or_case_is_refused_in_words(launcher, manifest, tmp_path):
     arguments = command(manifest, tmp_path)
     place = arguments.index("--volumes") + 1
-    arguments[place] = json.dumps({"modalities": ["one", "three"]})
+    arguments[place] = json.dumps({"labels": "decathlon", "modalities": ["one", "three"]})
     done = launcher.run(1, "scripts/train_volumes.py", *arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "has the channels one, two where volumes.modalities are one, three" in done.stderr
