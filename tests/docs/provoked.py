@@ -161,7 +161,7 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
     yield write_slide(folder / "sliver.svs", corner), {}
 
 
-def crash(_: object) -> None:
+def crash(*_: object) -> None:
     """End this process as a codec does that reads where it must not; pytest tells of none."""
     faulthandler.disable()
     os.kill(os.getpid(), signal.SIGSEGV)
