@@ -1,5 +1,5 @@
-"""Faults of Snakemake 9.27 and of its SLURM executor 2.8 that the workflow mends as it starts.
+"""Repairs of faults in Snakemake 9.27 and its SLURM executor 2.8, applied when the workflow starts.
 
-docs/slurm-executor-report.md describes each to their maintainers. A module here is deleted, with
-its call in rules/common.smk, as soon as a release has what it mends; nothing else imports it.
+docs/slurm-executor-report.md describes each fault to their maintainers. As soon as a release fixes
+one, its module is deleted together with its call in the rules; nothing else imports it.
 """

@@ -1,17 +1,17 @@
-"""Jobs that SLURM does not take: asked again where that helps, told and ended where it does not.
+"""Submission to SLURM: repeated where a failure is temporary, refused with its reason otherwise.
 
-What is mended in snakemake-executor-plugin-slurm 2.8.0:
+Faults repaired in snakemake-executor-plugin-slurm 2.8.0:
 
-- A submission of a group that fails before `sbatch` ends in an AttributeError in a thread, so the
-  run waits for ever: `run_job` reads `job.rule.name`, and a group has no rule.
-- Of a refused group the reason is lost: a group's `log_error` takes no notice of its message. And
-  of a job that was never started the log of an earlier run is shown as that of the failure.
-- A controller that does not answer for a moment costs an attempt, as a full queue does. Retries
-  follow at once, and each asks for more memory and time.
-- A refusal that lasts is retried, too, with more memory.
-- After Ctrl-C the jobs that wait for their submission are still submitted, and left.
-- A retry may land on the very node that failed it.
-- `slurm_extra` of a profile replaces that of the rule, and with it the signal before the time
+- If submitting a group fails before `sbatch`, the run hangs: `run_job` reads `job.rule.name`, a
+  group has no rule, and the AttributeError ends a thread of the pool.
+- The reason why a group was refused is not printed, because a group's `log_error` ignores its
+  message. For a job that never started, the log of an earlier run is printed instead.
+- A short outage of the controller or a full queue costs an attempt. Retries follow at once, and
+  each asks for more memory and time.
+- A permanent refusal is retried, too, with more memory.
+- After Ctrl-C, jobs that wait to be submitted are still submitted, and then left running.
+- A retry may run on the node on which the job has just failed.
+- `slurm_extra` of a profile replaces that of the rule, and so removes the signal before the time
   limit.
 """
 
@@ -29,13 +29,13 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from gigatile.slurm import SlurmError, ask
 
-# Seconds: before asking again, at first and at most; and in all, before a failure counts as one.
-# What timed out may reach SLURM after `sbatch` gave up (MessageTimeout, 10 s by default).
+# Seconds: the first and the longest wait between submissions, and the limit of all waits together.
+# SLURM may receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 30.0, 300.0, 86400.0
 
-# What SLURM says (slurm_errno.c) of what passes: a controller or an accounting that does not
-# answer, and limits on the jobs that one may have in the queue at once.
-_PASSES = re.compile(
+# SLURM's messages (slurm_errno.c) for temporary failures: a controller or an accounting service
+# that does not answer, and limits on the number of submitted jobs.
+_TEMPORARY = re.compile(
     r"timed out|unable to contact slurm|connection (refused|reset|timed)|communication|"
     r"zero bytes were transmitted|resource temporarily unavailable|temporarily unable|"
     r"unable to connect to database|slurm persistent connection|slurmdbd|too many open files|"
@@ -43,43 +43,45 @@ _PASSES = re.compile(
     r"cannot allocate memory|slurm_persist_conn|transport endpoint|no route to host",
     re.IGNORECASE,
 )
-# Of a job in one of these states the node is not to blame.
+# States of jobs that would have failed on any node.
 _OWN_FAULT = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED")
-# The account that the profile has before anybody put in his own.
+# The executor's message has these before SLURM's own words, and before the command.
+_HEADING, _COMMAND = "SLURM sbatch failed. The error message was '", "\n    sbatch call:"
+# The account in the profile as it is delivered.
 _PLACEHOLDER = "my-account"
 
 
-def passes(reason: str) -> bool:
-    """Return whether a failure to submit may be gone when it is tried again."""
-    # The executor adds its command, whose paths may hold any word.
-    reason = reason.split("\n    sbatch call:")[0]
-    # One sentence stands for all limits, a queue that is full and a job that is too large; where
-    # SLURM names the limit, that decides.
+def is_temporary(reason: str) -> bool:
+    """Return whether a submission that failed may succeed later."""
+    # The executor adds its command, and a path in it may contain any word.
+    reason = reason.split(_COMMAND)[0]
+    # SLURM has one sentence for all limits, for a full queue and for a job that is too large. If it
+    # also names the limit, the name decides.
     limits = re.findall(r"\b(?:QOS|Assoc)\w+Limit\b", reason)
     if limits:
         return all("Submit" in limit for limit in limits)
-    return _PASSES.search(reason) is not None
+    return _TEMPORARY.search(reason) is not None
 
 
 def mend_submission() -> None:
-    """Mend the executor in this process; a second call does nothing."""
+    """Repair the executor in this process; a second call does nothing."""
     registered = ExecutorPluginRegistry().get_plugin("slurm")
     if registered.executor is _Executor:
         return
-    plugin.get_job_wildcards = _told_apart(plugin.get_job_wildcards)
+    plugin.get_job_wildcards = _with_id_of_group(plugin.get_job_wildcards)
     plugin.get_submit_command = _with_signal(plugin.get_submit_command)
     registered.executor = _Executor
 
 
-def _told_apart(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Groups of the same rules have one comment; with their own number they can be looked up."""
+def _with_id_of_group(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Give each group a comment of its own: those of the same rules have the same one otherwise."""
     return lambda job: str(job.jobid) if job.is_group() else wildcards_of(job)
 
 
 def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
-    """Add the resource `signal` of a rule to its `sbatch`, whatever else a profile adds."""
+    """Add the `signal` resource of a rule to its `sbatch`, whatever `slurm_extra` contains."""
 
-    def mended(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
+    def with_signal(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
         avoided = getattr(_now, "avoided", None)
         if avoided:
             options["failed_nodes"] = {*options.get("failed_nodes", ()), *avoided}
@@ -97,10 +99,10 @@ def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
             )
         return line
 
-    return mended
+    return with_signal
 
 
-# Of the submission that a thread is at: why it failed, and the nodes that it is to avoid.
+# The submission in this thread: the reason for its failure, and the nodes to exclude.
 _now = threading.local()
 
 
@@ -123,33 +125,34 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         super().cancel_jobs(active_jobs)
 
     def run_job(self, job: Any) -> None:
-        begun, wait, asked_before = time.monotonic(), FIRST_WAIT, False
+        start, wait, is_retry = time.monotonic(), FIRST_WAIT, False
         while not self._ended.is_set():
             try:
-                if asked_before and self._found(job):
+                if is_retry and self._found(job):
                     return
                 reason = self._submit_once(job)
+                temporary = reason is not None and is_temporary(reason)
             except SlurmError as error:
-                # Whether the last one came through is not known, so there is no other one yet.
-                reason = f"{error} (timed out)"
+                # The last `sbatch` may have reached SLURM; until that is known, no other is sent.
+                reason, temporary = str(error), True
             if reason is None:
                 return
-            if not passes(reason) or time.monotonic() - begun > PATIENCE:
+            if not temporary or time.monotonic() - start > PATIENCE:
                 self._refuse(job, reason)
                 return
             self.logger.warning(
-                f"{job.name}: SLURM does not take it now; it is asked again in {wait:g} s: "
-                f"{_first_line(reason)}"
+                f"{job.name}: SLURM cannot accept the job now; next attempt in {wait:g} s: "
+                f"{_words_of_slurm(reason)}"
             )
             self._ended.wait(wait)
-            wait, asked_before = min(2 * wait, LONGEST_WAIT), True
+            wait, is_retry = min(2 * wait, LONGEST_WAIT), True
 
     def _submit_once(self, job: Any) -> str | None:
-        """Submit a job; return why it was not taken."""
+        """Submit a job; return the reason if SLURM refuses it."""
         avoided = self._avoided.get(job.jobid, set())
         reason = self._submit_avoiding(job, avoided)
-        if reason is not None and avoided and not passes(reason):
-            # No other node may be left that could do it.
+        if reason is not None and avoided and not is_temporary(reason):
+            # Perhaps no other node can run it.
             reason = self._submit_avoiding(job, set())
         return reason
 
@@ -158,7 +161,7 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         try:
             super().run_job(job)
         except Exception as error:
-            # What went wrong first; the rest is the AttributeError that its handler ends in.
+            # The first exception; the last one is the AttributeError of its handler.
             return _now.reason or str(error.__context__ or error)
         finally:
             _now.avoided, _now.at_work = None, False
@@ -167,14 +170,14 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
     def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
         if getattr(_now, "at_work", False):
             _now.reason = msg
-        else:  # of jobs that are submitted as an array
+        else:  # jobs of an array
             self._refuse(job_info.job, msg)
 
     def _refuse(self, job: Any, reason: str) -> None:
         def refuse() -> None:
-            # Not the job's own `log_error`, which shows the log of an earlier run.
+            # The job's own `log_error` prints the log of an earlier run.
             self.logger.error(f"{job.name} was not submitted. {reason}")
-            # What was refused is refused again, and more so with more memory.
+            # SLURM would refuse a retry, too, which asks for more memory.
             job.attempt = job.restart_times + 1
             self.workflow.scheduler.error_callback(job)
 
@@ -184,7 +187,7 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
             self._main_event_loop.call_soon_threadsafe(refuse)
 
     def _found(self, job: Any) -> bool:
-        """Take a job that SLURM has although `sbatch` failed; return whether there is one.
+        """Look for a job that SLURM received although `sbatch` failed; return whether it did.
 
         Raises:
             SlurmError: SLURM does not answer.
@@ -198,21 +201,19 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         )
         rows = [line.split("\t", 1) for line in listed.splitlines()]
         with self._taken_lock:
-            ids = [number for number, said in rows if said == comment]
+            ids = [number for number, its_comment in rows if its_comment == comment]
             new = sorted(set(ids) - self._taken, key=int)
         if not new:
             return False
         number = new[0]
         log = self.slurm_logdir / f"{kind}_{job.name}" / name / f"{number}.log"
-        self.logger.info(
-            f"Job {job.jobid} had been submitted with SLURM jobid {number} all the same."
-        )
+        self.logger.info(f"SLURM had received job {job.jobid}: SLURM jobid {number} (log: {log}).")
         self._report_job_submission_threadsafe(
             SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": log})
         )
         return True
 
-    # Numbers that SLURM gave to this run's jobs: a retry has the comment of the job that failed.
+    # SLURM job ids of this run. A retry has the same comment as the job that failed.
     _taken_lock = threading.Lock()
 
     @property
@@ -230,21 +231,24 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         super().report_job_error(job_info, msg=msg, **options)
 
     def _avoid_node_of(self, job_info: SubmittedJobInfo) -> None:
-        """Have the next attempt of a job run elsewhere: its node may be what is broken."""
+        """Exclude the node of a failed job from its next attempt: the node may be at fault."""
         try:
-            told = ask(
+            answer = ask(
                 *("squeue", "--noheader", "--states=all", "--format=%T\t%N"),
                 *("--job", str(job_info.external_jobid)),
             )
         except SlurmError:
             return
-        state, _, nodes = told.strip().partition("\t")
-        # Of several nodes nobody knows which.
+        state, _, nodes = answer.strip().partition("\t")
+        # With several nodes, it is unknown which one is at fault.
         if nodes and state not in _OWN_FAULT and "[" not in nodes and "," not in nodes:
             self._avoided.setdefault(job_info.job.jobid, set()).add(nodes)
             self.logger.warning(f"SLURM-job {job_info.external_jobid} failed on {nodes}.")
 
 
-def _first_line(reason: str) -> str:
-    # The executor's heading, before SLURM's own words in quotes.
-    return reason.strip().splitlines()[0].removeprefix("SLURM sbatch failed. ")
+def _words_of_slurm(reason: str) -> str:
+    """Return SLURM's own message in one line, without the executor's heading and command."""
+    message = reason.split(_COMMAND)[0].strip()
+    if message.startswith(_HEADING):
+        message = message.removeprefix(_HEADING).removesuffix("'.")
+    return "; ".join(message.splitlines())

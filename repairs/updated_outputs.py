@@ -1,15 +1,15 @@
-"""What a rule marks with `update()` is never deleted or put back by a failure.
+"""A failed job neither deletes nor restores the outputs that its rule marks with `update()`.
 
-Snakemake 9.27 copies such a file into `.snakemake/backups` in the process that runs the job, and
-deletes the file in any process that hears of the failure and finds no copy. On a cluster the
-process that submits never has one: a refused submission or `scancel` deletes a trained model. A
-copy that was broken off (a full disk, a kill) is even put back over the good file.
+Snakemake 9.27 backs such a file up in the process that runs the job. Any process that handles the
+failure and finds no backup deletes the file. On a cluster the submitting process never has a
+backup, so a refused submission or `scancel` deletes a trained model. A backup that is incomplete
+(full disk, kill) even replaces the good file.
 
-The commands of such rules here replace their files by a rename, so each is whole at any time, and
-there is nothing to put back. After a failure the files stay as they are, and so does what
-Snakemake knows of them: the parameters of the last success, and that the job is incomplete if it
-had begun. The next run therefore does it again. Snakemake itself would note the parameters of the
-job that failed.
+Here the commands of such rules replace each file with a rename, so every file is always complete
+and no backup is needed. After a failure both the files and Snakemake's metadata about them stay
+as they are: the parameters of the last success, and a mark of an incomplete job if it had started.
+The next run therefore repeats the job. Snakemake itself would record the parameters of the failed
+job.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from snakemake.persistence import FileBackupMixin
 
 
 def keep_updated_outputs() -> None:
-    """Mend it in this process; a second call does nothing."""
+    """Repair Snakemake in this process; a second call does nothing."""
     if getattr(Job.postprocess, "keeps_updated_outputs", False):
         return
     Job.postprocess = _mended(Job.postprocess)
-    # Each attempt would copy the model, and a full disk would end the job.
+    # A backup would copy the model at each attempt, and fail on a full disk.
     FileBackupMixin.backup_output = lambda self, path: None
 
 

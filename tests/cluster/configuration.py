@@ -46,7 +46,7 @@ JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=10.77.0.1
-AccountingStorageEnforce=associations
+AccountingStorageEnforce=associations,limits
 GresTypes=gpu
 NodeName=n1 NodeAddr=10.77.0.11 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
 NodeName=n2 NodeAddr=10.77.0.12 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}

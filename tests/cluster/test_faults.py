@@ -3,10 +3,12 @@
 The result is that of an undisturbed run, to the bit: two ranks on two nodes.
 """
 
+import os
 import re
 import shlex
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from cluster import ROOT
@@ -168,6 +170,35 @@ def test_starts_that_lead_nowhere_end(cluster, tmp_path):
     assert log.count("start\n") == 3 * 2, "two ranks, three starts, all in one log"
     # `srun` ends the other rank and reports that one's status.
     assert re.search(r"3 starts in a row \(status (75|137|143)\) without a new checkpoint", log)
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory_needs_more(cluster, tmp_path):
+    """The job sits in a control group with a limit, as SLURM makes one on most clusters."""
+    group = Path("/sys/fs/cgroup/memory") / f"gigatile-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(f"{256 << 20}")
+    except OSError:
+        pytest.skip(f"{group.parent}: this machine allows no limits of memory")
+    program = (
+        "import os, time; bytearray((600 << 20) * (os.environ['PMIX_RANK'] == '1')); time.sleep(60)"
+    )
+    script = (
+        f"echo $$ >{group}/cgroup.procs && cd {tmp_path} && PYTHONPATH={ROOT} {sys.executable}"
+        f" {ROOT}/scripts/launch.py --launcher mpirun --nodes 1 --ranks-per-node 2 --cores 1"
+        f" --log log --checkpoints checkpoints -- {sys.executable} -c {shlex.quote(program)}"
+    )
+    try:
+        job = cluster.run(
+            "sbatch --parsable -A lab -n2 --requeue --comment rule_train"
+            f" -o {tmp_path}/out --wrap {shlex.quote(script)}"
+        ).stdout.strip()
+        cluster.wait_for(f"squeue -h -t all -j {job} -o %T | grep -qx FAILED", 60)
+    finally:
+        group.rmdir()
+    log = (tmp_path / "log").read_text()
+    assert "a rank was killed for its memory; the job needs more" in log
+    assert cluster.run(f"scontrol show job {job}").stdout.count("Restarts=0 ") == 1
 
 
 def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):

@@ -32,6 +32,27 @@ def test_a_group_that_is_refused_ends_the_run_with_the_reason(site):
     assert "tile_tile was not submitted" in said and "nvalid partition name" in said
 
 
+def test_a_full_queue_and_a_controller_that_is_away_cost_no_attempt(cluster, site):
+    """The run waits for both, and goes on as if nothing had been."""
+    limit = "sacctmgr --immediate modify user root where account=lab set MaxSubmitJobs="
+    blocker = cluster.run("sbatch --parsable -A lab --hold -o /dev/null --wrap true").stdout.strip()
+    cluster.run(f"{limit}1")
+    try:
+        one = ("results/small/tiles/P01-1.json", *SLIDES[1:])
+        run = site.start(*one, "--retries", "3")
+        run.until(lambda: "AssocMaxSubmitJobLimit" in run.text(), 60, "no limit is reached")
+        cluster.stop_service("slurmctld")
+        away = "Unable to contact slurm controller"
+        run.until(lambda: away in run.text(), 60, "nobody misses the controller")
+        cluster.start_controller()
+        cluster.run(f"scancel {blocker}")
+        assert run.end() == 0, run.text()
+    finally:
+        cluster.run(f"{limit}-1")
+    assert run.text().count("submitted with SLURM jobid") == 1, run.text()
+    assert "Trying to restart" not in run.text() and "Traceback" not in run.text()
+
+
 def test_a_trained_segment_survives_a_refusal_and_scancel(site):
     site.clone.write("small.yaml", settings("ranks_per_node: 1, epochs: 1, batch_size: 16"))
     site.snakemake(*trained(epochs=1))

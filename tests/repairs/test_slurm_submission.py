@@ -1,4 +1,4 @@
-"""What is asked again and what not, with an `sbatch` and a `squeue` that say what a test wants.
+"""Which submissions are repeated, with scripts that stand in for `sbatch` and `squeue`.
 
 The real ones are in tests/cluster/test_refusals.py.
 """
@@ -11,7 +11,7 @@ import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from repairs import slurm_submission
-from repairs.slurm_submission import _Executor, _with_signal, passes
+from repairs.slurm_submission import _Executor, _with_signal, is_temporary
 
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 FULL = (
@@ -31,8 +31,8 @@ FULL = (
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
     ],
 )
-def test_what_passes(reason):
-    assert passes(reason)
+def test_a_temporary_failure(reason):
+    assert is_temporary(reason)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_what_passes(reason):
         FULL.replace("QOSMaxSubmitJobPerUserLimit", "QOSMaxWallDurationPerJobLimit"),
     ],
 )
-def test_what_lasts(reason):
-    assert not passes(reason)
+def test_a_permanent_refusal(reason):
+    assert not is_temporary(reason)
 
 
 class Loop:
@@ -66,20 +66,20 @@ class Resources(dict):
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
-    """Return what submits a job with a script for `sbatch`, and tells what came of it."""
+    """Return a function that submits a job with a script for `sbatch` and returns the outcome."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_submission, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(slurm_submission, "PATIENCE", 5)
     command = _with_signal(slurm_submission.plugin.submit_string.get_submit_command)
     monkeypatch.setattr(slurm_submission.plugin, "get_submit_command", command)
     monkeypatch.setattr(slurm_submission.plugin, "get_job_wildcards", lambda job: job.jobid)
-    # What is done for a job that failed; it has no part in what is tested here.
+    # Handles a job that failed, which is not tested here.
     monkeypatch.setattr(
         slurm_submission.plugin.Executor, "report_job_error", lambda *args, **options: None
     )
 
     def run(sbatch, queue="", failed=False, **resources):
-        """Submit a job, after an attempt that failed as `queue` tells; `resources` are its own."""
+        """Submit a job; if `failed`, after an attempt with the state in `queue`."""
         # One line for each call, one column for each argument.
         note = "printf '%s\\t' \"$@\" >>{0}.calls; echo >>{0}.calls"
         for name, text in {"sbatch": sbatch, "squeue": f"printf '{queue}'"}.items():
@@ -94,8 +94,8 @@ def submit(tmp_path, monkeypatch):
             restart_times=2,
             threads=1,
             is_group=lambda: True,
-            # Snakemake's shows the log of the job, which may be of an earlier run.
-            log_error=lambda *args, **options: logging.error("words of an earlier run"),
+            # Snakemake's prints the log of the job, which may be from an earlier run.
+            log_error=lambda *args, **options: logging.error("log of an earlier run"),
             resources=Resources(runtime=1, mem_mb=1, **resources),
         )
         executor = object.__new__(_Executor)
@@ -126,33 +126,36 @@ def submit(tmp_path, monkeypatch):
     return run
 
 
-def test_a_failure_that_passes_costs_no_attempt(submit):
+def test_a_temporary_failure_costs_no_attempt(submit, caplog):
     twice = f'test $(wc -l <sbatch.calls) -gt 2 && echo 7 || {{ echo "{FULL}" >&2; exit 1; }}'
     seen = submit(twice)
     assert [one.external_jobid for one in seen.submitted] == ["7"]
     assert (seen.calls, seen.attempt, seen.errors) == (3, 1, [])
+    assert (
+        "next attempt in 0.01 s: sbatch: error: QOSMaxSubmitJobPerUserLimit; sbatch:" in caplog.text
+    )
 
 
-def test_a_job_that_came_through_is_not_submitted_twice(submit):
+def test_a_job_that_slurm_received_is_not_submitted_twice(submit):
     queue = "6\\trule_other\\n7\\trule_tile_tile_wildcards_one\\n"
     seen = submit(f'echo "{TIMED_OUT}" >&2; exit 1', queue)
     assert [one.external_jobid for one in seen.submitted] == ["7"]
     assert (seen.calls, seen.errors) == (1, [])
 
 
-def test_a_refusal_that_lasts_is_told_and_not_retried(submit, caplog):
+def test_a_permanent_refusal_is_printed_and_not_retried(submit, caplog):
     seen = submit('echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
     assert "Invalid partition name specified" in caplog.text
     assert (seen.calls, len(seen.errors), seen.attempt) == (1, 1, 3)
 
 
-def test_an_answer_that_is_no_number_is_told(submit, caplog):
-    """Of a group the executor's own handler ends in an AttributeError."""
+def test_an_answer_without_a_job_id_is_printed(submit, caplog):
+    """For a group, the executor's own handler raises an AttributeError."""
     seen = submit("echo welcome")
     assert "No valid SLURM job ID found in: welcome" in caplog.text and len(seen.errors) == 1
 
 
-def test_the_signal_stays_beside_a_profiles_own_options():
+def test_slurm_extra_does_not_remove_the_signal():
     command = _with_signal(lambda job, params, **options: "sbatch")
 
     def line(extra):
@@ -166,7 +169,7 @@ def test_the_signal_stays_beside_a_profiles_own_options():
 
 
 def test_the_whole_line_for_sbatch(submit, tmp_path):
-    """With the signal and with what a site adds."""
+    """With the signal and with a site's own options."""
     extra = "--mail-type=FAIL --licenses='a b'"
     (line,) = submit("echo 7", signal="USR2@120", slurm_extra=extra).lines
     assert line == [
@@ -189,17 +192,17 @@ def test_a_retry_avoids_the_node_that_failed_the_job(submit):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "state",
     [
         *("OUT_OF_MEMORY\\tn2", "TIMEOUT\\tn2", "CANCELLED\\tn2", "PREEMPTED\\tn2"),
         *("FAILED\\tn[1-2]", "FAILED\\tn1,n2", "FAILED\\t", ""),
     ],
 )
-def test_no_node_is_avoided_that_may_be_good(submit, told):
-    assert avoided(submit("echo 7", told, failed=True)) == [[]]
+def test_a_node_that_may_be_healthy_is_not_avoided(submit, state):
+    assert avoided(submit("echo 7", state, failed=True)) == [[]]
 
 
-def test_where_no_other_node_can_do_it_the_retry_may_take_the_same(submit):
+def test_a_retry_may_use_the_same_node_if_no_other_can_run_it(submit):
     refuse = 'echo "sbatch: error: Requested node configuration is not available" >&2; exit 1'
     seen = submit(f"case $* in *--exclude*) {refuse};; esac; echo 7", "FAILED\\tn2\\n", failed=True)
     assert avoided(seen) == [["--exclude=n2"], []]
@@ -212,6 +215,6 @@ def test_a_refused_submission_shows_no_log_of_an_earlier_run(submit, caplog):
     assert "earlier run" not in caplog.text
 
 
-def test_the_words_of_the_command_do_not_decide_whether_a_refusal_passes():
+def test_words_of_the_command_do_not_make_a_refusal_temporary():
     heading = "SLURM sbatch failed. The error message was 'Invalid qos specification'.\n"
-    assert not passes(f"{heading}    sbatch call:\n        sbatch -D /data/communication\n")
+    assert not is_temporary(f"{heading}    sbatch call:\n        sbatch -D /data/communication\n")
