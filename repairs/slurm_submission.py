@@ -11,15 +11,18 @@ Faults repaired in snakemake-executor-plugin-slurm 2.8.0:
 - A permanent refusal is retried, too, with more memory.
 - After Ctrl-C, jobs that wait to be submitted are still submitted, and then left running.
 - A retry may run on the node on which the job has just failed.
+- A job that SLURM preempted without requeuing it, and a job that SLURM has forgotten, count as
+  running, so the run hangs.
 - `slurm_extra` of a profile replaces that of the rule, and so removes the signal before the time
   limit.
 """
 
+import asyncio
 import re
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
@@ -32,6 +35,10 @@ from gigatile.slurm import SlurmError, ask
 # Seconds: the first and the longest wait between submissions, and the limit of all waits together.
 # SLURM may receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
 FIRST_WAIT, LONGEST_WAIT, PATIENCE = 30.0, 300.0, 86400.0
+
+# Seconds between two looks for jobs that will never end. A job that is preempted at two of them in
+# succession is not requeued; one that SLURM does not list for `PATIENCE` is forgotten.
+LOOK_EVERY = 120.0
 
 # SLURM's messages (slurm_errno.c) for temporary failures: a controller or an accounting service
 # that does not answer, and limits on the number of submitted jobs.
@@ -110,6 +117,9 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
     def __post_init__(self, *args: Any, **options: Any) -> None:
         self._ended = threading.Event()
         self._avoided: dict[Any, set[str]] = {}
+        # Since when a SLURM job has been preempted ("PREEMPTED") or not listed (None).
+        self._lost: dict[str, tuple[str | None, float]] = {}
+        self._last_look = time.monotonic()
         defaults = self.workflow.resource_settings.default_resources or {}
         account = defaults.get("slurm_account")
         if _PLACEHOLDER in str(getattr(account, "raw", account)):
@@ -123,6 +133,45 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         self._ended.set()
         super().cancel_jobs(active_jobs)
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Yield the jobs that have not ended; report those that never will."""
+        lost = await asyncio.to_thread(self._look_for_lost, active_jobs)
+        async for job_info in super().check_active_jobs(active_jobs):
+            reason = lost.get(str(job_info.external_jobid))
+            if reason is None:
+                yield job_info
+            else:
+                self.report_job_error(job_info, msg=reason)
+
+    def _look_for_lost(self, active_jobs: list[SubmittedJobInfo]) -> dict[str, str]:
+        """Return messages about the SLURM jobs that will never end."""
+        now = time.monotonic()
+        if not active_jobs or now - self._last_look < LOOK_EVERY:
+            return {}
+        self._last_look = now
+        try:
+            listed = ask("squeue", "--me", "--noheader", "--states=all", "--format=%i\t%T")
+        except SlurmError:
+            return {}
+        states = dict(line.split("\t", 1) for line in listed.splitlines())
+        # Tasks of an array are not listed one by one while they are pending.
+        numbers = [n for n in (str(one.external_jobid) for one in active_jobs) if "_" not in n]
+        before, self._lost, messages = self._lost, {}, {}
+        for number in numbers:
+            state = states.get(number)
+            if state is not None and state != "PREEMPTED":
+                continue
+            first_state, since = before.get(number, (state, now))
+            since = since if first_state == state else now
+            self._lost[number] = state, since
+            if state == "PREEMPTED" and since < now:
+                messages[number] = f"SLURM preempted job {number} and does not requeue it."
+            elif state is None and now - since > PATIENCE:
+                messages[number] = f"SLURM has not listed job {number} for {PATIENCE / 3600:g} h."
+        return messages
 
     def run_job(self, job: Any) -> None:
         start, wait, is_retry = time.monotonic(), FIRST_WAIT, False
@@ -228,6 +277,8 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
     def report_job_error(self, job_info: SubmittedJobInfo, msg: Any = None, **options: Any) -> None:
         if job_info.external_jobid is not None:
             self._avoid_node_of(job_info)
+        if msg and job_info.job.is_group():
+            self.logger.error(msg)  # `log_error` of a group ignores it
         super().report_job_error(job_info, msg=msg, **options)
 
     def _avoid_node_of(self, job_info: SubmittedJobInfo) -> None:

@@ -53,6 +53,7 @@ NodeName=n2 NodeAddr=10.77.0.12 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
 NodeName=n3 NodeAddr=10.77.0.13 CPUs={CORES} RealMemory=16000 Gres=gpu:{GPUS}
 PartitionName=cpu Nodes=ALL Default=YES MaxTime=7-0 PriorityTier=1 GraceTime={GRACE}
 PartitionName=gpu Nodes=ALL MaxTime=7-0 PriorityTier=1 GraceTime={GRACE}
+PartitionName=cheap Nodes=ALL MaxTime=7-0 PriorityTier=1 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL MaxTime=7-0 PriorityTier=9 PreemptMode=OFF
 """
 

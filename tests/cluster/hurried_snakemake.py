@@ -1,7 +1,7 @@
-"""Snakemake that asks SLURM about its jobs every second, and submits again after 2 s.
+"""Snakemake that asks SLURM about its jobs every second, and repeats a submission after 2 s.
 
-The executor waits 10 s longer each time, up to 180 s, and a submission that SLURM does not take now
-is repeated after 30 s. Neither can be set, and tests would spend most of their time waiting.
+The executor waits 10 s longer each time, up to 180 s; the workflow repeats a submission after 30 s
+and looks for jobs that will never end every 120 s. Tests would spend most of their time waiting.
 """
 
 import asyncio
@@ -20,5 +20,6 @@ async def sleep(executor: Executor) -> None:
 Executor.sleep = sleep
 # The workflow's own modules, as the Snakefile imports them.
 sys.path.insert(0, str(Path.cwd()))
-import_module("repairs.slurm_submission").FIRST_WAIT = 2.0
+submission = import_module("repairs.slurm_submission")
+submission.FIRST_WAIT, submission.LOOK_EVERY = 2.0, 2.0
 sys.exit(main())

@@ -53,6 +53,20 @@ def test_a_full_queue_and_a_controller_that_is_away_cost_no_attempt(cluster, sit
     assert "Trying to restart" not in run.text() and "Traceback" not in run.text()
 
 
+def test_a_job_that_is_preempted_and_not_requeued_is_submitted_again(cluster, site):
+    """The partition has PreemptMode=CANCEL; the executor alone would wait for ever."""
+    one = ("results/small/tiles/P01-1.json", *SLIDES[1:], "--retries", "1")
+    run = site.start(*one, "--set-resources", "tile:slurm_partition='cheap'")
+    submitted = "has been submitted with SLURM jobid "
+    run.until(lambda: submitted in run.text(), 60, "not submitted")
+    job = run.text().rpartition(submitted)[2].split()[0]
+    run.until(lambda: run.state(job) == "RUNNING", 60, "it does not start")
+    cluster.run("sbatch -A lab -p urgent -N3 --exclusive -t 1 -o /dev/null --wrap true")
+    assert run.end() == 0, run.text()
+    assert f"SLURM preempted job {job} and does not requeue it." in run.text()
+    assert run.text().count(submitted) == 2
+
+
 def test_a_trained_segment_survives_a_refusal_and_scancel(site):
     site.clone.write("small.yaml", settings("ranks_per_node: 1, epochs: 1, batch_size: 16"))
     site.snakemake(*trained(epochs=1))

@@ -218,3 +218,28 @@ def test_a_refused_submission_shows_no_log_of_an_earlier_run(submit, caplog):
 def test_words_of_the_command_do_not_make_a_refusal_temporary():
     heading = "SLURM sbatch failed. The error message was 'Invalid qos specification'.\n"
     assert not is_temporary(f"{heading}    sbatch call:\n        sbatch -D /data/communication\n")
+
+
+def test_jobs_that_will_never_end(tmp_path, monkeypatch):
+    """Preempted at two looks, or not listed for as long as `PATIENCE`; a requeued job is neither."""
+    squeue = tmp_path / "squeue"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_submission, "LOOK_EVERY", 0)
+    executor = object.__new__(_Executor)
+    executor._lost, executor._last_look = {}, 0.0
+    jobs = [SubmittedJobInfo(None, external_jobid=number) for number in ("5", "6", "7", "8_1")]
+
+    def look(*lines):
+        squeue.write_text("#!/bin/sh\n" + "".join(f"printf '{line}\\n'\n" for line in lines))
+        squeue.chmod(0o755)
+        return executor._look_for_lost(jobs)
+
+    assert look("5\\tPREEMPTED", "6\\tPREEMPTED") == {}
+    assert look("5\\tPENDING", "6\\tPREEMPTED") == {
+        "6": "SLURM preempted job 6 and does not requeue it."
+    }
+    assert look("5\\tPREEMPTED", "6\\tRUNNING") == {}
+    monkeypatch.setattr(slurm_submission, "PATIENCE", 0)
+    assert list(look("5\\tRUNNING", "6\\tRUNNING")) == ["7"]
+    squeue.write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
+    assert executor._look_for_lost(jobs) == {}
