@@ -221,7 +221,7 @@ def test_words_of_the_command_do_not_make_a_refusal_temporary():
 
 
 def test_jobs_that_will_never_end(tmp_path, monkeypatch):
-    """Preempted at two looks, or not listed for as long as `PATIENCE`; a requeued job is neither."""
+    """Preempted at two looks, or not listed for `PATIENCE`; a requeued job is neither."""
     squeue = tmp_path / "squeue"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_submission, "LOOK_EVERY", 0)
