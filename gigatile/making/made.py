@@ -7,7 +7,6 @@ file; `gigatile.making.verifying` compares every byte.
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +20,8 @@ FOLDER = "made"
 
 # A slide whose megabyte for a fingerprint takes longer than this is taken for one that hangs.
 ANSWER_SECONDS = 60
-# What stages read from each other as text. A plan compares its content where it was written after
-# the note; of all else, which may be large, the size.
+# Text that one stage writes for another. A plan compares its content if its time has changed since
+# the note was written; of other files, which may be large, it compares the size.
 TABLES = (".json", ".tsv")
 # What is large, and needed only when something is made from it: it may be put away for the space.
 BULK = ("tiles", "volumes", "shards", "predictions/tiles", "predictions/volumes")
@@ -31,12 +30,13 @@ STATES = "segments/*.npz"
 
 
 class Output(BaseModel):
-    """A file that was made: its size and its SHA-256."""
+    """A file that was made: its size, its SHA-256 and, for a table, the time of its last change."""
 
     model_config = ConfigDict(frozen=True)
 
     bytes: int
     sha256: str
+    modified_ns: int | None = None
 
 
 class Source(BaseModel):
@@ -93,10 +93,7 @@ def write_note(
         state: one of the outputs, if it tells what became of a slide or case.
     """
     run = run_of(note)
-    found = {
-        os.path.relpath(path, run): Output(bytes=path.stat().st_size, sha256=sha256_of(path))
-        for path in files_of(outputs)
-    }
+    found = {os.path.relpath(path, run): _output(path) for path in files_of(outputs)}
     if manifest is not None:
         found |= _shards(manifest, run)
     seen = _seen(sources) if sources else None
@@ -139,9 +136,6 @@ def fault_of(note: Path) -> str:
         return str(error)
     if noted is None:
         return f"missing: {note}" if (run / FOLDER).is_dir() else ""
-    made = note.stat().st_mtime_ns
-    if made > time.time_ns():
-        made = 0  # of another clock: it does not tell what was written later
     for name, one in noted.outputs.items():
         path = run / name
         try:
@@ -156,7 +150,11 @@ def fault_of(note: Path) -> str:
             return f"missing: {path}"
         if seen.st_size != one.bytes:
             return f"damaged: {path}"
-        if seen.st_mtime_ns > made and path.suffix in TABLES and sha256_of(path) != one.sha256:
+        if (
+            path.suffix in TABLES
+            and not _is_same_time(seen.st_mtime_ns, one.modified_ns)
+            and sha256_of(path) != one.sha256
+        ):
             return f"damaged: {path}"
     return ""
 
@@ -199,12 +197,21 @@ def content_of(sources: Sequence[Path], note: Path, update: bool = False) -> str
     found = _seen(sources, known)
     if update and noted and known and found != known and found.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # of somebody else, perhaps; then it is read again
-            before = note.stat()
             if read_note(note) == noted:  # else a job has come to its end meanwhile
                 noted.model_copy(update={"source": found}).write(note)
-                # What it says of the outputs is as old as it was.
-                os.utime(note, ns=(before.st_atime_ns, before.st_mtime_ns))
     return found.fingerprint
+
+
+def _output(path: Path) -> Output:
+    # The time before the file is read: whatever is written meanwhile has a later one.
+    before = path.stat()
+    modified = before.st_mtime_ns if path.suffix in TABLES else None
+    return Output(bytes=before.st_size, sha256=sha256_of(path), modified_ns=modified)
+
+
+def _is_same_time(seen: int, noted: int | None) -> bool:
+    """Return whether a file has its noted time; some tools that copy files keep whole seconds."""
+    return noted is not None and seen in (noted, noted // 10**9 * 10**9)
 
 
 def _seen(sources: Sequence[Path], known: Source | None = None) -> Source:

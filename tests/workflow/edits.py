@@ -13,6 +13,9 @@ from queue import SimpleQueue
 
 from clones import Clone
 
+# Folders of a run whose files contain times, so that no two runs have the same ones.
+WITH_TIMES = {"logs", "benchmarks", "tensorboard", "made"}
+
 # What runs again where a stage does, and all that follows from it.
 ENDS = {"report", "all"}
 EVALUATION = {"evaluate"} | ENDS

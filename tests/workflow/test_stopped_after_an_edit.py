@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 from clones import Clone
-from edits import replaced, started
+from edits import WITH_TIMES, replaced, started
 from test_broken_off import start, until
 
 ASKED = ("--cores", "2", "--configfile", "small.yaml")
-# What no two runs have in common.
-PRINTED = {"logs", "benchmarks", "tensorboard"}
 RUN = "results/small"
 
 
@@ -68,7 +66,7 @@ def contents(clone: Clone) -> dict[str, bytes]:
     return {
         str(path.relative_to(run)): path.read_bytes()
         for path in run.rglob("*")
-        if path.is_file() and path.relative_to(run).parts[0] not in PRINTED
+        if path.is_file() and path.relative_to(run).parts[0] not in WITH_TIMES
     }
 
 
