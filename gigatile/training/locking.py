@@ -1,7 +1,7 @@
 """Locks on a folder of checkpoints, so that only one training uses it at a time.
 
-If a launcher is killed, its ranks may go on, all or some of them. So every rank of a training
-holds a lock, on a file of its own, and a new training waits until each of them is free.
+If a launcher is killed, some of its ranks may keep running. So every rank of a training locks a
+file of its own, and a new training waits until all these locks are free.
 
 The locks are flock(2)'s: the kernel releases them when the process ends, however it ends. On NFS
 they work across machines if the server's locks are in use: with the mount options `nolock` or
@@ -36,13 +36,14 @@ def only_training(
 ) -> Iterator[None]:
     """Lock a folder for this training during the block; first wait for another training to end.
 
-    All ranks must call it together. If the file system has no locks, rank 0 warns and goes on.
+    All ranks must call it together. If the file system has no locks, rank 0 prints a warning and
+    the training starts without one.
 
     Args:
-        folder: is made if it is missing; may be deleted within the block.
+        folder: is created if it is missing; may be deleted within the block.
         ranks: the processes that train together.
         limit: seconds to wait.
-        tell: takes lines for the user, on rank 0.
+        tell: prints a line for the user, on rank 0.
 
     Raises:
         UserError: a process of another training has not ended in time; on rank 0.
@@ -60,7 +61,7 @@ def only_training(
                     if error.errno not in _NO_LOCKS:
                         raise
                     tell(f"{folder}: this file system has no locks; a second training is not seen")
-            # The other ranks hear of each attempt, so that none takes the waiting for a stall.
+            # Rank 0 broadcasts each attempt, so that no other rank reports a stall.
             if not ranks.from_first(np.array([bool(blocking)]), "locked")[0]:
                 break
             if ranks.writes and time.monotonic() > deadline:
@@ -76,8 +77,11 @@ def only_training(
             ranks.alive("while it waited for another training to end")
             time.sleep(PAUSE)
         if not ranks.writes:
-            with contextlib.suppress(OSError):
+            try:
                 own = _lock(_file(folder, ranks.rank))
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
         if own is not None:
             locks.enter_context(own)
             own.truncate(0)
@@ -91,7 +95,7 @@ def _file(folder: Path, rank: int) -> Path:
 
 
 def _other_ranks(folder: Path) -> str:
-    """Return who holds the lock of a rank other than 0; empty: nobody does."""
+    """Return the name of a process that holds the lock of a rank other than 0, or nothing."""
     for path in sorted(folder.glob("rank-*.lock")):
         if path != _file(folder, 0):
             handle = _lock(path)
@@ -107,7 +111,7 @@ def _lock(path: Path) -> TextIO | None:
     handle = path.open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The last holder may have deleted the file meanwhile. Nobody else would see that lock.
+        # The last holder may have deleted the file meanwhile; no other process would see the lock.
         if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
             return handle
     except BlockingIOError:

@@ -80,12 +80,23 @@ def test_a_training_waits_for_each_rank_of_the_one_before(tmp_path, hold):
     assert ["rank 0" in lines[0], "rank 1" in lines[1], len(lines)] == [True, True, 2]
 
 
-def test_a_lock_on_a_deleted_file_is_taken_again(tmp_path):
-    """A training deletes the folder at its end; the next one may have opened the file before."""
-    with only_training(tmp_path, ALONE, 0, print):
-        (tmp_path / "rank-0.lock").unlink()
-        with only_training(tmp_path, ALONE, 0, print):
-            pass
+def test_a_lock_on_a_deleted_file_is_taken_again(tmp_path, monkeypatch):
+    """A training deletes the folder at its end, perhaps after the next one has opened the file."""
+    lock, deleted = locking.fcntl.flock, []
+
+    def delete_first(handle, operation):
+        if not deleted:
+            deleted.append(Path(handle.name).unlink())
+        lock(handle, operation)
+
+    monkeypatch.setattr(locking.fcntl, "flock", delete_first)
+    with (
+        only_training(tmp_path, ALONE, 10, print),
+        pytest.raises(UserError, match="of another training is still running"),
+        only_training(tmp_path, ALONE, 0, print),
+    ):
+        pytest.fail("two trainings at once")
+    assert deleted
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
