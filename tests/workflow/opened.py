@@ -1,4 +1,4 @@
-"""Which files the jobs of a run opened, as `strace` saw it, and which of them nobody declared.
+"""Which files the jobs of a run opened, and which folders they listed, without declaring them.
 
 What a library reads in C (OpenSlide, TensorFlow, pyarrow) is seen as well as what Python reads.
 """
@@ -49,6 +49,18 @@ REACHED: dict[str, Sequence[str]] = {
         "predictions/segmentations/*.nii.gz",
     ),
 }
+# Files that contain a digest of themselves and the key of what they belong to, such as the state of
+# an earlier segment: the command refuses any other content (gigatile.training.checkpoints).
+CHECKED = {"train": "segments/*.npz"}
+# Folders whose entries may differ without any effect on what a rule makes, and why.
+LISTED = {
+    "tile": ("tiles", "removes temporary files of a job that was killed"),
+    "tile_new": ("predictions/tiles", "removes temporary files of a job that was killed"),
+    "prepare": ("volumes", "removes temporary files of a job that was killed"),
+    "prepare_new": ("predictions/volumes", "removes temporary files of a job that was killed"),
+    "write_shards": ("shards", "removes shards of an earlier division"),
+    "train": ("segments", "resumes from a state only if its key is that of this training"),
+}
 # Files of the sheet: a parameter of the rule holds their fingerprints, or the table of cases does.
 FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate"}
 # What Snakemake compares by its content; of the sheet a parameter has the SHA-256, or the rows.
@@ -72,6 +84,7 @@ class Job:
         inputs: as Snakemake noted them.
         command: the file in `scripts` that it calls.
         written, read: paths from the project's folder; what a job creates it may read.
+        listed: folders whose entries it read.
     """
 
     rule: str
@@ -79,6 +92,7 @@ class Job:
     command: str
     written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)
 
     def made(self, path: str) -> bool:
         """Return whether it has created a file, or a folder around it."""
@@ -111,7 +125,12 @@ def undeclared(project: Path, job: Job) -> dict[str, str]:
     faults = {
         path: "no input of its rule"
         for path in job.read - declared - _code(project, job.command)
-        if not job.made(path)
+        if not job.made(path) and not fnmatch(path, f"results/*/{CHECKED.get(job.rule)}")
+    }
+    faults |= {
+        f"{path}/": "a listing of a folder, which no rule can declare"
+        for path in job.listed - _code_folders(project, job.command)
+        if not job.made(path) and not fnmatch(path, f"results/*/{LISTED.get(job.rule, [''])[0]}")
     }
     patterns = [f"results/*/{pattern}" for pattern in REACHED.get(job.rule, ())]
     naming = [path for path in declared if path.endswith(COMPARED)]
@@ -139,6 +158,7 @@ def jobs_of(project: Path, trace: Path) -> list[Job]:
         for one in _and_all_that_it_started(process, processes):
             job.written |= one.written
             job.read |= one.read
+            job.listed |= one.listed
         found.append(job)
     return found
 
@@ -163,6 +183,7 @@ class _Process:
         self.started: list[int] = []
         self.written: set[str] = set()
         self.read: set[str] = set()
+        self.listed: set[str] = set()
         with path.open(errors="surrogateescape") as lines:
             for line in lines:
                 self._take(line.rstrip("\n"), project)
@@ -170,10 +191,15 @@ class _Process:
     def _take(self, line: str, project: Path) -> None:
         if found := OPENED.match(line):
             path = Path(_unescaped(found[2]))
-            if path.is_relative_to(project) and "O_DIRECTORY" not in found[1]:
-                to_write = re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC)", found[1])
-                name = _source(str(path.relative_to(project)))
-                (self.written if to_write else self.read).add(name)
+            if not path.is_relative_to(project):
+                return
+            name = _source(str(path.relative_to(project)))
+            if "O_DIRECTORY" in found[1]:
+                self.listed.add(name)
+            elif re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC)", found[1]):
+                self.written.add(name)
+            else:
+                self.read.add(name)
         elif found := NAMED.match(line):
             path = project / _unescaped(found[1])  # of a job, which runs there
             if path.is_relative_to(project):
@@ -207,6 +233,11 @@ def _code(project: Path, command: str) -> frozenset[str]:
     """Return the files that decide the checksum of a command's code, and those that may."""
     found = [path for name in (command, *AROUND) for path in reached_by(project / name)]
     return frozenset(str(path.relative_to(project)) for path in found)
+
+
+def _code_folders(project: Path, command: str) -> set[str]:
+    """Return the folders that Python lists when it imports the code of a command."""
+    return {str(parent) for path in _code(project, command) for parent in Path(path).parents}
 
 
 @cache

@@ -3,6 +3,7 @@
 import pytest
 from clones import Clone
 from opened import check_declared
+from small_cohort import small_settings
 
 SHARED = (
     *("split_patients", "collect", "collect_training", "write_shards"),
@@ -12,6 +13,18 @@ SHARED = (
 
 def test_every_command_on_slides(small_run):
     check_declared(small_run, "tile", *SHARED)
+
+
+def test_training_on_from_an_earlier_segment(small_run: Clone, tmp_path):
+    """The state of the earlier segment is an input that Snakemake does not compare by content."""
+    copy = small_run.copy(tmp_path / "copy")
+    copy.write(
+        "small.yaml",
+        small_settings("ranks_per_node: 1, epochs: 2, segment_epochs: 1, batch_size: 32"),
+    )
+    copy.traced("results/small/segments/0002.keras", "--cores", "1", "--configfile", "small.yaml")
+    check_declared(copy, "train")
+    assert any("segments/0001.npz" in path.read_text() for path in copy.trace.iterdir())
 
 
 def test_every_command_that_draws_the_demo(clone):
@@ -41,8 +54,13 @@ def test_every_command_that_draws_the_demo(clone):
             "    args = parser.parse_args()",
             "split_patients reads docs/splits.md: no input of its rule",
         ),
+        (
+            "    args = parser.parse_args()",
+            '    list(Path("cohort").iterdir())\n    args = parser.parse_args()',
+            "split_patients reads cohort/: a listing of a folder",
+        ),
     ],
-    ids=["Python", "C", "another program"],
+    ids=["Python", "C", "another program", "a folder"],
 )
 def test_what_is_read_in_secret_is_seen(
     small_cohort: Clone, tmp_path, old: str, new: str, fault: str
