@@ -67,8 +67,8 @@ def region_sizes(
 ) -> tuple[float, float, float]:
     """Return the sizes that `find_tissue` needs, in pixels of the overview.
 
-    These are the widest gap (px) and the largest hole (px²) that count as tissue, and the area (px²)
-    from which a slide has tissue.
+    These are the widest gap (px) and the largest hole (px²) that count as tissue, and the stained
+    area (px²) that is enough for a slide.
 
     Args:
         settings: with both in micrometres.
