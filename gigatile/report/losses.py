@@ -203,12 +203,16 @@ def permutation_p_value(
     # Equal arrangements can differ in the last bits.
     measured = between(labels) * (1 - 1e-9)
     by_group = np.argsort(groups, kind="stable")
+    several_groups = bool((groups != groups[0]).any())
     counters = np.arange(len(values))
     shuffled = np.empty_like(labels)
     as_large = 0
     for number in range(PERMUTATIONS):
-        random = random64(key64("losses", name, SEED, number), counters)
-        shuffled[by_group] = labels[np.lexsort((random, groups))]
+        # No two of the random numbers are equal: they are a bijection of the counters.
+        order = np.argsort(random64(key64("losses", name, SEED, number), counters))
+        if several_groups:
+            order = order[np.argsort(groups[order], kind="stable")]
+        shuffled[by_group] = labels[order]
         as_large += between(shuffled) >= measured
     return (1 + as_large) / (1 + PERMUTATIONS)
 
