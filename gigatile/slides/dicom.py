@@ -1,6 +1,7 @@
-"""What to do about a DICOM slide that OpenSlide refuses."""
+"""DICOM slides: what to do about one that OpenSlide refuses, and whether level 0 is missing."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 # A DICOM file begins with 128 bytes of anything and this (PS3.10, section 7.1).
@@ -40,3 +41,16 @@ def advice_on_dicom(path: Path, told: str | None) -> str:
         )
     advice = next((advice for part, advice in _ADVICE.items() if part in told), _OTHERWISE)
     return f"; {beside}: {advice}"
+
+
+def finest_is_resampled(properties: Mapping[str, str]) -> bool:
+    """Return whether the finest level that a DICOM slide has is made from a finer one.
+
+    OpenSlide takes the finest file of the folder for level 0, also where level 0 was not copied.
+    The fourth value of Image Type is RESAMPLED for such a level and NONE for level 0 (PS3.3,
+    section C.8.12.4.1.1).
+
+    Args:
+        properties: of the slide, as OpenSlide names them.
+    """
+    return properties.get("dicom.ImageType[3]") == "RESAMPLED"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import openslide
 
+from gigatile.slides.dicom import finest_is_resampled
 from gigatile.slides.reader import Slide, SlideError
 
 # Where a scale is taken from, the first one that tells it: the sample sheet, what the scanner's
@@ -50,7 +51,8 @@ def scale_of(
         objectives: pairs of an objective and the µm per pixel that it stands for.
 
     Raises:
-        SlideError: the pixels of the source that counts are not square.
+        SlideError: the pixels of the source that counts are not square, or level 0 of a DICOM slide
+            is missing.
     """
     pairs = _measured(slide.properties) | _of_resolution(slide.properties)
     if slide.vendor == "generic-tiff":
@@ -65,8 +67,29 @@ def scale_of(
     if with_objective is not None:
         told["objective"] = with_objective
     told = {source: told[source] for source in SOURCES if source in told}
+    if finest_is_resampled(slide.properties):
+        _check_sheet_confirms(told)
     first = next(iter(told), None)
     return Scale(told[first] if first else None, first, told, _contradictions(told))
+
+
+def _check_sheet_confirms(told: Mapping[str, float]) -> None:
+    """Check that the sheet gives the scale of a finest level that is itself resampled.
+
+    Raises:
+        SlideError: it gives none, or not that of the file.
+    """
+    file = told.get("file")
+    if "sheet" in told and (
+        file is None or abs(told["sheet"] - file) <= SAME_MEASURE * max(told["sheet"], file)
+    ):
+        return
+    scale, value = ("", "its scale") if file is None else (f", {file:g} µm per pixel,", f"{file:g}")
+    raise SlideError(
+        f"its finest level{scale} is resampled (DICOM Image Type), so level 0 seems to be missing; "
+        f"copy all files of the slide into its folder, or, if it was exported so, give {value} in "
+        "the sheet's column mpp"
+    )
 
 
 def _measured(properties: Mapping[str, str]) -> dict[str, tuple[float, float]]:

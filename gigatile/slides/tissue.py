@@ -24,8 +24,11 @@ DARK = 64
 LIT = 200
 # In fluorescence, tissue is brighter than the background by at least so much.
 GLOW = 10
-# A slide is without tissue when less than this share of it, in a thousand, is stained.
+# A slide has no tissue if less than a thousandth of it is stained, and this covers less than a
+# square of 128 µm: the smallest region of CLAM's preset for biopsies, 512 px at 0.25 µm per pixel.
+# The fraction alone would refuse a needle biopsy on a large scan.
 MIN_TISSUE = 0.001
+MIN_TISSUE_UM2 = 128**2
 # Pixels less saturated than the threshold still belong to tissue that they touch, if they are above
 # this many spreads (median absolute deviations, scaled to a standard deviation) of the glass.
 SPREADS = 3.0
@@ -61,8 +64,11 @@ class Tissue:
 
 def region_sizes(
     settings: TileSettings, mpp: float | None, downsample: tuple[float, float]
-) -> tuple[float, float]:
-    """Return the widest gap (px) and the largest hole (px²) of the overview that count as tissue.
+) -> tuple[float, float, float]:
+    """Return the sizes that `find_tissue` needs, in pixels of the overview.
+
+    These are the widest gap (px) and the largest hole (px²) that count as tissue, and the stained
+    area (px²) that is enough for a slide.
 
     Args:
         settings: with both in micrometres.
@@ -70,10 +76,13 @@ def region_sizes(
         downsample: level-0 pixels per pixel of the overview, across and down.
     """
     area = (mpp or ASSUMED_MPP) ** 2 * downsample[0] * downsample[1]  # µm² of a pixel
-    return settings.close_gaps_um / math.sqrt(area), settings.fill_holes_um2 / area
+    gap, hole = settings.close_gaps_um / math.sqrt(area), settings.fill_holes_um2 / area
+    return gap, hole, MIN_TISSUE_UM2 / area
 
 
-def find_tissue(overview: np.ndarray, gap: float = 0, hole: float = 0) -> Tissue:
+def find_tissue(
+    overview: np.ndarray, gap: float = 0, hole: float = 0, enough: float = math.inf
+) -> Tissue:
     """Find the regions of tissue on an overview.
 
     1. A stained pixel is tissue. Two thresholds (Canny 1986): a paler pixel is tissue too, if it
@@ -91,66 +100,106 @@ def find_tissue(overview: np.ndarray, gap: float = 0, hole: float = 0) -> Tissue
         gap: width in pixels up to which a gap between tissue and tissue is closed.
         hole: area in pixels below which background enclosed by tissue, or more by tissue than by
             the edge of the slide, belongs to the tissue; fewer than `SPECK` always do.
+        enough: stained pixels with which a slide has tissue, even if they are less than
+            `MIN_TISSUE` of the overview.
 
     Raises:
         SlideError: the slide has no tissue.
     """
     brightness, darkest = extremes(overview)
     light: Light
-    if _is_dark(brightness):
+    counts = _histogram(brightness)
+    if _is_dark(counts):
         light, seen = "fluorescence", "bright (brightness"
-        threshold = _glow_threshold(brightness)
+        threshold = _glow_threshold(counts)
         certain = stained = brightness > threshold
     else:
         light, seen = "transmitted", "stained (saturation"
         saturation = _saturation(brightness, darkest)
         low, high = SATURATION_BOUNDS
-        threshold = int(np.clip(_otsu(saturation), low, high))
+        counts = _histogram(saturation)
+        threshold = int(np.clip(_otsu(counts), low, high))
         certain = saturation > threshold
-        stained = saturation > min(threshold, max(low, _above_glass(saturation[~certain])))
+        stained = saturation > min(threshold, max(low, _above_glass(counts[: threshold + 1])))
     closed = _closed(stained, gap)
     regions = _regions(closed, certain)
-    share = (stained & regions).mean()
-    if share < MIN_TISSUE:
+    stained = stained & regions
+    pixels = np.count_nonzero(stained)
+    if pixels < min(MIN_TISSUE * stained.size, enough):
         raise SlideError(
-            f"it has no tissue: {100 * share:.2f} % of it is {seen} above {threshold} of 255)"
+            f"it has no tissue: {100 * pixels / stained.size:.2f} % of it is {seen} above "
+            f"{threshold} of 255)"
         )
-    return Tissue(_without_holes(regions, hole), stained & regions, threshold, light)
+    return Tissue(_without_holes(regions, hole), stained, threshold, light)
 
 
-def _is_dark(brightness: np.ndarray) -> bool:
-    """Return whether a slide is lit from above, its background dark as in fluorescence."""
-    if np.median(brightness) >= DARK:
+def _is_dark(counts: np.ndarray) -> bool:
+    """Return whether a slide is lit from above, its background dark as in fluorescence.
+
+    Args:
+        counts: histogram of brightness, (256,) int64.
+    """
+    if _median(counts) >= DARK:
         return False
-    lit = brightness[brightness >= DARK]
-    return not lit.size or float(np.median(lit)) < LIT
+    return not counts[DARK:].any() or DARK + _median(counts[DARK:]) < LIT
 
 
-def _glow_threshold(brightness: np.ndarray) -> int:
+def _glow_threshold(counts: np.ndarray) -> int:
     """Return the brightness above which a pixel of a fluorescence slide is tissue.
 
     Nuclei are ten times as bright as the tissue around them, and that is a few times as bright as
     the empty background. Otsu's threshold divides nuclei from the rest; on a scale of ratios (the
     logarithm of brightness) it divides the specimen from the background.
+
+    Args:
+        counts: histogram of brightness, (256,) int64.
     """
-    most = max(_otsu(brightness), int(np.median(brightness)) + GLOW)
+    most = max(_otsu(counts), int(_median(counts)) + GLOW)
     scale = np.log2(np.arange(256) + 1)
     ratios = np.rint(scale * 255 / scale[-1]).astype(np.uint8)
-    limit = _otsu(ratios[brightness])
-    dark = brightness[ratios[brightness] <= limit]
-    if not dark.size:  # one brightness only
+    limit = _otsu(np.bincount(ratios, counts, minlength=256))
+    dark = counts * (ratios <= limit)
+    if not dark.any():  # one brightness only
         return most
-    brightest_dark = int(dark.max())
-    return min(most, max(brightest_dark, int(np.median(dark)) + GLOW))
+    brightest_dark = int(np.flatnonzero(dark).max())
+    return min(most, max(brightest_dark, int(_median(dark)) + GLOW))
 
 
-def _above_glass(saturation: np.ndarray) -> int:
-    """Return the saturation above which a pixel is unlikely to be glass; `saturation` is (n,)."""
-    if not saturation.size:
+def _above_glass(counts: np.ndarray) -> int:
+    """Return the saturation above which a pixel is unlikely to be glass.
+
+    Args:
+        counts: histogram of the saturation of glass, (n,) int64.
+    """
+    if not counts.any():
         return 255
-    median = float(np.median(saturation))
-    spread = float(np.median(np.abs(saturation - median)))
+    median = _median(counts)
+    deviations = np.abs(np.arange(len(counts)) - median)
+    order = np.argsort(deviations)
+    spread = _median(counts[order], deviations[order])
     return math.ceil(median + SPREADS * _MAD_TO_DEVIATION * spread)
+
+
+def _histogram(values: np.ndarray) -> np.ndarray:
+    """Return how many of some uint8 values (height, width) there are of each: (256,) int64."""
+    # OpenCV gives float32, which counts exactly up to 2^24, so not all rows at once.
+    rows = max(1, (1 << 24) // values.shape[1])
+    parts = [values[top : top + rows] for top in range(0, len(values), rows)]
+    counts = [cv2.calcHist([part], [0], None, [256], [0, 256]) for part in parts]
+    return np.array(counts, np.int64).reshape(-1, 256).sum(axis=0)
+
+
+def _median(counts: np.ndarray, values: np.ndarray | None = None) -> float:
+    """Return the median of a histogram that is not empty.
+
+    Args:
+        counts: how often each value occurs, (n,) int64.
+        values: ascending, (n,); None: 0, 1, 2 and so on.
+    """
+    below = counts.cumsum()
+    total = int(below[-1])
+    middle = np.searchsorted(below, [(total + 1) // 2, total // 2 + 1])
+    return float((middle if values is None else values[middle]).mean())
 
 
 def _closed(mask: np.ndarray, gap: float) -> np.ndarray:
@@ -238,11 +287,14 @@ def _saturation(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     return (spread // np.maximum(high, 1)).astype(np.uint8)
 
 
-def _otsu(values: np.ndarray) -> int:
-    """Return Otsu's threshold of uint8 values: it maximises the variance between two classes."""
-    counts = np.bincount(values.ravel(), minlength=256).astype(np.float64)
+def _otsu(counts: np.ndarray) -> int:
+    """Return Otsu's threshold: it maximises the variance between two classes.
+
+    Args:
+        counts: histogram of uint8 values, (256,).
+    """
     levels = np.arange(256)
-    below = counts.cumsum()
+    below = counts.cumsum(dtype=np.float64)
     above = below[-1] - below
     weighted = (counts * levels).cumsum()
     with np.errstate(divide="ignore", invalid="ignore"):

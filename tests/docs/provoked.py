@@ -16,7 +16,7 @@ from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides import grid, tiling
+from gigatile.slides import grid, scale, tiling
 from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tables import write_table
 
@@ -185,6 +185,9 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
         patch.setattr(grid, "MAX_TILES", 25)
         patch.setattr(tiling, "MOST_REGION_BYTES", 1000)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.undo()
+        patch.setattr(scale, "finest_is_resampled", lambda _: True)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
         patch.undo()
         patch.setattr(tiling, "find_tissue", int)  # which takes other arguments

@@ -115,6 +115,22 @@ def test_biopsies_are_no_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> N
     assert warned(holed)
 
 
+@pytest.mark.parametrize(("rim", "warns"), [(0.06, False), (0.2, True)])
+def test_the_rim_of_a_neighbours_tissue_is_no_loss(
+    tmp_path: Path, rim: float, warns: bool
+) -> None:
+    """Tumours fill their tiles to the border and a little beyond; thin normal lung does not."""
+    slides = []
+    for label, beside in (("normal", 0.0), ("tumour", rim)):
+        for number in range(20):
+            tissue = np.full((5, 5), beside)
+            tissue[1:4, 1 + number % 2 : 4] = 0.9
+            write_tiles(tmp_path / "one.parquet", tissue)
+            name = f"{label}{number}"
+            slides.append(read_loss(tmp_path / "one.parquet", name, name, label, False, 5))
+    assert warned(slides) == warns
+
+
 def test_the_edge_is_where_a_neighbour_has_no_tissue() -> None:
     holding = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]], bool)
     assert at_edge(holding).tolist() == [[False, False, True, False]] * 3

@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import pydicom
 import pytest
 import tifffile
+from format_dicom import write_dicom
 from known_slides import glass, write_svs
 
 from gigatile.settings.tiles import TileSettings
@@ -137,3 +139,30 @@ def test_sources_that_contradict_each_other(tmp_path, sheet, mpp, power, contrad
     found = scale(aperio(tmp_path, mpp, power), sheet)
     assert found.contradictions == contradictions
     assert found.mpp == (mpp if sheet is None else sheet)
+
+
+# --- DICOM without level 0
+
+
+def test_a_dicom_folder_without_level_0_is_refused(tmp_path):
+    """OpenSlide opens it, with level 1 of 2 µm per pixel as its level 0."""
+    path = write_dicom(tmp_path / "s", glass(512, 512), mpp=0.5)
+    level_1 = path.with_name("level-1.dcm")
+    assert scale(level_1).mpp == 0.5, "any file of the folder stands for all"
+    path.unlink()
+    reason = r"its finest level, 2 µm per pixel, is resampled .*; copy all files .* give 2 in the "
+    for sheet in (None, 0.5):
+        with pytest.raises(SlideError, match=reason):
+            scale(level_1, sheet)
+    assert scale(level_1, 2.01).mpp == 2.01
+
+
+def test_a_resampled_dicom_slide_without_a_scale_needs_the_sheets(tmp_path):
+    dataset = pydicom.dcmread(write_dicom(tmp_path / "made", glass(512, 512)))
+    dataset.ImageType = ["DERIVED", "PRIMARY", "VOLUME", "RESAMPLED"]
+    del dataset.SharedFunctionalGroupsSequence
+    (tmp_path / "s").mkdir()
+    dataset.save_as(tmp_path / "s/level-0.dcm")
+    with pytest.raises(SlideError, match=r"its finest level is resampled .* give its scale in the"):
+        scale(tmp_path / "s/level-0.dcm", None, ())
+    assert scale(tmp_path / "s/level-0.dcm", 1, ()).mpp == 1

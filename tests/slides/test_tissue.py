@@ -8,9 +8,16 @@ from hypothesis.extra import numpy as npst
 from known_slides import GLASS, STAIN, glass, grid_of, tissue
 from PIL import Image
 
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.grid import Grid
 from gigatile.slides.reader import SlideError
-from gigatile.slides.tissue import SATURATION_BOUNDS, SPECK, find_tissue, tissue_fractions
+from gigatile.slides.tissue import (
+    SATURATION_BOUNDS,
+    SPECK,
+    find_tissue,
+    region_sizes,
+    tissue_fractions,
+)
 
 
 def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
@@ -64,6 +71,23 @@ def test_a_thousandth_of_the_slide_is_tissue_enough():
         find_tissue(pixels)
     pixels[3, 0] = STAIN
     assert find_tissue(pixels).mask.sum() == 40
+
+
+@pytest.mark.parametrize("mpp", [0.25, 0.5])
+@pytest.mark.parametrize("dark", [False, True], ids=["transmitted", "fluorescence"])
+def test_a_small_biopsy_on_a_large_scan_is_tissue(mpp, dark):
+    """A square of 130 µm is enough on any slide; one of 120 µm is not."""
+    downsample = (3.5 / mpp, 3.5 / mpp)  # 3.5 µm per pixel of the overview, 4.2 mm in all
+    sizes = region_sizes(TileSettings(), mpp, downsample)
+    background = np.full((1200, 1200, 3), (8, 8, 8) if dark else GLASS, np.uint8)
+    pixels = noisy(background, 3)
+    pixels[600:637, 600:637] = STAIN  # 0.095 % of the slide
+    mask = find_tissue(pixels, *sizes).mask
+    assert mask.sum() == 37**2
+    pixels[600:637, 600:637] = background[600:637, 600:637]
+    pixels[600:634, 600:634] = STAIN
+    with pytest.raises(SlideError, match=r"no tissue: 0\.08 % of it is "):
+        find_tissue(pixels, *sizes)
 
 
 def test_dust_is_no_tissue_and_a_pore_no_background():
