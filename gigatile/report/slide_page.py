@@ -8,6 +8,7 @@ from typing import Any
 from gigatile.errors import UserError
 from gigatile.report import fates, gallery, heatmap
 from gigatile.report.inputs import (
+    CohortSlide,
     Grid,
     ScoredSlide,
     SlideState,
@@ -132,6 +133,22 @@ def read_state(path: Path, slide: str) -> SlideState:
     state = read_recorded(SlideState, path)
     if state.slide != slide:
         raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {slide!r}")
+    return state
+
+
+def check_state(row: CohortSlide, folder: Path) -> SlideState:
+    """Read the state of a slide, which must be the state that tiles.tsv was made from.
+
+    Raises:
+        UserError: it is missing, damaged or another.
+    """
+    path = folder / f"{row.slide}.json"
+    state = read_state(path, row.slide)
+    if (state.state, state.tiles.kept, state.records.sha256) != (row.state, row.tiles, row.sha256):
+        raise UserError(
+            f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the tiles; one of "
+            "the two is stale"
+        )
     return state
 
 

@@ -20,7 +20,8 @@ from gigatile.records.tile import encode_whose, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.inputs import CohortSlide
-from gigatile.report.shard_contents import Contents, read_contents, read_tile, read_volume
+from gigatile.report.records import read_tile, read_volume
+from gigatile.report.shard_contents import Contents, read_contents
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import read_table
 
@@ -112,7 +113,7 @@ def planted(tmp_path: Path) -> Run:
 
 
 def test_a_sound_run_has_no_leak(planted: Run) -> None:
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
 
 
 def test_a_test_slide_in_place_of_a_train_slide_of_the_same_label_and_count(planted: Run) -> None:
@@ -150,7 +151,7 @@ def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None
     planted.write("A", [*planted.images("A")[:2], *plain])
     planted.write("T", [*planted.images("T")[:2], *plain])
     planted.shard()
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
     planted.write("T", [planted.images("A")[0], *plain])
     assert planted.contents().shared == ["A (train) = T (test), 1 equal"]
 
@@ -158,7 +159,7 @@ def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None
 def test_equal_tiles_of_one_split_are_no_leak(planted: Run) -> None:
     planted.write("B", planted.images("A"))
     planted.shard()
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
 
 
 def test_a_tile_twice_and_another_one_left_out(planted: Run) -> None:
@@ -293,7 +294,9 @@ def test_the_planted_leak_is_at_the_top_of_the_page(run: Path) -> None:
     sign_model(run)
     page = index(run)
     assert page.html.count('class="banner alarm"') == 1
-    told = "Broken: the shards hold the tiles of the train and valid slides, no more and no fewer"
+    told = (
+        "Broken: the shards contain the tiles of the train and valid slides, no more and no fewer"
+    )
     assert told in page.text
     assert "train: S03 is in the shards and is a slide of test" in page.text
 
@@ -303,11 +306,9 @@ def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
     inputs.pop("shards/manifest.json")
     change(run / "model/settings.json", inputs=inputs | {"segments/0006.keras": "0" * 64})
     text = index(run).text
-    assert (
-        "Broken: the model was trained on these shards, and the evaluation is of this model" in text
-    )
-    assert "model/settings.json does not tell of which shards/manifest.json it was made" in text
-    assert "model/model.keras is not the segment of epoch 6 that was trained" in text
+    assert "Broken: the model was trained on these shards, and this model was evaluated" in text
+    assert "model/settings.json has no checksum of shards/manifest.json" in text
+    assert "model/model.keras is not the trained model of epoch 6" in text
 
 
 def test_the_voxels_of_a_train_case_in_a_test_case_with_another_segmentation(
@@ -327,7 +328,7 @@ def test_the_voxels_of_a_train_case_in_a_test_case_with_another_segmentation(
                for one in rows[:2]}  # fmt: skip
     write_shards(sources, SETTINGS, tmp_path / "shards", unit="case")
     found = read_contents(tmp_path / "shards/manifest.json", tmp_path, rows, read_volume, "case")
-    assert found == Contents([], ["C0 (train) = C2 (test), 1 equal"], 2, 3)
+    assert found == Contents([], ["C0 (train) = C2 (test), 2 equal"], [], 2, 6, 2)
 
 
 def test_a_test_case_in_the_shards_is_at_the_top_of_the_page(case_run: Path) -> None:
