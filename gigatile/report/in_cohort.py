@@ -97,8 +97,8 @@ def compare_with_cohort(
             continue
         for _, record in records_of(new_folder / f"{row.id}.tfrecord", read):
             for image in record.images:
-                if read is not read_tile or not is_plain(image):
-                    hashes[hash_of(image)].add(index)
+                hashes[hash_of(image)].add(index)
+    plain: dict[int, bool] = {}
     matches: list[tuple[int, Match]] = []
     compared, missing = [], []
     for known in cohort:
@@ -115,7 +115,12 @@ def compare_with_cohort(
             compared.append(known.id)
             for _, record in records_of(path, read):
                 for image in record.images:
-                    for index in hashes.get(hash_of(image), ()):
+                    number = hash_of(image)
+                    if number not in hashes:
+                        continue
+                    if number not in plain:
+                        plain[number] = read is read_tile and is_plain(image)
+                    for index in () if plain[number] else hashes[number]:
                         images[index] += 1
         for index in images:
             same[index].append("pixels")

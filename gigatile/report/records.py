@@ -101,7 +101,9 @@ def same_hashes(hashes: np.ndarray) -> Iterator[np.ndarray]:
 def is_plain(image: bytes) -> bool:
     """Return whether a tile has so few colours that a tile of another slide can be equal."""
     try:
-        colours = decode_jpeg(image).reshape(-1, 3)
+        pixels = decode_jpeg(image).reshape(-1, 3).astype(np.uint32)
     except ValueError:
         return False
-    return len(np.unique(colours, axis=0)) < FEWEST_COLOURS
+    colours = pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    # A few pixels of nearly every tile have enough colours.
+    return all(len(np.unique(some)) < FEWEST_COLOURS for some in (colours[::61], colours))
