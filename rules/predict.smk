@@ -63,6 +63,7 @@ rule predict:
 rule prediction_pages:
     input:
         slides=NEW_TABLE,
+        cohort=ALL_TABLE,
         states=NEW_STATES,
         calls=small(rules.predict.output),
         model=small(rules.choose_model.output),
@@ -75,6 +76,7 @@ rule prediction_pages:
             labels={"page": "the new slides"},
         ),
         pages=directory(f"{RUN}/predictions/pages/slides"),
+        matches=f"{RUN}/predictions/in_cohort.tsv",
     log:
         f"{RUN}/logs/prediction_pages.log",
     benchmark:
@@ -91,7 +93,8 @@ rule prediction_pages:
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --out {params.pages:q}"
+        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --cohort {params.run:q}"
+        " --matches {output.matches:q} --out {params.pages:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -42,6 +42,7 @@ use rule segment as segment_new with:
 rule prediction_pages:
     input:
         cases=NEW_TABLE,
+        cohort=ALL_TABLE,
         states=NEW_STATES,
         segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
         model=small(rules.choose_model.output),
@@ -54,6 +55,7 @@ rule prediction_pages:
             labels={"page": "the new cases"},
         ),
         pages=directory(f"{RUN}/predictions/pages/cases"),
+        matches=f"{RUN}/predictions/in_cohort.tsv",
     log:
         f"{RUN}/logs/prediction_pages.log",
     benchmark:
@@ -71,6 +73,7 @@ rule prediction_pages:
         pages=subpath(output.index, parent=True),
     shell:
         "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
+        " --cohort {params.run:q} --matches {output.matches:q}"
         " --out {params.pages:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -5,7 +5,7 @@ import argparse
 
 from gigatile.errors import run_command
 from gigatile.report import PredictionFiles, write_prediction_pages
-from gigatile.report.command_line import add_arguments, input_paths
+from gigatile.report.command_line import add_arguments, add_cohort_arguments, input_paths
 
 INPUTS = {
     "slides_table": "predictions/tiles.tsv",
@@ -19,9 +19,12 @@ INPUTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser, INPUTS)
+    add_cohort_arguments(parser)
     args = parser.parse_args()
-    files = PredictionFiles(**input_paths(args, INPUTS))
-    write_prediction_pages(files, args.out, args.title or "New slides", args.top_tiles)
+    files = PredictionFiles(**input_paths(args, INPUTS), cohort=args.cohort)
+    write_prediction_pages(
+        files, args.out, args.title or "New slides", args.top_tiles, args.matches
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,8 @@ SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
 
 
-class Member(Protocol):
-    """A row of a sheet: a slide, or a case."""
-
-    @property
-    def unit(self) -> str:
-        """What it is: the name of the column that holds its id."""
+class OfPatient(Protocol):
+    """A slide or a case, in a sheet or in a table of a run."""
 
     @property
     def id(self) -> str:
@@ -31,15 +27,23 @@ class Member(Protocol):
 
     @property
     def patient(self) -> str:
-        """Whose it is; the unit that is never divided."""
+        """The patient; all slides and cases of a patient are in one split."""
+
+    @property
+    def split(self) -> str:
+        """The split: in a sheet the one that the sheet fixes, or empty."""
+
+
+class Member(OfPatient, Protocol):
+    """A row of a sheet: a slide, or a case."""
+
+    @property
+    def unit(self) -> str:
+        """What it is: the name of the column that holds its id."""
 
     @property
     def label(self) -> str:
         """Its class, or empty."""
-
-    @property
-    def split(self) -> str:
-        """The cohort that the sheet fixes for it, or empty."""
 
     @property
     def row(self) -> int:

@@ -17,7 +17,9 @@ from gigatile.report.case_metrics import CaseMetrics
 from gigatile.report.findings import Findings
 from gigatile.report.heatmap import data_uri
 from gigatile.report.index_page import flat
+from gigatile.report.leakage import Evidence, leakage_checks
 from gigatile.report.pages import render
+from gigatile.report.sites import site_notes
 from gigatile.report.training_section import curves
 
 # What is told of each region: its name in the files, its title, and its digits.
@@ -44,10 +46,7 @@ class CaseFindings(Findings):
 def case_index(found: CaseFindings) -> str:
     """Render the first page."""
     states = [found.states[one.case] for one in found.cohort]
-    checks = cohort_part.leakage_checks(
-        found.splits, found.cohort, found.states, found.manifest, found.scored, found.contents
-    )
-    checks.append(found.chain)
+    checks = leakage_checks(_evidence(found))
     return render(
         "case_index.html.j2",
         found=found,
@@ -56,6 +55,7 @@ def case_index(found: CaseFindings) -> str:
         broken=[check for check in checks if check.shared],
         splits=cohort_part.split_rows(found.cohort, found.splits),
         sites=cohort_part.site_rows(found.cohort),
+        site_notes=site_notes(found.cohort),
         grids=cohort_part.grid_rows(states),
         formats=cohort_part.format_rows(states),
         regions=cohort_part.region_rows(found.model.volumes, states),
@@ -69,6 +69,22 @@ def case_index(found: CaseFindings) -> str:
         pictures=_pictures(found),
         curves=curves(found.history, found.model.chosen.epoch),
         settings=_settings(found),
+    )
+
+
+def _evidence(found: CaseFindings) -> Evidence:
+    return Evidence(
+        unit="case",
+        splits=found.splits,
+        cohort=found.cohort,
+        sheet=found.sheet,
+        files=cohort_part.image_files(found.cohort, found.states),
+        sharded=cohort_part.other_shards(found.manifest, found.cohort),
+        contents=found.contents,
+        scored={one.case: {"patient": one.patient} for one in found.scored},
+        chain=found.chain,
+        chosen=found.model.chosen,
+        history=found.history,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
-from gigatile.report.inputs import Chosen, Told, read_recorded, whole
+from gigatile.report.inputs import Chosen, Records, Told, read_recorded, whole
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 from gigatile.volumes.grid import Grid
@@ -43,12 +43,6 @@ class Prepared(Told):
     shape: tuple[int, int, int]
     spacing: tuple[float, float, float]
     voxels_inside: int
-
-
-class Records(Told):
-    """The file that holds the prepared case."""
-
-    sha256: str
 
 
 class CaseState(Told):

@@ -30,6 +30,7 @@ from gigatile.report.case_pictures import (
     stack_numbers,
 )
 from gigatile.report.heatmap import ScaleBar, scale_bar
+from gigatile.report.in_cohort import Match
 from gigatile.report.inputs import read_recorded
 from gigatile.report.pages import Neighbours, neighbours_of, render
 from gigatile.report.provenance import Ledger, checksum
@@ -72,10 +73,12 @@ class ShownCase:
 
     Attributes:
         scored: its figures; None: the truth is not known.
+        matches: of a new case, the cases of the cohort that have something in common with it.
     """
 
     row: CohortCase
     scored: ScoredCase | None = None
+    matches: Sequence[Match] = ()
 
 
 def write_case_pages(
@@ -145,6 +148,7 @@ def case_page(
         case=case,
         row=shown.row,
         scored=shown.scored,
+        matches=shown.matches,
         segmented=segmented,
         state=state,
         settings=settings,

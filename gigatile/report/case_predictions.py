@@ -13,26 +13,42 @@ from gigatile.report.case_page import (
     read_segmentation,
     write_case_pages,
 )
+from gigatile.report.in_cohort import InCohort, compare_with_cohort
 from gigatile.report.index_page import flat
 from gigatile.report.inputs import read_recorded
 from gigatile.report.pages import check_ids, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
+from gigatile.report.records import read_volume
 
 FOLDER = "cases"
 
 
 @dataclass(frozen=True)
 class CasePredictionFiles:
-    """The inputs of the pages of new cases; `cases_table` has a row for each, failed ones too."""
+    """The inputs of the pages of new cases; `cases_table` has a row for each, failed ones too.
+
+    Attributes:
+        cohort: folder of the run that trained the model; None: the cases are not compared with its
+            cohort.
+    """
 
     cases_table: Path
     volumes_dir: Path
     segmentations_dir: Path
     model_dir: Path
+    cohort: Path | None = None
 
 
-def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: str) -> None:
+def write_case_prediction_pages(
+    files: CasePredictionFiles, out: Path, title: str, matches: Path | None = None
+) -> None:
     """Write index.html and cases/<case>.html to `out`, whole or not at all.
+
+    Args:
+        files: the inputs.
+        out: folder for the pages.
+        title: heading of index.html.
+        matches: table to write, of the cases that are in the cohort.
 
     Raises:
         UserError: an input is missing, damaged, or does not belong to the others.
@@ -50,7 +66,18 @@ def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: st
         ("model/model.keras", model_dir / "model.keras", "the model that segmented"),
     ):
         ledger.add(name, path, shows)
-    shown = [ShownCase(one) for one in cohort if one.state == "prepared"]
+    in_cohort = None
+    if files.cohort is not None:
+        ledger.add("cases.tsv", files.cohort / "cases.tsv", "In the cohort")
+        known = read_cohort(files.cohort / "cases.tsv")
+        in_cohort = compare_with_cohort(
+            cohort, files.volumes_dir, known, files.cohort / "volumes", read_volume
+        )
+    shown = [
+        ShownCase(one, matches=in_cohort.of(one.case) if in_cohort else ())
+        for one in cohort
+        if one.state == "prepared"
+    ]
     case_files = CaseFiles(
         files.volumes_dir,
         files.segmentations_dir,
@@ -74,6 +101,7 @@ def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: st
         page = render(
             "case_predictions.html.j2",
             title=title,
+            in_cohort=in_cohort,
             rows=[
                 {
                     "case": one.row.case,
@@ -97,3 +125,5 @@ def write_case_prediction_pages(files: CasePredictionFiles, out: Path, title: st
             ledger=ledger,
         )
         (building / "index.html").write_text(page, encoding="utf-8")
+        if matches is not None:
+            (in_cohort or InCohort([], [], [])).write(matches, "case")

@@ -1,6 +1,6 @@
 """The report of a run on volumes: from the files of its stages to a folder of pages."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gigatile.cohort.cases import read_cases
@@ -10,7 +10,6 @@ from gigatile.report.case_index import CaseFindings, case_index
 from gigatile.report.case_inputs import (
     CaseManifest,
     CaseModel,
-    CohortCase,
     read_cohort,
     read_scored,
 )
@@ -26,7 +25,9 @@ from gigatile.report.inputs import Splits, read_history, read_recorded
 from gigatile.report.leakage import chain_check
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
-from gigatile.report.shard_contents import read_contents, read_volume
+from gigatile.report.records import read_volume
+from gigatile.report.shard_contents import read_contents
+from gigatile.report.sites import with_sites
 
 FOLDER = "cases"
 
@@ -66,9 +67,12 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             f"model's {', '.join(regions)}"
         )
     check_means(metrics, scored, evaluation / "metrics.json")
+    sheet = None
     if files.samples is not None:
-        cohort = _with_sites(cohort, files.samples)
-        ledger.add("the sheet of cases", files.samples, "Cohort: sites")
+        # The cases' own files may have moved since.
+        sheet = read_cases(files.samples, (), made_later=lambda path: True)
+        cohort = with_sites(cohort, sheet)
+        ledger.add("the sheet of cases", files.samples, "Cohort: sites; Splits")
         ledger.check("splits.json", {"the sheet of cases": splits.sheet_sha256}, files.splits)
     ledger.add("cases.tsv", files.cases_table, "Cohort, Splits (counted anew), Cases left out")
     ledger.add("splits.json", files.splits, "Splits")
@@ -118,6 +122,7 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             cohort=cohort,
             states=states,
             splits=splits,
+            sheet=sheet,
             manifest=manifest,
             scored=scored,
             metrics=metrics,
@@ -129,9 +134,3 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
             chain=chain,
         )
         (building / "index.html").write_text(case_index(found), encoding="utf-8")
-
-
-def _with_sites(cohort: list[CohortCase], sheet: Path) -> list[CohortCase]:
-    """Add the sites, which only the sheet tells; the cases' own files may be gone by now."""
-    sites = {one.case: one.site for one in read_cases(sheet, (), made_later=lambda path: True)}
-    return [replace(one, site=sites.get(one.case, "")) for one in cohort]

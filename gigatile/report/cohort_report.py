@@ -23,8 +23,10 @@ from gigatile.report.leakage import chain_check
 from gigatile.report.losses import SlideLoss, read_loss
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
-from gigatile.report.shard_contents import read_contents, read_tile
-from gigatile.report.slide_page import KINDS, SlideFiles, read_state, write_slide_pages
+from gigatile.report.records import read_tile
+from gigatile.report.shard_contents import read_contents
+from gigatile.report.sites import with_sites
+from gigatile.report.slide_page import KINDS, SlideFiles, check_state, write_slide_pages
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,12 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     check_ids([one.slide for one in scored], evaluation / "slides.tsv")
     metrics = read_metrics(evaluation / "metrics.json", model.classes)
     check_confusion(metrics, scored, evaluation / "metrics.json")
+    sheet = None
     if files.samples is not None:
-        cohort = _with_sites(cohort, files.samples)
-        ledger.add("the sample sheet", files.samples, "Cohort: sites")
+        # The slides' own files may have moved since.
+        sheet = read_samples(files.samples, made_later=lambda path: True)
+        cohort = with_sites(cohort, sheet)
+        ledger.add("the sample sheet", files.samples, "Cohort: sites; Splits")
         ledger.check("splits.json", {"the sample sheet": splits.sheet_sha256}, files.splits)
     ledger.add("tiles.tsv", files.slides_table, "Cohort, Splits (counted anew), Slides left out")
     ledger.add("splits.json", files.splits, "Splits")
@@ -75,7 +80,7 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     ledger.add_folder("evaluation", evaluation, evaluated)
     ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
     ledger.check("evaluation/metrics.json", metrics.inputs, evaluation / "metrics.json")
-    states = [read_state(files.tiles_dir / f"{one.slide}.json", one.slide) for one in cohort]
+    states = [check_state(one, files.tiles_dir) for one in cohort]
     state_sums = {
         f"tiles/{one.slide}.json": checksum(files.tiles_dir / f"{one.slide}.json") for one in cohort
     }
@@ -103,6 +108,7 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
             states=states,
             losses=losses,
             splits=splits,
+            sheet=sheet,
             manifest=manifest,
             scored=scored,
             metrics=metrics,
@@ -152,9 +158,3 @@ def _read_losses(
         )
         for one, state in zip(cohort, states, strict=True)
     ]
-
-
-def _with_sites(cohort: list[CohortSlide], sheet: Path) -> list[CohortSlide]:
-    """Add the sites, which only the sheet tells; the slides' own files may be gone by now."""
-    sites = {one.slide: one.site for one in read_samples(sheet, made_later=lambda path: True)}
-    return [CohortSlide(**{**vars(one), "site": sites.get(one.slide, "")}) for one in cohort]

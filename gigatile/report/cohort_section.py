@@ -1,4 +1,4 @@
-"""Who is in the cohort, how it was divided, and the proof that no patient stands in two splits."""
+"""The cohort: labels, sites, scales, faults, splits, and what the manifest states about it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,16 +6,7 @@ from typing import Any
 
 from gigatile.report.fates import FAULTS
 from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
-from gigatile.report.leakage import (
-    Check,
-    file_check,
-    miscounted,
-    other_records,
-    patient_checks,
-    pixel_check,
-    strangers,
-)
-from gigatile.report.shard_contents import Contents
+from gigatile.report.leakage import other_records
 from gigatile.settings.split import SPLITS
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
@@ -137,57 +128,6 @@ def split_rows(splits: Splits) -> list[dict[str, Any]]:
     ]
 
 
-def leakage_checks(
-    splits: Splits,
-    cohort: Sequence[CohortSlide],
-    states: Sequence[SlideState],
-    manifest: Manifest,
-    scored: Sequence[ScoredSlide],
-    contents: Contents,
-) -> list[Check]:
-    """Count anew, from the rows, what splits.json states, and look for what it cannot see.
-
-    A patient in two splits leaks. So does one slide file under two names, and a patient whose id is
-    spelled in two ways. What the model was trained on must be the tiles of the train and valid
-    slides, and what it was tested on those of the test slides.
-    """
-    prints = {s.slide: s.source.fingerprint or "" for s in states}
-    files = [(s.split, prints[s.slide], s.slide) for s in cohort if prints.get(s.slide)]
-    checks = patient_checks(splits, cohort)
-    checks.append(file_check("no slide file stands in two splits under two names", files))
-    checks.append(pixel_check(contents, "tiles"))
-    usable = [one for one in cohort if one.state == "tiled"]
-    checks.append(
-        Check(
-            "the shards hold the tiles of the train and valid slides, no more and no fewer",
-            [
-                *_other_tiles(manifest, cohort),
-                *other_records(manifest.inputs, usable, "slide", "tiles"),
-                *contents.faults,
-            ],
-            f"{contents.records:,} tiles read from the shards",
-        )
-    )
-    checks.append(
-        Check(
-            "every scored slide is a test slide of the same patient",
-            strangers(
-                cohort,
-                {one.slide: {"patient": one.patient, "label": one.label} for one in scored},
-            ),
-            f"{len(scored)} scored slides",
-        )
-    )
-    checks.append(
-        Check(
-            "the counts in splits.json are those of the slides' table",
-            miscounted(splits, cohort, "slides"),
-            f"{len(cohort)} rows counted anew",
-        )
-    )
-    return checks
-
-
 def left_out(
     cohort: Sequence[CohortSlide], scored: Sequence[ScoredSlide]
 ) -> list[tuple[CohortSlide, str]]:
@@ -204,7 +144,8 @@ def left_out(
     return found
 
 
-def _other_tiles(manifest: Manifest, cohort: Sequence[CohortSlide]) -> list[str]:
+def other_shards(manifest: Manifest, cohort: Sequence[CohortSlide]) -> list[str]:
+    """Return where the manifest contradicts the table: numbers of tiles, and records."""
     found = []
     for name in ("train", "valid"):
         counted: dict[str, int] = {}
@@ -218,4 +159,6 @@ def _other_tiles(manifest: Manifest, cohort: Sequence[CohortSlide]) -> list[str]
             for label in sorted({*stated, *counted})
             if stated.get(label, 0) != counted.get(label, 0)
         ]
-    return [*found, *(f"{name} is in the shards" for name in manifest.splits if name == "test")]
+    found += [f"{name} is in the shards" for name in manifest.splits if name == "test"]
+    tiled = [one for one in cohort if one.state == "tiled"]
+    return [*found, *other_records(manifest.inputs, tiled, "slide", "tiles")]

@@ -27,6 +27,17 @@ def add_arguments(
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
 
 
+def add_cohort_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --cohort and --matches, for predictions."""
+    parser.add_argument(
+        "--cohort",
+        type=Path,
+        metavar="RUN_DIR",
+        help="results of the run that trained the model: name what is in its cohort",
+    )
+    parser.add_argument("--matches", type=Path, help="table to write: what is in the cohort")
+
+
 def input_paths(args: argparse.Namespace, inputs: Mapping[str, str]) -> dict[str, Path]:
     """Return where each input lies.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gigatile.cohort.sheet import Member
 from gigatile.report.inputs import Splits
 from gigatile.report.leakage import Check
 from gigatile.report.provenance import Ledger
@@ -17,6 +18,7 @@ class Findings:
     Attributes:
         title: of the report.
         splits: who is learnt from, and who is tested.
+        sheet: the rows of the sample sheet; None: it was not given.
         history: for each column of the training's history, a value for each epoch.
         versions: of the software that trained.
         ledger: the files it is drawn from.
@@ -26,6 +28,7 @@ class Findings:
 
     title: str
     splits: Splits
+    sheet: Sequence[Member] | None
     history: Mapping[str, Sequence[float]]
     versions: Mapping[str, Any]
     ledger: Ledger

@@ -16,6 +16,7 @@ from gigatile.report.inputs import (
     ScoredSlide,
     SlideState,
 )
+from gigatile.report.leakage import Evidence, leakage_checks
 from gigatile.report.losses import (
     ALPHA,
     LEAST_DIFFERENCE,
@@ -26,6 +27,7 @@ from gigatile.report.losses import (
 )
 from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefined
 from gigatile.report.pages import render
+from gigatile.report.sites import site_notes
 from gigatile.report.training_section import curves
 
 LEVELS = ("slide", "patient")
@@ -48,10 +50,7 @@ class SlideFindings(Findings):
 def index_page(found: SlideFindings) -> str:
     """Render the first page."""
     mpp = cohort_part.mpp_rows(found.states)
-    checks = cohort_part.leakage_checks(
-        found.splits, found.cohort, found.states, found.manifest, found.scored, found.contents
-    )
-    checks.append(found.chain)
+    checks = leakage_checks(_evidence(found))
     losses = compare_losses(found.losses)
     rows = _figures_table(found.metrics)
     wrong = [one for one in found.scored if one.call_mean != one.label]
@@ -62,6 +61,7 @@ def index_page(found: SlideFindings) -> str:
         verdicts=[_verdict(found.metrics, name) for name in LEVELS],
         labels=cohort_part.label_rows(found.cohort, found.splits.labels),
         sites=cohort_part.site_rows(found.cohort, found.splits.labels),
+        site_notes=site_notes(found.cohort),
         mpp=mpp,
         faults=cohort_part.fault_rows(found.states),
         slide_warnings=cohort_part.slide_warnings(found.states),
@@ -80,6 +80,23 @@ def index_page(found: SlideFindings) -> str:
         wrong=wrong,
         left_out=cohort_part.left_out(found.cohort, found.scored),
         settings=_settings(found),
+    )
+
+
+def _evidence(found: SlideFindings) -> Evidence:
+    prints = {state.slide: state.source.fingerprint or "" for state in found.states}
+    return Evidence(
+        unit="slide",
+        splits=found.splits,
+        cohort=found.cohort,
+        sheet=found.sheet,
+        files=[(s.split, prints[s.slide], s.slide) for s in found.cohort if prints.get(s.slide)],
+        sharded=cohort_part.other_shards(found.manifest, found.cohort),
+        contents=found.contents,
+        scored={s.slide: {"patient": s.patient, "label": s.label} for s in found.scored},
+        chain=found.chain,
+        chosen=found.model.chosen,
+        history=found.history,
     )
 
 

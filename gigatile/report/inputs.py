@@ -7,13 +7,14 @@ half of its input would still look like a report.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
+from gigatile.cohort.sheet import OfPatient
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.report.metrics import Metrics
@@ -80,6 +81,12 @@ class Unreadable(Told):
     reason: str
 
 
+class Records(Told):
+    """The file of a slide's or case's records."""
+
+    sha256: str
+
+
 class SlideState(Told):
     """What happened to one slide: tiles/<slide>.json."""
 
@@ -97,6 +104,7 @@ class SlideState(Told):
     stain: Staining | None
     tiles: TileCounts
     unreadable: list[Unreadable]
+    records: Records
 
 
 class LabelShare(Told):
@@ -192,6 +200,18 @@ def read_metrics(path: Path, classes: list[str]) -> Metrics:
     if metrics.classes != classes:
         raise UserError(f"{path}: classes are {metrics.classes}, the model's are {classes}")
     return metrics
+
+
+class CohortRow(OfPatient, Protocol):
+    """A row of tiles.tsv or cases.tsv."""
+
+    @property
+    def state(self) -> str:
+        """What happened to it: `tiled`, `prepared` or `failed`."""
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of its records."""
 
 
 @dataclass(frozen=True)

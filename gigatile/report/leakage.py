@@ -1,47 +1,140 @@
-"""What must hold between splits, of slides as of cases: counted anew, and never taken on trust."""
+"""The checks that nothing of the test cohort was trained on, for slides and for cases.
+
+Every figure is counted again from rows and records; what a stage states about itself is compared
+with that count.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol
+from typing import Any
+
+from pydantic import ValidationError
 
 from gigatile.cohort.names import same_names
+from gigatile.cohort.sheet import Member
+from gigatile.cohort.splits import assign
 from gigatile.files import combined_checksum
-from gigatile.report.inputs import Splits
+from gigatile.report.inputs import Chosen, CohortRow, Splits
 from gigatile.report.provenance import Ledger
 from gigatile.report.shard_contents import Contents
-from gigatile.report.shard_contents import Member as Recorded
-from gigatile.settings.split import SPLITS
+from gigatile.settings.split import SPLITS, SplitSettings
 
-
-class Member(Protocol):
-    """A slide or a case of the cohort."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-
-    @property
-    def patient(self) -> str:
-        """Whose it is."""
-
-    @property
-    def split(self) -> str:
-        """Where it stands."""
+# Losses in history.tsv have six decimals.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold between splits; `shared` lists what breaks it."""
+    """A claim, and what contradicts it.
+
+    Attributes:
+        claim: what must hold.
+        shared: everything found that contradicts it.
+        counted: what the check looked at.
+        checked: False: an input for this check was not given.
+    """
 
     claim: str
     shared: list[str]
     counted: str
+    checked: bool = True
 
 
-def patient_checks(splits: Splits, cohort: Sequence[Member]) -> list[Check]:
-    """Check that no patient stands in two splits, nor one whose id is spelled in two ways."""
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the checks compare.
+
+    Attributes:
+        unit: `slide` or `case`.
+        splits: splits.json.
+        cohort: the rows of the cohort's table.
+        sheet: the rows of the sample sheet; None: it was not given.
+        files: split, fingerprint and name of each file of the cohort.
+        sharded: what the manifest states about its shards and the table contradicts.
+        contents: what the shards contain.
+        scored: for each scored slide or case, its attributes in the evaluation, by name.
+        chain: whether shards, model and evaluation belong together.
+        chosen: the epoch whose model is the model of the run.
+        history: for each column of history.tsv, a value for each epoch.
+    """
+
+    unit: str
+    splits: Splits
+    cohort: Sequence[CohortRow]
+    sheet: Sequence[Member] | None
+    files: Sequence[tuple[str, str, str]]
+    sharded: Sequence[str]
+    contents: Contents
+    scored: Mapping[str, Mapping[str, str | None]]
+    chain: Check
+    chosen: Chosen
+    history: Mapping[str, Sequence[float]]
+
+
+def leakage_checks(found: Evidence) -> list[Check]:
+    """Return all checks of a run; those of patients in two splits come first."""
+    unit, contents = found.unit, found.contents
+    of_cases = unit == "case"
+    checks = [
+        *_patient_checks(found.splits, found.cohort),
+        _sheet_check(found),
+        _file_check(f"no {'image' if of_cases else unit} file is in two splits", found.files),
+        Check(
+            f"no {'images' if of_cases else 'tiles'} of two splits have the same pixels",
+            contents.shared,
+            f"{contents.images:,} {'channels of images' if of_cases else 'tiles'} compared",
+        ),
+    ]
+    if of_cases:
+        checks.append(
+            Check(
+                "no cases of two splits have the same segmentation",
+                contents.labels_shared,
+                f"{contents.labels:,} segmentations compared",
+            )
+        )
+    return [
+        *checks,
+        Check(
+            "the shards contain the "
+            + (
+                "prepared train and valid cases"
+                if of_cases
+                else "tiles of the train and valid slides"
+            )
+            + ", no more and no fewer",
+            [*found.sharded, *contents.faults],
+            f"{contents.records:,} {'cases' if of_cases else 'tiles'} read from the shards",
+        ),
+        Check(
+            f"every scored {unit} is a test {unit}, with the "
+            f"{'patient' if of_cases else 'patient and label'} of the table",
+            _strangers(found.cohort, found.scored),
+            f"{len(found.scored)} scored {unit}s",
+        ),
+        Check(
+            f"every test {unit} that could be used is scored",
+            [
+                f"{one.id} is not scored"
+                for one in found.cohort
+                if one.split == "test" and one.state != "failed" and one.id not in found.scored
+            ],
+            f"{sum(one.split == 'test' for one in found.cohort)} test {unit}s",
+        ),
+        Check(
+            "the counts in splits.json are those of the table",
+            _miscounted(found.splits, found.cohort, f"{unit}s"),
+            f"{len(found.cohort)} rows counted",
+        ),
+        _choice_check(found.chosen, found.history),
+        found.chain,
+    ]
+
+
+def _patient_checks(splits: Splits, cohort: Sequence[CohortRow]) -> list[Check]:
+    """Check that no patient is in two splits, and no patient with two spellings of the id."""
     checks = []
     for one, two in combinations(SPLITS, 2):
         stated = splits.shared_patients.get(f"{one}&{two}", [])
@@ -71,123 +164,165 @@ def patient_checks(splits: Splits, cohort: Sequence[Member]) -> list[Check]:
     return checks
 
 
-def file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
-    """Check that no file stands in two splits under two names.
+def _sheet_check(found: Evidence) -> Check:
+    """Check the table against the sheet, and the splits against the seed."""
+    claim = "patients, labels and splits are those of the sample sheet"
+    if found.sheet is None:
+        return Check(claim, [], "no sample sheet was given", checked=False)
+    try:
+        settings = SplitSettings(
+            **{split: found.splits.shares[split] for split in SPLITS}, seed=found.splits.seed
+        )
+    except (KeyError, ValidationError):
+        return Check(claim, ["splits.json has no valid shares and seed"], "splits.json")
+    divided = assign(found.sheet, settings)
+    rows = {one.id: one for one in found.cohort}
+    faults = [f"{name} is not in the sheet" for name in rows.keys() - {m.id for m in found.sheet}]
+    for member in found.sheet:
+        row = rows.get(member.id)
+        if row is None:
+            faults.append(f"{member.id} is not in the table")
+            continue
+        wanted = {"patient": member.patient, "split": divided[member.patient]}
+        if found.unit == "slide":
+            wanted["label"] = member.label
+        faults += [
+            f"{member.id}: {name} is {getattr(row, name)!r}, must be {value!r}"
+            for name, value in wanted.items()
+            if getattr(row, name) != value
+        ]
+    return Check(claim, sorted(faults), f"{len(found.sheet)} rows, seed {found.splits.seed}")
 
-    Args:
-        claim: what is said of it.
-        files: the split, fingerprint and name of each.
-    """
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+
+def _file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
+    """Check that no file is in two splits; `files` has split, fingerprint and name of each."""
+    by_fingerprint: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for split, fingerprint, name in files:
-        found[fingerprint].append((split, name))
+        by_fingerprint[fingerprint].append((split, name))
     return Check(
         claim,
         [
             " = ".join(name for _, name in same)
-            for same in found.values()
+            for same in by_fingerprint.values()
             if len({split for split, _ in same}) > 1
         ],
-        f"{len(found)} fingerprints of {len(files)} files",
-    )
-
-
-def pixel_check(contents: Contents, units: str) -> Check:
-    """Check that no pixels stand in two splits, whatever the files are called or end with."""
-    return Check(
-        f"no {units} of two splits have the same pixels",
-        contents.shared,
-        f"{contents.pixels:,} {units} compared",
+        f"{len(by_fingerprint)} fingerprints of {len(files)} files",
     )
 
 
 def other_records(
-    stated: Mapping[str, str], members: Sequence[Recorded], unit: str, folder: str
+    stated: Mapping[str, str], members: Sequence[CohortRow], unit: str, folder: str
 ) -> list[str]:
-    """Return the splits whose shards a manifest's inputs call made of other records.
+    """Return the splits whose shards were written from other records than those of the table.
 
     Args:
         stated: the manifest's inputs.
         members: the rows of the table that have records.
         unit: `slide` or `case`.
-        folder: of the records, as the run names it.
+        folder: name of the folder of the records in the run.
     """
-    found = []
+    faults = []
     for split in ("train", "valid"):
         sums = combined_checksum(
             {f"{folder}/{one.id}.tfrecord": one.sha256 for one in members if one.split == split}
         )
         if stated.get(f"{folder}/<{unit}>.tfrecord of {split}") != sums:
-            found.append(f"{split}: the shards were written from other records")
-    return found
+            faults.append(f"{split}: the shards were written from other records")
+    return faults
 
 
 def chain_check(
     ledger: Ledger, epoch: int, trained: Mapping[str, str], evaluated: Mapping[str, Sequence[str]]
 ) -> Check:
-    """Check that the model was trained on these shards, and that the evaluation is of this model.
+    """Check that the model was trained on these shards, and that this model was evaluated.
 
-    A digest that is another one ends the report before; one that nobody noted is found here.
+    A checksum that differs has already ended the report; this check finds those that are missing.
 
     Args:
         ledger: the files of the report.
-        epoch: of the segment that was chosen as the model.
-        trained: the inputs that the model's settings name.
-        evaluated: from a file to the inputs that it must have named.
+        epoch: the epoch whose model is the model of the run.
+        trained: the inputs in the model's settings.
+        evaluated: for each file, the inputs whose checksums it must have.
     """
     noted = {(one.by, one.name) for one in ledger.recorded if one.checked}
-    found = [
-        f"{by} does not tell of which {name} it was made"
+    faults = [
+        f"{by} has no checksum of {name}"
         for by, names in evaluated.items()
         for name in names
         if (by, name) not in noted
     ]
     model = next(entry.sha256 for entry in ledger.entries if entry.name == "model/model.keras")
     if trained.get(f"segments/{epoch:04d}.keras") != model:
-        found.append(f"model/model.keras is not the segment of epoch {epoch} that was trained")
-    told = sum(map(len, evaluated.values())) + 1
+        faults.append(f"model/model.keras is not the trained model of epoch {epoch}")
+    checksums = sum(map(len, evaluated.values())) + 1
     return Check(
-        "the model was trained on these shards, and the evaluation is of this model",
-        found,
-        f"{told} digests, from the shards to the figures",
+        "the model was trained on these shards, and this model was evaluated",
+        faults,
+        f"{checksums} checksums, from the shards to the figures",
     )
 
 
-def strangers(
-    cohort: Sequence[Member], scored: Mapping[str, Mapping[str, str | None]]
-) -> list[str]:
-    """Return which of those scored are none of the cohort's test members, or not as told there.
+def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Check:
+    """Check that the validation loss decided which epoch's model is the model of the run.
 
-    Args:
-        cohort: all members.
-        scored: for each id, attributes of the member by name, as the evaluation tells them.
+    A choice by the test cohort would be a leak.
     """
-    known = {one.id: one for one in cohort}
-    found = []
-    for name, told in scored.items():
-        row = known.get(name)
+    losses = {
+        int(epoch): loss
+        for epoch, loss in zip(history["epoch"], history["valid_loss"], strict=True)
+        if loss == loss  # not NaN
+    }
+    faults = []
+    if chosen.epoch not in losses or abs(losses[chosen.epoch] - chosen.valid_loss) > ROUNDING:
+        faults.append(f"history.tsv has another validation loss of epoch {chosen.epoch}")
+    elif losses[chosen.epoch] > min(losses.values()) + ROUNDING:
+        best = min(losses, key=losses.__getitem__)
+        faults.append(f"epoch {best} has less validation loss than epoch {chosen.epoch}")
+    if len(losses) != chosen.of:
+        faults.append(f"history.tsv has {len(losses)} validated epochs, must have {chosen.of}")
+    return Check(
+        "the model is that of the epoch with the least validation loss",
+        faults,
+        f"{len(losses)} validated epochs",
+    )
+
+
+def _strangers(
+    cohort: Sequence[CohortRow], scored: Mapping[str, Mapping[str, str | None]]
+) -> list[str]:
+    """Return the scored slides or cases that are not test ones, or differ from the table."""
+    rows = {one.id: one for one in cohort}
+    faults = []
+    for name, stated in scored.items():
+        row: Any = rows.get(name)
         if row is None:
-            found.append(f"{name} is not in the cohort")
+            faults.append(f"{name} is not in the cohort")
         elif row.split != "test":
-            found.append(f"{name} is in {row.split}")
-        elif any(getattr(row, attribute) != value for attribute, value in told.items()):
-            found.append(f"{name} has another {' or '.join(told)} in the cohort")
-    return found
+            faults.append(f"{name} is in {row.split}")
+        elif row.state == "failed":
+            faults.append(f"{name} has the state failed")
+        else:
+            faults += [
+                f"{name} has another {attribute} in the table"
+                for attribute, value in stated.items()
+                if getattr(row, attribute) != value
+            ]
+    return faults
 
 
-def miscounted(splits: Splits, cohort: Sequence[Member], units: str) -> list[str]:
-    """Return where splits.json counts other patients, or `units`, than stand in the cohort."""
-    found = []
+def _miscounted(splits: Splits, cohort: Sequence[CohortRow], units: str) -> list[str]:
+    """Return the splits for which splits.json has other counts than the table."""
+    faults = []
     for name, stated in splits.splits.items():
         mine = [s for s in cohort if s.split == name]
         counted = (len({s.patient for s in mine}), len(mine))
         if counted != (stated.patients, stated.members):
-            found.append(
+            faults.append(
                 f"{name}: {stated.patients} patients and {stated.members} {units} stated, "
                 f"{counted[0]} and {counted[1]} counted"
             )
-    return found
+    return faults
 
 
-def _patients(cohort: Sequence[Member], split: str) -> set[str]:
+def _patients(cohort: Sequence[CohortRow], split: str) -> set[str]:
     return {one.patient for one in cohort if one.split == split}

@@ -5,95 +5,44 @@ of every shard is read, through the index as training does, and every record of 
 record a few bytes stay in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of
-from gigatile.records.example import some_bytes
 from gigatile.records.shards import ShardReader
-from gigatile.records.tfrecord import damaged, read_at, read_sized, record_offsets
-from gigatile.records.tile import decode_jpeg, encode_whose, image_of
-from gigatile.records.volume import VolumeRecord
+from gigatile.records.tfrecord import damaged, read_at
+from gigatile.records.tile import encode_whose, image_of
+from gigatile.report.inputs import CohortRow
+from gigatile.report.records import (
+    HASHES,
+    ReadRecord,
+    hash_of,
+    is_plain,
+    read_tile,
+    records_of,
+    same_hashes,
+)
 
-# A picture of fewer colours, as of glass, a scanner's filling or a straight edge between such,
-# can be equal on two slides by chance. Tissue and a sensor's noise have hundreds.
-FEWEST_COLOURS = 64
-# The pixels of a record: their hash, the number of its slide or case, where it begins in its file.
-_PIXELS = np.dtype([("hash", "<u8"), ("member", "<u4"), ("offset", "<i8")])
 _MODULUS = 1 << 128
-
-
-class Member(Protocol):
-    """A row of the cohort's table."""
-
-    @property
-    def id(self) -> str:
-        """The slide or case."""
-
-    @property
-    def patient(self) -> str:
-        """Whose it is."""
-
-    @property
-    def split(self) -> str:
-        """Where it stands."""
-
-    @property
-    def sha256(self) -> str:
-        """Of its own records."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One record: the id that it tells, its bytes, and the bytes of its pixels."""
-
-    id: str
-    data: bytes
-    pixels: bytes
-
-
-# From a descriptor, the record's offset and size in bytes, and the file's path.
-ReadRecord = Callable[[int, int, int, Path], Record]
-
-
-def read_tile(descriptor: int, offset: int, size: int, path: Path) -> Record:
-    """Read a tile; its pixels are the JPEG, as one encoder wrote all of them."""
-    data = read_sized(descriptor, offset, size, path)
-    try:
-        slide, image = some_bytes(data, "slide", "image")
-        return Record(slide.decode(), data, image)
-    except ValueError as error:
-        raise damaged(path, offset, f"no tile's ({error})") from None
-
-
-def read_volume(descriptor: int, offset: int, size: int, path: Path) -> Record:
-    """Read a case; its pixels are the voxels of its images, without the labels."""
-    data = read_sized(descriptor, offset, size, path)
-    volume = VolumeRecord(descriptor, offset, size, path)
-    image, _ = volume.read((0, 0, 0), volume.head.shape)
-    return Record(volume.head.case, data, image.tobytes())
 
 
 @dataclass
 class _Sum:
-    """How many records, and the sum of their digests: their order has no part in it."""
+    """Number of records, and the sum of their digests, which does not depend on their order."""
 
     records: int = 0
     digests: int = 0
 
-    def add(self, record: Record, data: bytes) -> int:
-        """Take up a record whose own bytes are `data`; return a hash of its pixels."""
-        pixels = blake2b(record.pixels, digest_size=16).digest()
+    def add(self, data: bytes) -> None:
+        """Add a record."""
         digest = blake2b(data, digest_size=16).digest()
         self.records += 1
         self.digests = (self.digests + int.from_bytes(digest, "little")) % _MODULUS
-        return int.from_bytes(pixels[:8], "little")
 
 
 @dataclass(frozen=True)
@@ -103,17 +52,21 @@ class Contents:
     Attributes:
         faults: where the shards, the records and the table say different things.
         shared: slides or cases of different splits with the same pixels.
-        records, pixels: how many records of shards were read, and pictures compared.
+        labels_shared: cases of different splits with the same segmentation.
+        records, images, labels: numbers of shard records read, and of images and segmentations
+            compared.
     """
 
     faults: list[str] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
+    labels_shared: list[str] = field(default_factory=list)
     records: int = 0
-    pixels: int = 0
+    images: int = 0
+    labels: int = 0
 
 
 def read_contents(
-    manifest: Path, folder: Path, members: Sequence[Member], read: ReadRecord, unit: str
+    manifest: Path, folder: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
 ) -> Contents:
     """Read all shards of a manifest and all records of a cohort, and compare them.
 
@@ -126,7 +79,7 @@ def read_contents(
 
     A file that is missing or damaged is a fault of the shards, and told as such.
     """
-    own, pixels, faults = _read_own(folder, members, read)
+    own, images, labels, faults = _read_own(folder, members, read)
     shards, count, more = _read_shards(manifest, members, read, unit)
     faults += more
     rows = {one.id: one for one in members}
@@ -152,22 +105,34 @@ def read_contents(
                 faults.append(f"{split}: {name} has other content in the shards than of its own")
     for split in sorted(shards.keys() - {"train", "valid"}):
         faults.append(f"{split} is in the shards")
-    return Contents(faults, _shared(pixels, members, folder, read), count, len(pixels))
+    return Contents(
+        faults,
+        _shared(images, members, folder if read is read_tile else None),
+        _shared(labels, members),
+        count,
+        len(images),
+        len(labels),
+    )
 
 
 def _read_own(
-    folder: Path, members: Sequence[Member], read: ReadRecord
-) -> tuple[dict[str, _Sum], np.ndarray, list[str]]:
+    folder: Path, members: Sequence[CohortRow], read: ReadRecord
+) -> tuple[dict[str, _Sum], np.ndarray, np.ndarray, list[str]]:
+    """Return the sums of the cohort's records, hashes of images and of labels, and faults."""
     sums: dict[str, _Sum] = {}
     faults: list[str] = []
-    parts = [np.empty(0, _PIXELS)]
+    images, labels = [np.empty(0, HASHES)], [np.empty(0, HASHES)]
     for number, one in enumerate(members):
-        path, found, rows = folder / f"{one.id}.tfrecord", _Sum(), []
+        path, found = folder / f"{one.id}.tfrecord", _Sum()
+        of_images, of_labels = [], []
         try:
-            for offset, record in _records(path, read):
+            for offset, record in records_of(path, read):
                 if record.id != one.id:
                     raise damaged(path, offset, f"it is of {record.id!r}")
-                rows.append((found.add(record, record.data), number, offset))
+                found.add(record.data)
+                of_images += [(hash_of(image), number, offset) for image in record.images]
+                if record.labels:
+                    of_labels.append((hash_of(record.labels), number, offset))
             if sha256_of(path) != one.sha256:
                 faults.append(f"{one.split}: {one.id} has other records than the table tells")
         except UserError as error:
@@ -179,20 +144,13 @@ def _read_own(
                 f"{one.split}: {one.id} has {tiles} tiles in the table and {found.records} records"
             )
         sums[one.id] = found
-        parts.append(np.array(rows, _PIXELS))
-    return sums, np.concatenate(parts), faults
-
-
-def _records(path: Path, read: ReadRecord) -> Iterator[tuple[int, Record]]:
-    offsets = record_offsets(path)
-    with path.open("rb", buffering=0) as handle:
-        ends = [*offsets[1:].tolist(), path.stat().st_size]
-        for offset, end in zip(offsets.tolist(), ends, strict=True):
-            yield offset, read(handle.fileno(), offset, end - offset, path)
+        images.append(np.array(of_images, HASHES))
+        labels.append(np.array(of_labels, HASHES))
+    return sums, np.concatenate(images), np.concatenate(labels), faults
 
 
 def _read_shards(
-    manifest: Path, members: Sequence[Member], read: ReadRecord, unit: str
+    manifest: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
 ) -> tuple[dict[str, dict[str, _Sum]], int, list[str]]:
     rows = {one.id: one for one in members}
     whose = {one.id: encode_whose(one.patient, getattr(one, "label", "")) for one in members}
@@ -226,7 +184,7 @@ def _read_shards(
                     label = getattr(rows[record.id], "label", "")
                     if label and (index >= len(reader.classes) or reader.classes[index] != label):
                         indexed.add(record.id)
-                found.setdefault(record.id, _Sum()).add(record, data)
+                found.setdefault(record.id, _Sum()).add(data)
                 count += 1
             if part["records"] != len(reader):
                 faults.append(f"{split}: {part['records']} records told, {len(reader)} found")
@@ -241,25 +199,25 @@ def _read_shards(
 
 
 def _shared(
-    pixels: np.ndarray, members: Sequence[Member], folder: Path, read: ReadRecord
+    hashes: np.ndarray, members: Sequence[CohortRow], tiles: Path | None = None
 ) -> list[str]:
-    """Return which of different splits have equal pixels, and how many."""
-    pixels = pixels[np.argsort(pixels["hash"], kind="stable")]
-    begins = np.flatnonzero(np.r_[True, pixels["hash"][1:] != pixels["hash"][:-1]])
+    """Return the members of different splits with equal hashes, and the number of these hashes.
+
+    Args:
+        hashes: (n,) HASHES.
+        members: the slides or cases, by their index in `hashes`.
+        tiles: the folder of the records if they are tiles: plain tiles do not count.
+    """
     found: dict[tuple[int, int], int] = {}
-    # All but those that occur twice are left out at once.
-    lengths = np.diff(np.r_[begins, len(pixels)]) if len(pixels) else np.empty(0, int)
-    for begin, length in zip(
-        begins[lengths > 1].tolist(), lengths[lengths > 1].tolist(), strict=True
-    ):
-        same = pixels[begin : begin + length]
+    for same in same_hashes(hashes):
         mine = sorted(set(same["member"].tolist()))
         if len({members[one].split for one in mine}) < 2:
             continue
-        first = same[0]
-        path = folder / f"{members[first['member']].id}.tfrecord"
-        if read is read_tile and _is_plain(path, int(first["offset"])):
-            continue
+        if tiles is not None:
+            path = tiles / f"{members[same[0]['member']].id}.tfrecord"
+            with path.open("rb", buffering=0) as handle:
+                if is_plain(image_of(read_at(handle.fileno(), int(same[0]["offset"]), path))):
+                    continue
         # The first of each split stands for it: of many, all pairs would be too many to tell.
         for split in sorted({members[one].split for one in mine} - {members[mine[0]].split}):
             other = next(one for one in mine if members[one].split == split)
@@ -269,17 +227,6 @@ def _shared(
         f"{count} equal"
         for (one, two), count in sorted(found.items())
     ]
-
-
-def _is_plain(path: Path, offset: int) -> bool:
-    """Return whether a tile has so few colours that another slide may have the same."""
-    with path.open("rb", buffering=0) as handle:
-        image = image_of(read_at(handle.fileno(), offset, path))
-    try:
-        colours = decode_jpeg(image).reshape(-1, 3)
-    except ValueError:
-        return False
-    return len(np.unique(colours, axis=0)) < FEWEST_COLOURS
 
 
 def _without_folders(error: Exception, path: Path) -> str:

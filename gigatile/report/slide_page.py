@@ -7,7 +7,9 @@ from typing import Any
 
 from gigatile.errors import UserError
 from gigatile.report import fates, gallery, heatmap
+from gigatile.report.in_cohort import InCohort, Match
 from gigatile.report.inputs import (
+    CohortSlide,
     Grid,
     ScoredSlide,
     SlideState,
@@ -50,18 +52,23 @@ def write_slide_pages(
     recorded: Mapping[str, str],
     top_tiles: int,
     folder: Path,
+    in_cohort: InCohort | None = None,
 ) -> dict[str, str]:
     """Write <slide>.html to `folder` for each slide, one after the other.
 
     Args:
         recorded: the checksum of each slide's records, as its table of slides tells it.
+        in_cohort: of new slides, which of them are in the cohort.
 
     Returns:
         The checksums of the slides' files by their names in the run.
     """
     sums: dict[str, str] = {}
     for one, neighbours in zip(scored, neighbours_of([s.slide for s in scored]), strict=True):
-        page, mine = slide_page(one, neighbours, classes, files, top_tiles, recorded.get(one.slide))
+        matches = in_cohort.of(one.slide) if in_cohort else []
+        page, mine = slide_page(
+            one, neighbours, classes, files, top_tiles, recorded.get(one.slide), matches
+        )
         (folder / f"{one.slide}.html").write_text(page, encoding="utf-8")
         sums |= mine
     return sums
@@ -74,6 +81,7 @@ def slide_page(
     files: SlideFiles,
     top_tiles: int,
     records_sha256: str | None = None,
+    matches: Sequence[Match] = (),
 ) -> tuple[str, dict[str, str]]:
     """Render the page of one slide; nothing of it is held once it is returned.
 
@@ -81,6 +89,7 @@ def slide_page(
         scored: the slide's row in slides.tsv.
         top_tiles: how many tiles of each shown class.
         records_sha256: the checksum that its record file must have, where one was written down.
+        matches: of a new slide, the slides of the cohort that have something in common with it.
 
     Returns:
         The page, and the checksums of the slide's files by their names in the run.
@@ -106,6 +115,7 @@ def slide_page(
     page = render(
         "slide.html.j2",
         scored=scored,
+        matches=matches,
         state=state,
         classes=classes,
         width=width,
@@ -132,6 +142,22 @@ def read_state(path: Path, slide: str) -> SlideState:
     state = read_recorded(SlideState, path)
     if state.slide != slide:
         raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {slide!r}")
+    return state
+
+
+def check_state(row: CohortSlide, folder: Path) -> SlideState:
+    """Read the state of a slide, which must be the state that tiles.tsv was made from.
+
+    Raises:
+        UserError: it is missing, damaged or another.
+    """
+    path = folder / f"{row.slide}.json"
+    state = read_state(path, row.slide)
+    if (state.state, state.tiles.kept, state.records.sha256) != (row.state, row.tiles, row.sha256):
+        raise UserError(
+            f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the tiles; one of "
+            "the two is stale"
+        )
     return state
 
 

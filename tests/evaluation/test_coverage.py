@@ -20,7 +20,7 @@ HOLDS = 0.93
 
 
 def coverage(shape, patients, cohorts, evaluated, population):
-    truth = population(shape, np.random.default_rng(0))
+    truth = population(shape)
     found = simulated.coverage(shape, patients, cohorts, evaluated, truth)
     return {name: share for name, (share, _) in found.items()}
 

@@ -67,12 +67,15 @@ def case_cohort() -> list[CasePlan]:
     """Three patients of train, one of valid, four of test; a bad case in train and one in test."""
     both = {1: EDEMA, 3: CORE}
     other = {1: LARGER, 3: CORE}
+    # Another place on each head: equal segmentations in two splits would be a leak.
+    moved = [{1: tuple((a - k, b - k) for a, b in EDEMA), 3: CORE} for k in range(1, 5)]
     plans = [
-        CasePlan(f"C{number}", f"P{number}", "train", both, site="north") for number in range(3)
+        CasePlan(f"C{number}", f"P{number}", "train", moved[number], site="north")
+        for number in range(3)
     ]
     return [
         *plans,
-        CasePlan("C3", "P3", "valid", both, site="south"),
+        CasePlan("C3", "P3", "valid", moved[3], site="south"),
         CasePlan("C4", "P4", "test", both, other, "LPS", (1.0, 1.0, 2.0), site="south"),
         CasePlan("C5", "P5", "test", {1: EDEMA}, other, "ASR"),
         CasePlan("C6", "P6", "test", both, both, fault="filled"),

@@ -138,7 +138,8 @@ def test_metrics_of_other_classes_are_refused(run: Path) -> None:
 
 def test_records_that_were_made_again_are_refused(run: Path) -> None:
     table = run / "tiles.tsv"
-    table.write_text(table.read_text().replace(sha256_of(run / "tiles/S03.tfrecord"), "0" * 64))
+    for path in (table, run / "tiles/S03.json"):
+        path.write_text(path.read_text().replace(sha256_of(run / "tiles/S03.tfrecord"), "0" * 64))
     trust_again(run)
     message = refusal(run)
     assert str(run / "tiles/S03.tfrecord") in message and "stale" in message

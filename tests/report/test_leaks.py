@@ -1,4 +1,4 @@
-"""Planted leaks: each must be found by the check that is meant for it, and a sound run by none."""
+"""Leaks planted in shards and records: the check of their content finds each."""
 
 import json
 import shutil
@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import jpeg, shard_tiles
-from test_case_index import index as case_index
-from test_case_index import refresh
-from test_index_page import change, index
+from conftest import jpeg
+from test_index_page import change
 
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, read_records, write_records
@@ -20,9 +18,9 @@ from gigatile.records.tile import encode_whose, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.inputs import CohortSlide
-from gigatile.report.shard_contents import Contents, read_contents, read_tile, read_volume
+from gigatile.report.records import read_tile, read_volume
+from gigatile.report.shard_contents import Contents, read_contents
 from gigatile.settings.shards import ShardSettings
-from gigatile.tables import read_table
 
 SETTINGS = ShardSettings(target_mb=100, seed=2)
 
@@ -112,7 +110,7 @@ def planted(tmp_path: Path) -> Run:
 
 
 def test_a_sound_run_has_no_leak(planted: Run) -> None:
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
 
 
 def test_a_test_slide_in_place_of_a_train_slide_of_the_same_label_and_count(planted: Run) -> None:
@@ -150,7 +148,7 @@ def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None
     planted.write("A", [*planted.images("A")[:2], *plain])
     planted.write("T", [*planted.images("T")[:2], *plain])
     planted.shard()
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
     planted.write("T", [planted.images("A")[0], *plain])
     assert planted.contents().shared == ["A (train) = T (test), 1 equal"]
 
@@ -158,7 +156,7 @@ def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None
 def test_equal_tiles_of_one_split_are_no_leak(planted: Run) -> None:
     planted.write("B", planted.images("A"))
     planted.shard()
-    assert planted.contents() == Contents([], [], 12, 16)
+    assert planted.contents() == Contents([], [], [], 12, 16)
 
 
 def test_a_tile_twice_and_another_one_left_out(planted: Run) -> None:
@@ -273,77 +271,126 @@ def test_a_third_split_in_the_shards(planted: Run) -> None:
     assert "test is in the shards" in planted.contents().faults
 
 
-# --- The pages
+def test_a_joined_manifest_that_names_a_shard_of_another_run(planted: Run, tmp_path: Path) -> None:
+    """The other run has the same slides, and T in train."""
+    other = Run(tmp_path / "other")
+    other.change("T", split="train")
+    other.shard()
+    (more,) = json.loads(other.manifest.read_text())["splits"]["train"]["shards"]
+    more |= {key: f"../other/shards/{more[key]}" for key in ("file", "index")}
+    joined = json.loads(planted.manifest.read_text())
+    joined["splits"]["train"]["shards"].append(more)
+    joined["splits"]["train"]["records"] += more["records"]
+    write_json(planted.manifest, joined)
+    faults = planted.contents().faults
+    assert "train: T is in the shards and is a slide of test" in faults
+    assert "train: A has 8 records in the shards and 4 of its own" in faults
 
 
-def sign_model(run: Path) -> None:
-    manifest = run / "shards/manifest.json"
-    path = run / "model/settings.json"
-    inputs = json.loads(path.read_text())["inputs"]
-    change(path, inputs=inputs | {"shards/manifest.json": sha256_of(manifest)})
-
-
-def test_the_planted_leak_is_at_the_top_of_the_page(run: Path) -> None:
-    """A test slide in place of a train slide of the same label, with as many tiles."""
-    rows = [list(row.values()) for row in read_table(run / "tiles.tsv") if row["state"] == "tiled"]
-    given, taken = (next(row for row in rows if row[0] == name) for name in ("S00", "S03"))
-    assert given[2] == taken[2] and given[5] == taken[5]
-    given[3], taken[3] = taken[3], given[3]
-    shard_tiles(run, rows)
-    sign_model(run)
-    page = index(run)
-    assert page.html.count('class="banner alarm"') == 1
-    told = "Broken: the shards hold the tiles of the train and valid slides, no more and no fewer"
-    assert told in page.text
-    assert "train: S03 is in the shards and is a slide of test" in page.text
-
-
-def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
-    inputs = json.loads((run / "model/settings.json").read_text())["inputs"]
-    inputs.pop("shards/manifest.json")
-    change(run / "model/settings.json", inputs=inputs | {"segments/0006.keras": "0" * 64})
-    text = index(run).text
-    assert (
-        "Broken: the model was trained on these shards, and the evaluation is of this model" in text
-    )
-    assert "model/settings.json does not tell of which shards/manifest.json it was made" in text
-    assert "model/model.keras is not the segment of epoch 6 that was trained" in text
-
-
-def test_the_voxels_of_a_train_case_in_a_test_case_with_another_segmentation(
-    tmp_path: Path,
+def test_a_manifest_with_the_shard_of_another_split_of_the_same_slides(
+    planted: Run, tmp_path: Path
 ) -> None:
-    image = np.random.default_rng(3).standard_normal((9, 9, 9, 2)).astype(np.float16)
-    rows = []
-    for number, split in enumerate(("train", "valid", "test")):
-        path = tmp_path / f"C{number}.tfrecord"
-        labels = np.full(image.shape[:3], number, np.uint8)
-        voxels = image if split != "valid" else image + 1
-        write_records(path, [encode_volume(f"C{number}", voxels, labels, ("a", "b"), {})])
-        rows.append(
-            CohortSlide(f"C{number}", f"P{number}", "", split, "", 1, "", sha256_of(path), "")
-        )
-    sources = {one.split: [Source(one.id, one.patient, "", tmp_path / f"{one.id}.tfrecord")]
-               for one in rows[:2]}  # fmt: skip
-    write_shards(sources, SETTINGS, tmp_path / "shards", unit="case")
-    found = read_contents(tmp_path / "shards/manifest.json", tmp_path, rows, read_volume, "case")
-    assert found == Contents([], ["C0 (train) = C2 (test), 1 equal"], 2, 3)
+    other = Run(tmp_path / "other")
+    other.change("T", split="train")
+    other.change("A", split="test")
+    other.shard()
+    joined = json.loads(planted.manifest.read_text())
+    (shard,) = json.loads(other.manifest.read_text())["splits"]["train"]["shards"]
+    shard |= {key: f"../other/shards/{shard[key]}" for key in ("file", "index")}
+    joined["splits"]["train"]["shards"] = [shard]
+    write_json(planted.manifest, joined)
+    assert planted.contents().faults == [
+        "train: A is not in the shards",
+        "train: T is in the shards and is a slide of test",
+    ]
 
 
-def test_a_test_case_in_the_shards_is_at_the_top_of_the_page(case_run: Path) -> None:
-    rows = read_table(case_run / "cases.tsv")
-    sources = {
-        split: [
-            Source(row["case"], row["patient"], "", case_run / f"volumes/{row['case']}.tfrecord")
-            for row in rows
-            if row["state"] == "prepared" and row["case"] in names
-        ]
-        for split, names in (("train", ("C0", "C1", "C4")), ("valid", ("C3",)))
-    }
-    inputs = json.loads((case_run / "shards/manifest.json").read_text())["inputs"]
-    write_shards(sources, SETTINGS, case_run / "shards", inputs=inputs, unit="case")
-    sign_model(case_run)
-    refresh(case_run)
-    text = case_index(case_run).text
-    assert "train: C4 is in the shards and is a case of test" in text
-    assert "train: C2 is not in the shards" in text
+# --- Volumes
+
+VOXELS = np.random.default_rng(3).standard_normal((3, 9, 9, 9, 2)).astype(np.float16)
+LABELS = np.random.default_rng(4).integers(0, 3, (3, 9, 9, 9)).astype(np.uint8)
+
+
+class Cases:
+    """A train, a valid and a test case: C0, C1, C2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[CohortSlide] = []
+        self.write(VOXELS, LABELS)
+
+    def write(self, voxels: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
+        """Write the cases' records, and what the table says of them."""
+        self.rows = []
+        for number, split in enumerate(("train", "valid", "test")):
+            path = self.folder / f"C{number}.tfrecord"
+            record = encode_volume(f"C{number}", voxels[number], labels[number], ("a", "b"), {})
+            write_records(path, [record])
+            self.rows.append(
+                CohortSlide(f"C{number}", f"P{number}", "", split, "", 1, "", sha256_of(path), "")
+            )
+
+    def shard(self) -> None:
+        sources = {
+            one.split: [Source(one.id, one.patient, "", self.folder / f"{one.id}.tfrecord")]
+            for one in self.rows[:2]
+        }
+        write_shards(sources, SETTINGS, self.folder / "shards", unit="case")
+
+    def contents(self) -> Contents:
+        manifest = self.folder / "shards/manifest.json"
+        return read_contents(manifest, self.folder, self.rows, read_volume, "case")
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Cases:
+    cases = Cases(tmp_path)
+    cases.shard()
+    return cases
+
+
+def test_sound_cases_have_no_leak(cases: Cases) -> None:
+    assert cases.contents() == Contents([], [], [], 2, 6, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_the_voxels_of_a_train_case_in_a_test_case(cases: Cases, channels: int) -> None:
+    """With another segmentation, and perhaps another second channel."""
+    voxels = VOXELS.copy()
+    voxels[2, ..., :channels] = voxels[0, ..., :channels]
+    cases.write(voxels, LABELS)
+    cases.shard()
+    told = f"C0 (train) = C2 (test), {channels} equal"
+    assert cases.contents() == Contents([], [told], [], 2, 6, 3)
+
+
+def test_channels_that_are_missing_in_both_are_no_leak(cases: Cases) -> None:
+    voxels = VOXELS.copy()
+    voxels[..., 1] = 0
+    cases.write(voxels, LABELS)
+    cases.shard()
+    assert cases.contents() == Contents([], [], [], 2, 3, 3)
+
+
+def test_the_segmentation_of_a_test_case_in_a_train_case(cases: Cases) -> None:
+    cases.write(VOXELS, LABELS[[2, 1, 2]])
+    cases.shard()
+    assert cases.contents() == Contents([], [], ["C0 (train) = C2 (test), 1 equal"], 2, 6, 3)
+
+
+def test_empty_and_tiny_segmentations_are_no_leak(cases: Cases) -> None:
+    few = np.zeros_like(LABELS)
+    few[1:, :7, :3, :3] = 1  # 63 voxels
+    cases.write(VOXELS, few)
+    cases.shard()
+    assert cases.contents() == Contents([], [], [], 2, 6, 0)
+
+
+def test_the_segmentations_of_two_cases_swapped_after_the_shards_were_written(
+    cases: Cases,
+) -> None:
+    cases.write(VOXELS, LABELS[[1, 0, 2]])
+    assert cases.contents().faults == [
+        "train: C0 has other content in the shards than of its own",
+        "valid: C1 has other content in the shards than of its own",
+    ]

@@ -45,6 +45,7 @@ REACHED: dict[str, Sequence[str]] = {
     "prediction_pages": (
         *MODEL,
         *(f"predictions/{name}" for name in (*SLIDES, *CASES)),
+        *("tiles/*.tfrecord", "volumes/*.tfrecord"),
         "predictions/tiles.parquet",
         "predictions/segmentations/*.nii.gz",
     ),

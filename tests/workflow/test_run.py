@@ -106,10 +106,10 @@ def test_the_same_run_elsewhere_gives_the_same_bytes(small_run, results, tmp_pat
 
 @pytest.mark.slow
 def test_new_slides_are_called_by_the_trained_model(copied_run):
-    copied_run.write(
-        "new/new.tsv",
-        "slide\tpath\nnew-1\t../cohort/P10-1.svs\nnew-2\t../cohort/text.svs\n",
-    )
+    copied_run.write("new/new.tsv", "slide\tpath\nnew-1\tnew-1.svs\nnew-2\t../cohort/text.svs\n")
+    # Two more bytes: another file with the same pixels.
+    slide = (copied_run.folder / "cohort/P10-1.svs").read_bytes() + b"??"
+    (copied_run.folder / "new/new-1.svs").write_bytes(slide)
     asked = (*SMALL, "--config", "predict={samples: new/new.tsv}")
     assert set(copied_run.jobs(*asked)) == {
         *("tile_new", "collect_new", "predict", "prediction_pages", "all")
@@ -119,7 +119,13 @@ def test_new_slides_are_called_by_the_trained_model(copied_run):
     run = copied_run.folder / "results/small"
     (called,) = rows(run / "predictions/slides.tsv")
     assert "label" not in called
-    # The same slide stands in the test cohort, so the scores must be the same.
+    (match,) = rows(run / "predictions/in_cohort.tsv")
+    assert (match["slide"], match["in_cohort"], match["split"]) == ("new-1", "P10-1", "test")
+    assert match["same"] == "pixels" and match["equal_images"] == called["tiles"]
+    assert (
+        "This slide is in the cohort." in (run / "predictions/pages/slides/new-1.html").read_text()
+    )
+    # The scores must be those of the slide in the test cohort.
     (known,) = [r for r in rows(run / "evaluation/slides.tsv") if r["slide"] == "P10-1"]
     for column in ("tiles", "p_luad", "p_lusc", "p_normal", "call_mean", "call_vote"):
         assert called[column] == known[column]

@@ -100,7 +100,11 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     found = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
     assert found["N1"]["state"] == "prepared"
     assert "its gzip is cut short" in found["N2"]["reason"]
-    assert (run / "predictions/pages/cases/N1.html").is_file()
+    (match,) = read_table(run / "predictions/in_cohort.tsv")
+    assert (match["case"], match["in_cohort"]) == ("N1", "V17-1")
+    assert (match["same"], match["equal_images"]) == ("pixels", "4")
+    page = (run / "predictions/pages/cases/N1.html").read_text()
+    assert "This case is in the cohort." in page
 
 
 def test_a_plan_needs_no_volume(volumes_run, tmp_path):
