@@ -20,6 +20,8 @@ if os.path.realpath(os.getcwd()) != PROJECT:
 configfile: "config.yaml"
 
 
+include: "rules/start.smk"
+include: "rules/cohort.smk"
 include: "rules/common.smk"
 include: "rules/demo.smk"
 

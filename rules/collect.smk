@@ -27,10 +27,10 @@ rule collect:
         rows=rows_of(*SPLITS),
         settings=section("split"),
         of=SPLITS,
-        sums=f"--sums {ALL_STATES}",
+        checksums=["--checksums", ALL_STATES],
     shell:
         "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
-        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.sums} > {log:q} 2>&1"
+        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
 
@@ -55,7 +55,7 @@ use rule collect as collect_training with:
         rows=rows_of("train", "valid"),
         settings=section("split"),
         of=("train", "valid"),
-        sums="",
+        checksums=[],
 
 
 rule collect_new:
@@ -82,6 +82,6 @@ rule collect_new:
         states=folder(f"predictions/{RECORDS}"),
     shell:
         "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
-        " --out {output.table:q} --sums {output.states:q} > {log:q} 2>&1"
+        " --out {output.table:q} --checksums {output.states:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -28,7 +28,9 @@ def main() -> None:
         "--states", type=Path, required=True, help="folder of <slide>.json or <case>.json"
     )
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
-    parser.add_argument("--sums", type=Path, help="to write too: the SHA-256 of each state (.tsv)")
+    parser.add_argument(
+        "--checksums", type=Path, help="also write the SHA-256 of each state (.tsv)"
+    )
     args = parser.parse_args()
     samples = read_members(args.samples or args.new, bool(args.samples), lambda path: True)
     if args.samples:
@@ -40,10 +42,10 @@ def main() -> None:
         rows = rows_of_splits(samples, settings, *args.of)
         if args.rows not in (None, checksum_of(rows)):
             raise UserError(f"{args.samples}: changed while the workflow ran; call it again")
-        collect_states(rows, args.states, args.out, args.sums)
+        collect_states(rows, args.states, args.out, args.checksums)
         check_remaining(args.out, args.of)
     else:
-        collect_states(rows_of_sheet(samples), args.states, args.out, args.sums)
+        collect_states(rows_of_sheet(samples), args.states, args.out, args.checksums)
         check_any(args.out)
 
 

@@ -81,7 +81,7 @@ def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(comman
 
 def test_a_picture_changes_the_table_of_states_and_no_other(command, folder):
     tables = [folder / name for name in ("tiles.tsv", "states.tsv")]
-    asked = (command, folder, "--sums", tables[1])
+    asked = (command, folder, "--checksums", tables[1])
     assert collect_by_command(*asked).returncode == 0
     before = [table.read_bytes() for table in tables]
     state = folder / "luad-test.json"

@@ -42,7 +42,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
         done = copied_run.snakemake(*refused, *asked, check=False)
         printed = done.stdout + done.stderr
         assert done.returncode == 1 and "Traceback" not in printed
-        assert "results/small: it is not known with which settings" in printed
+        assert "results/small: results/.snakemake-metadata has no metadata" in printed
     copied_run.snakemake("--touch", "--forceall", "--cores", "1", *asked)
     assert copied_run.jobs(*asked) == {}
     changed = copied_run.jobs(*asked, "--config", "evaluate={seed: 9}")
@@ -102,7 +102,7 @@ def test_in_a_folder_that_cannot_be_written_it_says_so(small_run):
     )
     printed = done.stdout + done.stderr
     assert done.returncode == 1 and "Traceback" not in printed
-    assert f"{folder}: cannot be written, and every run writes there" in printed
+    assert f"{folder}: not writable, and every run writes there" in printed
 
 
 def test_nothing_is_made_yet(copied_run):
