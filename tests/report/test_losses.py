@@ -116,9 +116,7 @@ def test_biopsies_are_no_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> N
 
 
 @pytest.mark.parametrize(("rim", "warns"), [(0.06, False), (0.2, True)])
-def test_the_rim_of_a_neighbours_tissue_is_no_loss(
-    tmp_path: Path, rim: float, warns: bool
-) -> None:
+def test_the_rim_of_a_neighbours_tissue_is_no_loss(tmp_path: Path, rim: float, warns: bool) -> None:
     """Tumours fill their tiles to the border and a little beyond; thin normal lung does not."""
     slides = []
     for label, beside in (("normal", 0.0), ("tumour", rim)):

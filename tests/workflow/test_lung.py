@@ -1,7 +1,7 @@
 """Real tissue end to end: slides stitched from real lung tiles, and a model that classifies them.
 
-The settings are those that docs/lung-tissue.md shows, but with 45 patients of each class instead of
-60, and one segment of 16 epochs instead of five of four.
+The settings are those that docs/lung-tissue.md shows, but with one segment of 8 epochs instead of
+five of 4: its model is, to the bit, the one of that run's second segment.
 """
 
 import csv
@@ -22,19 +22,19 @@ def test_a_model_classifies_lung_tissue(clone, shared_data):
     subprocess.run(
         [
             *(sys.executable, shared_data.parent / "tools/lung_cohort.py", shared_data / "lung"),
-            *(clone.folder / "lung", "--patients-per-class", "45"),
+            *(clone.folder / "lung", "--patients-per-class", "60"),
         ],
         check=True,
     )
     page = (ROOT / "docs/lung-tissue.md").read_text()
     clone.write("lung.yaml", re.search(r"```yaml\n(.*?)```", page, re.DOTALL).group(1))
-    shorter = ("--config", "train={epochs: 16, segment_epochs: 16}")
+    shorter = ("--config", "train={epochs: 8, segment_epochs: 8}")
     clone.snakemake("--cores", "2", "--configfile", "lung.yaml", *shorter)
 
     results = clone.folder / "results/lung"
     described = json.loads((results / "model/settings.json").read_text())
     assert described["tiles"]["size"] == 224 and described["train"]["ranks"] == 2
-    assert described["train"]["epochs"] == 16 and described["train"]["batch_size"] == 16
+    assert described["train"]["epochs"] == 8 and described["train"]["batch_size"] == 16
     proof = json.loads((results / "splits.json").read_text())
     assert not any(proof["shared_patients"].values())
     figures = json.loads((results / "evaluation/metrics.json").read_text())
@@ -50,7 +50,7 @@ def test_a_model_classifies_lung_tissue(clone, shared_data):
     kept = Counter()
     for row in slides:
         kept[row["label"]] += int(row["tiles"])
-    assert all(180 <= count <= 185 for count in kept.values()) and len(kept) == 3, kept
+    assert all(240 <= count <= 245 for count in kept.values()) and len(kept) == 3, kept
     page = (results / "report/index.html").read_text()
     assert (
         "Tiles with tissue dropped" in page and "What is missing depends on the label" not in page
