@@ -6,24 +6,24 @@ from pathlib import Path
 
 # A DICOM file begins with 128 bytes of anything and this (PS3.10, section 7.1).
 _PREAMBLE, _MARK = 128, b"DICM"
-# From a part of what OpenSlide says to what a user can do about it.
+# What a user can do, by a part of OpenSlide's error message.
 _ADVICE = {
-    "transfer syntax": "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; have the "
-    "slide exported as one of these",
+    "transfer syntax": "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; export "
+    "the slide as one of these",
     "concatenation": "files are missing; copy all files of the slide into its folder",
-    "dimensions": "the file does not tell the size of the slide; name a level of the slide in the "
-    "sheet, or have it exported anew",
-    "Attribute": "pixels must be RGB or YCbCr of 8 bits; have the slide exported so",
+    "dimensions": "the file does not give the size of the slide; name a level of the slide in the "
+    "sheet, or export it again",
+    "Attribute": "pixels must be 8-bit RGB or YCbCr; export the slide again",
 }
-_OTHERWISE = "copy all files of the slide into its folder again, or have it exported anew"
+_OTHERWISE = "copy all files of the slide into its folder again, or export it again"
 
 
-def advice_on_dicom(path: Path, told: str | None) -> str:
-    """Return what to add to the reason for which a file is refused; empty if it is not DICOM.
+def advice_on_dicom(path: Path, message: str | None) -> str:
+    """Return advice to append to the reason for refusing a file; empty if it is not DICOM.
 
     Args:
         path: the file that the sheet names.
-        told: what OpenSlide says of it; None: it is no slide to OpenSlide.
+        message: OpenSlide's error; None: OpenSlide does not know the format.
     """
     try:
         with path.open("rb") as file:
@@ -33,14 +33,14 @@ def advice_on_dicom(path: Path, told: str | None) -> str:
             count = sum(entry.name.lower().endswith(".dcm") for entry in entries)
     except OSError:
         return ""
-    beside = f"its folder has {count} .dcm file{'s' * (count != 1)}"
-    if told is None:
+    files = f"its folder has {count} .dcm file{'s' * (count != 1)}"
+    if message is None:
         return (
             f"; it is DICOM, but no whole-slide image (VL Whole Slide Microscopy), or its header "
-            f"is cut short; {beside}: name a level of the slide in the sheet, or copy it again"
+            f"is cut short; {files}: name a level of the slide in the sheet, or copy it again"
         )
-    advice = next((advice for part, advice in _ADVICE.items() if part in told), _OTHERWISE)
-    return f"; {beside}: {advice}"
+    advice = next((advice for part, advice in _ADVICE.items() if part in message), _OTHERWISE)
+    return f"; {files}: {advice}"
 
 
 def finest_is_resampled(properties: Mapping[str, str]) -> bool:

@@ -125,8 +125,8 @@ def plan_grid(slide: Slide, mpp: float | None, settings: TileSettings) -> Grid:
         )
     if columns * rows > MAX_TILES:
         raise SlideError(
-            f"its header tells of {slide.width}×{slide.height} px, {columns * rows:,} tiles; more "
-            f"than {MAX_TILES:,} are not cut"
+            f"its header gives a size of {slide.width}×{slide.height} px, which is "
+            f"{columns * rows:,} tiles; the limit is {MAX_TILES:,}"
         )
     # The coarsest level that still has every detail of the tile; a level fits as it is when the
     # tile's sides in its pixels are `size` to within half a pixel.

@@ -124,7 +124,7 @@ class _Blocks:
         self._found.pixels[self._here(block)] = pixels
 
     def by_openslide(self, block: list[int]) -> None:
-        """Read a block; of what cannot be read, as little as can be told apart.
+        """Read a block; if that fails, narrow down the part that cannot be read.
 
         Raises:
             RegionError: the first one, as soon as too much cannot be read.

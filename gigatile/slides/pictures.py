@@ -1,4 +1,4 @@
-"""The pictures that are kept of a slide: its overview, and where its tissue lies."""
+"""Pictures of a slide: its overview and its tissue mask."""
 
 import io
 from pathlib import Path
@@ -19,7 +19,7 @@ def picture_of(seen: np.ndarray, downsample: tuple[float, float], slide: Slide) 
     Args:
         seen: (height, width, 3) uint8 RGB, or (height, width) bool.
         downsample: of the overview.
-        slide: whose it is.
+        slide: the open slide.
     """
     overview = Image.fromarray(seen)
     across, down = downsample

@@ -115,10 +115,10 @@ class Learner:
 
     @contextlib.contextmanager
     def averaged(self, batches: Iterable[Batch]) -> Iterator[None]:
-        """Let the model have the averaged weights within the block.
+        """Use the averaged weights in the model within the block.
 
         The statistics that steps have gathered are those of other weights; with the averaged ones a
-        batch normalisation that uses them computes something else. They are gathered anew, as
+        batch normalisation that uses them computes something else. They are computed again, as
         torch.optim.swa_utils.update_bn does (Izmailov et al. 2018,
         https://arxiv.org/abs/1803.05407, section 3.1): the mean of the batches' statistics, here by
         the samples that each shows.

@@ -347,12 +347,12 @@ def of_another_kind(dataset):
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (without_size, "dimensions; its folder has 3 .dcm files: the file does not tell the size"),
+        (without_size, "dimensions; its folder has 3 .dcm files: the file does not give the size"),
         (of_a_concatenation, "1.2.3; its folder has 3 .dcm files: files are missing; copy all"),
         (
             of_another_transfer_syntax,
             "Unsupported transfer syntax 1.2.840.10008.1.2.4.80; its folder has 3 .dcm files: "
-            "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; have the slide ",
+            "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; export the slide ",
         ),
         (
             of_another_kind,

@@ -24,9 +24,7 @@ def test_two_ranks_compute_the_gradients_of_one(launcher, tmp_path):
     assert len(small["gradients"]) == 3 and max(small["gradients"]) < 1e-13, found
     assert small["keras"] < 1e-13, found
     assert small["single precision"] < 1e-5, found
-    # The second step makes the rounding of the first one a thousand times as large.
-    assert len(resnet["gradients"]) == 2, found
-    assert resnet["gradients"][0] < 1e-10 and resnet["gradients"][1] < 1e-6, found
+    assert len(resnet["gradients"]) == 1 and resnet["gradients"][0] < 1e-10, found
     for one in (small, resnet):
         assert one["variables, in learning rates"] < 1e-2, found
     digests = {path.read_text() for path in tmp_path.glob("rank-*")}
