@@ -36,9 +36,9 @@ def collect_states(
         states_dir: where <id>.json lies.
         out: the table; `sha256` is of the records, so the table changes when they do. `sources` is
             of the fingerprints of a case's files, with which its prediction is compared.
-        sums: a second table to write, of the SHA-256 of each state. A state names that of every
-            other file of its slide or case, so this table changes when any of them does; the first
-            one does not where only a picture or a measure has changed.
+        sums: a second table to write, with the SHA-256 of each state. A state contains the SHA-256
+            of every other file of its slide or case, so this table changes if any of them changes.
+            The first table does not change if only a picture or a measure does.
     """
     unit = unit_of(rows[0])
     written = []
@@ -59,8 +59,8 @@ def collect_states(
     write_table(out, COLUMNS[unit], written)
     if sums is not None:
         names = [row[unit] for row in rows]
-        told = [(name, sha256_of(states_dir / f"{name}.json")) for name in names]
-        write_table(sums, (unit, "state_sha256"), told)
+        rows_of_sums = [(name, sha256_of(states_dir / f"{name}.json")) for name in names]
+        write_table(sums, (unit, "state_sha256"), rows_of_sums)
 
 
 def megavoxels_of(state: Mapping[str, Any]) -> str:

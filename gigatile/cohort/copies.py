@@ -1,7 +1,7 @@
-"""Files with the same content: one slide under two patients, or both predicted and learnt from.
+"""Files with the same content: one slide of two patients, or a slide of the cohort to predict.
 
-Only files of equal size can be equal, so only those are read: first a few kilobytes of each, and of
-those that are alike what a fingerprint takes.
+Only files of equal size can be equal. First a few kilobytes of these are compared; if they are
+equal, the fingerprints are.
 """
 
 import os
@@ -18,16 +18,16 @@ _File = tuple[Member, Path]
 
 
 def check_copies(members: Sequence[Member], sheet: Path) -> list[str]:
-    """Refuse a sheet in which a file of one patient is also a file of another one.
+    """Refuse a sheet in which two patients have files with the same content.
 
-    Files that are missing, empty or a page of HTML are passed over, as are segmentations: two heads
-    without a tumour have equal ones.
+    Files that are missing, empty or HTML pages are skipped. So are segmentations: two heads without
+    a tumour have equal ones.
 
     Returns:
-        Warnings of files that one patient has twice.
+        A warning for each file that a patient has twice.
 
     Raises:
-        UserError: every such file, with the rows in which it stands.
+        UserError: lists every such file with its rows.
     """
     faults, warnings = [], []
     for same in equal_files(members):
@@ -36,31 +36,29 @@ def check_copies(members: Sequence[Member], sheet: Path) -> list[str]:
             if other.row == first.row and again == path:
                 continue
             text = (
-                f"row {other.row}: file {again} of {other.unit} {other.id!r} has the content of "
-                f"{path}, which is {first.unit} {first.id!r} in row {first.row}"
+                f"row {other.row}: file {again} of {other.unit} {other.id!r} has the same content "
+                f"as {path} of {first.unit} {first.id!r} in row {first.row}"
             )
             if other.patient != first.patient:
-                faults.append(
-                    f"{text}, there of patient {first.patient!r}, here of {other.patient!r}"
-                )
+                faults.append(f"{text}; the patients are {other.patient!r} and {first.patient!r}")
             else:
-                warnings.append(f"{sheet}, {text}; patient {other.patient!r} has it twice")
+                warnings.append(f"{sheet}, {text}; both are of patient {other.patient!r}")
     if faults:
         raise all_faults(
-            f"{sheet}: {len(faults)} file(s) stand under two patients, who could come into two "
-            "splits; take out the rows that are wrong, or give both rows the same patient",
+            f"{sheet}: {len(faults)} file(s) belong to two patients, who could be in different "
+            "splits; remove the wrong rows, or give both rows the same patient",
             faults,
         )
     return warnings
 
 
 def known_before(new: Sequence[Member], cohort: Sequence[Member], sheet: Path) -> list[str]:
-    """Return warnings of new slides or cases that are in the cohort, by id, path or content.
+    """Return a warning for each new slide or case with the id or a file of one in the cohort.
 
     Args:
-        new: those to predict.
-        cohort: those that the model is trained and tested on.
-        sheet: of the new ones.
+        new: the slides or cases to predict.
+        cohort: the slides or cases that the model is trained and tested on.
+        sheet: the sheet of the new ones.
     """
     ids = {one.id.casefold(): one for one in cohort}
     found = {
@@ -73,8 +71,9 @@ def known_before(new: Sequence[Member], cohort: Sequence[Member], sheet: Path) -
             others = [one for one, _ in same if id(one) not in of_cohort]
             found |= {one.row: (one, mine[0], "file") for one in others}
     return [
-        f"{sheet}, row {row}: {one.unit} {one.id!r} has the {what} of {other.id!r} of the cohort, "
-        "in which the model is trained and tested: its prediction shows nothing new"
+        f"{sheet}, row {row}: {one.unit} {one.id!r} has the {what} of {other.id!r} in the cohort; "
+        "the model is trained and tested on the cohort, so the prediction shows nothing about new "
+        f"{one.unit}s"
         for row, (one, other, what) in sorted(found.items())
     ]
 
@@ -100,7 +99,7 @@ def _beginning(path: Path) -> str | None:
 
 
 def _alike(groups: Iterable[Sequence[_File]], key: Callable[[Path], Hashable]) -> list[list[_File]]:
-    """Divide groups by a key; left out is what stands alone, is not readable or has no key."""
+    """Divide groups by a key; leave out single files, unreadable files and files without a key."""
     found = []
     for group in groups:
         by_key: dict[Hashable, list[_File]] = defaultdict(list)

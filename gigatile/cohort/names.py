@@ -1,4 +1,4 @@
-"""When two names are one name, typed in two ways: patients, labels and ids are compared with this.
+"""Finds different spellings of one name, for patients, labels and ids.
 
 Two names count as one name if they differ only in case, blanks, invisible characters, the kind of
 dash or apostrophe, the form of a character (full-width, ligature, composed or not), or letters of
@@ -22,7 +22,7 @@ _MINUS = "\u2212"
 
 
 def is_invisible(character: str) -> bool:
-    """Return whether a character cannot be seen: a control or format character, or a filler."""
+    """Return whether a character is invisible: a control or format character, or a filler."""
     return unicodedata.category(character).startswith("C") or ord(character) in _NO_GLYPH
 
 
@@ -50,9 +50,9 @@ def doubtful_names(names: Iterable[str]) -> list[list[str]]:
 def _keys(name: str) -> tuple[str, str]:
     """Return two keys; two names are one if either is equal.
 
-    The first folds look-alikes as they are written, since a capital can look like another letter
-    than its small form (Greek Nu: N, and v). The second folds case first, so that a name in another
-    script equals its own capitals.
+    The first folds look-alikes before case, since a capital and its small letter can resemble
+    different letters (Greek Nu: N and v). The second folds case first, so that a name in another
+    script equals the same name in capitals.
     """
     if name.isascii() and name.isprintable():  # nearly all; both keys are equal then
         plain = name.casefold().replace(" ", "")
@@ -90,7 +90,7 @@ def _like(character: str) -> str:
 
 
 def _groups(names: Iterable[str], keys: Callable[[str], Iterable[str]]) -> list[list[str]]:
-    """Return the names that share a key, directly or through others; two at least in a group."""
+    """Return groups of at least two names that share a key, directly or through other names."""
     order = {name: place for place, name in enumerate(dict.fromkeys(names))}
     with_key: dict[str, list[str]] = {}
     for name in order:

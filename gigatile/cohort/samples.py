@@ -61,7 +61,7 @@ def read_samples(
         sheet: tab-separated text with a header line; further columns are ignored.
         labelled: False for a sheet of new slides, which needs only slide and path.
         made_later: tells for a missing slide file whether the workflow will make it.
-        look: False: no slide file is looked at; see `read_sheet`.
+        look: False: do not check whether the files exist; see `read_sheet`.
 
     Returns:
         The samples in the order of the sheet.

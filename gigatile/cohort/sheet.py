@@ -76,7 +76,7 @@ def read_sheet(
         required: returns the columns that must be there, of those that are.
         parse: reads a row.
         made_later: tells for a missing file whether the workflow will make it.
-        look: False: no file is looked at, since who calls knows that somebody has done so.
+        look: False: do not check whether the files exist; another process has done so.
 
     Returns:
         What the rows say, in their order.
@@ -202,7 +202,7 @@ def _missing_files(members: Sequence[Member], made_later: Callable[[Path], bool]
             faults.append(f"row {row}: path {str(path)!r} {fault}")
             continue
         try:
-            # By os, as Path takes a loop of links for a missing file.
+            # os.stat, since Path.exists reports a loop of links as a missing file.
             os.stat(path)  # noqa: PTH116
             missing = False
         except (FileNotFoundError, NotADirectoryError):
@@ -268,7 +268,7 @@ def _conflicts(members: Sequence[Member], look: bool) -> list[str]:
                 f"all {theirs[0].unit}s of a patient belong to one"
             )
     for column, rows in rows_of.items():
-        # One patient under two spellings could come into two splits.
+        # One patient with two spellings could be in two splits.
         for spelled in same_names(rows):
             where = ", ".join(f"{shown(name)} in row {rows[name]}" for name in spelled)
             row = max(rows[name] for name in spelled)
@@ -297,7 +297,7 @@ def _real(path: Path, folders: dict[Path, Path]) -> Path:
 
     `folders` keeps what was found, since resolving a path looks at every folder above it.
     """
-    # By os, as Path raises for a loop of links, and for a name that is too long.
+    # os.path.islink, since Path raises for a loop of links and for a name that is too long.
     if os.path.islink(path):  # noqa: PTH114
         return Path(os.path.realpath(path))
     if path.parent not in folders:

@@ -1,28 +1,28 @@
-"""95 % intervals over patients that hold on small cohorts too.
+"""95 % intervals over patients, with the stated coverage for small cohorts too.
 
 Each interval is that of a Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338):
 in each of many draws every patient gets a random weight, from the exponential distribution, and the
-figure is computed with these weights. Patients are weighted and not slides or cases, since those of
-one patient are not independent (Field and Welsh 2007,
+figure is computed with these weights. The weights belong to patients because the slides or cases of
+a patient are not independent (Field and Welsh 2007,
 https://doi.org/10.1111/j.1467-9868.2007.00593.x). All weights are above 0, so every class is in
 every draw.
 
-A bootstrap alone knows nothing worse than the worst patient that it was given: its intervals are
-too narrow on few patients and have no width where every call is right. So one patient is added who
-was not seen: for the lower end the worst there can be, for the upper end the best, with as many
-slides or cases as the largest of those seen. `low` is the 2.5 % quantile of the draws with the
+The draws of a bootstrap contain only the patients of the test: with few patients its intervals are
+too narrow, and if every call is right they have no width. So one unseen patient is added, with as
+many slides or cases as any patient has: for the lower end the worst possible patient, for the upper
+end the best possible. `low` is the 2.5 % quantile of the draws with the
 worst patient, `high` the 97.5 % quantile with the best one.
 
-- For a mean of values that have a lowest and a highest possible value this is the bound of Gaffke
+- For the mean of values between two known bounds this is the bound of Gaffke
   (2005, Mathematical Methods of Statistics 14, 451-467; see Learned-Miller and Thomas 2020,
-  https://arxiv.org/abs/1905.06208). Of a share with one slide a patient it is the interval of
+  https://arxiv.org/abs/1905.06208). For a fraction with one slide per patient it is the interval of
   Clopper and Pearson (1934, https://doi.org/10.1093/biomet/26.4.404).
 - ROC AUC, average precision and the ROC curve compare the classes. There half a patient is added
   to each class, with a weight from the gamma distribution with the shape 1/2: two of them are
   together as heavy as one patient. The Bayesian bootstrap of a ROC curve is that of Gu, Ghosal and
   Roy (2008, https://doi.org/10.1002/sim.3366), without the added halves.
 
-`benchmarks/coverage.py` measures how often these intervals hold the truth.
+`benchmarks/coverage.py` measures the coverage of these intervals.
 """
 
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ from gigatile.settings.evaluate import EvaluationSettings
 METHOD = "Bayesian bootstrap over patients with one unseen patient at either extreme"
 # The 2.5 % and the 97.5 % quantile leave 95 % between them.
 ENDS = (0.025, 0.975)
-# With fewer patients an interval would hold nearly every value: of five right calls its lower end
-# is 0.48, of four 0.40.
+# With fewer patients an interval would contain nearly every value: if all calls are right, its
+# lower end is 0.48 for five patients and 0.40 for four.
 LEAST_PATIENTS = 5
 
 
 @dataclass(frozen=True)
 class Draws:
-    """A figure in every draw: (resamples,) with the worst unseen patient, and with the best."""
+    """The values of a figure: (resamples,) with the worst unseen patient and with the best one."""
 
     worst: np.ndarray
     best: np.ndarray
@@ -65,8 +65,8 @@ class Weights:
     """The random weights of a cohort's patients; every figure of the cohort uses the same.
 
     Attributes:
-        cases: (resamples, n) float64 above 0, the weight of each case: that of its patient.
-        unseen: (resamples,) the weight of one unseen patient.
+        cases: (resamples, n) float64 above 0, the weight of each case, which is its patient's.
+        unseen: (resamples,) the weight of the unseen patient.
     """
 
     def __init__(self, patients: np.ndarray, settings: EvaluationSettings) -> None:
@@ -78,7 +78,7 @@ class Weights:
         """
         names, self._patient_of = np.unique(patients, return_inverse=True)
         self._settings = settings
-        # Adding a patient must not change the weights of the unseen ones: each has its own key.
+        # The unseen patient has its own key: more patients do not change its weights.
         self.cases = self._exponential("patients", len(names))[:, self._patient_of]
         self.unseen = self._exponential("unseen", 1)[:, 0]
 
@@ -92,7 +92,7 @@ class Weights:
         return len(np.unique(self._patient_of[within]))
 
     def most_cases(self, within: np.ndarray) -> int:
-        """Return the number of cases `within` of the patient who has most of them; 0 of none."""
+        """Return the largest number of cases `within` of one patient; 0 if there are none."""
         return int(np.bincount(self._patient_of[within]).max(initial=0))
 
     def _exponential(self, name: str, columns: int) -> np.ndarray:
@@ -110,13 +110,13 @@ def draw_mean(values: np.ndarray, weights: Weights, lowest: float, highest: floa
     """Return the draws of a mean over cases.
 
     Args:
-        values: (n,) float64; NaN where it is not defined: left out of the mean.
-        weights: of the cases.
-        lowest, highest: the values that an unseen case could have at worst.
+        values: (n,) float64; NaN: not defined, left out of the mean.
+        weights: the weights of the cases.
+        lowest, highest: the bounds of the values.
     """
     defined = ~np.isnan(values)
     used = weights.cases[:, defined]
-    # Sums by numpy itself: a product of matrices depends on the number of threads.
+    # Sums and not a matrix product, whose rounding depends on the number of threads.
     total, weight = (used * values[defined]).sum(axis=1), used.sum(axis=1)
     unseen = weights.unseen * weights.most_cases(defined)
     with np.errstate(invalid="ignore"):
@@ -130,13 +130,13 @@ def with_interval(
     """Return a figure with its 95 % interval; None where it is not defined, never a NaN.
 
     Args:
-        value: the figure of the cohort; NaN where it is not defined.
-        draws: of the same figure; None where there is no interval.
-        patients: how many the figure rests on: of the side with the fewest.
-        too_few: why there is no interval, from `too_few_patients`.
+        value: the figure of the cohort; NaN: not defined.
+        draws: the draws of the figure; None: no interval.
+        patients: number of patients behind the figure, in the class with the fewest.
+        too_few: the reason for no interval, from `too_few_patients`.
 
     Returns:
-        value, low, high, patients, no_interval (None, or why there is none).
+        value, low, high, patients, no_interval (None, or the reason).
     """
     found: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
     if np.isnan(value):
@@ -150,16 +150,16 @@ def with_interval(
 
 
 def describe(settings: EvaluationSettings) -> dict[str, Any]:
-    """Return how the intervals were made, for metrics.json."""
+    """Return the method and settings of the intervals, for metrics.json."""
     rule = {"level": 0.95, "method": METHOD, "least_patients": LEAST_PATIENTS}
     return {"intervals": rule | settings.model_dump(include={"resamples", "seed"})}
 
 
 def too_few_patients(groups: Mapping[str, int]) -> str | None:
-    """Say which groups have too few patients for an interval; None if none has.
+    """Return a message naming the groups with too few patients for an interval, or None.
 
     Args:
-        groups: how many patients each has; the name of a group follows "patients", or is empty.
+        groups: number of patients of each group; its name follows "patients" in the message.
     """
     small = [
         f"{name} ({count})".strip() for name, count in groups.items() if count < LEAST_PATIENTS
@@ -168,5 +168,5 @@ def too_few_patients(groups: Mapping[str, int]) -> str | None:
 
 
 def plain(value: float) -> float:
-    """Round for JSON: six decimals are beyond what a cohort can tell and the same everywhere."""
+    """Round to six decimals for JSON, so that all machines write the same."""
     return round(float(value), 6)

@@ -1,7 +1,7 @@
-"""ROC curve, ROC AUC and average precision of the same cases with many sets of weights at once.
+"""ROC curve, ROC AUC and average precision for many sets of weights of the same cases at once.
 
-The cases are sorted once and the curve of every set of weights follows by cumulative sums, with the
-definitions of scikit-learn for `sample_weight`: the area under the ROC curve by the trapezoidal
+The cases are sorted once; cumulative sums give the curve of every set of weights. The definitions
+are those of scikit-learn with `sample_weight`: the area under the ROC curve by the trapezoidal
 rule, tied scores as one point, and average precision as the sum of precisions weighted by the steps
 in recall. Hundreds of times as fast as calling scikit-learn for each set, and equal to it.
 """
@@ -17,7 +17,7 @@ def curve_counts(
     Args:
         positive: (n,) bool, the cases of the class.
         scores: (n,) the class's scores.
-        weights: (resamples, n) how much each case counts.
+        weights: (resamples, n) the weights of the cases.
 
     Returns:
         Two arrays (resamples, thresholds + 1); the first column is 0, above every score.
@@ -40,15 +40,15 @@ def add_unseen(
     of_rest: np.ndarray,
     best: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return cases with two more: one of the class and one of the rest that nobody has seen.
+    """Add two unseen cases: one of the class and one of the other classes.
 
     Args:
         positive, scores, weights: as `curve_counts` takes them.
-        of_class, of_rest: (resamples,) the weights of the two.
+        of_class, of_rest: (resamples,) the weights of the two cases.
         best: whether the one of the class is ranked first and that of the rest last, or the other
             way round.
     """
-    # Beyond every score, so that the two are ranked and not tied.
+    # Outside the range of the scores, so that they do not tie.
     ends = [scores.max() + 1, scores.min() - 1]
     return (
         np.append(positive, [True, False]),
@@ -64,7 +64,7 @@ def roc_curve_at(rates: np.ndarray, false: np.ndarray, true: np.ndarray) -> np.n
         rates: false-positive rates, 0-1.
         false, true: of `curve_counts`, with both kinds in every row.
     """
-    # One interpolation for all: row r is moved by 2 r, so that no two rows overlap.
+    # One interpolation for all rows: row r is shifted by 2 r, so that the rows do not overlap.
     apart = 2.0 * np.arange(len(false))[:, None]
     found = np.interp(
         (rates + apart).ravel(),

@@ -283,7 +283,7 @@ def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Che
     return Check(
         "the model is that of the epoch with the least validation loss",
         faults,
-        f"{len(losses)} validated epochs",
+        f"validated epochs: {len(losses)}",
     )
 
 

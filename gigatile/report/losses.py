@@ -1,16 +1,16 @@
-"""Whether the loss of slides and of tissue depends on the label.
+"""Tests whether the loss of slides and of tissue depends on the label.
 
-A model can learn from what is missing: where the thin tissue of one label is dropped as background,
-the tiles that remain look unlike the label. Two shares are compared between the labels:
+A model can learn from missing data: if the thin tissue of one label is dropped as background, the
+remaining tiles do not represent the label. Two fractions are compared between the labels:
 
-- slides that were refused, of all slides;
-- tiles that were dropped, for whatever reason, of all tiles that hold tissue. Glass does not count:
-  a tile without tissue is neither lost nor kept, so a biopsy on much glass loses nothing by it.
+- refused slides, of all slides;
+- dropped tiles, for any reason, of all tiles with tissue. Glass does not count: a tile without
+  tissue is neither lost nor kept, so a small biopsy on a large slide loses nothing.
 
-At the edge of a specimen about half of the tiles hold too little tissue, and a small specimen has
-more edge. So a patient's share of dropped tiles is reduced by what the edge explains: a slope,
-the same for all labels (least squares through the origin over all patients), times the share of
-tiles that hold tissue and have a neighbour without any.
+At the edge of a specimen about half of the tiles have too little tissue, and a small specimen has
+more edge. So the part that the edge explains is subtracted from a patient's fraction of dropped
+tiles: a slope, the same for all labels (least squares through the origin over all patients), times
+the fraction of tiles with tissue that have a neighbour without tissue.
 
 Where tissue ends at the border of a tile, it reaches by a pixel of the overview into the next one,
 and more so the more it is stained. Such rims are no loss. So the shares, and the difference between
@@ -20,9 +20,9 @@ edge of a thin biopsy count.
 
 The test is a permutation test (Fisher 1935; Phipson and Smyth 2010 for the p value,
 https://doi.org/10.2202/1544-6115.1585). Tiles of a slide and slides of a patient are not
-independent, so the labels of patients are exchanged: those of patients with one label among each
-other, those of a patient with several labels within this patient. The statistic is the sum of
-squares between the labels of the patients' shares. Every patient counts once for each label.
+independent, so the test permutes the labels of patients: between patients with one label, and
+within a patient with several labels. The statistic is the sum of squares between the labels of the
+patients' fractions. Every patient counts once for each label.
 """
 
 from collections import Counter, defaultdict
@@ -53,14 +53,14 @@ SEED = 1
 
 @dataclass(frozen=True)
 class SlideLoss:
-    """What was lost of one slide.
+    """The losses of one slide.
 
     Attributes:
         refused: whether the slide gave no tiles.
-        holding: number of tiles that hold tissue, or were not dropped as background.
-        dropped: how many of these were dropped.
-        edge: how many of those that hold tissue have a neighbour without tissue.
-        rims: how many were dropped as background with less tissue than `LEAST_TISSUE`.
+        holding: number of tiles that have tissue or were not dropped as background.
+        dropped: number of these tiles that were dropped.
+        edge: number of the tiles with tissue that have a neighbour without tissue.
+        rims: number of tiles dropped as background with less tissue than `LEAST_TISSUE`.
     """
 
     slide: str

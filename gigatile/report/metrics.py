@@ -11,8 +11,8 @@ class Interval(_Figures):
     """A figure and its 95 % interval; None where it is not defined.
 
     Attributes:
-        patients: how many the figure rests on, of the class with the fewest.
-        no_interval: why there is no interval; None if there is one.
+        patients: number of patients behind the figure, in the class with the fewest.
+        no_interval: the reason why there is no interval; None if there is one.
     """
 
     value: float | None
@@ -29,7 +29,7 @@ class Interval(_Figures):
 
 
 class Intervals(_Figures):
-    """How the intervals were made.
+    """Method and settings of the intervals.
 
     Attributes:
         least_patients: with fewer there is no interval.

@@ -34,19 +34,19 @@ def test_every_file_under_two_patients_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         check_copies(read_samples(sheet), sheet)
     heading, *faults = str(caught.value).splitlines()
-    assert heading.startswith(f"{sheet}: 2 file(s) stand under two patients")
+    assert heading.startswith(f"{sheet}: 2 file(s) belong to two patients")
     assert faults == [
-        f"  - row 3: file {tmp_path}/B.svs of slide 'B' has the content of {tmp_path}/A.svs, which "
-        "is slide 'A' in row 2, there of patient 'P', here of 'Q'",
-        f"  - row 6: file {tmp_path}/E.svs of slide 'E' has the content of {tmp_path}/C.svs, which "
-        "is slide 'C' in row 4, there of patient 'R', here of 'T'",
+        f"  - row 3: file {tmp_path}/B.svs of slide 'B' has the same content as {tmp_path}/A.svs "
+        "of slide 'A' in row 2; the patients are 'Q' and 'P'",
+        f"  - row 6: file {tmp_path}/E.svs of slide 'E' has the same content as {tmp_path}/C.svs "
+        "of slide 'C' in row 4; the patients are 'T' and 'R'",
     ]
 
 
 def test_one_patient_may_have_a_file_twice_with_a_warning(tmp_path: Path) -> None:
     sheet = sheet_of(tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "P", CONTENT))
     (warning,) = check_copies(read_samples(sheet), sheet)
-    assert warning.endswith("which is slide 'A' in row 2; patient 'P' has it twice")
+    assert warning.endswith("of slide 'A' in row 2; both are of patient 'P'")
 
 
 def test_empty_files_and_pages_of_html_are_no_copies(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_images_of_two_cases_are_compared_and_segmentations_are_not(tmp_path: Pa
         Case(name, patient, {"t1": tmp_path / f"{name}1"}, tmp_path / f"{name}2", "", "", row)
         for row, (name, patient) in enumerate((("a", "P"), ("b", "Q")), 2)
     ]
-    with pytest.raises(UserError, match=r"1 file\(s\) stand under two patients"):
+    with pytest.raises(UserError, match=r"1 file\(s\) belong to two patients"):
         check_copies(cases, tmp_path / "cases.tsv")
     (tmp_path / "b1").write_bytes(CONTENT[1:])
     assert check_copies(cases, tmp_path / "cases.tsv") == []
@@ -87,6 +87,8 @@ def test_new_slides_of_the_cohort_are_warned_of(tmp_path: Path) -> None:
     sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
     told = known_before(read_samples(sheet), cohort, sheet)
     assert [one.split(",")[1] for one in told] == [
-        " row 2: slide 'N' has the file of 'A' of the cohort",
-        " row 3: slide 'b' has the id of 'B' of the cohort",
+        " row 2: slide 'N' has the file of 'A' in the cohort; the model is trained and tested on "
+        "the cohort",
+        " row 3: slide 'b' has the id of 'B' in the cohort; the model is trained and tested on the "
+        "cohort",
     ]

@@ -89,8 +89,8 @@ def test_one_slide_under_two_patients_is_refused_by_the_plan(clone):
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
     told = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in told
-    assert "mine/samples.tsv: 1 file(s) stand under two patients" in told
-    assert "there of patient 'x-train', here of 'x-test'" in told
+    assert "mine/samples.tsv: 1 file(s) belong to two patients" in told
+    assert "the patients are 'x-test' and 'x-train'" in told
     clone.snakemake("-n", "--configfile", "mine.yaml", "--config", "slides=elsewhere")
 
 
