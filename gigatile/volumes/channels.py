@@ -213,7 +213,8 @@ def join_channels(grid: Grid, channels: list[Channel | None]) -> tuple[np.ndarra
     Returns:
         (x, y, z, C) float16 and (x, y, z) bool.
     """
-    image = np.zeros((*grid.shape, len(channels)), np.float16)
+    # A channel after the other: the memory of one that is not filled yet is not in use yet.
+    image = np.moveaxis(np.zeros((len(channels), *grid.shape), np.float16), 0, -1)
     inside = np.zeros(grid.shape, bool)
     for number, channel in enumerate(channels):
         channels[number] = None
