@@ -45,8 +45,8 @@ def prepare_case(
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
     stands still for `settings.stall_minutes`: the work is done in a fork of this process. So does
-    one on which an error occurs that nobody foresaw, unless it is the system's
-    (`gigatile.errors.is_systems`); its traceback goes to stderr.
+    one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
+    traceback goes to stderr.
 
     Args:
         case: whose volumes these are.
