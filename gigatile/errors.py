@@ -9,6 +9,9 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -141,6 +144,42 @@ def unexpected(error: Exception) -> str:
         if message
         else (f"unexpected error, please report: {kind}")
     )
+
+
+def record_unexpected(
+    error: Exception,
+    give_up: Callable[[str], T],
+    clean_up: Callable[[], None],
+    forget: Callable[[], None],
+) -> T:
+    """Record an unexpected error as the reason why a slide or case cannot be used.
+
+    Call this in the handler of the error.
+
+    Args:
+        error: what the work on the slide or case raised.
+        give_up: takes the reason, writes the state and returns it.
+        clean_up: removes half-written files.
+        forget: discards all results so far. It is called if `give_up` fails, which may be because
+            one of them cannot be written; then `give_up` is called again.
+
+    Returns:
+        What `give_up` returns.
+
+    Raises:
+        Exception: the error itself, if it is the system's or the user's (`is_systems`).
+    """
+    if is_systems(error):
+        raise error
+    reason = unexpected(error)
+    clean_up()
+    try:
+        return give_up(reason)
+    except Exception as second:
+        if is_systems(second):
+            raise
+        forget()
+        return give_up(reason)
 
 
 def run_command(main: Callable[[], None]) -> None:

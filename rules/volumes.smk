@@ -14,7 +14,9 @@ rule prepare:
     conda:
         "../envs/cpu.yaml"
     resources:
-        mem_mb=grow(5000),
+        # The largest volume, all of it head, takes 17 bytes per voxel, and 2.6 more for each further
+        # modality; the largest record limits how many voxels several modalities can have.
+        mem_mb=grow(5000 if len(SETTINGS.volumes.modalities) == 1 else 6500),
         runtime=grow(20),
         # On a cluster several cases share a job; see profiles/slurm.
         slide_at_once=1,

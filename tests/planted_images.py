@@ -1,4 +1,4 @@
-"""A good head of the demo, and what can be wrong with one: planted, with what is told of it."""
+"""A good head of the demo, and functions that plant faults in it, with the expected message."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +115,7 @@ def overflowed(head, rng):
 
 ALONE: dict[Callable[[Head, np.random.Generator], np.ndarray], str] = {
     one_hot_voxel: "1 voxel of its head far outside of all others, up to",
-    many_hot_voxels: "a few voxels decide how it is normalised",
+    many_hot_voxels: "extreme values dominate the normalisation",
     noise: "it is noise, or its values are damaged, and no image",
     noise_everywhere: "it is noise, or its values are damaged, and no image",
     noisy: "is it mostly noise?",

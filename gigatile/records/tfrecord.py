@@ -20,6 +20,7 @@ from gigatile.files import write_whole
 HEADER = struct.Struct("<QI")  # length of the data, its masked CRC
 FOOTER = struct.Struct("<I")  # masked CRC of the data
 _LENGTH = struct.Struct("<Q")
+Buffer = bytes | bytearray
 
 
 class RecordError(UserError):
@@ -28,18 +29,20 @@ class RecordError(UserError):
 
 def frame(data: bytes) -> bytes:
     """Return one record as it stands in a file."""
+    return b"".join(_parts(data))
+
+
+def _parts(data: Buffer) -> tuple[bytes, bytes, Buffer, bytes]:
     length = _LENGTH.pack(len(data))
-    return b"".join(
-        (length, FOOTER.pack(_masked_crc(length)), data, FOOTER.pack(_masked_crc(data)))
-    )
+    return length, FOOTER.pack(_masked_crc(length)), data, FOOTER.pack(_masked_crc(data))
 
 
-def write_records(path: Path, records: Iterable[bytes]) -> int:
+def write_records(path: Path, records: Iterable[Buffer]) -> int:
     """Write records to `path`, whole or not at all; return how many."""
     count = 0
     with write_whole(path) as temporary, temporary.open("wb") as handle:
         for count, data in enumerate(records, 1):  # noqa: B007 - the last number is the result
-            handle.write(frame(data))
+            handle.writelines(_parts(data))  # without a copy of the data
     return count
 
 
@@ -150,8 +153,11 @@ def _checked(body: bytes, length: int, path: Path, offset: int) -> bytes:
     return data
 
 
-def _masked_crc(data: bytes) -> int:
-    return _mask(google_crc32c.value(data))
+def _masked_crc(data: Buffer) -> int:
+    # google_crc32c refuses a bytearray, but takes an array of its bytes.
+    return _mask(
+        google_crc32c.value(data if isinstance(data, bytes) else np.frombuffer(data, "u1"))
+    )
 
 
 def _mask(crc: int) -> int:

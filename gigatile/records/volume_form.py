@@ -42,7 +42,7 @@ def encode_volume(
     labels: np.ndarray | None,
     channels: Sequence[str],
     grid: dict[str, Any],
-) -> bytes:
+) -> bytearray:
     """Return a case as a serialised tf.train.Example; equal input gives equal bytes.
 
     Args:
@@ -69,19 +69,31 @@ def encode_volume(
         "ranges": ranges,
         "grid": grid,
     }
-    blocks = _in_blocks(image, labels)
-    empty = ~blocks.any(axis=1)
-    crcs = np.array([google_crc32c.value(block) for block in blocks], "<u4")
-    first = encode_example(
-        {
-            "case": case,
-            "head": json.dumps(head, ensure_ascii=False, allow_nan=False),
-            "crcs": crcs.tobytes(),
-            "empty": np.packbits(empty).tobytes(),
-            "foreground": _foreground(labels).tobytes(),
-        }
-    )
-    return b"".join((first, check_of(first), before_voxels(blocks.size), blocks.data))
+    blocks = int(np.prod(blocks_of(image.shape[:3])))
+    size = blocks * block_bytes_of(len(channels), labels is not None)
+    features: dict[str, bytes | str | float | int] = {
+        "case": case,
+        "head": json.dumps(head, ensure_ascii=False, allow_nan=False),
+        "crcs": bytes(4 * blocks),
+        "empty": bytes(-(-blocks // 8)),
+        "foreground": _foreground(labels).tobytes(),
+    }
+
+    def start() -> bytes:
+        """Return everything before the voxels."""
+        first = encode_example(features)
+        return b"".join((first, check_of(first), before_voxels(size)))
+
+    # Write the voxels to their final position: a copy of them would need twice the memory. The
+    # checksums, which come first, have the same length whatever their values are.
+    begin = len(start())
+    record = bytearray(begin + size)
+    voxels = np.frombuffer(record, np.uint8, offset=begin).reshape(blocks, -1)
+    _write_blocks(image, labels, voxels)
+    features["crcs"] = np.array([google_crc32c.value(one) for one in voxels], "<u4").tobytes()
+    features["empty"] = np.packbits(~voxels.any(axis=1)).tobytes()
+    record[:begin] = start()
+    return record
 
 
 def _check_arrays(image: np.ndarray, labels: np.ndarray | None, channels: Sequence[str]) -> None:
@@ -130,11 +142,11 @@ def block_bytes_of(channels: int, labelled: bool) -> int:
     return BLOCK**3 * (2 * channels + labelled)
 
 
-def _in_blocks(image: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
-    """Return the voxels in the order of a record: (blocks, bytes of a block) uint8."""
+def _write_blocks(image: np.ndarray, labels: np.ndarray | None, blocks: np.ndarray) -> None:
+    """Write the voxels in the order of a record to `blocks`, (blocks, bytes of a block) uint8."""
     nx, ny, nz = blocks_of(image.shape[:3])
     channels = image.shape[3]
-    found = np.empty((nx, ny, nz, block_bytes_of(channels, labels is not None)), np.uint8)
+    found = blocks.reshape(nx, ny, nz, -1)
     parts: list[tuple[np.ndarray, np.dtype[Any], int, int]] = [
         (image, np.dtype("<f2"), channels, 0)
     ]
@@ -155,7 +167,6 @@ def _in_blocks(image: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
             found[number, :, :, begin:end] = (
                 np.ascontiguousarray(cut).view(np.uint8).reshape(ny, nz, end - begin)
             )
-    return found.reshape(nx * ny * nz, -1)
 
 
 def _foreground(labels: np.ndarray | None) -> np.ndarray:

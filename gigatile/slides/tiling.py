@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gigatile.errors import UserError, is_systems, unexpected
+from gigatile.errors import UserError, record_unexpected
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
@@ -192,20 +192,10 @@ class _Cutting:
         except SlideError as error:
             return self.give_up(str(error))
         except Exception as error:
-            if is_systems(error):
-                raise
-            return self._give_up_unexpected(unexpected(error))
+            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
 
-    def _give_up_unexpected(self, reason: str) -> dict[str, Any]:
-        """Write what a slide leaves on which an error occurred that nobody foresaw."""
+    def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())
-        try:
-            return self.give_up(reason)
-        except Exception as error:
-            if is_systems(error):
-                raise
-            self._forget()  # what is known of it cannot be written either
-            return self.give_up(reason)
 
     def _copied(self, tell: Tell) -> Path:
         """Return the file to read: the slide's own, or that of its copy."""

@@ -10,7 +10,7 @@ from typing import BinaryIO, Self
 GZIP = b"\x1f\x8b"
 # Compressed bytes that are read at a time, and plain ones that are thrown away at a time.
 CHUNK_BYTES = 1 << 18
-# No gzip holds more bytes than this for each of its own: https://zlib.net/zlib_tech.html
+# Largest compression ratio of gzip: https://zlib.net/zlib_tech.html
 TIGHTEST = 1032
 # zlib's number for "with a gzip's header and checksum": https://zlib.net/manual.html
 _WITH_GZIP_HEADER = 31
@@ -72,7 +72,7 @@ class ByteStream:
         return found
 
     def skip(self, size: int, promised: int) -> None:
-        """Pass over the next `size` bytes without holding them; `promised` as in `read`."""
+        """Skip the next `size` bytes without keeping them in memory; `promised` as in `read`."""
         while size:
             size -= len(self.read(min(size, CHUNK_BYTES), promised))
 
@@ -80,7 +80,7 @@ class ByteStream:
         """Refuse a file that cannot hold the bytes that its header promises, before any is read.
 
         Raises:
-            VolumeError: it is too short, even if a gzip packs as tightly as it can.
+            VolumeError: it is too short, even at the largest compression ratio of gzip.
         """
         size = os.fstat(self._handle.fileno())
         if not stat.S_ISREG(size.st_mode):

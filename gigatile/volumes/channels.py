@@ -14,8 +14,8 @@ from gigatile.volumes.grid import Grid, forward_image
 from gigatile.volumes.image_checks import SAMPLED, check_channel
 from gigatile.volumes.reader import voxels
 
-# A voxel is an outlier beyond so many times the distance from the median to the 0.5th or 99.5th
-# percentile. In real volumes the brightest voxel lies at 5.3 times that distance at most.
+# An outlier is more than OUTLIER times as far from the median as the 0.5th or 99.5th percentile. In
+# real volumes the brightest voxel is 5.3 times as far at most.
 ORDINARY = (0.5, 50.0, 99.5)
 OUTLIER = 10
 # How many times the standard deviation of the head may be that of its middle two thirds. Real: 1.5.
@@ -143,7 +143,7 @@ def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
         values: (n,), those of its head.
 
     Returns:
-        A warning where there are outliers, or where extreme values decide the deviation.
+        A warning if there are outliers, or if extreme values dominate the standard deviation.
     """
     sample = values[:: max(1, len(values) // SAMPLED)]
     low, median, high = np.percentile(sample, ORDINARY)
@@ -168,7 +168,7 @@ def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
         warnings.append(
             f"its standard deviation, {sd:.4g}, is {'' if above > below else 'more than '}"
             f"{sd / max((above - below) / 2, sd / 1000):,.0f} times that of the middle two thirds "
-            "of its head: a few voxels decide how it is normalised"
+            "of its head: extreme values dominate the normalisation"
         )
     return warnings
 
@@ -213,7 +213,8 @@ def join_channels(grid: Grid, channels: list[Channel | None]) -> tuple[np.ndarra
     Returns:
         (x, y, z, C) float16 and (x, y, z) bool.
     """
-    image = np.zeros((*grid.shape, len(channels)), np.float16)
+    # Each channel is contiguous, so its memory is not in use before it is filled.
+    image = np.moveaxis(np.zeros((len(channels), *grid.shape), np.float16), 0, -1)
     inside = np.zeros(grid.shape, bool)
     for number, channel in enumerate(channels):
         channels[number] = None

@@ -1,8 +1,7 @@
-"""Is it an image of a head? What a radiologist sees at a glance, checked for every channel.
+"""Check that every channel is an image of a head, for faults that a radiologist would see at once.
 
-A check refuses a file where only damage or a wrong file explains what it shows, and warns where
-that is likely. The limits lie well away from what real volumes and the demo's heads have; the
-comments say how far.
+A check refuses a file that can only be damaged or the wrong file, and warns if that is likely. The
+comments compare each limit with the values of real volumes and of the demo's heads.
 """
 
 from collections.abc import Mapping
@@ -15,32 +14,33 @@ from scipy import ndimage
 from gigatile.volumes.background import Inside, box_of
 from gigatile.volumes.bytestream import VolumeError
 
-# A head of fewer voxels, or of a smaller share of the volume, is none. Real: 17 % and more.
+# The smallest head, in voxels and as a fraction of the volume. Real: 17 % and more.
 LEAST_HEAD, LEAST_HEAD_SHARE = 100, 0.001
-# About so many voxels are looked at where a sample is enough.
+# Approximate number of voxels in a sample.
 SAMPLED = 200_000
-# Correlation of neighbouring voxels along the axis that has most of it. White noise: 0; real
-# volumes: 0.77 and more; the demo's: 0.60. Values are clipped first: a few hot voxels are no noise.
+# Correlation of neighbouring voxels along the axis where it is highest. White noise: 0; real
+# volumes: 0.77 and more; the demo's: 0.60. Values are clipped to these percentiles first, so that
+# a few hot voxels do not count as noise.
 CLIPPED = (5, 95)
 NOISE, LIKELY_NOISE = 0.1, 0.4
-# Different values in a head. Segmentations: 2 to 5; real volumes: 570 and more.
+# Number of different values in a head. Segmentations: 2 to 5; real volumes: 570 and more.
 FEWEST_VALUES, FEW_VALUES = 8, 32
-# The share of the slices between the head's ends that may be empty, and the share of the head that
-# must lie to either side of a slice for it to be between them.
+# The largest fraction of empty slices inside the head; a slice is inside the head if at least this
+# fraction of the head lies on either side of it.
 MOST_EMPTY, BEYOND = 0.1, 0.02
-# The share of the head's largest slice that it has on a face of the volume. Heads in air at the
-# top: 0.43 at most; those that end at the volume's end: 0.8 and more.
+# Area of the head on a face of the volume, as a fraction of the head's largest slice. Complete
+# heads: 0.43 at most; cropped heads: 0.8 and more.
 CUT = 0.6
-# Jumps between neighbours of this share of an integer's range, and how many of a million are.
+# A jump between neighbours as a fraction of the data type's range, and the most jumps per million.
 JUMP, MOST_JUMPS = 0.75, 100
 # Correlation of two channels of a case. T1 before and after contrast: 0.9 at most.
 SAME, LIKELY_SAME = 0.9999, 0.99
 # Dice of the heads of two channels. Before registration: 0.85 and more.
 LEAST_OVERLAP = 0.6
-# Voxels in both heads that are needed to tell whether one is mirrored.
+# Fewest voxels in both heads for the check of mirrored channels.
 LEAST_COMPARED = 2000
-# By how much the edges of two channels must fit better when one of them is mirrored. Registered:
-# -0.08 at most, mirrored by mistake 0.07 and more; before registration 0.02 at most.
+# By how much mirroring must increase the correlation of two channels' edges. Registered: -0.08 at
+# most; mirrored by mistake: 0.07 and more; before registration: 0.02 at most.
 MIRRORED = 0.05
 # By how much another channel must resemble T1 after contrast more than T1 does. Real and demo:
 # -0.09 at most.
@@ -53,16 +53,16 @@ _OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 def check_channel(
     image: np.ndarray, inside: Inside, dtype: np.dtype[Any] | None, orientation: str
 ) -> list[str]:
-    """Return what is suspicious about one channel.
+    """Return warnings about one channel.
 
     Args:
         image: (x, y, z) float32, finite, as the file has it.
-        inside: which of its voxels are head.
-        dtype: of the stored values; None where they are scaled.
-        orientation: where the file's axes point to, as `LPS`.
+        inside: which voxels belong to the head.
+        dtype: of the stored values; None if they are scaled.
+        orientation: directions of the file's axes, such as `LPS`.
 
     Raises:
-        VolumeError: it is no image of a head.
+        VolumeError: it is not an image of a head.
     """
     count = int(np.count_nonzero(inside.mask))
     if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * image.size):
@@ -83,11 +83,11 @@ def check_channel(
 
 
 def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[str]:
-    """Return what is suspicious about the channels of a case when they are held side by side.
+    """Return warnings from comparing the channels of a case with each other.
 
     Args:
         image: (x, y, z, C) float16, prepared; 0 outside of a channel's head.
-        modalities: from the name of each channel that is not filled to its number.
+        modalities: index of each channel by name, without filled channels.
 
     Raises:
         VolumeError: two channels are the same image.
@@ -136,14 +136,14 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def neighbour_correlation(part: np.ndarray, mask: np.ndarray) -> float | None:
-    """Return the correlation of neighbouring voxels along the axis that has most of it.
+    """Return the correlation of neighbouring voxels along the axis where it is highest.
 
     Args:
         part: (x, y, z) values.
-        mask: (x, y, z) bool, which of them count.
+        mask: (x, y, z) bool, which voxels to use.
 
     Returns:
-        The correlation; None where there are too few pairs to tell.
+        The correlation; None if there are too few pairs.
     """
     if not mask.any():
         return None
@@ -184,14 +184,14 @@ def _check_noise(part: np.ndarray, mask: np.ndarray) -> list[str]:
     found = neighbour_correlation(part, mask)
     if found is None or found >= LIKELY_NOISE:
         return []
-    told = f"neighbouring voxels have little to do with each other (correlation {found:.2f})"
+    told = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
     if found < NOISE:
         raise VolumeError(f"{told}: it is noise, or its values are damaged, and no image")
     return [f"{told}: is it mostly noise?"]
 
 
 def _check_slices(image: np.ndarray) -> list[str]:
-    """Look for slices without an image between others, and for slices that repeat."""
+    """Warn of empty slices inside the head, and of slices equal to the one before."""
     warnings = []
     for axis, name in enumerate("ijk"):
         steps = [1 if a == axis else max(1, image.shape[a] // 64) for a in range(3)]
@@ -218,7 +218,7 @@ def _check_slices(image: np.ndarray) -> list[str]:
 
 
 def _check_faces(mask: np.ndarray, orientation: str) -> list[str]:
-    """Look for a head that the volume's end cuts off; at the bottom, where the neck is, it may."""
+    """Warn of a head that is cropped by the volume; the bottom, at the neck, is not checked."""
     found = []
     for axis, letter in enumerate(orientation):
         counts = np.count_nonzero(mask, axis=tuple({0, 1, 2} - {axis}))
@@ -231,7 +231,7 @@ def _check_faces(mask: np.ndarray, orientation: str) -> list[str]:
 
 
 def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | None) -> list[str]:
-    """Look for bright voxels that became dark because their type holds no larger numbers."""
+    """Warn of integer overflow: bright voxels became dark in a conversion."""
     if dtype is None or dtype.kind not in "iu" or dtype.itemsize > 2:
         return []
     information = np.iinfo(dtype)
@@ -253,10 +253,10 @@ def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | N
 
 
 def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
-    """Look for a channel whose edges fit those of the first better when it is mirrored.
+    """Warn of channels whose edges fit those of the first channel better after mirroring.
 
-    Mirrored about the middle of the volume the head also lies elsewhere, so the boxes of the heads
-    are laid over each other first.
+    Mirroring also moves a head that is not in the middle of the volume, so the bounding boxes of
+    the two heads are aligned first.
     """
     (first, reference), *others = channels.items()
     edges = _edges(reference)
@@ -282,7 +282,7 @@ def _edges(channel: np.ndarray) -> np.ndarray:
 
 
 def _laid_over(array: np.ndarray, channel: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Shift an array so that the box of its channel's head has the middle of the reference's."""
+    """Shift an array so that the bounding boxes of the two heads have the same centre."""
     mine, theirs = box_of(channel != 0), box_of(reference != 0)
     assert mine is not None
     assert theirs is not None
@@ -290,7 +290,7 @@ def _laid_over(array: np.ndarray, channel: np.ndarray, reference: np.ndarray) ->
 
 
 def _check_exchanged(alike: Mapping[frozenset[str], float], names: list[str]) -> list[str]:
-    """T1 after contrast resembles T1 before it, and no other channel as much."""
+    """Warn if another channel resembles T1 after contrast more than T1 before contrast does."""
     plain = next((name for name in names if name in _T1), None)
     contrast = next((name for name in names if name in _T1_CONTRAST), None)
     if plain is None or contrast is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.errors import UserError, is_systems, unexpected
+from gigatile.errors import UserError, record_unexpected
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
@@ -45,8 +45,8 @@ def prepare_case(
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
     stands still for `settings.stall_minutes`: the work is done in a fork of this process. So does
-    one on which an error occurs that nobody foresaw, unless it is the system's
-    (`gigatile.errors.is_systems`); its traceback goes to stderr.
+    one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
+    traceback goes to stderr.
 
     Args:
         case: whose volumes these are.
@@ -150,20 +150,10 @@ class _Preparing:
         except VolumeError as error:
             return self.give_up(str(error))
         except Exception as error:
-            if is_systems(error):
-                raise
-            return self._give_up_unexpected(unexpected(error))
+            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
 
-    def _give_up_unexpected(self, reason: str) -> dict[str, Any]:
-        """Write what a case leaves on which an error occurred that nobody foresaw."""
+    def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())
-        try:
-            return self.give_up(reason)
-        except Exception as error:
-            if is_systems(error):
-                raise
-            self._forget()  # what is known of it cannot be written either
-            return self.give_up(reason)
 
     def give_up(self, reason: str, stalled: float | None = None) -> dict[str, Any]:
         """Write what there is of a case that cannot be used.
@@ -193,7 +183,7 @@ class _Preparing:
         write_json(self._files.state, self._facts)
         return self._facts
 
-    def _prepared(self) -> bytes:
+    def _prepared(self) -> bytearray:
         """Return the case's record."""
         self._open()
         reference = self._facts["reference"] = self._agreed()

@@ -18,8 +18,8 @@ import numpy as np
 from gigatile.files import fingerprint
 from gigatile.volumes.bytestream import ByteStream, VolumeError
 
-# Voxels of one volume: preparing takes 12 bytes for each where half is head, 18 where all is, and
-# its job asks for 5 GB. And along one side: 16 bits hold a place in a record.
+# Voxels of one volume: this limits the memory of preparing (`mem_mb` in rules/volumes.smk). And
+# along one side: a record stores positions in 16 bits.
 MOST_VOXELS = 1 << 28
 MOST_SIDE = 65535
 # Values are converted so many at a time.
@@ -255,7 +255,7 @@ def _shape(header: nibabel.Nifti1Header) -> tuple[tuple[int, int, int], int]:
     if max(x, y, z) > MOST_SIDE or x * y * z > MOST_VOXELS:
         raise VolumeError(
             f"its header tells of {told} voxels; more than {MOST_VOXELS:,} in one volume, or "
-            f"{MOST_SIDE:,} along an axis, are not worked on"
+            f"{MOST_SIDE:,} along an axis, are not supported"
         )
     channels = further[0] if further else 1
     if channels > MOST_SIDE:

@@ -11,6 +11,7 @@ import yaml
 from published import DECATHLON, NNUNET, Command, write_task, write_volume
 
 from gigatile.cohort.case_folders import read_case_folder, settings_of, write_case_sheet
+from gigatile.cohort.case_labels import declared_by_names
 from gigatile.cohort.cases import read_cases
 from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
@@ -400,3 +401,11 @@ def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Pat
     (tmp_path / "data").symlink_to(tmp_path / "disk/deep/data")
     write_case_sheet(read_case_folder(tmp_path / "data"), tmp_path / "sheets/cases.tsv")
     assert read_cases(tmp_path / "sheets/cases.tsv", ["flair", "t1", "t1gd", "t2"])
+
+
+def test_no_labels_are_proposed_if_one_case_has_another_name(tmp_path: Path) -> None:
+    brats = ["BraTS-GLI-00001-000", "BraTS-GLI-00002-000"]
+    proposed = declared_by_names(brats, tmp_path)
+    assert proposed is not None
+    assert proposed.convention == "brats2023"
+    assert declared_by_names([*brats, "patient-7"], tmp_path) is None

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +38,7 @@ def made(
     return image, random.integers(0, 5, shape, np.uint8) if labelled else None
 
 
-def encoded(image: np.ndarray, labels: np.ndarray | None, case: str = "C1") -> bytes:
+def encoded(image: np.ndarray, labels: np.ndarray | None, case: str = "C1") -> bytearray:
     return encode_volume(case, image, labels, NAMES[: image.shape[3]], GRID)
 
 
@@ -358,6 +359,17 @@ def test_what_no_record_can_hold_is_refused(wrong, message):
         image, labels = np.broadcast_to(np.float16(0), (*shape, 2)), None
     with pytest.raises(ValueError, match=message):
         encode_volume("C", image, labels, names, {})
+
+
+def test_encoding_and_writing_copy_no_voxels(tmp_path):
+    image, labels = made((64, 64, 64), 4)
+    labels[2:] = 0  # choosing among labelled voxels takes memory of its own
+    path = tmp_path / "v.tfrecord"
+    tracemalloc.start()
+    write_records(path, [encoded(image, labels)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * path.stat().st_size
 
 
 # --- Damage

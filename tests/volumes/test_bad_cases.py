@@ -203,3 +203,10 @@ def test_an_error_of_the_system_is_no_cases_reason(images, tmp_path, monkeypatch
     with pytest.raises(type(error)):
         prepare(tmp_path, images)
     assert not (tmp_path / "C1.json").exists()
+
+
+def test_a_segmentation_without_a_label_convention_is_refused(images, segmentation, tmp_path):
+    with pytest.raises(UserError, match=r"^case C1: volumes\.labels: not set; .*brats2023 \("):
+        prepare(tmp_path, images, segmentation, labels=None)
+    assert not (tmp_path / "C1.json").exists()
+    assert prepare(tmp_path, images, labels=None)["state"] == "prepared"

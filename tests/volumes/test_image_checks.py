@@ -1,4 +1,4 @@
-"""What a radiologist sees at a glance: planted in a head that is good, and found, or refused."""
+"""Faults that a radiologist would see at once, planted in a good head: a warning, or refused."""
 
 from pathlib import Path
 
@@ -23,17 +23,17 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def told(folder: Path, channels: dict[str, np.ndarray]) -> str:
+def message(folder: Path, channels: dict[str, np.ndarray]) -> str:
     state = prepare_arrays(folder, channels)
     return state["reason"] or "; ".join(state["warnings"])
 
 
-def test_a_good_head_is_not_suspected(head, tmp_path):
-    assert told(tmp_path, head) == ""
+def test_a_good_head_has_no_warning(head, tmp_path):
+    assert message(tmp_path, head) == ""
 
 
 @pytest.mark.parametrize("share", [0, 0.001])
-def test_hot_voxels_do_not_decide_the_normalisation(head, tmp_path, rng, share):
+def test_hot_voxels_do_not_change_the_normalisation(head, tmp_path, rng, share):
     good = prepare_arrays(tmp_path, {"flair": head["flair"]})
     before = record(tmp_path)[0].astype(np.float32)
     image = hot(head, share, rng)
@@ -50,24 +50,24 @@ def test_hot_voxels_do_not_decide_the_normalisation(head, tmp_path, rng, share):
 
 
 @pytest.mark.parametrize("plant", ALONE, ids=lambda plant: plant.__name__)
-def test_what_is_wrong_with_one_channel_is_told(head, tmp_path, rng, plant):
+def test_faults_of_one_channel_are_reported(head, tmp_path, rng, plant):
     array = plant(head, rng)
     if array.dtype != np.uint8:
         array = array.astype(np.float32)
-    assert ALONE[plant] in told(tmp_path, {"flair": array})
+    assert ALONE[plant] in message(tmp_path, {"flair": array})
 
 
 def test_a_head_that_ends_at_the_neck_is_not_cut_off(head, tmp_path):
-    assert told(tmp_path, {"flair": head["flair"][:, :, 25:]}) == ""
+    assert message(tmp_path, {"flair": head["flair"][:, :, 25:]}) == ""
 
 
 @pytest.mark.parametrize("what", TOGETHER)
-def test_channels_that_do_not_belong_together_are_told(head, tmp_path, what):
+def test_mismatched_channels_are_reported(head, tmp_path, what):
     change, warning = TOGETHER[what]
-    assert warning in told(tmp_path, change(head))
+    assert warning in message(tmp_path, change(head))
 
 
-def test_no_good_case_of_the_demo_is_suspected(tmp_path):
+def test_good_cases_of_the_demo_have_no_warnings(tmp_path):
     good = [case for case in COHORT if case.fault == "none" and case.oddity == "none"]
     for case in good[::3]:
         write_case(case, tmp_path)
