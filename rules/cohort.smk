@@ -97,11 +97,19 @@ FILES = sorted(
 SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
 
 
+def recorded_files():
+    """Yield outputs of the run: one or two of each stage, then the states of all rows of the sheets.
+
+    Without states of slides that left the sheet: no job makes them, so no option can cure them.
+    """
+    yield from (f"{RUN}/splits.tsv", ALL_TABLE, NEW_TABLE, TRAINING_TABLE)
+    yield from (f"{RUN}/{name}" for name in ("shards/manifest.json", "model/settings.json"))
+    yield f"{RUN}/report/index.html"
+    yield from (f"{RUN}/{RECORDS}/{member}.json" for member in COHORT)
+    yield from (f"{RUN}/predictions/{RECORDS}/{member}.json" for member in NEW)
+
+
 try:
-    check_known(
-        RUN,
-        *(f"{RUN}/splits.tsv", ALL_TABLE, NEW_TABLE, TRAINING_TABLE),
-        *(f"{RUN}/shards/manifest.json", f"{RUN}/model/settings.json", f"{RUN}/report/index.html"),
-    )
+    check_known(RUN, recorded_files())
 except UserError as error:
     raise WorkflowError(str(error)) from None

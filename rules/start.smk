@@ -3,7 +3,6 @@ import base64
 import contextlib
 import gc
 import io
-import itertools
 import os
 import shutil
 import sys
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from snakemake.cli import parse_args
+from snakemake.settings.types import PersistenceBackend
 
 from gigatile.errors import UserError
 from repairs.updated_outputs import keep_updated_outputs
@@ -78,20 +78,29 @@ def check_writable(*folders):
                 )
 
 
-def check_known(run, *files):
+def check_known(run, files):
     """Refuse to plan if Snakemake has no metadata about the files of a run.
 
     A change of settings, code or sheet would then run nothing. Options that only show something, and
     those that cure it, are allowed.
+
+    Args:
+        run: folder of the run.
+        files: paths of outputs, whether they exist or not.
     """
     asked = options()
     if asked is None or asked.forceall or set(asked.targets) == {"verify"}:
         return
     if any(getattr(asked, name) for name in LOOKS if name != "dryrun"):
         return
-    states = itertools.islice(Path(run).glob(f"{RECORDS}/*.json"), 1)
-    there = [path for path in (*files, *map(str, states)) if os.path.exists(path)]
-    if there and not any(map(is_known, there)):
+    if asked.persistence_backend != PersistenceBackend.FILE:
+        return  # the metadata are in a database
+    there = False
+    for path in filter(os.path.exists, files):
+        if is_known(path):
+            return
+        there = True
+    if there:
         raise UserError(
             f"{run}: {KEPT_METADATA} has no metadata about these files, so Snakemake cannot know with which "
             "settings, code and sheet they were made, and which of them are current. Restore that folder, or call "
@@ -135,6 +144,10 @@ def keep_metadata_beside_results():
         known.unlink()  # results/ was deleted
     if not kept.is_dir() or known.is_symlink():
         return
+    if not os.access(known.parent if known.parent.exists() else os.curdir, os.W_OK):
+        raise UserError(
+            f"{os.getcwd()}: not writable, and a plan creates .snakemake/ there; call Snakemake in a copy of the project"
+        )
     if known.is_dir():  # of an earlier release, or of a Snakemake that ran meanwhile
         shutil.copytree(known, kept, dirs_exist_ok=True, copy_function=copy_newer)
         shutil.rmtree(known)

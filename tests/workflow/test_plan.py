@@ -131,3 +131,15 @@ def test_a_module_or_another_folder_is_refused_in_one_line(clone, tmp_path_facto
 
 def test_the_slurm_profile_plans_the_same_jobs(clone):
     assert clone.jobs("--profile", "profiles/slurm") == clone.jobs()
+
+
+def test_a_plan_refuses_files_without_metadata_only_if_a_job_makes_them(clone):
+    """No option cures a file of a slide that left the sheet; a database may hold the metadata."""
+    clone.write("results/demo/tiles/left-the-sheet.json", "{}")
+    assert clone.jobs()["tile"] > 0
+    clone.write("results/demo/tiles/P01-1.json", "{}")
+    done = clone.snakemake("-n", check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 1 and "Traceback" not in printed
+    assert "has no metadata about these files" in printed and "--touch --forceall" in printed
+    assert clone.jobs("--persistence-backend", "db")["collect"] == 1
