@@ -87,8 +87,8 @@ def test_the_same_id_or_patient_is_found(
 
 
 def test_every_spelling_of_a_patient_is_found(new: Run, cohort: Run) -> None:
-    add(new, "M", "p-a", random_tiles(1, 6))
-    add(new, "N", "p\u2011a", random_tiles(1, 7))
+    add(new, "M", "p-a", random_tiles(1, 16))
+    add(new, "N", "p\u2011a", random_tiles(1, 17))
     assert found(new, cohort) == [("M", "A", ("patient",), 0), ("N", "A", ("patient",), 0)]
 
 
