@@ -86,6 +86,12 @@ def test_the_same_id_or_patient_is_found(
     assert found(new, cohort) == [(slide, "A", (same,), 0)]
 
 
+def test_every_spelling_of_a_patient_is_found(new: Run, cohort: Run) -> None:
+    add(new, "M", "p-a", random_tiles(1, 16))
+    add(new, "N", "p\u2011a", random_tiles(1, 17))
+    assert found(new, cohort) == [("M", "A", ("patient",), 0), ("N", "A", ("patient",), 0)]
+
+
 def test_failed_slides_are_compared_by_id_and_patient(new: Run, cohort: Run) -> None:
     add(new, "N", "P-T", [])
     new.change("N", state="failed")
