@@ -8,6 +8,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of
@@ -18,6 +19,60 @@ SCHEMA = 3
 MANIFEST = "manifest.json"
 # What the index of a shard holds of each record: where it begins, and the number of its label.
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
+
+
+class _Shard(BaseModel):
+    """What is used of a shard's entry in a manifest."""
+
+    model_config = ConfigDict(strict=True)
+
+    file: str
+    index: str
+    bytes: int
+    index_sha256: str
+    classes: list[str] | None = None  # of a run with other labels
+
+
+class _Split(BaseModel):
+    shards: list[_Shard]
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    classes: list[str]
+    splits: dict[str, _Split]
+
+    @model_validator(mode="after")
+    def _classes_are_known(self) -> "_Manifest":
+        for split in self.splits.values():
+            for shard in split.shards:
+                if unknown := set(shard.classes or ()) - set(self.classes):
+                    raise ValueError(f"{shard.file} has classes {', '.join(sorted(unknown))}")
+        return self
+
+
+def _read_manifest(path: Path) -> _Manifest:
+    """Read a manifest.
+
+    Raises:
+        UserError: it is missing, of another schema, or has other fields than `write_shards` writes.
+    """
+    content = read_json(path)
+    if isinstance(content, dict) and content.get("schema") != SCHEMA:
+        raise UserError(
+            f"{path}: of schema {content.get('schema')} where {SCHEMA} is read; delete it to have "
+            "it remade"
+        )
+    try:
+        return _Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        reason = f"{field}: {first['msg']}" if field else first["msg"]
+        raise UserError(
+            f"{path}: damaged, or not a manifest of shards ({reason}); delete it to have it remade"
+        ) from None
 
 
 class ShardReader:
@@ -36,44 +91,41 @@ class ShardReader:
         """Open a split.
 
         Raises:
-            UserError: the manifest or one of its files is missing, the manifest is of another
-                schema, a shard has another size or an index another content, or the classes are
-                not those of the records.
+            UserError: the manifest or one of its files is missing, the manifest is damaged or of
+                another schema, a shard has another size or an index another content, or the
+                classes are not those of the records.
             RecordError: the first record of a class in a shard is damaged, or of no tile.
         """
-        described = read_json(manifest)
-        if described.get("schema") != SCHEMA:
-            raise UserError(
-                f"{manifest}: of schema {described.get('schema')} where {SCHEMA} is read; delete "
-                "it to have it remade"
-            )
-        self.classes: list[str] = described["classes"]
+        described = _read_manifest(manifest)
+        if split not in described.splits or not described.splits[split].shards:
+            raise UserError(f"{manifest}: has no shards of {split}; delete it to have it remade")
+        self.classes: list[str] = described.classes
         self._paths: list[Path] = []
         indexes: list[np.ndarray] = []
         self.bytes = 0
-        for shard in described["splits"][split]["shards"]:
-            path = manifest.parent / shard["file"]
-            index = manifest.parent / shard["index"]
+        for shard in described.splits[split].shards:
+            path = manifest.parent / shard.file
+            index = manifest.parent / shard.index
             for needed in (path, index):
                 if not needed.is_file():
                     raise UserError(f"{manifest}: names {needed}, which is not there")
-            if path.stat().st_size != shard["bytes"]:
+            if path.stat().st_size != shard.bytes:
                 raise UserError(
                     f"{path}: {path.stat().st_size} bytes where the manifest says "
-                    f"{shard['bytes']}; damaged, delete {manifest} to have it remade"
+                    f"{shard.bytes}; damaged, delete {manifest} to have it remade"
                 )
-            if sha256_of(index) != shard["index_sha256"]:
+            if sha256_of(index) != shard.index_sha256:
                 raise UserError(
                     f"{index}: not what the manifest says; damaged, delete {manifest} to have it "
                     "remade"
                 )
             self._paths.append(path)
             content = np.load(index, allow_pickle=False)
-            if "classes" in shard:  # of a run with other labels, whose numbers are others
-                numbers = [self.classes.index(label) for label in shard["classes"]]
+            if shard.classes is not None:  # of a run with other labels, whose numbers are others
+                numbers = [self.classes.index(label) for label in shard.classes]
                 content["label"] = np.array(numbers, "<i2")[content["label"]]
             indexes.append(content)
-            self.bytes += shard["bytes"]
+            self.bytes += shard.bytes
         self.counts = np.stack(
             [np.bincount(index["label"], minlength=max(1, len(self.classes))) for index in indexes]
         )

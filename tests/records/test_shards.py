@@ -329,6 +329,31 @@ def test_shards_of_another_version_are_refused(shards):
         ShardReader(path, "train")
 
 
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        ((), [], "damaged, or not a manifest of shards"),
+        (("classes",), [1, 2], r"classes\.0: "),
+        (("splits",), None, "splits: "),
+        (("splits",), {}, "has no shards of train"),
+        (("splits", "train", "shards"), [], "has no shards of train"),
+        (("splits", "train", "shards", 0, "file"), None, r"splits\.train\.shards\.0\.file: "),
+        (("splits", "train", "shards", 0, "bytes"), "9", r"splits\.train\.shards\.0\.bytes: "),
+        (("splits", "train", "shards", 0, "classes"), ["z"], r"train-0.*has classes z"),
+    ],
+)
+def test_a_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
+    path = shards / "manifest.json"
+    content = part = json.loads(path.read_text())
+    for key in keys[:-1]:
+        part = part[key]
+    if keys:
+        part[keys[-1]] = value
+    path.write_text(json.dumps(content if keys else value))
+    with pytest.raises(UserError, match=rf"manifest\.json: .*{reason}.*; delete it to have it"):
+        ShardReader(path, "train")
+
+
 def test_a_reader_serves_threads_at_once(shards):
     order = joined(read_shards(shards, "train"))
     reader = ShardReader(shards / "manifest.json", "train")
