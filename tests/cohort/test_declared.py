@@ -41,7 +41,7 @@ def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
 # The settings against dataset.json
 
 
-def check(tmp_path: Path, labels: str | dict[str, int]) -> list[str]:
+def check(tmp_path: Path, labels: str | dict[str, int] | None) -> list[str]:
     write_task(tmp_path, DECATHLON)
     values = {"labels": labels, "regions": "labels"}
     return check_declared(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
@@ -56,6 +56,11 @@ def test_names_may_differ(tmp_path: Path) -> None:
     assert check(tmp_path, {"swelling": 1, "non_enhancing": 2, "enhancing": 3}) == [
         "value 1 is 'swelling' in volumes.labels and 'edema' there"
     ]
+
+
+def test_labels_must_be_set(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^volumes\.labels: not set"):
+        check(tmp_path, None)
 
 
 def test_values_may_not_differ(tmp_path: Path) -> None:
