@@ -34,6 +34,8 @@ FOREGROUND = 2048
 LARGEST = 2**31 - 2**20
 # The other zero of float16: written as 0, so that what is 0 is so in all its bits.
 _MINUS_0 = 1 << 15
+# The bits of float16 that are all set in what is infinite or no number.
+_INFINITE = 0x7C00
 
 
 def encode_volume(
@@ -111,24 +113,38 @@ def _check_arrays(image: np.ndarray, labels: np.ndarray | None, channels: Sequen
     )
     if size > LARGEST:
         raise ValueError(f"image: {image.shape} is {size} bytes; a record holds {LARGEST}")
-    for plane in image:
-        if not np.isfinite(plane).all():
-            raise ValueError("image: has values that are not finite")
 
 
 def _inside(image: np.ndarray) -> tuple[int, list[list[float]]]:
-    """Return how many voxels are not 0 in every channel, and each channel's range without 0."""
+    """Return how many voxels are not 0 in every channel, and each channel's range without 0.
+
+    Bits of float16 are compared as integers, which takes a fifth of the time: as int16 the largest
+    is the largest positive number, as uint16 it is the lowest negative one.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
     inside, channels = 0, image.shape[3]
-    ranges = np.array([[np.inf, -np.inf]] * channels, np.float32)
+    ends = np.zeros((2, channels), np.uint16)
     for plane in image:
-        values = plane.astype(np.float32).reshape(-1, channels)
-        inside += int(np.count_nonzero(values.any(axis=1)))
-        some = values != 0
-        ranges[:, 0] = np.minimum(ranges[:, 0], values.min(axis=0, where=some, initial=np.inf))
-        ranges[:, 1] = np.maximum(ranges[:, 1], values.max(axis=0, where=some, initial=-np.inf))
-    # A channel without any value is all 0.
-    ranges[np.isinf(ranges).any(axis=1)] = 0
-    return inside, ranges.tolist()
+        shown = np.zeros(plane.shape[:2], bool)
+        for channel in range(channels):
+            bits = np.ascontiguousarray(plane[..., channel]).view(np.uint16)
+            largest = bits.max(), max(bits.view(np.int16).max(), 0)
+            ends[:, channel] = np.maximum(ends[:, channel], np.array(largest, np.uint16))
+            shown |= bits << 1 != 0
+        inside += int(np.count_nonzero(shown))
+    if (ends & _INFINITE == _INFINITE).any():
+        raise ValueError("image: has values that are not finite")
+    ranges = ends.view(np.float16).astype(np.float32).T.tolist()
+    for channel, (lowest, highest) in enumerate(ranges):
+        if not lowest < 0 < highest:  # no 0 lies between them
+            values = image[..., channel]
+            values = values[values != 0].astype(np.float32)
+            ranges[channel] = (
+                [float(values.min()), float(values.max())] if values.size else [0.0, 0.0]
+            )
+    return inside, ranges
 
 
 def blocks_of(shape: Sequence[int]) -> tuple[int, int, int]:

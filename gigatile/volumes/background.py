@@ -1,5 +1,6 @@
 """Which voxels of a volume are head, or brain, and which are what surrounds it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,12 @@ class Inside:
     """What of a volume is head.
 
     Attributes:
-        mask: (x, y, z) bool.
+        box: the least box that holds the head: first voxel and one past the last, (2, 3) int64.
+        mask: (x, y, z) bool, the voxels of that box that are head, in Fortran's order.
         background: the one value of all that surrounds it; None where that is noise.
     """
 
+    box: np.ndarray
     mask: np.ndarray
     background: float | None
 
@@ -42,19 +45,46 @@ def find_inside(image: np.ndarray) -> Inside:
         image: (x, y, z) float32, finite, not all of one value.
     """
     background = _background(image)
-    mask = _head_in_air(image) if background is None else _not_outside(image != background)
-    return Inside(mask, background)
+    # In a file the first axis varies fastest, so `.T` is in the order in which NumPy is fast.
+    mask = _head_in_air(image.T).T if background is None else image != background
+    box = box_of(mask)
+    assert box is not None  # not all voxels have one value
+    mask = np.asfortranarray(mask[slices_of(box)])
+    # Outside the box nothing is filled, so the box's faces are as good as the volume's.
+    return Inside(box, mask if background is None else _not_outside(mask.T).T, background)
 
 
 def box_of(mask: np.ndarray) -> np.ndarray | None:
     """Return the least box that holds all true voxels: first, and one past the last, (2, 3)."""
     box = np.empty((2, 3), np.int64)
-    for axis in range(3):
-        found = np.flatnonzero(mask.any(axis=tuple({0, 1, 2} - {axis})))
-        if not len(found):
+    plane = np.asarray(mask.any(axis=2))
+    shown = (plane.any(axis=1), plane.any(axis=0), mask.any(axis=(0, 1)))
+    for axis, voxels in enumerate(map(np.flatnonzero, shown)):
+        if not len(voxels):
             return None
-        box[:, axis] = found[0], found[-1] + 1
+        box[:, axis] = voxels[0], voxels[-1] + 1
     return box
+
+
+def slices_of(box: np.ndarray) -> tuple[slice, slice, slice]:
+    """Return the slices that cut a box, (2, 3), out of an array."""
+    x, y, z = (slice(first, stop) for first, stop in box.T.tolist())
+    return x, y, z
+
+
+def turned_box(box: np.ndarray, shape: Sequence[int], steps: np.ndarray) -> np.ndarray:
+    """Return a box after its volume's axes have been turned.
+
+    Args:
+        box: first voxel and one past the last, (2, 3).
+        shape: the volume's, before.
+        steps: (3, 2), as `nibabel.orientations.apply_orientation` takes it.
+    """
+    turned = np.empty_like(box)
+    for axis, (new_axis, direction) in enumerate(steps.astype(int).tolist()):
+        sides = box[:, axis]
+        turned[:, new_axis] = sides if direction > 0 else shape[axis] - sides[::-1]
+    return turned
 
 
 def _background(image: np.ndarray) -> float | None:
@@ -68,10 +98,16 @@ def _not_outside(
     filled: np.ndarray, structure: np.ndarray | None = None, axes: tuple[int, ...] = (0, 1, 2)
 ) -> np.ndarray:
     """Return the voxels that no way through voxels that are not filled leads to from a face."""
+    if structure is None:
+        # With a frame around it, all that is outside is one piece: that of the first corner.
+        framed = np.ones(np.add(filled.shape, 2), bool)
+        np.logical_not(filled, out=framed[1:-1, 1:-1, 1:-1])
+        pieces, _ = ndimage.label(framed)
+        return pieces[1:-1, 1:-1, 1:-1] != pieces[0, 0, 0]
     pieces, count = ndimage.label(~filled, structure)
     outside = np.zeros(count + 1, bool)
     for face in _faces(pieces, axes):
-        outside[np.unique(face)] = True
+        outside[face] = True
     outside[0] = False
     return ~outside[pieces]
 

@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from nibabel.orientations import apply_orientation
 from scipy import ndimage
 
-from gigatile.volumes.background import box_of, find_inside
+from gigatile.volumes.background import box_of, find_inside, slices_of, turned_box
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import Geometry, Turned, compare
-from gigatile.volumes.grid import Grid, forward_image
-from gigatile.volumes.image_checks import SAMPLED, check_channel
+from gigatile.volumes.grid import Grid, forward_part
+from gigatile.volumes.image_checks import SAMPLED, check_channel, sample_slices
 from gigatile.volumes.reader import voxels
 
 # An outlier is more than OUTLIER times as far from the median as the 0.5th or 99.5th percentile. In
 # real volumes the brightest voxel is 5.3 times as far at most.
-ORDINARY = (0.5, 50.0, 99.5)
+ORDINARY = (0.5, 16, 50, 84, 99.5)
 OUTLIER = 10
 # How many times the standard deviation of the head may be that of its middle two thirds. Real: 1.5.
 MOST_SPREAD = 5
@@ -25,6 +26,9 @@ MOST_LOST = 0.001
 ABSURD = 1e30
 # Values that are summed at a time: float64 of a whole head would double the memory.
 PART = 1 << 20
+# The share of a prepared voxel that must be head for it to be head. At twice the spacing many have
+# exactly a half, which rounding must not decide.
+HALF = 0.5 - 1e-6
 _FLOAT16 = float(np.finfo(np.float16).max)
 
 
@@ -77,6 +81,7 @@ def prepare_channel(
     Raises:
         VolumeError: there is no head in it, or what there is cannot be normalised.
     """
+    shape = image.shape
     lowest, highest = float(image.min()), float(image.max())
     finite = None
     lost = 0
@@ -94,40 +99,50 @@ def prepare_channel(
     if lowest == highest:
         raise VolumeError(f"all its voxels have the value {lowest:g}")
     inside = find_inside(image)
-    head = inside.mask if finite is None else inside.mask & finite
+    slices = sample_slices(image)
+    cut = slices_of(inside.box)
+    # Around the box nothing is used from here on.
+    part = np.asfortranarray(image[cut])
+    del image
+    head = inside.mask if finite is None else inside.mask & finite[cut]
     del finite
-    values = image[head]
+    values = part.T[head.T]
     if not values.size or values.min() == values.max():
         raise VolumeError(
             f"all its voxels in the head have one value ({values[0]:g})"
             if values.size
             else "there is no head in it"
         )
-    warnings = clip_outliers(image, values)
-    mean, sd = mean_and_sd(values)
+    warnings, mean, sd = clip_outliers(part, values)
+    warnings += check_channel(part, values, inside, slices, shape, dtype, orientation)
     del values
-    warnings += check_channel(image, inside, dtype, orientation)
-    image -= np.float32(mean)
-    image /= np.float32(sd)
-    image[~head] = 0
-    image, head = own.turn(image), own.turn(head)
+    background = inside.background
+    box = turned_box(inside.box, shape, own.steps)
+    del slices, inside
+    part -= np.float32(mean)
+    part /= np.float32(sd)
+    part[~head] = 0
+    part, head = own.turn(part), own.turn(head)
     if compare({"known": known, "own": own.geometry}, "known").state == "different":
-        image, head = _on_grid_of(known, own.geometry, image, head)
-    box = box_of(whole.canonical(head))
-    if box is None:
+        part, head = _on_grid_of(known, own.geometry, part, head, box)
+        box = np.array([(0, 0, 0), known.shape])
+    part, head = apply_orientation(part, whole.steps), apply_orientation(head, whole.steps)
+    box = turned_box(box, known.shape, whole.steps)
+    shown = box_of(head)  # smaller than `box` where the head has been resampled or has lost voxels
+    if shown is None:
         raise VolumeError("its head lies outside the grid that the case is put on")
+    part, head = part[slices_of(shown)], head[slices_of(shown)]
+    box = box[0] + shown
     grid = whole.cut_to(*box)
-    if grid.resampled:
-        mask = forward_image(head, grid, order=1) >= 0.5
-    else:
-        mask = np.ascontiguousarray(grid.canonical(head)[grid.cropped])
-    prepared = forward_image(image, grid).clip(-_FLOAT16, _FLOAT16)
+    mask = forward_part(head, box[0], grid, order=1) >= HALF if grid.resampled else head
+    prepared = forward_part(part, box[0], grid)
+    np.clip(prepared, -_FLOAT16, _FLOAT16, out=prepared)
     prepared[~mask] = 0  # a spline swings beyond the head's edge
     return Channel(
         np.array(grid.crop_start),
         prepared.astype(np.float16),
         mask,
-        inside.background,
+        background,
         mean,
         sd,
         lost,
@@ -135,7 +150,7 @@ def prepare_channel(
     )
 
 
-def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
+def clip_outliers(image: np.ndarray, values: np.ndarray) -> tuple[list[str], float, float]:
     """Set outliers to the 0.5th or 99.5th percentile of the head, in place.
 
     Args:
@@ -143,34 +158,35 @@ def clip_outliers(image: np.ndarray, values: np.ndarray) -> list[str]:
         values: (n,), those of its head.
 
     Returns:
-        A warning if there are outliers, or if extreme values dominate the standard deviation.
+        A warning if there are outliers, or if extreme values dominate the standard deviation; the
+        head's mean and standard deviation after clipping.
     """
     sample = values[:: max(1, len(values) // SAMPLED)]
-    low, median, high = np.percentile(sample, ORDINARY)
+    low, below, median, above, high = np.percentile(sample, ORDINARY)
     least = median - OUTLIER * (median - low)
     most = median + OUTLIER * (high - median)
     warnings = []
+    farthest = None
     if low < median < high and (values.min() < least or values.max() > most):
         count = int(np.count_nonzero((values < least) | (values > most)))
         farthest = max(values.max() - median, median - values.min(), key=abs)
         for array in (image, values):
             array[array < least] = low
             array[array > most] = high
-        sd = mean_and_sd(values)[1]
+    mean, sd = mean_and_sd(values)
+    if farthest is not None:
         warnings.append(
             f"{voxels(count)} of its head far outside of all others, up to "
             f"{farthest / sd:,.0f} standard deviations; set to the value of the "
-            f"{ORDINARY[0]:g}th or {ORDINARY[2]:g}th percentile"
+            f"{ORDINARY[0]:g}th or {ORDINARY[-1]:g}th percentile"
         )
-    below, above = np.percentile(sample, (16, 84))
-    sd = mean_and_sd(values)[1]
     if sd > MOST_SPREAD * (above - below) / 2:
         warnings.append(
             f"its standard deviation, {sd:.4g}, is {'' if above > below else 'more than '}"
             f"{sd / max((above - below) / 2, sd / 1000):,.0f} times that of the middle two thirds "
             "of its head: extreme values dominate the normalisation"
         )
-    return warnings
+    return warnings, mean, sd
 
 
 def mean_and_sd(values: np.ndarray) -> tuple[float, float]:
@@ -228,21 +244,21 @@ def join_channels(grid: Grid, channels: list[Channel | None]) -> tuple[np.ndarra
 
 
 def _on_grid_of(
-    known: Geometry, own: Geometry, image: np.ndarray, head: np.ndarray
+    known: Geometry, own: Geometry, part: np.ndarray, mask: np.ndarray, box: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample a normalised channel and its head to another grid: float32 and bool.
+    """Resample a normalised channel and its head, (x, y, z), to another grid: float32 and bool.
 
     By a cubic spline; what the file does not show is outside.
     """
+    image, head = np.zeros(own.shape, np.float32), np.zeros(own.shape, np.float32)
+    image[slices_of(box)], head[slices_of(box)] = part, mask
     way = np.linalg.inv(own.affine) @ known.affine
     matrix, offset = way[:3, :3], way[:3, 3]
     # Where voxels become larger, as in `forward_image`.
     growth = np.abs(matrix).max(axis=1)
     image = ndimage.gaussian_filter(image, np.maximum(0, (growth - 1) / 2), mode="nearest")
     moved = ndimage.affine_transform(image, matrix, offset, known.shape, np.float32, order=3)
-    share = ndimage.affine_transform(
-        head.astype(np.float32), matrix, offset, known.shape, np.float32, order=1
-    )
+    share = ndimage.affine_transform(head, matrix, offset, known.shape, np.float32, order=1)
     inside = share >= 0.5
     moved[~inside] = 0
     return moved, inside

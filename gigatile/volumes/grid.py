@@ -7,19 +7,24 @@ that keeps its number of voxels.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
 from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
 from scipy import ndimage, sparse
 
+from gigatile.volumes.background import box_of, slices_of
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import Geometry
 from gigatile.volumes.reader import MOST_SIDE, MOST_VOXELS
 
 # A cubic spline's value depends on voxels that are this far away by less than a ten-millionth.
 REACH = 14
+# Weights below this are left out.
+NEGLIGIBLE = 1e-7
+# Voxels of an axis whose weights are worked out at a time.
+_WINDOW = 256
 
 Triple = tuple[int, int, int]
 Sides = tuple[float, float, float]
@@ -173,7 +178,50 @@ def forward_image(array: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
     Returns:
         `grid.shape`, float32.
     """
-    return _resampled(grid.canonical(array), grid, order, smoothed=True)
+    return forward_part(grid.canonical(array), (0, 0, 0), grid, order)
+
+
+def forward_part(
+    part: np.ndarray, start: Sequence[int], grid: Grid, order: int = 3, smoothed: bool = True
+) -> np.ndarray:
+    """Return an image on the prepared grid that is 0 outside a box.
+
+    Args:
+        part: (x, y, z), the box, axes in the order of RAS+. It covers the prepared grid along axes
+            that keep their number of voxels.
+        start: its first voxel, (3,).
+        grid: where to.
+        order: as of `forward_image`.
+        smoothed: smooth where voxels become larger, as `forward_image` does.
+
+    Returns:
+        `grid.shape`, float32.
+    """
+    cut: list[slice] = []
+    needed: list[sparse.csr_matrix | None] = []
+    for axis in range(3):
+        length, new_length = grid.canonical_shape[axis], grid.resampled_shape[axis]
+        first, new_first, count = start[axis], grid.crop_start[axis], grid.shape[axis]
+        if length == new_length:
+            cut.append(slice(new_first - first, new_first - first + count))
+            needed.append(None)
+        else:
+            weights = axis_weights(length, new_length, order, smoothed)
+            cut.append(slice(None))
+            needed.append(weights[new_first : new_first + count, first : first + part.shape[axis]])
+    along_x, along_y, along_z = needed
+    # In the order of a file's memory: planes across z, in which x varies fastest.
+    planes = np.ascontiguousarray(part[tuple(cut)].T, np.float32)
+    if along_z is not None:
+        rows = planes.reshape(len(planes), -1)
+        planes = (along_z @ rows).reshape(-1, *planes.shape[1:])
+    if along_x is None and along_y is None:
+        return planes.T
+    result = np.empty(grid.shape[::-1], np.float32)
+    for plane, resampled in zip(planes, result, strict=True):
+        rows = plane if along_y is None else along_y @ plane
+        resampled[:] = rows if along_x is None else (along_x @ np.ascontiguousarray(rows.T)).T
+    return result.T
 
 
 def forward_labels(array: np.ndarray, grid: Grid) -> np.ndarray:
@@ -189,14 +237,28 @@ def forward_labels(array: np.ndarray, grid: Grid) -> np.ndarray:
     labels = grid.canonical(array)
     if not grid.resampled:
         return np.ascontiguousarray(labels[grid.cropped])
-    found = np.zeros(grid.shape, np.uint8)
-    best = np.zeros(grid.shape, np.float32)
+    result = np.zeros(grid.shape, np.uint8)
+    labelled = box_of(labels > 0)
+    if labelled is None:
+        return result
+    # A voxel farther away has no share of any label; `around` is the part of the grid that is left.
+    box = np.clip(labelled + np.array([[-1], [1]]), 0, labels.shape)
+    around = grid.cut_to(*box)
+    first = np.maximum(around.crop_start, grid.crop_start)
+    stop = np.minimum(np.add(around.crop_start, around.shape), np.add(grid.crop_start, grid.shape))
+    if (first >= stop).any():
+        return result
+    around = replace(grid, crop_start=_three(first), shape=_three(stop - first))
+    labels = labels[slices_of(box)]
+    x, y, z = slices_of(np.stack([first, stop]) - grid.crop_start)
+    nearest = result[x, y, z]
+    best = np.zeros(around.shape, np.float32)
     for value in np.flatnonzero(np.bincount(labels.ravel(), minlength=1)).tolist():
-        share = _resampled(labels == value, grid, order=1, smoothed=False)
+        share = forward_part(labels == value, box[0], around, order=1, smoothed=False)
         better = share > best + 1e-6
-        found[better] = value
+        nearest[better] = value
         best[better] = share[better]
-    return found
+    return result
 
 
 def interpolation(
@@ -252,27 +314,36 @@ def weigh(weights: sparse.csr_matrix, array: np.ndarray, axis: int) -> np.ndarra
     return np.moveaxis(found, 0, axis)
 
 
-def _resampled(array: np.ndarray, grid: Grid, order: int, smoothed: bool) -> np.ndarray:
-    """Return a canonical array on the prepared grid, float32."""
-    for axis in range(3):
-        length, new_length = grid.canonical_shape[axis], grid.resampled_shape[axis]
-        start, count = grid.crop_start[axis], grid.shape[axis]
-        if length == new_length:
-            array = array[(slice(None),) * axis + (slice(start, start + count),)]
-            continue
+@lru_cache(maxsize=16)
+def axis_weights(length: int, new_length: int, order: int, smoothed: bool) -> sparse.csr_matrix:
+    """Return the weights that resample one whole axis: (new_length, length) float32.
+
+    Smoothing, the coefficients of the spline and its values are linear in the voxels. Their product
+    is one matrix with few voxels in each row, so that an image is gone through once for an axis.
+
+    Args:
+        length, new_length: voxels of the axis before and after.
+        order, smoothed: as of `forward_part`.
+    """
+    sigma = max(0.0, (length / new_length - 1) / 2) if smoothed else 0.0
+    reach = REACH * (order > 1) + int(np.ceil(4 * sigma))
+    step = max(1, _WINDOW * new_length // length)
+    blocks = []
+    for start in range(0, new_length, step):
+        count = min(step, new_length - start)
         weights, first, last = interpolation(length, new_length, start, count, order)
-        sigma = max(0.0, (length / new_length - 1) / 2) if smoothed else 0.0
-        # Only what is needed, and what that depends on.
-        reach = REACH * (order > 1) + int(np.ceil(4 * sigma))
         low, high = max(0, first - reach), min(length, last + reach)
-        part = array[(slice(None),) * axis + (slice(low, high),)]
+        filters = np.eye(high - low)
         if sigma:
-            part = ndimage.gaussian_filter1d(part.astype(np.float32), sigma, axis, mode="nearest")
+            filters = ndimage.gaussian_filter1d(filters, sigma, 0, mode="nearest")
         if order > 1:
-            part = ndimage.spline_filter1d(part, order, axis, np.float32, mode="mirror")
-        part = part[(slice(None),) * axis + (slice(first - low, last - low),)]
-        array = weigh(weights, part, axis)
-    return np.ascontiguousarray(array, np.float32)
+            filters = ndimage.spline_filter1d(filters, order, 0, mode="mirror")
+        block = weights @ filters[first - low : last - low]
+        block[np.abs(block) < NEGLIGIBLE] = 0
+        found = sparse.csr_matrix(block.astype(np.float32))
+        moved = (found.data, found.indices + low, found.indptr)
+        blocks.append(sparse.csr_matrix(moved, shape=(count, length)))
+    return sparse.vstack(blocks, "csr")
 
 
 def _mirrored(places: np.ndarray, length: int) -> np.ndarray:

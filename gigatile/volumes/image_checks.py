@@ -4,7 +4,7 @@ A check refuses a file that can only be damaged or the wrong file, and warns if 
 comments compare each limit with the values of real volumes and of the demo's heads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -51,35 +51,53 @@ _OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 
 
 def check_channel(
-    image: np.ndarray, inside: Inside, dtype: np.dtype[Any] | None, orientation: str
+    part: np.ndarray,
+    values: np.ndarray,
+    inside: Inside,
+    slices: Sequence[np.ndarray],
+    shape: Sequence[int],
+    dtype: np.dtype[Any] | None,
+    orientation: str,
 ) -> list[str]:
     """Return warnings about one channel.
 
     Args:
-        image: (x, y, z) float32, finite, as the file has it.
+        part: (x, y, z) float32, finite, the box of its head.
+        values: (n,) float32, the values of its head.
         inside: which voxels belong to the head.
+        slices: of the whole volume, from `sample_slices`.
+        shape: voxels of the whole volume along each axis.
         dtype: of the stored values; None if they are scaled.
         orientation: directions of the file's axes, such as `LPS`.
 
     Raises:
         VolumeError: it is not an image of a head.
     """
-    count = int(np.count_nonzero(inside.mask))
-    if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * image.size):
+    mask = inside.mask
+    count, size = int(np.count_nonzero(mask)), int(np.prod(shape))
+    if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * size):
         raise VolumeError(
-            f"it shows no head: {count:,} of its {image.size:,} voxels differ from the background"
+            f"it shows no head: {count:,} of its {size:,} voxels differ from the background"
         )
-    box = box_of(inside.mask)
-    assert box is not None
-    cut = tuple(slice(low, high) for low, high in zip(*box.tolist(), strict=True))
-    part, mask = image[cut], inside.mask[cut]
     return [
-        *_check_values(part, mask, inside.background),
-        *_check_noise(part, mask),
-        *_check_slices(image),
-        *_check_faces(inside.mask, orientation),
-        *_check_overflow(part, mask, dtype),
+        *_check_values(values, inside.background),
+        # Turned to the order of the memory; for these two all axes are equal.
+        *_check_noise(part.T, mask.T, values),
+        *_check_slices(slices),
+        *_check_faces(inside, shape, orientation),
+        *_check_overflow(part.T, mask.T, dtype),
     ]
+
+
+def sample_slices(image: np.ndarray) -> list[np.ndarray]:
+    """Return the slices across each axis of (x, y, z), each as a row of up to 128 × 128 voxels."""
+    found = []
+    for axis in range(3):
+        steps = [1 if a == axis else max(1, image.shape[a] // 64) for a in range(3)]
+        thin = image[tuple(slice(None, None, step) for step in steps)].T
+        planes = np.moveaxis(thin, 2 - axis, 0)
+        found.append(planes.reshape(len(planes), -1))
+    return found
 
 
 def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[str]:
@@ -135,36 +153,33 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.vdot(one, other)) / norm if norm > 0 else 0.0
 
 
-def neighbour_correlation(part: np.ndarray, mask: np.ndarray) -> float | None:
+def neighbour_correlation(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> float | None:
     """Return the correlation of neighbouring voxels along the axis where it is highest.
 
     Args:
         part: (x, y, z) values.
         mask: (x, y, z) bool, which voxels to use.
+        values: (n,), the values of these voxels.
 
     Returns:
         The correlation; None if there are too few pairs.
     """
-    if not mask.any():
-        return None
-    sample = part[mask]
-    low, high = np.percentile(sample[:: max(1, len(sample) // SAMPLED)], CLIPPED)
+    low, high = np.percentile(values[:: max(1, len(values) // SAMPLED)], CLIPPED)
     found = []
     for axis in range(3):
         other = max((a for a in range(3) if a != axis), key=lambda a: part.shape[a])
         step = min(max(1, part.size // SAMPLED), max(1, part.shape[other] // 8))
         thin = [slice(None)] * 3
         thin[other] = slice(step // 2, None, step)  # whole planes: neighbours stay neighbours
-        values, counted = (np.moveaxis(a[tuple(thin)], axis, 0) for a in (part, mask))
+        planes, counted = (np.moveaxis(a[tuple(thin)], axis, 0) for a in (part, mask))
         both = counted[1:] & counted[:-1]
         if np.count_nonzero(both) >= LEAST_HEAD:
-            pairs = (values[1:][both], values[:-1][both])
+            pairs = (planes[1:][both], planes[:-1][both])
             found.append(correlation(*(one.clip(low, high) for one in pairs)))
     return max(found) if found else None
 
 
-def _check_values(part: np.ndarray, mask: np.ndarray, background: float | None) -> list[str]:
-    values = part[mask]
+def _check_values(values: np.ndarray, background: float | None) -> list[str]:
     values = values[:: max(1, len(values) // SAMPLED)]
     different = len(np.unique(values))
     told = f"its head has {different} different values only"
@@ -180,8 +195,8 @@ def _check_values(part: np.ndarray, mask: np.ndarray, background: float | None) 
     return warnings
 
 
-def _check_noise(part: np.ndarray, mask: np.ndarray) -> list[str]:
-    found = neighbour_correlation(part, mask)
+def _check_noise(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> list[str]:
+    found = neighbour_correlation(part, mask, values)
     if found is None or found >= LIKELY_NOISE:
         return []
     told = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
@@ -190,13 +205,10 @@ def _check_noise(part: np.ndarray, mask: np.ndarray) -> list[str]:
     return [f"{told}: is it mostly noise?"]
 
 
-def _check_slices(image: np.ndarray) -> list[str]:
+def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
     """Warn of empty slices inside the head, and of slices equal to the one before."""
     warnings = []
-    for axis, name in enumerate("ijk"):
-        steps = [1 if a == axis else max(1, image.shape[a] // 64) for a in range(3)]
-        planes = np.moveaxis(image[tuple(slice(None, None, step) for step in steps)], axis, 0)
-        planes = planes.reshape(len(planes), -1)
+    for planes, name in zip(slices, "ijk", strict=True):
         if len(planes) < 8:
             continue
         shown = np.count_nonzero(planes != planes[:, :1], axis=1)
@@ -217,13 +229,17 @@ def _check_slices(image: np.ndarray) -> list[str]:
     return warnings
 
 
-def _check_faces(mask: np.ndarray, orientation: str) -> list[str]:
+def _check_faces(inside: Inside, shape: Sequence[int], orientation: str) -> list[str]:
     """Warn of a head that is cropped by the volume; the bottom, at the neck, is not checked."""
     found = []
     for axis, letter in enumerate(orientation):
-        counts = np.count_nonzero(mask, axis=tuple({0, 1, 2} - {axis}))
-        for end, side in ((0, _OPPOSITE[letter]), (-1, letter)):
-            if side != "I" and counts[end] > CUT * counts.max():
+        first, stop = inside.box[:, axis]
+        ends = ((first == 0, 0, _OPPOSITE[letter]), (stop == shape[axis], -1, letter))
+        if not any(reached for reached, _, _ in ends):
+            continue
+        counts = np.count_nonzero(inside.mask, axis=tuple({0, 1, 2} - {axis}))
+        for reached, end, side in ends:
+            if reached and side != "I" and counts[end] > CUT * counts.max():
                 found.append(_FACES[side])
     if not found:
         return []

@@ -297,12 +297,12 @@ class _Preparing:
             labels = source.volume.read_labels(values)
         except VolumeError as error:
             raise VolumeError(self._of(SEGMENTATION, str(error))) from None
-        counts = np.bincount(labels.ravel(order="K"), minlength=256)
-        self._facts["labels"] = {name: int(counts[value]) for name, value in values.items()}
+        counts = {name: int(np.count_nonzero(labels == value)) for name, value in values.items()}
+        self._facts["labels"] = counts
         self._facts["volumes_ml"] = {
-            name: float(counts[value] * known.voxel_ml) for name, value in values.items()
+            name: float(count * known.voxel_ml) for name, count in counts.items()
         }
-        if not counts[1:].any():
+        if not any(counts.values()):
             self._facts["warnings"].append(self._of(SEGMENTATION, "it has no labelled voxel"))
         return labels
 
@@ -323,22 +323,23 @@ class _Preparing:
         source = self._sources[name]
         own = turned_like(source.geometry, known)
         found = []
-        images = source.volume.read_channels()
+        channels = source.volume.read_channels()
+        images: list[np.ndarray] = []
         for modality in modalities:
             told = f"channel {modality}: " if name == STACKED else ""
             self._tell(None)
             try:
-                image = next(images)
+                images.append(next(channels))
             except VolumeError as error:
                 raise VolumeError(self._of(name, str(error))) from None
             try:
                 volume = source.volume
                 dtype = None if volume.scaled else volume.dtype
                 orientation = source.geometry.orientation
-                channel = prepare_channel(image, own, known, whole, dtype, orientation)
+                # Popped, so that `prepare_channel` can free it.
+                channel = prepare_channel(images.pop(), own, known, whole, dtype, orientation)
             except VolumeError as error:
                 raise VolumeError(self._of(name, f"{told}{error}")) from None
-            del image
             found.append(channel)
             self._facts["background"][modality] = channel.background
             self._facts["normalised"][modality] = {"mean": channel.mean, "sd": channel.sd}

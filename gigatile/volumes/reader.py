@@ -96,8 +96,9 @@ class Volume:
             with np.errstate(over="ignore", invalid="ignore"):
                 channel[start : start + len(values)] = values
             if start + len(values) == count:
-                yield channel.reshape(self.shape, order="F")
-                del channel  # before there is another
+                done = [channel.reshape(self.shape, order="F")]
+                del channel
+                yield done.pop()  # so that whoever takes it can free it
 
     def read_labels(self, label_values: Mapping[str, int]) -> np.ndarray:
         """Read the file as a segmentation: (x, y, z) uint8.
@@ -110,11 +111,19 @@ class Volume:
                 in how many voxels.
         """
         labels = np.empty(int(np.prod(self.shape)), np.uint8)
+        declared = {0, *label_values.values()}
         known = np.zeros(256, bool)
-        known[[0, *label_values.values()]] = True
+        known[list(declared)] = True
         wrong: collections.Counter[str] = collections.Counter()
         for first, values in self._chunks():
             with np.errstate(invalid="ignore"):
+                found = values.astype(np.uint8)
+                # Most often every value is a whole number that is declared.
+                if (found == values).all() and len(values) == sum(
+                    np.count_nonzero(found == value) for value in declared
+                ):
+                    labels[first : first + len(values)] = found
+                    continue
                 whole = np.rint(values)
                 good = (np.abs(values - whole) <= WHOLE) & (whole >= 0) & (whole <= 255)
                 found = np.where(good, whole, 0).astype(np.uint8)

@@ -1,14 +1,23 @@
 """What of a volume is head."""
 
+import nibabel
 import numpy as np
 import pytest
 from known_volumes import ellipsoid, head
 from scipy import ndimage
 
-from gigatile.volumes.background import box_of, find_inside
+from gigatile.volumes.background import Inside, box_of, find_inside, slices_of, turned_box
 
 SHAPE = (40, 44, 36)
 BRAIN = ellipsoid(SHAPE, 0.42)
+
+
+def whole_mask(inside: Inside, image: np.ndarray) -> np.ndarray:
+    """Return the mask of the whole volume; `inside.box` must be the least one."""
+    mask = np.zeros(image.shape, bool)
+    mask[slices_of(inside.box)] = inside.mask
+    np.testing.assert_array_equal(box_of(mask), inside.box)
+    return mask
 
 
 @pytest.mark.parametrize("background", [0.0, -3.624, 57.5])
@@ -18,7 +27,7 @@ def test_a_stripped_head_is_all_that_its_background_does_not_reach(background):
     image[cavity] = background
     found = find_inside(image)
     assert found.background == np.float32(background)
-    np.testing.assert_array_equal(found.mask, BRAIN)
+    np.testing.assert_array_equal(whole_mask(found, image), BRAIN)
 
 
 def test_a_head_that_touches_the_faces_has_its_background_too():
@@ -27,7 +36,7 @@ def test_a_head_that_touches_the_faces_has_its_background_too():
     x, y, z = (slice(a, b) for a, b in box.T)
     found = find_inside(image[x, y, z])
     assert found.background == -2
-    np.testing.assert_array_equal(found.mask, BRAIN[x, y, z])
+    np.testing.assert_array_equal(whole_mask(found, image[x, y, z]), BRAIN[x, y, z])
 
 
 def test_a_head_in_air_is_found_with_all_that_it_encloses():
@@ -42,7 +51,7 @@ def test_a_head_in_air_is_found_with_all_that_it_encloses():
     image = image[:, :, 8:-8]  # cut off above and below, as most are
     found = find_inside(image.astype(np.float32))
     assert found.background is None
-    wrong = np.count_nonzero(found.mask != skull[:, :, 8:-8])
+    wrong = np.count_nonzero(whole_mask(found, image) != skull[:, :, 8:-8])
     assert wrong < 0.002 * skull.sum()
 
 
@@ -51,7 +60,7 @@ def test_where_there_is_no_air_all_is_inside():
     image = (1000 + 2000 * texture / texture.std()).astype(np.float32)
     found = find_inside(image)
     assert found.background is None
-    assert found.mask.all()
+    assert whole_mask(found, image).all()
 
 
 def test_the_box_is_the_least_one():
@@ -59,3 +68,13 @@ def test_the_box_is_the_least_one():
     assert box_of(mask) is None
     mask[1, 2, 3] = mask[3, 2, 6] = True
     np.testing.assert_array_equal(box_of(mask), [(1, 2, 3), (4, 3, 7)])
+
+
+def test_a_box_turns_with_its_volume():
+    mask = np.zeros((5, 6, 7), bool)
+    mask[1:3, 2:6, 3] = True
+    for code in ("RAS", "LPS", "SLA", "PIR"):
+        steps = nibabel.orientations.axcodes2ornt(code)
+        turned = nibabel.orientations.apply_orientation(mask, steps)
+        found = turned_box(box_of(mask), mask.shape, steps)
+        np.testing.assert_array_equal(found, box_of(turned))
