@@ -28,10 +28,12 @@ class RecordError(UserError):
 
 def frame(data: bytes) -> bytes:
     """Return one record as it stands in a file."""
+    return b"".join(_framed(data))
+
+
+def _framed(data: bytes) -> tuple[bytes, ...]:
     length = _LENGTH.pack(len(data))
-    return b"".join(
-        (length, FOOTER.pack(_masked_crc(length)), data, FOOTER.pack(_masked_crc(data)))
-    )
+    return length, FOOTER.pack(_masked_crc(length)), data, FOOTER.pack(_masked_crc(data))
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
@@ -39,7 +41,8 @@ def write_records(path: Path, records: Iterable[bytes]) -> int:
     count = 0
     with write_whole(path) as temporary, temporary.open("wb") as handle:
         for count, data in enumerate(records, 1):  # noqa: B007 - the last number is the result
-            handle.write(frame(data))
+            # Not joined by `frame`: a volume would be in memory twice.
+            handle.writelines(_framed(data))
     return count
 
 

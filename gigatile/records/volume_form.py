@@ -15,8 +15,9 @@ whole blocks. A block is its channels, (16, 16, 16, C) little-endian float16, an
 there are any, its labels, (16, 16, 16) uint8.
 """
 
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -71,19 +72,40 @@ def encode_volume(
         "ranges": ranges,
         "grid": grid,
     }
-    blocks = _in_blocks(image, labels)
-    empty = ~blocks.any(axis=1)
-    crcs = np.array([google_crc32c.value(block) for block in blocks], "<u4")
-    first = encode_example(
+    number_of_blocks = np.prod(blocks_of(image.shape[:3]))
+    crcs, empty = np.zeros(number_of_blocks, "<u4"), np.zeros(number_of_blocks, np.bool_)
+    foreground = _foreground(labels)
+    prefix = before_voxels(len(crcs) * block_bytes_of(image.shape[3], labels is not None))
+    # Joining the parts would hold the voxels once more: the place of the first is left free, and
+    # `getvalue` gives out the buffer itself.
+    begin = len(_first(case, head, crcs, empty, foreground)) + len(check_of(b"")) + len(prefix)
+    record = io.BytesIO()
+    record.write(bytes(begin))
+    number = 0
+    for blocks in _in_blocks(image, labels):
+        for block in blocks:
+            crcs[number], empty[number] = google_crc32c.value(block), not block.any()
+            number += 1
+        record.write(blocks.data)
+    first = _first(case, head, crcs, empty, foreground)
+    record.seek(0)
+    record.write(b"".join((first, check_of(first), prefix)))
+    return record.getvalue()
+
+
+def _first(
+    case: str, head: dict[str, Any], crcs: np.ndarray, empty: np.ndarray, foreground: np.ndarray
+) -> bytes:
+    """Return the first part of a record; its length depends on the numbers of `crcs` only."""
+    return encode_example(
         {
             "case": case,
             "head": json.dumps(head, ensure_ascii=False, allow_nan=False),
             "crcs": crcs.tobytes(),
             "empty": np.packbits(empty).tobytes(),
-            "foreground": _foreground(labels).tobytes(),
+            "foreground": foreground.tobytes(),
         }
     )
-    return b"".join((first, check_of(first), before_voxels(blocks.size), blocks.data))
 
 
 def _check_arrays(image: np.ndarray, labels: np.ndarray | None, channels: Sequence[str]) -> None:
@@ -146,32 +168,31 @@ def block_bytes_of(channels: int, labelled: bool) -> int:
     return BLOCK**3 * (2 * channels + labelled)
 
 
-def _in_blocks(image: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
-    """Return the voxels in the order of a record: (blocks, bytes of a block) uint8."""
+def _in_blocks(image: np.ndarray, labels: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Yield some blocks at a time in the order of a record: (n, bytes of a block) uint8."""
     nx, ny, nz = blocks_of(image.shape[:3])
-    channels = image.shape[3]
-    found = np.empty((nx, ny, nz, block_bytes_of(channels, labels is not None)), np.uint8)
-    parts: list[tuple[np.ndarray, np.dtype[Any], int, int]] = [
-        (image, np.dtype("<f2"), channels, 0)
-    ]
+    _, height, depth, channels = image.shape
+    arrays: list[tuple[np.ndarray, np.dtype[Any]]] = [(image, np.dtype("<f2"))]
     if labels is not None:
-        parts.append((labels[..., None], np.dtype(np.uint8), 1, BLOCK**3 * 2 * channels))
-    for array, kind, values, begin in parts:
-        slab = np.zeros((BLOCK, ny * BLOCK, nz * BLOCK, values), kind)
-        _, height, depth, _ = array.shape
-        end = begin + BLOCK**3 * values * kind.itemsize
-        for number in range(nx):
+        arrays.append((labels[..., None], np.dtype(np.uint8)))
+    slabs = [
+        np.zeros((BLOCK, ny * BLOCK, nz * BLOCK, array.shape[3]), kind) for array, kind in arrays
+    ]
+    blocks = np.empty((ny * nz, block_bytes_of(channels, labels is not None)), np.uint8)
+    for number in range(nx):
+        begin = 0
+        for (array, kind), slab in zip(arrays, slabs, strict=True):
             planes = array[number * BLOCK : (number + 1) * BLOCK]
             slab[: len(planes), :height, :depth] = planes
             slab[len(planes) :] = 0
             if kind.itemsize == 2:
                 bits = slab.view(np.uint16)
                 bits[bits == _MINUS_0] = 0
-            cut = slab.reshape(BLOCK, ny, BLOCK, nz, BLOCK, values).transpose(1, 3, 0, 2, 4, 5)
-            found[number, :, :, begin:end] = (
-                np.ascontiguousarray(cut).view(np.uint8).reshape(ny, nz, end - begin)
-            )
-    return found.reshape(nx * ny * nz, -1)
+            cut = slab.reshape(BLOCK, ny, BLOCK, nz, BLOCK, -1).transpose(1, 3, 0, 2, 4, 5)
+            rows = np.ascontiguousarray(cut).view(np.uint8).reshape(ny * nz, -1)
+            blocks[:, begin : begin + rows.shape[1]] = rows
+            begin += rows.shape[1]
+        yield blocks
 
 
 def _foreground(labels: np.ndarray | None) -> np.ndarray:
