@@ -18,8 +18,9 @@ import numpy as np
 from gigatile.files import fingerprint
 from gigatile.volumes.bytestream import ByteStream, VolumeError
 
-# Voxels of one volume: preparing takes 12 bytes for each where half is head, 18 where all is, and
-# its job asks for 5 GB. And along one side: 16 bits hold a place in a record.
+# Voxels of one volume. Preparing takes up to 14 bytes for each with one modality and 29 with four
+# (measured on 320 × 320 × 320), and its job asks for 5 GB. And along one side: 16 bits hold a place
+# in a record.
 MOST_VOXELS = 1 << 28
 MOST_SIDE = 65535
 # Values are converted so many at a time.
