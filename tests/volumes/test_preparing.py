@@ -332,7 +332,7 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     record = (tmp_path / "C1.tfrecord").stat().st_size
-    assert peak < 4 * channel + 3.5 * record
+    assert peak < 4 * channel + 2.5 * record
 
 
 def test_what_a_killed_job_left_is_removed(images, segmentation, tmp_path):

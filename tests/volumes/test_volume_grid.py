@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import geometry_of
-from gigatile.volumes.grid import Grid, forward_image, forward_labels, plan_grid
+from gigatile.volumes.grid import Grid, forward_image, forward_labels, forward_part, plan_grid
 from gigatile.volumes.reader import open_volume
 
 SPACING = (1.0, 1.2, 2.0)
@@ -83,6 +83,16 @@ def test_a_box_is_what_the_whole_has_there(geometry, spacing, order):
     assert cut.shape != whole.shape
     expected = forward_image(stored, whole, order)[cut.cropped]
     np.testing.assert_allclose(forward_image(stored, cut, order), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("spacing", [(0.7, 0.9, 1.1), (2.0, 1.2, 3.0), (1.0, 1.2, 5.0)])
+def test_a_box_alone_gives_what_the_whole_gives_if_the_rest_is_0(geometry, spacing):
+    image = np.zeros((26, 22, 18), np.float32)
+    image[5:21, 6:16, 4:14] = head()[5:21, 6:16, 4:14]
+    where, stored = geometry(image)
+    grid = plan_grid(where, spacing).cut_to((5, 6, 4), (21, 16, 14))
+    found = forward_part(stored[5:21, 6:16, 4:14], (5, 6, 4), grid)
+    np.testing.assert_allclose(found, forward_image(stored, grid), atol=1e-4)
 
 
 def test_a_box_covers_all_voxels_that_it_was_asked_for(geometry):
