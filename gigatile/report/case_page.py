@@ -27,7 +27,6 @@ from gigatile.report.case_pictures import (
     Slices,
     View,
     Volumes,
-    stack_numbers,
 )
 from gigatile.report.heatmap import ScaleBar, scale_bar
 from gigatile.report.in_cohort import Match
@@ -135,14 +134,13 @@ def case_page(
     switched = switched or [settings.modalities[0]]
     found_most = slices.largest()
     largest = found_most or slices.middle()
-    # Slices that are not shown above already.
+    most_different, of_others = slices.most_different(), slices.most_different(largest)
     different = [
         slices.view(plane, number, switched)
         for plane in PLANES
-        if (number := slices.most_different(largest)[plane.axis]) is not None
+        if (number := of_others[plane.axis]) is not None
     ]
     stack = slices.stack(PLANES[0], STACK_MOST, switched[0], STACK_SIDE)
-    numbers = stack_numbers(volumes.grid.shape[2], STACK_MOST)
     page = render(
         "case.html.j2",
         case=case,
@@ -156,9 +154,10 @@ def case_page(
         modalities=switched,
         largest=_row(slices, largest, switched),
         different=different,
-        agree=slices.most_different() == [None, None, None],
-        stack=list(zip(numbers, stack, strict=True)),
-        stack_start=min(range(len(numbers)), key=lambda n: abs(numbers[n] - largest[2])),
+        agree=most_different == [None, None, None],
+        most_above=[p.name for p in PLANES if most_different[p.axis] == largest[p.axis]],
+        stack=stack,
+        stack_start=min(range(len(stack)), key=lambda n: abs(stack[n].number - largest[2])),
         nothing=found_most is None,
         of_truth=slices.of_truth,
         in_all=slices.view(PLANES[0], largest[2], settings.modalities),

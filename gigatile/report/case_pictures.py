@@ -91,12 +91,22 @@ class View:
 
 
 @dataclass(frozen=True)
+class SmallSlice:
+    """One slice of a stack; the attributes are those of `View`, with one image."""
+
+    number: int
+    file_axis: str
+    file_number: int
+    image: str
+
+
+@dataclass(frozen=True)
 class Volumes:
     """A case on its prepared grid.
 
     Attributes:
         image: (x, y, z, C) float16; a channel is 0 outside its head.
-        truth: (x, y, z) uint8; None: nobody has told it.
+        truth: (x, y, z) uint8; None: it is not known.
         predicted: (x, y, z) uint8.
     """
 
@@ -171,21 +181,22 @@ class Slices:
             found.append(int(counts.argmax()) if counts.any() else None)
         return found
 
-    def stack(self, plane: Plane, number: int, modality: str, side: int) -> list[str]:
-        """Return pictures of the slices across an axis, small enough to go into one page.
+    def stack(self, plane: Plane, number: int, modality: str, side: int) -> list[SmallSlice]:
+        """Return the slices across an axis as pictures that are small enough for one page.
 
         Args:
             plane: which way to cut.
-            number: of pictures at most; where there are more slices, evenly many are left out.
+            number: of pictures at most; of more slices, evenly spaced ones are left out.
             modality: the channel.
             side: pixels of a picture's longer side at most.
 
         Returns:
-            A data: address each, of a grey JPEG with the outlines of all that is segmented drawn
-            into it in colours: the truth blue, the prediction orange.
+            Each image is a data: address of a grey JPEG with coloured edges of all segmented
+            regions: the truth blue, the prediction orange.
         """
+        grid = self._volumes.grid
         return [
-            self._small(plane, n, modality, side)
+            SmallSlice(n, *file_slice(grid, plane.axis, n), self._small(plane, n, modality, side))
             for n in stack_numbers(self._predicted.shape[plane.axis], number)
         ]
 

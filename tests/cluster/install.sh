@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Installs what the test cluster is made of, where it is root on Debian and something is missing.
-# Elsewhere nothing is done: the tests then say why they are skipped.
+# Installs the programs that tests need (a SLURM cluster, a browser, strace) if they are missing, as
+# root on Debian. Elsewhere it does nothing, and the tests say why they are skipped.
 set -euo pipefail
 
 readonly PACKAGES=(slurm-wlm slurmdbd slurm-wlm-mysql-plugin mariadb-server munge
     # SLURM opens libpmix.so, which only this one brings.
     libpmix-dev iproute2 procps
     # Shows which files a job opens: tests/workflow/opened.py.
-    strace)
+    strace
+    # Opens pages of the report: tests/report/browser.py.
+    chromium chromium-driver)
 
 ((EUID == 0)) && [[ -r /etc/debian_version ]] && command -v apt-get >/dev/null || exit 0
 missing=()
@@ -17,7 +19,7 @@ for package in "${PACKAGES[@]}"; do
 done
 ((${#missing[@]})) || exit 0
 
-echo "installing for the test cluster: ${missing[*]}"
+echo "installing for the tests: ${missing[*]}"
 # Debian starts a service as soon as it is installed, and at every boot; nothing of this is to run
 # but in the cluster's own namespaces.
 policy=/usr/sbin/policy-rc.d

@@ -177,14 +177,18 @@ def test_one_case_alone_has_no_neighbours(tmp_path: Path) -> None:
     assert [link["href"] for link in links] == ["../index.html"]
 
 
-def test_all_axial_slices_can_be_scrolled_through_offline(case_run: Path, tmp_path: Path) -> None:
-    """Each is in the page itself, drawn small, and one is shown; the slider names the others."""
+def test_all_axial_slices_are_in_the_page(case_run: Path, tmp_path: Path) -> None:
+    """Drawn small; one is shown. test_in_a_browser.py scrolls through them."""
     write_case_report(report_files(case_run), tmp_path / "report", "Demo")
     page = Page(tmp_path / "report/cases/C4.html")
     slices = [image for image in page.all("img") if "data-slice" in image]
     (slider,) = [one for one in page.all("input") if one["type"] == "range"]
     assert len(slices) == int(slider["max"]) + 1 == 16  # of the head
-    assert [int(one["data-slice"]) for one in slices] == list(range(1, 17))
+    numbers = [one["data-slice"].split(" of 16 (k = ") for one in slices]
+    assert [int(number) for number, _ in numbers] == list(range(1, 17))
+    # The files' axes are LPS: the third one grows upwards, too.
+    places = [int(place.rstrip(")")) for _, place in numbers]
+    assert places == list(range(places[0], places[0] + 16))
     assert [i for i, one in enumerate(slices) if "hidden" not in one] == [int(slider["value"])]
     sizes = [len(one["src"]) for one in slices]
     assert all(one["src"].startswith("data:image/jpeg;base64,") for one in slices)

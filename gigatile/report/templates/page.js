@@ -30,6 +30,16 @@ for (const scroller of document.querySelectorAll(".scroller")) {
   figure.addEventListener("pointermove", (event) => {
     if (drag) show(drag.start + Math.round((drag.y - event.clientY) / 6));
   });
+  let turned = 0;
+  figure.addEventListener("wheel", (event) => {
+    const end = event.deltaY > 0 ? 0 : slices.length - 1;
+    if (event.target.tagName !== "IMG" || event.ctrlKey || +range.value === end) return; // scrolls the page
+    event.preventDefault();
+    turned += event.deltaY * (event.deltaMode ? 33 : 1); // a line is about 33 pixels
+    const steps = Math.trunc(turned / 100);
+    turned -= 100 * steps;
+    show(+range.value - steps);
+  }, { passive: false });
   for (const end of ["pointerup", "pointercancel"]) figure.addEventListener(end, () => { drag = null; });
 }
 for (const table of document.querySelectorAll("table.sortable")) {

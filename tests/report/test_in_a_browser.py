@@ -1,0 +1,87 @@
+"""Pages of the report in a real browser: their script, errors and requests."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from browser import Browser, missing
+from case_runs import report_files
+
+from gigatile.report.case_report import write_case_report
+
+PICTURE = ".scroller img:not([hidden])"
+STATE = """
+const scroller = document.querySelector(".scroller");
+const shown = [...scroller.querySelectorAll("img")].filter((image) => image.offsetParent);
+const number = scroller.querySelector("input").value;
+return [shown.length, shown[0].dataset.slice, scroller.querySelector("output").value, +number];
+"""
+
+
+@pytest.fixture(scope="module")
+def report(whole_case_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report"
+    write_case_report(report_files(whole_case_run), out, "Demo")
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory):
+    if missing():
+        told = f"not installed: {', '.join(missing())} (Debian: bash tests/cluster/install.sh)"
+        pytest.fail(told) if os.environ.get("CI") else pytest.skip(told)
+    with Browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+def slice_of(browser: Browser) -> int:
+    """Return the number of the slice that is shown; the picture, number and slider must agree."""
+    images, shown, output, value = browser.run(STATE)
+    assert (images, shown) == (1, output)
+    number = int(shown.partition(" of 16 ")[0])
+    assert value == number - 1
+    return number
+
+
+def test_slices_are_scrolled_through_with_keys_wheel_and_drag(browser, report) -> None:
+    browser.open(report / "cases/C4.html")
+    start = slice_of(browser)
+    browser.press(".scroller input", "right")
+    browser.press(".scroller input", "up")
+    assert slice_of(browser) == start + 2
+    browser.press(".scroller input", "left")
+    assert slice_of(browser) == start + 1
+    browser.turn_wheel(PICTURE, 120)
+    assert slice_of(browser) == start
+    browser.turn_wheel(PICTURE, -250)
+    assert slice_of(browser) == start + 2
+    browser.drag(PICTURE, -12)
+    assert slice_of(browser) == start + 4
+    browser.press(".scroller input", "end")
+    assert slice_of(browser) == 16
+    before = browser.run("return scrollY")
+    browser.turn_wheel(PICTURE, -120)
+    deadline = time.monotonic() + 10
+    while browser.run("return scrollY") >= before:  # scrolling is animated
+        assert time.monotonic() < deadline, "at the last slice the page does not scroll on"
+    assert slice_of(browser) == 16
+
+
+def test_pages_load_nothing_else_and_show_no_error(browser, report) -> None:
+    browser.errors(), browser.requests()
+    for name in ("index.html", "cases/C4.html", "cases/C6.html"):
+        browser.open(report / name)
+        assert browser.requests() == [(report / name).resolve().as_uri()]
+        assert browser.errors() == []
+
+
+def test_a_table_is_sorted_by_its_heading(browser, report) -> None:
+    browser.open(report / "index.html")
+    column = """
+    const table = document.querySelector("table.sortable");
+    table.querySelector("th button").click();
+    return [...table.tBodies[0].rows].map((row) => row.cells[0].textContent.trim());
+    """
+    first, second = browser.run(column), browser.run(column)
+    assert first == second[::-1] and len(set(first)) > 1
