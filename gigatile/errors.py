@@ -133,7 +133,7 @@ def is_systems(error: BaseException) -> bool:
 
 
 def unexpected(error: Exception) -> str:
-    """Return what is recorded of an error that nobody foresaw; its traceback goes to stderr."""
+    """Return the reason to record for an unexpected error; print its traceback to stderr."""
     traceback.print_exception(error)
     message = " ".join(str(error).split())
     if len(message) > _MOST_OF_A_MESSAGE:

@@ -35,8 +35,8 @@ rule collect:
         " >> {log:q} 2>&1"
 
 
-# What is learnt from, in a table of its own: what becomes of test slides trains nothing again, nor do
-# pictures and measures of slides, which the states and their table tell of.
+# The slides for training have a table of their own, without pictures and measures: a change of a
+# test slide or of a picture must not start training again.
 use rule collect as collect_training with:
     input:
         samples=ancient(SETTINGS.samples),

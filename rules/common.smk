@@ -80,10 +80,10 @@ def intact(rule):
 
 
 def content(rule, samples, states):
-    """Return what tells a rule that a slide or case has another content; its time says nothing.
+    """Return a parameter that changes with the content of a slide or case, whatever its time is.
 
-    Or that something which was made of it is gone or damaged, or that it stalled and may take longer now:
-    the note tells all of it.
+    It also changes if an output is missing or damaged, or if the slide stalled and the limit is
+    higher now; the note has all of this.
     """
     faulty = intact(rule)
     limit = (SETTINGS.volumes if VOLUMES else SETTINGS.tiles).stall_minutes

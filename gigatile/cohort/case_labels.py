@@ -37,9 +37,9 @@ def declared_by_names(cases: Sequence[str], folder: Path) -> Declared | None:
     counts = Counter(map(convention_of_name, cases))
     known = {name: count for name, count in counts.items() if name}
     if len(known) > 1:
-        told = ", ".join(f"{count} of {name}" for name, count in sorted(known.items()))
+        listed = ", ".join(f"{count} of {name}" for name, count in sorted(known.items()))
         raise UserError(
-            f"{folder}: holds several data sets whose labels have different meanings: {told} by "
+            f"{folder}: holds several data sets whose labels have different meanings: {listed} by "
             "the names of the cases; call the command once for each data set"
         )
     if len(counts) != 1 or not known:
@@ -90,8 +90,8 @@ def label_remarks(declared: Declared | None, segmentations: Mapping[str, Path]) 
     """
     values, remarks = values_found(segmentations)
     read = min(MOST_READ, len(segmentations))
-    told = ", ".join(f"{value} in {count}" for value, count in values.items()) or "none"
-    seen = f"values found in {read} of {len(segmentations)} segmentation(s): {told}"
+    counts = ", ".join(f"{value} in {count}" for value, count in values.items()) or "none"
+    seen = f"values found in {read} of {len(segmentations)} segmentation(s): {counts}"
     if declared is not None:
         proposed = declared.convention or declared.labels
         remarks.append(f"volumes.labels: {proposed} is proposed, since {declared.reason}; {seen}")

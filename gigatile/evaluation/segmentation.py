@@ -146,7 +146,7 @@ def evaluate_cases(
 ) -> dict[str, Any]:
     """Return the means over cases, each with a 95 % interval over patients (`intervals`).
 
-    Dice, sensitivity and specificity of a case that nobody has seen lie between 0 and 1, its
+    Dice, sensitivity and specificity of a new case are between 0 and 1, its
     Hausdorff distance between 0 and the diagonal of the largest volume.
 
     A figure that is not defined for a case (None or NaN) is left out of the mean; `n` tells how

@@ -183,16 +183,16 @@ def packages_needed(packages: Iterable[str], lock: Path) -> set[str]:
 
 @cache
 def _needs(lock: Path) -> dict[str, set[str]]:
-    """Return which packages each one needs; a comment in the lock file tells who asked for it."""
+    """Return which packages each one needs, from the comments `via` in the lock file."""
     found: dict[str, set[str]] = {}
-    package, telling = "", False
+    package, in_comment = "", False
     for line in lock.read_text().splitlines():
         if pinned := re.match(r"([a-z0-9-]+)==", line):
-            package, telling = pinned[1], False
-        elif told := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
-            telling = telling or bool(told[1])
-            if telling and told[2]:
-                found.setdefault(told[2], set()).add(package)
+            package, in_comment = pinned[1], False
+        elif line_of_via := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
+            in_comment = in_comment or bool(line_of_via[1])
+            if in_comment and line_of_via[2]:
+                found.setdefault(line_of_via[2], set()).add(package)
     return found
 
 

@@ -90,7 +90,7 @@ def write_note(
         outputs: files of the run; of a folder, every file in it.
         sources: the slide's file, or a case's, that it was made from.
         manifest: one of the outputs, if it names shards; these are noted with its checksums.
-        state: one of the outputs, if it tells what became of a slide or case.
+        state: one of the outputs, if it is the state of a slide or case.
     """
     run = run_of(note)
     found = {os.path.relpath(path, run): _output(path) for path in files_of(outputs)}
@@ -160,7 +160,7 @@ def fault_of(note: Path) -> str:
 
 
 def stall_of(note: Path, limit: float) -> str:
-    """Return why a slide or case is to be tried again: it stalled, and the limit is higher now."""
+    """Return why a slide or case is processed again: it stalled, and the limit is higher now."""
     try:
         noted = read_note(note)
     except UserError:

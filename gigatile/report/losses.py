@@ -45,7 +45,7 @@ ALPHA = 0.05 / 2
 LEAST_DIFFERENCE = 0.02
 # Fraction of a tile. Of 16 × 16 pixels of the overview, two sides of one pixel are 12 %.
 LEAST_TISSUE = 0.125
-# A label with fewer patients is left out of the test: too few to tell.
+# A label with fewer patients is left out of the test.
 LEAST_PATIENTS = 5
 PERMUTATIONS = 1999
 SEED = 1
@@ -80,7 +80,7 @@ class LossTest:
     Attributes:
         what: of the two shares, `slides` or `tiles`.
         shares: for each label (lost, all), of all its slides; labels with nothing are absent.
-        p: p value, None where there are too few patients to tell.
+        p: p value, None with too few patients.
         difference: largest difference between two labels of the mean over patients, the tiles'
             without what the edge of the specimen explains.
     """
@@ -144,7 +144,7 @@ def read_loss(
 def at_edge(holding: np.ndarray) -> np.ndarray:
     """Return which tiles hold tissue and have one of 4 neighbours without: (rows, columns) bool.
 
-    What lies beyond the grid is not known, and makes no edge.
+    Tiles beyond the grid are unknown and make no edge.
     """
     around = np.pad(holding, 1, constant_values=True)
     inside = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]

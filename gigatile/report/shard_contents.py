@@ -77,7 +77,7 @@ def read_contents(
         read: reads one record.
         unit: `slide` or `case`.
 
-    A file that is missing or damaged is a fault of the shards, and told as such.
+    A missing or damaged file is reported as a fault of the shards.
     """
     own, images, labels, faults = _read_own(folder, members, read)
     shards, count, more = _read_shards(manifest, members, read, unit)
@@ -92,7 +92,7 @@ def read_contents(
             elif row.split != split:
                 faults.append(f"{split}: {name} is in the shards and is a {unit} of {row.split}")
             elif wanted is None:
-                continue  # its records could not be read, which was told
+                continue  # its records could not be read, which is a fault already
             elif there is None:
                 if wanted.records:
                     faults.append(f"{split}: {name} is not in the shards")
@@ -134,7 +134,7 @@ def _read_own(
                 if record.labels:
                     of_labels.append((hash_of(record.labels), number, offset))
             if sha256_of(path) != one.sha256:
-                faults.append(f"{one.split}: {one.id} has other records than the table tells")
+                faults.append(f"{one.split}: {one.id} has other records than the table states")
         except UserError as error:
             faults.append(f"{one.split}: {one.id}: {_without_folders(error, path)}")
             continue
@@ -171,7 +171,7 @@ def _read_shards(
             for shard in part["shards"]:
                 path = manifest.parent / shard["file"]
                 if sha256_of(path) != shard["sha256"]:
-                    faults.append(f"{split}: {path.name} is another file than the manifest tells")
+                    faults.append(f"{split}: {path.name} is not the file that the manifest names")
             classes = reader.classes_at(np.arange(len(reader))).tolist()
             for number, index in enumerate(classes):
                 record = read(*reader.place(number))
@@ -187,13 +187,17 @@ def _read_shards(
                 found.setdefault(record.id, _Sum()).add(data)
                 count += 1
             if part["records"] != len(reader):
-                faults.append(f"{split}: {part['records']} records told, {len(reader)} found")
+                faults.append(
+                    f"{split}: {part['records']} records in the manifest, {len(reader)} in the file"
+                )
         except UserError as error:
             faults.append(f"{split}: {_without_folders(error, manifest)}")
         finally:
             reader.close()
-        told = "patient" if unit == "case" else "patient or label"
-        faults += [f"{split}: {name} has another {told} in the shards" for name in sorted(others)]
+        attribute = "patient" if unit == "case" else "patient or label"
+        faults += [
+            f"{split}: {name} has another {attribute} in the shards" for name in sorted(others)
+        ]
         faults += [f"{split}: {name} has another label in the index" for name in sorted(indexed)]
     return sums, count, faults
 
@@ -218,7 +222,7 @@ def _shared(
             with path.open("rb", buffering=0) as handle:
                 if is_plain(image_of(read_at(handle.fileno(), int(same[0]["offset"]), path))):
                     continue
-        # The first of each split stands for it: of many, all pairs would be too many to tell.
+        # Only the first of each split: all pairs of many equal ones would be too many to list.
         for split in sorted({members[one].split for one in mine} - {members[mine[0]].split}):
             other = next(one for one in mine if members[one].split == split)
             found[mine[0], other] = found.get((mine[0], other), 0) + 1

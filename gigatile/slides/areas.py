@@ -8,7 +8,7 @@ from gigatile.slides.overview import Overview
 from gigatile.slides.quality import fold_mask, ink_masks
 from gigatile.slides.tissue import Tissue, tissue_fractions
 
-# A tile of which a smaller share is itself stained is all background, wherever it lies.
+# A tile with a smaller stained fraction is background.
 LEAST_STAINED = 0.02
 
 

@@ -132,9 +132,9 @@ def open_slide(path: Path) -> Iterator[Slide]:
         advice = advice_on_dicom(path, None)
         raise SlideError(f"no slide format that OpenSlide knows ({size} bytes){advice}") from None
     except openslide.OpenSlideError as error:
-        told = _told(error, path)
-        advice = advice_on_dicom(path, told)
-        raise SlideError(f"it cannot be opened: {told}{advice}") from None
+        reason = _told(error, path)
+        advice = advice_on_dicom(path, reason)
+        raise SlideError(f"it cannot be opened: {reason}{advice}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
     slide = Slide(handle, path)

@@ -73,15 +73,15 @@ def scale_of(
     return Scale(told[first] if first else None, first, told, _contradictions(told))
 
 
-def _check_sheet_confirms(told: Mapping[str, float]) -> None:
+def _check_sheet_confirms(scales: Mapping[str, float]) -> None:
     """Check that the sheet gives the scale of a finest level that is itself resampled.
 
     Raises:
         SlideError: it gives none, or not that of the file.
     """
-    file = told.get("file")
-    if "sheet" in told and (
-        file is None or abs(told["sheet"] - file) <= SAME_MEASURE * max(told["sheet"], file)
+    file = scales.get("file")
+    if "sheet" in scales and (
+        file is None or abs(scales["sheet"] - file) <= SAME_MEASURE * max(scales["sheet"], file)
     ):
         return
     scale, value = ("", "its scale") if file is None else (f", {file:g} µm per pixel,", f"{file:g}")

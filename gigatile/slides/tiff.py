@@ -122,7 +122,7 @@ class TiffLevel:
         near = (gaps >= 0) & (gaps <= GAP_BYTES) & (ends[1:] - offsets[0] <= READ_BYTES)
         run = len(tiles) if near.all() else 1 + int(near.argmin())
         start = int(offsets[0])
-        # Never more than the file has: a damaged directory can tell of any number of bytes.
+        # Never more than the file has: a damaged directory can state any number of bytes.
         size = max(0, min(int(ends[run - 1]), self._end) - start)
         try:
             data = os.pread(self._file, size, start)
@@ -196,7 +196,7 @@ class TiffLevel:
 
 
 def check_directories(path: Path, slide: Slide) -> None:
-    """Check that the file lists as many tiles as the sizes that it tells need.
+    """Check that the file lists as many tiles as its sizes need.
 
     A false size is found so before anything is read; OpenSlide would lay the tiles in wrong places,
     and draw glass for those that are not there.
@@ -208,7 +208,7 @@ def check_directories(path: Path, slide: Slide) -> None:
         return
     try:
         with tifffile.TiffFile(path) as tiff:
-            told = [
+            pages = [
                 (
                     page.imagewidth,
                     page.imagelength,
@@ -221,7 +221,7 @@ def check_directories(path: Path, slide: Slide) -> None:
             ]
     except Exception:
         return  # whatever tifffile cannot read, OpenSlide reads or refuses
-    for width, height, tiles, planes, listed in told:
+    for width, height, tiles, planes, listed in pages:
         if listed != tiles * planes:
             raise SlideError(
                 f"its directory contradicts itself: an image of {width}×{height} px needs "

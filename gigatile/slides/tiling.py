@@ -87,9 +87,9 @@ def tile_slide(
     """Cut a slide into tiles; write its records, their table, its pictures and, last, its state.
 
     A slide that cannot be used gets empty records and a state with the reason. So does one that
-    stands still for `settings.stall_minutes`, or on which a codec crashes: the work is done in a
-    fork of this process. So does one on which an error occurs that nobody foresaw, unless it is the
-    system's (`gigatile.errors.is_systems`); its traceback goes to stderr.
+    makes no progress for `settings.stall_minutes`, or that crashes a codec: the work is done in a
+    fork of this process. So does one with an unexpected error, unless it is the system's
+    (`gigatile.errors.is_systems`); its traceback goes to stderr.
 
     Args:
         source: the slide's file.

@@ -36,7 +36,7 @@ _MAD_TO_DEVIATION = 1.4826
 # Tissue or background of fewer connected pixels of the overview is dust, or a gap between cells: a
 # sixteenth of a tile, which spans 16 × 16 of them.
 SPECK = 16
-# The commonest scale, for the sizes of gaps and holes on a slide that does not tell its own.
+# The commonest scale, for the sizes of gaps and holes on a slide without a scale of its own.
 ASSUMED_MPP = 0.5
 
 Light = Literal["transmitted", "fluorescence"]

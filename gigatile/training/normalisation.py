@@ -85,7 +85,7 @@ def moments_over_ranks(inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name
 
     Each rank's own are put together as Chan, Golub and LeVeque do (1979,
     http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf, eq. 2.1), where the
-    difference of two large numbers never stands for a small variance. Every rank computes them from
+    difference of two large numbers never represents a small variance. Every rank computes them from
     the same numbers, so they are the same on each to the last bit.
 
     Args:

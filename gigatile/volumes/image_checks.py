@@ -26,7 +26,7 @@ NOISE, LIKELY_NOISE = 0.1, 0.4
 # Number of different values in a head. Segmentations: 2 to 5; real volumes: 570 and more.
 FEWEST_VALUES, FEW_VALUES = 8, 32
 # The largest fraction of empty slices inside the head; a slice is inside the head if at least this
-# fraction of the head lies on either side of it.
+# fraction of the head is on either side of it.
 MOST_EMPTY, BEYOND = 0.1, 0.02
 # Area of the head on a face of the volume, as a fraction of the head's largest slice. Complete
 # heads: 0.43 at most; cropped heads: 0.8 and more.
@@ -182,12 +182,12 @@ def neighbour_correlation(part: np.ndarray, mask: np.ndarray, values: np.ndarray
 def _check_values(values: np.ndarray, background: float | None) -> list[str]:
     values = values[:: max(1, len(values) // SAMPLED)]
     different = len(np.unique(values))
-    told = f"its head has {different} different values only"
+    fault = f"its head has {different} different values only"
     if different <= FEWEST_VALUES:
-        raise VolumeError(f"{told}: it is a mask or a segmentation, and no image")
+        raise VolumeError(f"{fault}: it is a mask or a segmentation, and no image")
     warnings = []
     if different <= FEW_VALUES:
-        warnings.append(f"{told}: is it a segmentation, or an image of very few grey levels?")
+        warnings.append(f"{fault}: is it a segmentation, or an image of very few grey levels?")
     if background is not None and background > np.quantile(values, 0.99):
         warnings.append(
             f"its background, {background:g}, is brighter than the head: are its values inverted?"
@@ -199,10 +199,10 @@ def _check_noise(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> list
     found = neighbour_correlation(part, mask, values)
     if found is None or found >= LIKELY_NOISE:
         return []
-    told = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
+    fault = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
     if found < NOISE:
-        raise VolumeError(f"{told}: it is noise, or its values are damaged, and no image")
-    return [f"{told}: is it mostly noise?"]
+        raise VolumeError(f"{fault}: it is noise, or its values are damaged, and no image")
+    return [f"{fault}: is it mostly noise?"]
 
 
 def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
@@ -215,11 +215,11 @@ def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
         share = np.cumsum(shown) / max(1, shown.sum())
         between = (share >= BEYOND) & (share <= 1 - BEYOND)
         empty = np.flatnonzero(between & (shown == 0))
-        told = f"{len(empty)} of its {int(between.sum())} slices across {name} have no image"
+        fault = f"{len(empty)} of its {int(between.sum())} slices across {name} have no image"
         if len(empty) > MOST_EMPTY * between.sum():
-            raise VolumeError(f"{told} ({_listed(empty)}, from 0): a part of the scan is missing")
+            raise VolumeError(f"{fault} ({_listed(empty)}, from 0): a part of the scan is missing")
         if len(empty):
-            warnings.append(f"{told} ({_listed(empty)}, from 0)")
+            warnings.append(f"{fault} ({_listed(empty)}, from 0)")
         same = np.append(False, (planes[1:] == planes[:-1]).all(axis=1)) & between & (shown > 0)
         if same.any():
             warnings.append(
@@ -282,12 +282,12 @@ def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
             continue
         mine = _edges(channel)
         as_is = correlation(edges, _laid_over(mine, channel, reference))
-        for axis, told in enumerate(("left and right", "front and back", "top and bottom")):
+        for axis, fault in enumerate(("left and right", "front and back", "top and bottom")):
             turned = _laid_over(np.flip(mine, axis), np.flip(channel, axis), reference)
             mirrored = correlation(edges, turned)
             if mirrored > as_is + MIRRORED:
                 warnings.append(
-                    f"{name} fits {first} better with {told} exchanged (edges correlate by "
+                    f"{name} fits {first} better with {fault} exchanged (edges correlate by "
                     f"{mirrored:.2f}, as it is by {as_is:.2f}): is its orientation right?"
                 )
     return warnings
@@ -322,5 +322,5 @@ def _check_exchanged(alike: Mapping[frozenset[str], float], names: list[str]) ->
 
 
 def _listed(numbers: np.ndarray, most: int = 5) -> str:
-    told = ", ".join(map(str, numbers[:most].tolist()))
-    return told + ", …" if len(numbers) > most else told
+    fault = ", ".join(map(str, numbers[:most].tolist()))
+    return fault + ", …" if len(numbers) > most else fault

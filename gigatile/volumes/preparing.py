@@ -44,8 +44,8 @@ def prepare_case(
     """Prepare a case; write its record and, last, its state.
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
-    stands still for `settings.stall_minutes`: the work is done in a fork of this process. So does
-    one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
+    makes no progress for `settings.stall_minutes`: the work is done in a fork of this process. So
+    does one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
     traceback goes to stderr.
 
     Args:

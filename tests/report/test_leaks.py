@@ -221,7 +221,7 @@ def test_a_slide_that_is_moved_to_another_split_in_the_table(planted: Run) -> No
 def test_counts_and_records_that_the_table_tells_otherwise(planted: Run) -> None:
     planted.change("T", tiles=5, sha256="0" * 64)
     assert planted.contents().faults == [
-        "test: T has other records than the table tells",
+        "test: T has other records than the table states",
         "test: T has 5 tiles in the table and 4 records",
     ]
 
@@ -252,7 +252,7 @@ def test_shards_that_are_replaced_after_the_training(planted: Run) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     faults = planted.contents().faults
-    assert f"train: {path.name} is another file than the manifest tells" in faults
+    assert f"train: {path.name} is not the file that the manifest names" in faults
     assert any("damaged" in one for one in faults)
 
 
