@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from gigatile.cohort.names import same_names
 from gigatile.report.inputs import CohortRow
-from gigatile.report.records import ReadRecord, hash_of, is_plain, read_tile, records_of
+from gigatile.report.records import HASHES, ReadRecord, hash_of, is_plain, read_tile, records_of
 from gigatile.tables import write_table
 
 COLUMNS = ("in_cohort", "patient", "split", "same", "equal_images")
@@ -87,7 +89,7 @@ def compare_with_cohort(
     """
     ids: dict[str, list[int]] = defaultdict(list)
     patients: dict[str, list[int]] = defaultdict(list)
-    hashes: dict[int, set[int]] = defaultdict(set)
+    found = [np.empty(0, HASHES)]
     spelled = {name: same[0] for same in same_names(_patients(new, cohort)) for name in same}
     for index, row in enumerate(new):
         ids[row.id.casefold()].append(index)
@@ -95,9 +97,17 @@ def compare_with_cohort(
             patients[spelled.get(row.patient, row.patient)].append(index)
         if row.state == "failed":
             continue
-        for _, record in records_of(new_folder / f"{row.id}.tfrecord", read):
-            for image in record.images:
-                hashes[hash_of(image)].add(index)
+        images_of_new = [
+            (hash_of(image), index, offset)
+            for offset, record in records_of(new_folder / f"{row.id}.tfrecord", read)
+            for image in record.images
+        ]
+        found.append(np.array(images_of_new, HASHES))
+    # 12 bytes for each image: a set of numbers would take some hundred.
+    hashes = np.concatenate(found)
+    hashes = hashes[np.argsort(hashes["hash"], kind="stable")]
+    numbers, owners = hashes["hash"].copy(), hashes["member"].copy()
+    del hashes, found
     plain: dict[int, bool] = {}
     matches: list[tuple[int, Match]] = []
     compared, missing = [], []
@@ -116,11 +126,15 @@ def compare_with_cohort(
             for _, record in records_of(path, read):
                 for image in record.images:
                     number = hash_of(image)
-                    if number not in hashes:
+                    begin, end = (
+                        int(np.searchsorted(numbers, np.uint64(number), side))
+                        for side in ("left", "right")
+                    )
+                    if begin == end:
                         continue
                     if number not in plain:
                         plain[number] = read is read_tile and is_plain(image)
-                    for index in () if plain[number] else hashes[number]:
+                    for index in () if plain[number] else set(owners[begin:end].tolist()):
                         images[index] += 1
         for index in images:
             same[index].append("pixels")
