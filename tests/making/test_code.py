@@ -89,7 +89,12 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
         ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION | CASE_PAGES),
-        ("gigatile/cohort/splits.py", "/ 2**64", "/ 2**63", {"split_patients", "collect_states"}),
+        (
+            "gigatile/cohort/splits.py",
+            "/ 2**64",
+            "/ 2**63",
+            {"split_patients", "collect_states"} | PAGES,  # the proof divides again
+        ),
         ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", TRAIN),
         ("gigatile/training/order.py", "\n    return ", "\n    return None or ", TRAINING),
