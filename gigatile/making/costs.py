@@ -60,7 +60,9 @@ OF_SLIDES = {
     "tile_new": Stage(megapixel=0.012, left=300_000),
     "collect_new": Stage(("tile_new",), slide=0.002),
     "predict": Stage(("collect_new", "choose_model"), start=8, model=0.3),
-    "prediction_pages": Stage(("collect_new", "choose_model", "predict"), start=3, slide=1),
+    "prediction_pages": Stage(
+        ("collect", "collect_new", "choose_model", "predict"), start=3, slide=1
+    ),
 }
 # A voxel of four channels and labels has 9 bytes. Windows that overlap by half go over each voxel
 # eight times.
@@ -84,7 +86,9 @@ OF_CASES = {
     "prepare_new": Stage(start=1, megapixel=1.5, left=9_000_000),
     "collect_new": Stage(("prepare_new",), slide=0.002),
     "segment_new": Stage(("prepare_new", "choose_model"), start=8, model=2.4, left=10_000),
-    "prediction_pages": Stage(("collect_new", "choose_model", "segment_new"), start=3, slide=1),
+    "prediction_pages": Stage(
+        ("collect", "collect_new", "choose_model", "segment_new"), start=3, slide=1
+    ),
 }
 STAGES = {"slide": OF_SLIDES, "case": OF_CASES}
 # Seconds to train on a megapixel, or a megavoxel, of a core and of a GPU.
