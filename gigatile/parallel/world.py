@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gigatile.errors import UserError, all_faults, told
+from gigatile.errors import UserError, all_faults, describe_error
 from gigatile.parallel.interruption import Watchdog, leave, tell_leaving
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class _Launched(World):
         try:
             return work(), None
         except Exception as error:
-            message = told(error)
+            message = describe_error(error)
             if message is not None:
                 return None, _Fault(message, False)
             text = "".join(traceback.format_exception(error))
@@ -197,7 +197,7 @@ def leave_munge_out() -> None:
 
 def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
     """End this process for an error; for one of its own, the others with it."""
-    status = 2 if told(error) is not None else 1
+    status = 2 if describe_error(error) is not None else 1
     if isinstance(error, _Together):
         if world.rank == 0:
             heading = "error: " if status == 2 else ""
@@ -206,7 +206,7 @@ def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
         ranks.Barrier()
         leave(world.name, status)
     if status == 2:
-        sys.stderr.write(f"error ({world.name}): {told(error)}\n")
+        sys.stderr.write(f"error ({world.name}): {describe_error(error)}\n")
     else:
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(f"a bug ({world.name}):\n{text}")

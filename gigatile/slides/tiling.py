@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gigatile.errors import UserError, record_unexpected
+from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records import Tile, encode_tile, write_records
@@ -89,7 +89,7 @@ def tile_slide(
     A slide that cannot be used gets empty records and a state with the reason. So does one that
     makes no progress for `settings.stall_minutes`, or that crashes a codec: the work is done in a
     fork of this process. So does one with an unexpected error, unless it is the system's
-    (`gigatile.errors.is_systems`); its traceback goes to stderr.
+    (`gigatile.errors.is_resource_error`); its traceback goes to stderr.
 
     Args:
         source: the slide's file.
@@ -192,7 +192,7 @@ class _Cutting:
         except SlideError as error:
             return self.give_up(str(error))
         except Exception as error:
-            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
+            return record_unexpected_error(error, self.give_up, self._clean_up, self._forget)
 
     def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())

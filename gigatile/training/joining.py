@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from gigatile.errors import START_AGAIN, StartAgain, told
+from gigatile.errors import START_AGAIN, StartAgain, describe_error
 from gigatile.parallel.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
 from gigatile.parallel.world import leave_munge_out
 from gigatile.training import cores as cpus
@@ -103,7 +103,7 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
         # The status of the first one is the launcher's, if it has the time to see it.
         time.sleep(AFTER_THE_FIRST)
         leave(ranks.name, START_AGAIN)
-    message = told(error)
+    message = describe_error(error)
     if not ranks.writes:
         # What befalls all ranks is told once: rank 0 ends the others before they repeat it.
         time.sleep(1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.errors import UserError, record_unexpected
+from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.parallel.attended import Crashed, Stalled, attend
 from gigatile.records.tfrecord import write_records
@@ -45,8 +45,8 @@ def prepare_case(
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
     makes no progress for `settings.stall_minutes`: the work is done in a fork of this process. So
-    does one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
-    traceback goes to stderr.
+    does one with an unexpected error, whose traceback goes to stderr, unless it is a resource error
+    (`gigatile.errors.is_resource_error`).
 
     Args:
         case: whose volumes these are.
@@ -150,7 +150,7 @@ class _Preparing:
         except VolumeError as error:
             return self.give_up(str(error))
         except Exception as error:
-            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
+            return record_unexpected_error(error, self.give_up, self._clean_up, self._forget)
 
     def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())
