@@ -77,7 +77,7 @@ class Watchdog:
         self._where, self._beats, self._off = "at the start", 0, False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def alive(self, where: str) -> None:
+    def report_progress(self, where: str) -> None:
         """Say that the process got on: what it has done, or where it is."""
         self._where, self._beats = where, self._beats + 1
 

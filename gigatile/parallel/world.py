@@ -56,7 +56,7 @@ class World:
         """Return the sum of an array over all ranks, the same on each."""
         return values
 
-    def each(self, work: Callable[[], T]) -> list[T]:
+    def gather(self, work: Callable[[], T]) -> list[T]:
         """Do a part of the work on every rank; return what each made of its own, on each.
 
         Raises:
@@ -64,7 +64,7 @@ class World:
         """
         return [work()]
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_rank0(self, work: Callable[[], T]) -> T:
         """Do something on rank 0 alone; return what it made, on every rank.
 
         Raises:
@@ -72,7 +72,7 @@ class World:
         """
         return work()
 
-    def alive(self, where: str) -> None:
+    def report_progress(self, where: str) -> None:
         """Tell the watchdog that this rank got on, and where it is."""
 
 
@@ -95,28 +95,28 @@ class _Launched(World):
         total = np.empty_like(values)
         self._meet()
         self._ranks.Allreduce(np.ascontiguousarray(values), total)
-        self.alive("when sums were exchanged")
+        self.report_progress("when sums were exchanged")
         return total
 
-    def each(self, work: Callable[[], T]) -> list[T]:
+    def gather(self, work: Callable[[], T]) -> list[T]:
         mine = self._try(work)
         self._meet()
         found = self._ranks.allgather(mine)
-        self.alive("when the ranks met")
+        self.report_progress("when the ranks met")
         _raise_together([fault for _, fault in found if fault])
         return [result for result, _ in found]
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_rank0(self, work: Callable[[], T]) -> T:
         mine = self._try(work) if self.rank == 0 else None
         self._meet()
         found = self._ranks.bcast(mine)
-        self.alive("when rank 0 was waited for")
+        self.report_progress("when rank 0 was waited for")
         result, fault = found
         _raise_together([fault] if fault else [])
         return result
 
-    def alive(self, where: str) -> None:
-        self._watchdog.alive(where)
+    def report_progress(self, where: str) -> None:
+        self._watchdog.report_progress(where)
 
     def _try(self, work: Callable[[], T]) -> tuple[T | None, _Fault | None]:
         try:
@@ -156,7 +156,7 @@ def join(ranks: int, limit: float, again: str) -> Iterator[World]:
     """Join the other processes of this MPI launch for the block; alone, MPI is not even loaded.
 
     How the block ends decides how the process does, and with several ranks it ends here, not in
-    its caller. Errors of `World.each` and `World.first` are told by rank 0, once.
+    its caller. Errors of `World.gather` and `World.on_rank0` are told by rank 0, once.
 
     Args:
         ranks: processes launched, all in all.

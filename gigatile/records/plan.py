@@ -108,21 +108,21 @@ def make_plan(
         UserError: every record file that is missing, has a damaged header or first record, or is
             of another slide.
     """
-    sizes = world.first(partial(_sizes, slides))
-    scan = _Scan(slides, _part(sizes, world), settings.seed, world.alive)
+    sizes = world.on_rank0(partial(_sizes, slides))
+    scan = _Scan(slides, _part(sizes, world), settings.seed, world.report_progress)
     rows = scan.runs()
     names: list[str] = []
     # One run of each rank, then a meeting: whoever waits, waits for one run and not for a cohort.
     while True:
         name = f"{split}-{len(names):06d}-{world.rank:06d}.npy"
-        found = world.each(partial(_write_next, rows, folder / name))
+        found = world.gather(partial(_write_next, rows, folder / name))
         written = [one for one in found if one is not None]
         if not written:
             break
         names += written
-    faults = [fault for part in world.each(lambda: scan.faults) for fault in part]
+    faults = [fault for part in world.gather(lambda: scan.faults) for fault in part]
     if faults:
-        world.first(partial(_refuse, split, faults))
+        world.on_rank0(partial(_refuse, split, faults))
     counts = world.sum(scan.counts)
     total, number = int(counts.sum()), 1
     if total:
@@ -165,9 +165,10 @@ class _Scan:
         slides: Sequence[Source],
         mine: Sequence[int],
         seed: int,
-        alive: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> None:
-        self._slides, self._mine, self._seed, self._alive = slides, mine, seed, alive
+        self._slides, self._mine, self._seed = slides, mine, seed
+        self._report_progress = report_progress
         self.counts = np.zeros(len(slides), np.int64)
         self.faults: list[str] = []
 
@@ -181,7 +182,7 @@ class _Scan:
                 self.faults.append(str(fault))
                 continue
             self.counts[number] = rows.shape[1]
-            self._alive(f"after the headers of {self._slides[number].records}")
+            self._report_progress(f"after the headers of {self._slides[number].records}")
             waiting = np.concatenate([waiting, rows], axis=1)
             while waiting.shape[1] >= RUN:
                 yield _sorted(waiting[:, :RUN])

@@ -57,7 +57,7 @@ def write_shards(
             raises it.
     """
     world = world or World()
-    world.first(partial(_prepare, sources, out, unit))
+    world.on_rank0(partial(_prepare, sources, out, unit))
     labels = sorted({source.label for split in sources.values() for source in split})
     try:
         plans = []
@@ -69,7 +69,7 @@ def write_shards(
         written: list[dict[str, Any]] = []
         # After each round the ranks meet, so a fault of one ends all of them soon.
         for begin in range(0, len(shards), world.size):
-            found = world.each(partial(writer.write, begin + world.rank))
+            found = world.gather(partial(writer.write, begin + world.rank))
             written += [shard for shard in found if shard is not None]
     finally:
         if world.rank == 0:
@@ -84,7 +84,7 @@ def write_shards(
     }
     for (plan, _), shard in zip(shards, written, strict=True):
         manifest["splits"][plan.split]["shards"].append(shard)
-    world.first(partial(write_json, out / MANIFEST, manifest))
+    world.on_rank0(partial(write_json, out / MANIFEST, manifest))
 
 
 def _prepare(sources: Mapping[str, Sequence[Source]], out: Path, unit: str) -> None:
@@ -170,7 +170,7 @@ class _Writer:
                 for offset, start, length in part.T.tolist():
                     frame = content[start : start + length]
                     read_extended(handle.fileno(), offset, frame, more, path)
-            self._world.alive(f"after records of {path}")
+            self._world.report_progress(f"after records of {path}")
 
 
 def _describe(plan: Plan, unit: str) -> dict[str, Any]:

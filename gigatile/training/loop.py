@@ -112,7 +112,7 @@ def train(
             at.step, at.done = at.step + 1, at.done + 1
             if at.done == begun + 1:
                 account.forget()  # in its first step the graph is made
-            ranks.alive(f"in epoch {epoch + 1}, step {at.step} of {steps}")
+            ranks.report_progress(f"in epoch {epoch + 1}, step {at.step} of {steps}")
             if show:
                 show.step(at, account)
             saved.grant(agreed, at)
@@ -161,7 +161,7 @@ def _first_batches(
         range(min(steps, settings.limit_batches or steps)),
     ):
         yield batch
-        ranks.alive("while statistics were gathered")
+        ranks.report_progress("while statistics were gathered")
 
 
 def _describe(

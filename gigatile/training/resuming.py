@@ -126,7 +126,7 @@ class Checkpoints:
         at.sums = ranks.from_first(parts, "parts")[ranks.rank].copy()
         if ranks.writes and self._newest != (0, 0):
             self._tell(f"going on after {self._where(at)}")
-        ranks.alive(f"after {self._where(at)}")
+        ranks.report_progress(f"after {self._where(at)}")
         return at
 
     def _furthest(self) -> tuple[dict[str, Any], list[np.ndarray]] | None:
@@ -155,7 +155,7 @@ class Checkpoints:
             self._written = self._writer.submit(
                 save_checkpoint, self._folder, at.done, self._key, *self._whole(at, parts)
             )
-        self._ranks.alive(f"after {self._where(at)}")
+        self._ranks.report_progress(f"after {self._where(at)}")
 
     def finish(self) -> None:
         """Wait until what was saved is on the disk.
@@ -173,7 +173,7 @@ class Checkpoints:
         if self._ranks.writes:
             self.finish()
             write_checkpoint(self._segment.state, self._key, *self._whole(at, parts))
-        self._ranks.alive(f"after {self._where(at)}")
+        self._ranks.report_progress(f"after {self._where(at)}")
 
     def close(self) -> None:
         """Remove the segment's checkpoints and release the locks."""
