@@ -9,7 +9,7 @@ import numpy as np
 
 from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, sha256_of, write_json
-from gigatile.parallel.attended import Crashed, Stalled, attend
+from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records.tfrecord import write_records
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
@@ -73,7 +73,7 @@ def prepare_case(
     remove_half_written(*vars(files).values())  # of a job that was killed
     work = _Preparing(case, images, segmentation, settings, files)
     try:
-        return attend(work.run, settings.stall_minutes)
+        return run_supervised(work.run, settings.stall_minutes)
     except Stalled:
         remove_half_written(*vars(files).values())
         limit = settings.stall_minutes
@@ -140,7 +140,7 @@ class _Preparing:
         }
 
     def run(self, tell: Callable[[Any], None]) -> dict[str, Any]:
-        """Do it, in the process that is attended; `tell` is called as it gets on."""
+        """Do it, in the process that is supervised; `tell` is called as it gets on."""
         self._tell = tell
         try:
             record = self._prepared()
