@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402
 from gigatile.cohort.cases import read_cases  # noqa: E402
 from gigatile.demo.cases import COHORT, FILES, MODALITIES  # noqa: E402
 from gigatile.demo.volumes import write_case  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tfrecord import write_records  # noqa: E402
 from gigatile.records.volume import VolumeRecord  # noqa: E402

@@ -12,7 +12,7 @@ from gigatile.cohort.collect import unit_of, usable
 from gigatile.errors import run_command
 from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import stall_limit, write_shards
 from gigatile.settings.section import parse_section
 from gigatile.settings.shards import ShardSettings

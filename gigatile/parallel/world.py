@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gigatile.errors import UserError, all_faults, describe_error
-from gigatile.parallel.interruption import Watchdog, leave, tell_leaving
+from gigatile.parallel.interruption import Watchdog, announce_exit, exit_now
 
 T = TypeVar("T")
 
@@ -204,7 +204,7 @@ def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
             print(f"{heading}{error}", file=sys.stderr, flush=True)
         # Whoever leaves first has the launcher end the rest: not before rank 0 has spoken.
         ranks.Barrier()
-        leave(world.name, status)
+        exit_now(world.name, status)
     if status == 2:
         sys.stderr.write(f"error ({world.name}): {describe_error(error)}\n")
     else:
@@ -214,5 +214,5 @@ def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
     fallback = threading.Timer(ABORT_LIMIT, os._exit, [status])
     fallback.daemon = True
     fallback.start()
-    tell_leaving(world.name, status)
+    announce_exit(world.name, status)
     ranks.Abort(status)

@@ -16,7 +16,7 @@ from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import damaged, read_at
-from gigatile.records.tile import encode_whose, image_of
+from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.report.inputs import CohortRow
 from gigatile.report.records import (
     HASHES,
@@ -153,7 +153,7 @@ def _read_shards(
     manifest: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
 ) -> tuple[dict[str, dict[str, _Sum]], int, list[str]]:
     rows = {one.id: one for one in members}
-    whose = {one.id: encode_whose(one.patient, getattr(one, "label", "")) for one in members}
+    whose = {one.id: encode_sheet_fields(one.patient, getattr(one, "label", "")) for one in members}
     sums: dict[str, dict[str, _Sum]] = {}
     described, faults, count = read_json(manifest), [], 0
     for split, part in described["splits"].items():
@@ -177,7 +177,7 @@ def _read_shards(
                 record = read(*reader.place(number))
                 data = record.data
                 if record.id in rows:
-                    # What was appended for the shard; see `encode_whose`.
+                    # What was appended for the shard; see `encode_sheet_fields`.
                     data = data.removesuffix(whose[record.id])
                     if len(data) == len(record.data):
                         others.add(record.id)

@@ -19,7 +19,13 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import START_AGAIN, StartAgain, describe_error
-from gigatile.parallel.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
+from gigatile.parallel.interruption import (
+    SIGNALS,
+    Watchdog,
+    announce_exit,
+    exit_now,
+    received_signals,
+)
 from gigatile.parallel.world import leave_munge_out
 from gigatile.training import cores as cpus
 from gigatile.training.ranks import Ranks
@@ -44,7 +50,7 @@ def join(cores: int, stall_limit: int, tree: Path = cpus.TREE) -> Iterator[Ranks
     Raises:
         StartAgain: a signal came before the processes had joined.
     """
-    for number, came in zip(SIGNALS, heard(), strict=True):
+    for number, came in zip(SIGNALS, received_signals(), strict=True):
         if came:
             raise StartAgain(f"stopped by {number.name} before the training began")
     # Horovod's own check ends ranks that reach different collectives while MPI still works. It
@@ -96,13 +102,13 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
             print(error, file=sys.stderr, flush=True)
         ranks.sum(np.zeros(1), "leave")
         hvd.shutdown()
-        leave(ranks.name, START_AGAIN)
+        exit_now(ranks.name, START_AGAIN)
     who = f" ({ranks.name})" if ranks.size > 1 else ""
     if _another_ended(error):
         print(f"stopped{who}: another rank ended; see its message", file=sys.stderr, flush=True)
         # The status of the first one is the launcher's, if it has the time to see it.
         time.sleep(AFTER_THE_FIRST)
-        leave(ranks.name, START_AGAIN)
+        exit_now(ranks.name, START_AGAIN)
     message = describe_error(error)
     if not ranks.writes:
         # What befalls all ranks is told once: rank 0 ends the others before they repeat it.
@@ -118,12 +124,12 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
         fallback.daemon = True
         fallback.start()
         sys.stderr.flush()
-        tell_leaving(ranks.name, status)
+        announce_exit(ranks.name, status)
         from mpi4py import MPI
 
         # The one way in which every launcher ends the ranks of all machines at once.
         MPI.COMM_WORLD.Abort(status)
-    leave(ranks.name, status)
+    exit_now(ranks.name, status)
 
 
 def _another_ended(error: Exception) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
-from gigatile.parallel.interruption import SIGNALS, heard
+from gigatile.parallel.interruption import SIGNALS, received_signals
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
     first_usable,
@@ -192,7 +192,7 @@ class Checkpoints:
         The sum over all ranks is what they agree on: what one wants, all do.
         """
         due = time.monotonic() - self._saved >= 60 * self._settings.save_minutes
-        return np.array([due and self._ranks.writes, *heard()], np.float32)
+        return np.array([due and self._ranks.writes, *received_signals()], np.float32)
 
     def grant(self, agreed: np.ndarray, at: Position) -> None:
         """Do what the ranks have agreed on.

@@ -11,7 +11,7 @@ import pytest
 from made_records import tile
 
 from gigatile.records import RecordError, encode_tile, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.volume import VolumeRecord

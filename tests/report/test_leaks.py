@@ -12,9 +12,9 @@ from test_index_page import change
 
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, read_records, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import INDEX
-from gigatile.records.tile import encode_whose, image_of
+from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.inputs import CohortSlide
@@ -175,7 +175,7 @@ def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> Non
     def edit(records: list[bytes]) -> list[bytes]:
         tile = Tile(other, "B", 0, 0, 16.0, 0.5, 0.9)
         place = next(k for k, data in enumerate(records) if b"P-B" in data)
-        records[place] = encode_tile(tile) + encode_whose("P-B", "y")
+        records[place] = encode_tile(tile) + encode_sheet_fields("P-B", "y")
         return records
 
     planted.edit_shard(edit)

@@ -14,7 +14,7 @@ from test_leaks import SETTINGS
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.report.inputs import Chosen, CohortSlide, Splits
 from gigatile.report.leakage import Check, Evidence, leakage_checks
