@@ -78,7 +78,7 @@ class HeldPatches(Patches):
         self._record = self._held.__getitem__
 
     def keep(self, number: int) -> None:
-        record = VolumeRecord(*self._reader.place(number))
+        record = VolumeRecord(*self._reader.locate(number))
         self._held[number] = Held(record.head, *record.read((0, 0, 0), record.head.shape))
 
 
@@ -93,7 +93,7 @@ class PatchesAnew(Patches):
         self._record = self._read_anew
 
     def _read_anew(self, number: int) -> Held:
-        head = VolumeRecord(*self._reader.place(number)).head
+        head = VolumeRecord(*self._reader.locate(number)).head
         *images, segmentation = self._files[head.case]
         loaded = [canonical(path) for path in images]
         inside = np.any([image != background(image) for image in loaded], axis=0)
@@ -227,7 +227,7 @@ def main() -> None:
                 begun = time.process_time()
                 spent[way] = run()
                 each[way].append((time.process_time() - begun) / patches)
-        shape = VolumeRecord(*reader.place(0)).head.shape
+        shape = VolumeRecord(*reader.locate(0)).head.shape
         reader.close()
     median = {way: statistics.median(found) for way, found in each.items()}
     print(

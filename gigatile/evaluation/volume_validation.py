@@ -51,7 +51,7 @@ def validate(
         raise UserError(f"{manifest}: has no case to validate with")
     figures = []
     for number in range(cases):
-        record = VolumeRecord(*reader.place(number))
+        record = VolumeRecord(*reader.locate(number))
         segmenter.check(record)
         if not record.head.labelled:
             raise UserError(f"case {record.head.case}: has no segmentation to validate with")

@@ -9,14 +9,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of, write_json, write_whole
+from gigatile.files import sha256_of, write_whole
+from gigatile.json_models import write_model
 from gigatile.parallel.world import World
+from gigatile.records.manifest import MANIFEST, Manifest, Shard, ShardedSplit
 from gigatile.records.shard_layout import (
     LENGTH,
     OFFSET,
@@ -25,7 +27,7 @@ from gigatile.records.shard_layout import (
     Source,
     lay_out_shards,
 )
-from gigatile.records.shards import INDEX, MANIFEST, SCHEMA
+from gigatile.records.shards import INDEX
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 
@@ -73,7 +75,7 @@ def write_shards(
             layouts.append(lay_out_shards(world, split, ordered, settings, out / LAYOUT))
         shards = [(layout, shard) for layout in layouts for shard in range(layout.shards)]
         writer = _Writer(shards, labels, out, world)
-        written: list[dict[str, Any]] = []
+        written: list[Shard] = []
         # The ranks synchronise after each round, so an error on one rank ends all of them soon.
         for begin in range(0, len(shards), world.size):
             entries = world.gather(partial(writer.write, begin + world.rank))
@@ -81,17 +83,18 @@ def write_shards(
     finally:
         if world.rank == 0:
             shutil.rmtree(out / LAYOUT, ignore_errors=True)
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "inputs": dict(inputs or {}),
-        "seed": settings.seed,
-        "target_mb": settings.target_mb,
-        "classes": [label for label in labels if label],
-        "splits": {layout.split: _describe(layout, unit) for layout in layouts},
-    }
-    for (layout, _), entry in zip(shards, written, strict=True):
-        manifest["splits"][layout.split]["shards"].append(entry)
-    world.on_rank0(partial(write_json, out / MANIFEST, manifest))
+    remaining = iter(written)
+    manifest = Manifest(
+        inputs=dict(inputs or {}),
+        seed=settings.seed,
+        target_mb=settings.target_mb,
+        classes=[label for label in labels if label],
+        splits={
+            layout.split: _sharded_split(layout, unit, list(islice(remaining, layout.shards)))
+            for layout in layouts
+        },
+    )
+    world.on_rank0(partial(write_model, out / MANIFEST, manifest))
 
 
 def _prepare(sources: Mapping[str, Sequence[Source]], out: Path, unit: str) -> None:
@@ -119,7 +122,7 @@ class _Writer:
         # Reused for every shard: allocating the memory takes as long as copying the records.
         self._buffer = np.empty(0, np.uint8)
 
-    def write(self, index: int) -> dict[str, Any] | None:
+    def write(self, index: int) -> Shard | None:
         """Write a shard and its index; return its entry in the manifest.
 
         Return None past the last shard: in the last round some ranks have nothing to write.
@@ -145,14 +148,14 @@ class _Writer:
         index_path = path.with_suffix(".index.npy")
         with write_whole(index_path) as temporary:
             np.save(temporary, entries)
-        return {
-            "file": path.name,
-            "records": len(entries),
-            "bytes": len(content),
-            "sha256": digest.result().hexdigest(),
-            "index": index_path.name,
-            "index_sha256": sha256_of(index_path),
-        }
+        return Shard(
+            file=path.name,
+            records=len(entries),
+            bytes=len(content),
+            sha256=digest.result().hexdigest(),
+            index=index_path.name,
+            index_sha256=sha256_of(index_path),
+        )
 
     def _allocate(self, size: int) -> memoryview:
         if len(self._buffer) < size:
@@ -182,14 +185,15 @@ class _Writer:
             self._world.report_progress(f"after records of {path}")
 
 
-def _describe(layout: ShardLayout, unit: str) -> dict[str, Any]:
+def _sharded_split(layout: ShardLayout, unit: str, shards: list[Shard]) -> ShardedSplit:
     by_label: dict[str, int] = {}
     for source, count in zip(layout.sources, layout.record_counts.tolist(), strict=True):
         if source.label:
             by_label[source.label] = by_label.get(source.label, 0) + count
-    return {
-        "records": int(layout.record_counts.sum()),
-        f"{unit}s": len(layout.sources),
-        "by_label": dict(sorted(by_label.items())),
-        "shards": [],
-    }
+    return ShardedSplit(
+        records=int(layout.record_counts.sum()),
+        unit=unit,
+        members=len(layout.sources),
+        by_label=dict(sorted(by_label.items())),
+        shards=shards,
+    )

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from gigatile import software
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, write_json
+from gigatile.files import sha256_of, write_json
+from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, Source, batches
@@ -170,7 +171,7 @@ def _describe(
     made = settings.model_dump(exclude=set(settings.EXECUTION))
     return {
         "train": {"ranks": settings.ranks, "epochs": settings.epochs, **made},
-        "data": read_json(manifest)["splits"],
+        "data": read_manifest(manifest).to_json()["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
         "versions": software.versions(),
         "steps": at.done,

@@ -327,14 +327,14 @@ def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
 def test_shards_of_another_version_are_refused(shards):
     path = shards / "manifest.json"
     path.write_text(path.read_text().replace('"schema": 3', '"schema": 1'))
-    with pytest.raises(UserError, match="of schema 1 where 3 is read; delete it to have it remade"):
+    with pytest.raises(UserError, match="schema 1, expected 3; delete it and run again"):
         ShardReader(path, "train")
 
 
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        ((), [], "damaged, or not a manifest of shards"),
+        ((), [], "damaged, or not written by this release"),
         (("classes",), [1, 2], r"classes\.0: "),
         (("splits",), None, "splits: "),
         (("splits",), {}, "has no shards of train"),
@@ -352,7 +352,7 @@ def test_a_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
     if keys:
         part[keys[-1]] = value
     path.write_text(json.dumps(content if keys else value))
-    with pytest.raises(UserError, match=rf"manifest\.json: .*{reason}.*; delete it to have it"):
+    with pytest.raises(UserError, match=rf"manifest\.json: .*{reason}.*; delete it and run again"):
         ShardReader(path, "train")
 
 
@@ -369,7 +369,7 @@ def test_a_reader_serves_threads_at_once(shards):
 def test_a_shard_of_another_size_is_refused(shards):
     path = next(shards.glob("train-*.tfrecord"))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"bytes where the manifest says \d+; damaged, delete"):
+    with pytest.raises(UserError, match=r"bytes, but \d+ in the manifest; damaged, delete"):
         ShardReader(shards / "manifest.json", "train")
     ShardReader(shards / "manifest.json", "valid").close()
 
@@ -399,7 +399,9 @@ def test_a_tampered_index_is_refused(shards, change):
         path.write_bytes(path.read_bytes()[:-5])
     else:
         np.save(path, index[::-1] if change == "swapped" else index[:3])
-    with pytest.raises(UserError, match=r"index\.npy: not what the manifest says; damaged"):
+    with pytest.raises(
+        UserError, match=r"index\.npy: its SHA-256 is not that of the manifest; damaged"
+    ):
         ShardReader(shards / "manifest.json", "train")
 
 
@@ -409,7 +411,7 @@ def test_classes_that_the_records_do_not_have_are_refused(shards):
     whole = path.read_text()
     for classes in (["lusc", "luad"], ["luad"], ["luad", "normal"]):
         path.write_text(json.dumps(manifest | {"classes": classes}))
-        with pytest.raises(UserError, match=r"manifest\.json: its classes, .*do not fit train-0"):
+        with pytest.raises(UserError, match=r"manifest\.json: the classes .*do not fit train-0"):
             ShardReader(path, "train")
     path.write_text(whole)
     ShardReader(path, "train").close()
@@ -439,7 +441,7 @@ def write_and_index(folder, shard, data):
 def test_a_missing_file_is_named(shards, pattern):
     path = next(shards.glob(pattern))
     path.unlink()
-    with pytest.raises(UserError, match=rf"{path.name}.*(not there|no such file)"):
+    with pytest.raises(UserError, match=rf"{path.name}.*(does not exist|no such file)"):
         ShardReader(shards / "manifest.json", "train")
 
 
