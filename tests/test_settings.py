@@ -514,10 +514,10 @@ def test_the_largest_seed_works_and_a_larger_one_is_refused(section):
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("{run}/sheet.tsv", "holds '{', with which Snakemake marks wildcards; rename the file or"),
-        ("-sheet.tsv", "begins with '-', as options do; move it into a folder, or rename it"),
-        ("./-sheet.tsv", "begins with '-', as options do; move it into a folder, or rename it"),
-        ("a\nb.tsv", "holds '\\n', which breaks lines; rename the file or folder, or make a link"),
+        ("{run}/sheet.tsv", "contains '{', which marks wildcards in Snakemake; rename the file or"),
+        ("-sheet.tsv", "starts with '-', like an option; move it into a folder, or rename it"),
+        ("./-sheet.tsv", "starts with '-', like an option; move it into a folder, or rename it"),
+        ("a\nb.tsv", "contains '\\n', which breaks lines; rename the file or folder, or create a"),
     ],
 )
 def test_a_sheet_whose_path_snakemake_reads_otherwise_is_refused(key, path, told):

@@ -380,9 +380,12 @@ def test_names_that_may_be_one_are_doubted(folder):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("{slide}.svs", "holds '{', with which Snakemake marks wildcards; rename the file or "),
-        ("a}.svs", "holds '}', with which Snakemake marks wildcards; rename the file or folder, "),
-        ("a\x1b.svs", "holds '\\x1b', which breaks lines; rename the file or folder, or make a "),
+        ("{slide}.svs", "contains '{', which marks wildcards in Snakemake; rename the file or "),
+        ("a}.svs", "contains '}', which marks wildcards in Snakemake; rename the file or "),
+        (
+            "a\x1b.svs",
+            "contains '\\x1b', which breaks lines; rename the file or folder, or create ",
+        ),
     ],
 )
 def test_a_path_that_snakemake_reads_otherwise_is_refused(folder, name, told):
@@ -395,7 +398,7 @@ def test_a_path_that_begins_like_an_option_is_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "-a.svs").touch()
     Path("samples.tsv").write_text(f"{HEADER}\nS1\tP1\tluad\t-a.svs\n")
-    with pytest.raises(UserError, match=r"row 2: path '-a\.svs' begins with '-', as opt"):
+    with pytest.raises(UserError, match=r"row 2: path '-a\.svs' starts with '-', like an opt"):
         read_samples(Path("samples.tsv"))
     assert read_samples(folder / "samples.tsv")
 
