@@ -28,7 +28,7 @@ import tensorflow as tf  # noqa: E402
 from gigatile.demo.cohort import COHORT, LABELS  # noqa: E402
 from gigatile.demo.tissue import draw_slide  # noqa: E402
 from gigatile.records import Tile, encode_tile, write_records  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402

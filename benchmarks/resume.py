@@ -22,7 +22,7 @@ os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import numpy as np  # noqa: E402
 
 from gigatile.records import Tile, encode_tile, write_records  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402

@@ -45,7 +45,7 @@ _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _DISK_TEXTS = tuple(map(os.strerror, _DISK_FAULTS[:-1]))
 
 
-def told(error: Exception) -> str | None:
+def describe_error(error: Exception) -> str | None:
     """Return what a user is told of an error; None for a bug, which is shown with its traceback.
 
     Told is a `UserError`, and a file or a disk that the system refuses: no permission, a folder in
@@ -117,7 +117,7 @@ _MOST_OF_A_MESSAGE = 200
 _SYSTEM_MESSAGES = ("can't start new thread", "can't allocate")
 
 
-def is_systems(error: BaseException) -> bool:
+def is_resource_error(error: BaseException) -> bool:
     """Return whether an error is the system's or the user's, and not of the input that is read.
 
     The system's are: no memory, a disk or file that it refuses, an environment that lacks a
@@ -132,7 +132,7 @@ def is_systems(error: BaseException) -> bool:
     return getattr(error, "code", None) == -4 or any(one in text for one in _SYSTEM_MESSAGES)
 
 
-def unexpected(error: Exception) -> str:
+def unexpected_error(error: Exception) -> str:
     """Return the reason to record for an unexpected error; print its traceback to stderr."""
     traceback.print_exception(error)
     message = " ".join(str(error).split())
@@ -146,7 +146,7 @@ def unexpected(error: Exception) -> str:
     )
 
 
-def record_unexpected(
+def record_unexpected_error(
     error: Exception,
     give_up: Callable[[str], T],
     clean_up: Callable[[], None],
@@ -167,16 +167,16 @@ def record_unexpected(
         What `give_up` returns.
 
     Raises:
-        Exception: the error itself, if it is the system's or the user's (`is_systems`).
+        Exception: the error itself, if it is the system's or the user's (`is_resource_error`).
     """
-    if is_systems(error):
+    if is_resource_error(error):
         raise error
-    reason = unexpected(error)
+    reason = unexpected_error(error)
     clean_up()
     try:
         return give_up(reason)
     except Exception as second:
-        if is_systems(second):
+        if is_resource_error(second):
             raise
         forget()
         return give_up(reason)
@@ -198,7 +198,7 @@ def run_command(main: Callable[[], None]) -> None:
         print(stop, file=sys.stderr)
         sys.exit(START_AGAIN)
     except Exception as error:
-        message = told(error)
+        message = describe_error(error)
         if message is None:
             raise
         with contextlib.suppress(OSError):  # a log on the disk that is full

@@ -12,7 +12,7 @@ from gigatile.cohort.collect import unit_of, usable
 from gigatile.errors import run_command
 from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import stall_limit, write_shards
 from gigatile.settings.section import parse_section
 from gigatile.settings.shards import ShardSettings
@@ -69,9 +69,9 @@ def main() -> None:
     settings = parse_section(ShardSettings, args.settings)
     limit = args.stall_limit or stall_limit(settings)
     with join(args.ranks, limit, "all shards are written anew") as world:
-        sources = world.first(partial(read_sources, args.slides, args.records))
-        inputs = world.first(partial(read_inputs, args.slides))
-        unit = world.first(partial(read_unit, args.slides))
+        sources = world.on_rank0(partial(read_sources, args.slides, args.records))
+        inputs = world.on_rank0(partial(read_inputs, args.slides))
+        unit = world.on_rank0(partial(read_unit, args.slides))
         write_shards(sources, settings, args.out, world, inputs, unit)
 
 

@@ -18,41 +18,41 @@ from gigatile.errors import START_AGAIN
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 # Seconds between two looks of the watchdog.
 LOOK_EVERY = 1.0
-# The last line of a rank that ends of itself before the end, as `leave` writes it. A launcher's own
-# status may be that of another rank, which it killed; and without a network it may never come.
+# The last line of a rank that exits early, as `exit_now` writes it. The launcher's own status may
+# be that of another rank, which it killed, and without a network it may never come.
 LEFT = re.compile(r"^(?:a rank|rank \d+ of \d+) on \S+ left with status (\d+)$")
 
-_heard: set[int] = set()
+_received: set[int] = set()
 
 
 def catch_signals() -> None:
-    """From now on a signal of `SIGNALS` is only remembered; `heard` tells of it."""
+    """From now on a signal of `SIGNALS` is only remembered; `received_signals` returns it."""
     for number in SIGNALS:
         signal.signal(number, _remember)
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
     # No more than this: between which two instructions it happens, nobody knows.
-    _heard.add(number)
+    _received.add(number)
 
 
-def heard() -> list[bool]:
+def received_signals() -> list[bool]:
     """Return for each of `SIGNALS` whether this process has had it."""
-    return [number in _heard for number in SIGNALS]
+    return [number in _received for number in SIGNALS]
 
 
-def leave(name: str, status: int) -> NoReturn:
+def exit_now(name: str, status: int) -> NoReturn:
     """End this process at once, with a last line that tells why, as `LEFT` reads it.
 
     What Python and Horovod do at a regular end would wait for the others.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    tell_leaving(name, status)
+    announce_exit(name, status)
     os._exit(status)
 
 
-def tell_leaving(name: str, status: int, message: str = "") -> None:
+def announce_exit(name: str, status: int, message: str = "") -> None:
     """Write that last line, and a message before it."""
     # In one write, past Python's buffers and their locks: lines of ranks do not mix.
     os.write(sys.stderr.fileno(), f"{message}{name} left with status {status}\n".encode())
@@ -77,7 +77,7 @@ class Watchdog:
         self._where, self._beats, self._off = "at the start", 0, False
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def alive(self, where: str) -> None:
+    def report_progress(self, where: str) -> None:
         """Say that the process got on: what it has done, or where it is."""
         self._where, self._beats = where, self._beats + 1
 
@@ -96,7 +96,7 @@ class Watchdog:
                 silent, beats = 0.0, self._beats
             elif silent >= self._limit and not self._off:
                 # Without a flush: the thread that waits may hold the locks of Python's buffers.
-                tell_leaving(
+                announce_exit(
                     self.name,
                     START_AGAIN,
                     f"{self.name}: no step finished for {silent:.0f} s, last {self._where}; "

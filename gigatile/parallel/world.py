@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gigatile.errors import UserError, all_faults, told
-from gigatile.parallel.interruption import Watchdog, leave, tell_leaving
+from gigatile.errors import UserError, all_faults, describe_error
+from gigatile.parallel.interruption import Watchdog, announce_exit, exit_now
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class World:
         """Return the sum of an array over all ranks, the same on each."""
         return values
 
-    def each(self, work: Callable[[], T]) -> list[T]:
+    def gather(self, work: Callable[[], T]) -> list[T]:
         """Do a part of the work on every rank; return what each made of its own, on each.
 
         Raises:
@@ -64,7 +64,7 @@ class World:
         """
         return [work()]
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_rank0(self, work: Callable[[], T]) -> T:
         """Do something on rank 0 alone; return what it made, on every rank.
 
         Raises:
@@ -72,7 +72,7 @@ class World:
         """
         return work()
 
-    def alive(self, where: str) -> None:
+    def report_progress(self, where: str) -> None:
         """Tell the watchdog that this rank got on, and where it is."""
 
 
@@ -95,34 +95,34 @@ class _Launched(World):
         total = np.empty_like(values)
         self._meet()
         self._ranks.Allreduce(np.ascontiguousarray(values), total)
-        self.alive("when sums were exchanged")
+        self.report_progress("when sums were exchanged")
         return total
 
-    def each(self, work: Callable[[], T]) -> list[T]:
+    def gather(self, work: Callable[[], T]) -> list[T]:
         mine = self._try(work)
         self._meet()
         found = self._ranks.allgather(mine)
-        self.alive("when the ranks met")
+        self.report_progress("when the ranks met")
         _raise_together([fault for _, fault in found if fault])
         return [result for result, _ in found]
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_rank0(self, work: Callable[[], T]) -> T:
         mine = self._try(work) if self.rank == 0 else None
         self._meet()
         found = self._ranks.bcast(mine)
-        self.alive("when rank 0 was waited for")
+        self.report_progress("when rank 0 was waited for")
         result, fault = found
         _raise_together([fault] if fault else [])
         return result
 
-    def alive(self, where: str) -> None:
-        self._watchdog.alive(where)
+    def report_progress(self, where: str) -> None:
+        self._watchdog.report_progress(where)
 
     def _try(self, work: Callable[[], T]) -> tuple[T | None, _Fault | None]:
         try:
             return work(), None
         except Exception as error:
-            message = told(error)
+            message = describe_error(error)
             if message is not None:
                 return None, _Fault(message, False)
             text = "".join(traceback.format_exception(error))
@@ -156,7 +156,7 @@ def join(ranks: int, limit: float, again: str) -> Iterator[World]:
     """Join the other processes of this MPI launch for the block; alone, MPI is not even loaded.
 
     How the block ends decides how the process does, and with several ranks it ends here, not in
-    its caller. Errors of `World.each` and `World.first` are told by rank 0, once.
+    its caller. Errors of `World.gather` and `World.on_rank0` are told by rank 0, once.
 
     Args:
         ranks: processes launched, all in all.
@@ -197,16 +197,16 @@ def leave_munge_out() -> None:
 
 def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
     """End this process for an error; for one of its own, the others with it."""
-    status = 2 if told(error) is not None else 1
+    status = 2 if describe_error(error) is not None else 1
     if isinstance(error, _Together):
         if world.rank == 0:
             heading = "error: " if status == 2 else ""
             print(f"{heading}{error}", file=sys.stderr, flush=True)
         # Whoever leaves first has the launcher end the rest: not before rank 0 has spoken.
         ranks.Barrier()
-        leave(world.name, status)
+        exit_now(world.name, status)
     if status == 2:
-        sys.stderr.write(f"error ({world.name}): {told(error)}\n")
+        sys.stderr.write(f"error ({world.name}): {describe_error(error)}\n")
     else:
         text = "".join(traceback.format_exception(error))
         sys.stderr.write(f"a bug ({world.name}):\n{text}")
@@ -214,5 +214,5 @@ def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
     fallback = threading.Timer(ABORT_LIMIT, os._exit, [status])
     fallback.daemon = True
     fallback.start()
-    tell_leaving(world.name, status)
+    announce_exit(world.name, status)
     ranks.Abort(status)

@@ -121,7 +121,7 @@ def encode_tile(tile: Tile) -> bytes:
     return encode_example(features)
 
 
-def encode_whose(patient: str, label: str) -> bytes:
+def encode_sheet_fields(patient: str, label: str) -> bytes:
     """Return what, appended to an encoded tile, says whose it is.
 
     Messages that follow each other are read as one:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gigatile.report.case_inputs import CaseManifest, CaseState, CohortCase, ScoredCase
-from gigatile.report.inputs import Splits
+from gigatile.cohort.splits import SplitProof
+from gigatile.records.manifest import Manifest
+from gigatile.report.case_inputs import CaseState, CohortCase, ScoredCase
 from gigatile.report.leakage import other_records
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
@@ -13,7 +14,7 @@ from gigatile.settings.volumes import VolumeSettings
 SEGMENTATION = "segmentation"
 
 
-def split_rows(cohort: Sequence[CohortCase], splits: Splits) -> list[dict[str, Any]]:
+def split_rows(cohort: Sequence[CohortCase], splits: SplitProof) -> list[dict[str, Any]]:
     """Count patients and cases of each split, and what became of them; the last row is the whole.
 
     `share` is of all patients, and `wanted` what was asked for; both None where it is not told.
@@ -140,7 +141,7 @@ def image_files(
     ]
 
 
-def other_shards(manifest: CaseManifest, cohort: Sequence[CohortCase]) -> list[str]:
+def other_shards(manifest: Manifest, cohort: Sequence[CohortCase]) -> list[str]:
     """Return where the manifest contradicts the table: numbers of cases, and records."""
     found = []
     for split in SPLITS:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gigatile.records.manifest import Manifest
 from gigatile.report import case_cohort as cohort_part
 from gigatile.report import figures
 from gigatile.report.case_inputs import (
-    CaseManifest,
     CaseModel,
     CaseState,
     CohortCase,
@@ -37,7 +37,7 @@ class CaseFindings(Findings):
 
     cohort: Sequence[CohortCase]
     states: Mapping[str, CaseState]
-    manifest: CaseManifest
+    manifest: Manifest
     scored: Sequence[ScoredCase]
     metrics: CaseMetrics
     model: CaseModel

@@ -112,21 +112,6 @@ class CaseModel(Told):
         return {name: _joined(section) for name, section in sections.items()}
 
 
-class ShardedCases(Told):
-    """How many cases of one split stand in the shards."""
-
-    records: int
-
-
-class CaseManifest(Told):
-    """What the model was trained on: shards/manifest.json."""
-
-    seed: int
-    target_mb: float
-    splits: dict[str, ShardedCases]
-    inputs: dict[str, str]
-
-
 @dataclass(frozen=True)
 class CohortCase:
     """One row of cases.tsv: a case of the sheet and what became of it."""

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gigatile.cohort.cases import read_cases
+from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError
 from gigatile.files import read_json
+from gigatile.json_models import read_model
+from gigatile.records.manifest import read_manifest
 from gigatile.report.case_index import CaseFindings, case_index
 from gigatile.report.case_inputs import (
-    CaseManifest,
     CaseModel,
     read_cohort,
     read_scored,
@@ -21,7 +23,7 @@ from gigatile.report.case_page import (
     check_state,
     write_case_pages,
 )
-from gigatile.report.inputs import Splits, read_history, read_recorded
+from gigatile.report.inputs import read_history, read_recorded
 from gigatile.report.leakage import chain_check
 from gigatile.report.pages import check_ids, write_pages
 from gigatile.report.provenance import Ledger, checksum
@@ -56,8 +58,8 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
     regions = list(model.volumes.region_labels)
     cohort = read_cohort(files.cases_table)
     check_ids([one.case for one in cohort], files.cases_table, "case")
-    splits = read_recorded(Splits, files.splits)
-    manifest = read_recorded(CaseManifest, files.shards)
+    splits = read_model(SplitProof, files.splits)
+    manifest = read_manifest(files.shards)
     scored = read_scored(evaluation / "cases.tsv", regions)
     check_ids([one.case for one in scored], evaluation / "cases.tsv", "case")
     metrics = read_recorded(CaseMetrics, evaluation / "metrics.json")

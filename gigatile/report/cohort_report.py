@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gigatile.cohort.samples import read_samples
+from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
+from gigatile.json_models import read_model
+from gigatile.records.manifest import read_manifest
 from gigatile.report.index_page import SlideFindings, check_confusion, index_page
 from gigatile.report.inputs import (
     CohortSlide,
-    Manifest,
     ModelSettings,
     ScoredSlide,
     SlideState,
-    Splits,
     read_cohort,
     read_history,
     read_metrics,
@@ -55,8 +56,8 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     model = read_recorded(ModelSettings, model_dir / "settings.json")
     cohort = read_cohort(files.slides_table)
     check_ids([one.slide for one in cohort], files.slides_table)
-    splits = read_recorded(Splits, files.splits)
-    manifest = read_recorded(Manifest, files.shards)
+    splits = read_model(SplitProof, files.splits)
+    manifest = read_manifest(files.shards)
     scored = read_scored(evaluation / "slides.tsv", model.classes)
     check_ids([one.slide for one in scored], evaluation / "slides.tsv")
     metrics = read_metrics(evaluation / "metrics.json", model.classes)

@@ -4,8 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gigatile.cohort.splits import SplitProof
+from gigatile.records.manifest import Manifest
 from gigatile.report.fates import FAULTS
-from gigatile.report.inputs import CohortSlide, Manifest, ScoredSlide, SlideState, Splits
+from gigatile.report.inputs import CohortSlide, ScoredSlide, SlideState
 from gigatile.report.leakage import other_records
 from gigatile.settings.split import SPLITS
 
@@ -119,7 +121,7 @@ def slide_warnings(states: Sequence[SlideState]) -> list[dict[str, Any]]:
     ]
 
 
-def split_rows(splits: Splits) -> list[dict[str, Any]]:
+def split_rows(splits: SplitProof) -> list[dict[str, Any]]:
     """Return the splits in their order, each with its labels in theirs."""
     return [
         {"split": name, "whole": splits.splits[name], "labels": splits.splits[name].by_label}

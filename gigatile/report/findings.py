@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigatile.cohort.sheet import Member
-from gigatile.report.inputs import Splits
+from gigatile.cohort.splits import SplitProof
 from gigatile.report.leakage import Check
 from gigatile.report.provenance import Ledger
 from gigatile.report.shard_contents import Contents
@@ -27,7 +27,7 @@ class Findings:
     """
 
     title: str
-    splits: Splits
+    splits: SplitProof
     sheet: Sequence[Member] | None
     history: Mapping[str, Sequence[float]]
     versions: Mapping[str, Any]

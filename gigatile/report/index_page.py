@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigatile.errors import UserError
+from gigatile.records.manifest import Manifest
 from gigatile.report import cohort_section as cohort_part
 from gigatile.report import figures
 from gigatile.report.findings import Findings
 from gigatile.report.heatmap import data_uri
 from gigatile.report.inputs import (
     CohortSlide,
-    Manifest,
     ModelSettings,
     ScoredSlide,
     SlideState,

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from gigatile.cohort.names import same_names
 from gigatile.cohort.sheet import Member
-from gigatile.cohort.splits import assign
+from gigatile.cohort.splits import SplitProof, assign
 from gigatile.files import combined_checksum
-from gigatile.report.inputs import Chosen, CohortRow, Splits
+from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.provenance import Ledger
 from gigatile.report.shard_contents import Contents
 from gigatile.settings.split import SPLITS, SplitSettings
@@ -61,7 +61,7 @@ class Evidence:
     """
 
     unit: str
-    splits: Splits
+    splits: SplitProof
     cohort: Sequence[CohortRow]
     sheet: Sequence[Member] | None
     files: Sequence[tuple[str, str, str]]
@@ -133,7 +133,7 @@ def leakage_checks(found: Evidence) -> list[Check]:
     ]
 
 
-def _patient_checks(splits: Splits, cohort: Sequence[CohortRow]) -> list[Check]:
+def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Check]:
     """Check that no patient is in two splits, and no patient with two spellings of the id."""
     checks = []
     for one, two in combinations(SPLITS, 2):
@@ -310,7 +310,7 @@ def _strangers(
     return faults
 
 
-def _miscounted(splits: Splits, cohort: Sequence[CohortRow], units: str) -> list[str]:
+def _miscounted(splits: SplitProof, cohort: Sequence[CohortRow], units: str) -> list[str]:
     """Return the splits for which splits.json has other counts than the table."""
     faults = []
     for name, stated in splits.splits.items():

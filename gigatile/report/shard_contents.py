@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of
+from gigatile.files import sha256_of
+from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import damaged, read_at
-from gigatile.records.tile import encode_whose, image_of
+from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.report.inputs import CohortRow
 from gigatile.report.records import (
     HASHES,
@@ -153,11 +154,11 @@ def _read_shards(
     manifest: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
 ) -> tuple[dict[str, dict[str, _Sum]], int, list[str]]:
     rows = {one.id: one for one in members}
-    whose = {one.id: encode_whose(one.patient, getattr(one, "label", "")) for one in members}
+    whose = {one.id: encode_sheet_fields(one.patient, getattr(one, "label", "")) for one in members}
     sums: dict[str, dict[str, _Sum]] = {}
-    described, faults, count = read_json(manifest), [], 0
-    for split, part in described["splits"].items():
-        if not part["shards"]:
+    content, faults, count = read_manifest(manifest), [], 0
+    for split, part in content.splits.items():
+        if not part.shards:
             faults.append(f"{split}: the manifest names no shard")
             continue
         found = sums.setdefault(split, {})
@@ -168,16 +169,16 @@ def _read_shards(
             faults.append(f"{split}: {_without_folders(error, manifest)}")
             continue
         try:
-            for shard in part["shards"]:
-                path = manifest.parent / shard["file"]
-                if sha256_of(path) != shard["sha256"]:
+            for shard in part.shards:
+                path = manifest.parent / shard.file
+                if sha256_of(path) != shard.sha256:
                     faults.append(f"{split}: {path.name} is not the file that the manifest names")
             classes = reader.classes_at(np.arange(len(reader))).tolist()
             for number, index in enumerate(classes):
-                record = read(*reader.place(number))
+                record = read(*reader.locate(number))
                 data = record.data
                 if record.id in rows:
-                    # What was appended for the shard; see `encode_whose`.
+                    # What was appended for the shard; see `encode_sheet_fields`.
                     data = data.removesuffix(whose[record.id])
                     if len(data) == len(record.data):
                         others.add(record.id)
@@ -186,9 +187,9 @@ def _read_shards(
                         indexed.add(record.id)
                 found.setdefault(record.id, _Sum()).add(data)
                 count += 1
-            if part["records"] != len(reader):
+            if part.records != len(reader):
                 faults.append(
-                    f"{split}: {part['records']} records in the manifest, {len(reader)} in the file"
+                    f"{split}: {part.records} records in the manifest, {len(reader)} in the file"
                 )
         except UserError as error:
             faults.append(f"{split}: {_without_folders(error, manifest)}")

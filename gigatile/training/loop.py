@@ -11,8 +11,9 @@ from keras import tree
 
 from gigatile import software
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, write_json
+from gigatile.files import sha256_of, write_json
 from gigatile.models.saving import save_model
+from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, SampleSource, batches
@@ -117,7 +118,7 @@ def train(
             position.step, position.done = position.step + 1, position.done + 1
             if position.done == first_step:
                 timer.reset()  # the first step builds the graph
-            ranks.alive(f"in epoch {epoch + 1}, step {position.step} of {steps}")
+            ranks.report_progress(f"in epoch {epoch + 1}, step {position.step} of {steps}")
             if reporter:
                 reporter.end_step(position, timer)
             saver.handle_requests(agreed, position)
@@ -166,7 +167,7 @@ def _first_batches(
         range(min(steps, settings.limit_batches or steps)),
     ):
         yield batch
-        ranks.alive("computing the statistics of batch normalisation")
+        ranks.report_progress("computing the statistics of batch normalisation")
 
 
 def _describe(
@@ -175,7 +176,7 @@ def _describe(
     values = settings.model_dump(exclude=set(settings.EXECUTION))
     return {
         "train": {"ranks": settings.ranks, "epochs": settings.epochs, **values},
-        "data": read_json(manifest)["splits"],
+        "data": read_manifest(manifest).to_json()["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
         "versions": software.versions(),
         "steps": position.done,

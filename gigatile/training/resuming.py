@@ -19,7 +19,7 @@ import numpy as np
 
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
-from gigatile.parallel.interruption import SIGNALS, heard
+from gigatile.parallel.interruption import SIGNALS, received_signals
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
     Checkpoint,
@@ -139,7 +139,7 @@ class Checkpoints:
         position.sums = ranks.from_first(sums, "sums")[ranks.rank].copy()
         if ranks.writes and self._saved != (0, 0):
             self._log(f"resuming after {self._describe(position)}")
-        ranks.alive(f"after {self._describe(position)}")
+        ranks.report_progress(f"after {self._describe(position)}")
         return position
 
     def _latest(self) -> Checkpoint | None:
@@ -170,7 +170,7 @@ class Checkpoints:
             self._writing = self._writer.submit(
                 save_checkpoint, self._folder, position.done, self._content(position, sums)
             )
-        self._ranks.alive(f"after {self._describe(position)}")
+        self._ranks.report_progress(f"after {self._describe(position)}")
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on the disk.
@@ -188,7 +188,7 @@ class Checkpoints:
         if self._ranks.writes:
             self.finish()
             write_checkpoint(self._segment.state, self._content(position, sums))
-        self._ranks.alive(f"after {self._describe(position)}")
+        self._ranks.report_progress(f"after {self._describe(position)}")
 
     def close(self) -> None:
         """Delete the checkpoints of the segment, and release the locks."""
@@ -213,7 +213,7 @@ class Checkpoints:
         (1 + signals,) float32, 0 or 1. The ranks sum their requests: if one rank asks, all act.
         """
         due = time.monotonic() - self._last_save >= 60 * self._settings.save_minutes
-        return np.array([due and self._ranks.writes, *heard()], np.float32)
+        return np.array([due and self._ranks.writes, *received_signals()], np.float32)
 
     def handle_requests(self, agreed: np.ndarray, position: Position) -> None:
         """Save or stop, as the sum of the requests of all ranks asks for.

@@ -19,8 +19,14 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from gigatile.errors import START_AGAIN, StartAgain, told
-from gigatile.parallel.interruption import SIGNALS, Watchdog, heard, leave, tell_leaving
+from gigatile.errors import START_AGAIN, StartAgain, describe_error
+from gigatile.parallel.interruption import (
+    SIGNALS,
+    Watchdog,
+    announce_exit,
+    exit_now,
+    received_signals,
+)
 from gigatile.parallel.world import leave_munge_out
 from gigatile.training import cores as cpus
 from gigatile.training.ranks import Ranks
@@ -45,7 +51,7 @@ def join_ranks(cores: int, stall_limit: int, tree: Path = cpus.TREE) -> Iterator
     Raises:
         StartAgain: a signal came before the ranks had joined.
     """
-    for number, came in zip(SIGNALS, heard(), strict=True):
+    for number, came in zip(SIGNALS, received_signals(), strict=True):
         if came:
             raise StartAgain(f"stopped by {number.name} before the training began")
     # Horovod's own check aborts ranks that wait in different collectives while MPI still works. It
@@ -97,14 +103,14 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
             print(error, file=sys.stderr, flush=True)
         ranks.sum(np.zeros(1), "leave")
         hvd.shutdown()
-        leave(ranks.name, START_AGAIN)
+        exit_now(ranks.name, START_AGAIN)
     who = f" ({ranks.name})" if ranks.size > 1 else ""
     if _another_ended(error):
         print(f"stopped{who}: another rank ended; see its message", file=sys.stderr, flush=True)
         # Let the launcher see the status of the rank that failed first.
         time.sleep(EXIT_DELAY)
-        leave(ranks.name, START_AGAIN)
-    message = told(error)
+        exit_now(ranks.name, START_AGAIN)
+    message = describe_error(error)
     if not ranks.writes:
         # If all ranks fail alike, rank 0 prints the error and ends the others before they do.
         time.sleep(1)
@@ -119,12 +125,12 @@ def _leave(ranks: Ranks, error: Exception) -> NoReturn:
         fallback.daemon = True
         fallback.start()
         sys.stderr.flush()
-        tell_leaving(ranks.name, status)
+        announce_exit(ranks.name, status)
         from mpi4py import MPI
 
         # The only way that makes every launcher end the ranks on all machines at once.
         MPI.COMM_WORLD.Abort(status)
-    leave(ranks.name, status)
+    exit_now(ranks.name, status)
 
 
 def _another_ended(error: Exception) -> bool:

@@ -21,8 +21,8 @@ from gigatile.cohort.splits import (
     best_seed,
     check_labels,
     classes_of,
-    describe,
     imbalance,
+    prove_splits,
     rows_of_splits,
 )
 from gigatile.errors import UserError
@@ -220,7 +220,7 @@ def test_all_cases_of_a_patient_come_into_one_split():
     for row in rows:
         assert of.setdefault(row["patient"], row["split"]) == row["split"]
     assert set(of.values()) == {"train", "valid", "test"}
-    found = describe(COHORT, of, SETTINGS)
+    found = prove_splits(COHORT, of, SETTINGS).to_json()
     assert (found["labels"], classes_of(COHORT)) == ([], [])
     assert set(map(len, found["shared_patients"].values())) == {0}
     for split, part in found["splits"].items():
@@ -237,7 +237,7 @@ def test_a_split_without_a_patient_is_refused():
     with pytest.raises(UserError) as caught:
         check_labels(cases, splits, Path("cases.tsv"))
     heading, fault = str(caught.value).splitlines()
-    assert "What a split lacks can be had by another seed" in heading
+    assert "To have a patient in each split, choose another seed" in heading
     assert fault == "  - no patient in test (the sheet has 3)"
     assert imbalance(cases, splits, SETTINGS) == float("inf")
     cases.append(case(3, "P3", "test"))

@@ -78,7 +78,7 @@ def changed(project, file, old, new):
         ("gigatile/slides/tissue.py", '"""', '"""Really. '),
         ("gigatile/slides/tiling.py", "# Unreadable tiles", "# Here unreadable tiles"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
-        ("gigatile/records/plan.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
+        ("gigatile/records/shard_layout.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
         ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),
         ("scripts/simulate_order.py", "def main", "def other(): pass\ndef main"),
         ("gigatile/training/simulation.py", "import", "import json\nimport"),
@@ -105,7 +105,7 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
             "/ 2**63",
             {"split_patients", "collect_states"} | PAGES,  # the proof divides again
         ),
-        ("gigatile/records/plan.py", "1 << 18", "1 << 17", {"write_shards"}),
+        ("gigatile/records/shard_layout.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
         ("gigatile/training/sample_order.py", "\n    return ", "\n    return None or ", TRAINING),
         (

@@ -20,7 +20,7 @@ from gigatile.records import (
     write_records,
 )
 from gigatile.records.example import decode_example, encode_example, first_bytes
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.tfrecord import frame, read_at, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards

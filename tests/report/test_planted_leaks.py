@@ -12,11 +12,12 @@ from test_case_index import refresh, rewrite
 from test_index_page import change, index, section
 from test_leaks import SETTINGS
 
+from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
-from gigatile.report.inputs import Chosen, CohortSlide, Splits
+from gigatile.report.inputs import Chosen, CohortSlide
 from gigatile.report.leakage import Check, Evidence, leakage_checks
 from gigatile.report.shard_contents import Contents
 from gigatile.report.sites import site_notes
@@ -212,7 +213,7 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
     stated = {"seed": 1, "labels": [], "shared_patients": {}, "sheet_sha256": ""}
     evidence = {
         "unit": unit,
-        "splits": Splits.model_validate(stated | {"splits": dict.fromkeys(
+        "splits": SplitProof.model_validate(stated | {"splits": dict.fromkeys(
             ("train", "valid", "test"), one)}),
         "cohort": cohort,
         "sheet": None,

@@ -10,7 +10,7 @@ from launched import ENVIRONMENT, on_ranks
 from volume_patches import a_head, recorded
 
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.volume import VolumeRecord
 from gigatile.records.writing import write_shards

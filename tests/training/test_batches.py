@@ -17,7 +17,7 @@ from gigatile.records import (
     read_records,
     write_records,
 )
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg

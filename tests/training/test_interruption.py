@@ -15,7 +15,7 @@ WATCHED = """
 import sys, time
 from gigatile.parallel.interruption import Watchdog
 dog = Watchdog(1.0, "rank 1 of 4 on node7", "the training goes on")
-dog.alive("in epoch 3, step 5 of 9")
+dog.report_progress("in epoch 3, step 5 of 9")
 {}
 print("not ended")
 """
@@ -43,7 +43,7 @@ def test_who_waits_too_long_leaves_and_says_where_it_was():
 
 
 def test_who_gets_on_or_is_off_stays():
-    on = watched("for n in range(20): time.sleep(0.1); dog.alive(str(n))")
+    on = watched("for n in range(20): time.sleep(0.1); dog.report_progress(str(n))")
     off = watched("dog.off(); time.sleep(2)")
     for process in (on, off):
         assert process.communicate(timeout=20) == ("not ended\n", "")

@@ -42,7 +42,7 @@ def _check(settings: Any) -> None:
 
 TASK = Task(
     description="segments NIfTI volumes.",
-    columns="case, patient, one column per modality or `image`, segmentation; optional split, site.",
+    columns="case, patient, a column per modality or `image`, segmentation; optional split, site.",
     unit="case",
     records="volumes",
     table="cases.tsv",

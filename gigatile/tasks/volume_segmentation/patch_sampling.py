@@ -1,6 +1,6 @@
 """Which patch of a volume training is shown, and how it is changed: all follows from one number.
 
-The order of samples (`gigatile/training/sample_order.py`) gives each sample a random number, its draw.
+The order of samples (`gigatile/training/sample_order.py`) gives each sample a random seed.
 Where the patch lies and what is done to it are random numbers made of the draw, each with a counter
 of its own, so a patch is the same on every machine, rank and thread.
 """

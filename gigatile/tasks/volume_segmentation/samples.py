@@ -30,7 +30,7 @@ class Patches:
         self._record = functools.lru_cache(CACHED_HEADERS)(self._open)
 
     def _open(self, number: int) -> VolumeRecord:
-        record = VolumeRecord(*self._reader.place(number))
+        record = VolumeRecord(*self._reader.locate(number))
         head = record.head
         if not head.labelled:
             raise UserError(f"case {head.case}: has no segmentation to train on")

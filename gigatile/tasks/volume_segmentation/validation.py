@@ -46,7 +46,7 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
         raise UserError(f"{manifest}: has no case in the split valid")
     figures = []
     for number in range(cases):
-        record = VolumeRecord(*reader.place(number))
+        record = VolumeRecord(*reader.locate(number))
         segmenter.check(record)
         if not record.head.labelled:
             raise UserError(f"case {record.head.case}: has no segmentation to validate with")

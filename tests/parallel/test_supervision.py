@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gigatile.errors import UserError
-from gigatile.parallel.attended import Crashed, Stalled, attend
+from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 
 SHORT = 0.3 / 60  # minutes
 
 
 def test_it_returns_what_the_work_returns():
-    assert attend(lambda tell: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
+    assert run_supervised(lambda tell: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
 
 
 def test_an_error_of_the_work_is_raised_here_with_the_way_to_it():
@@ -24,7 +24,7 @@ def test_an_error_of_the_work_is_raised_here_with_the_way_to_it():
         raise UserError("a fault of the user's")
 
     with pytest.raises(UserError, match="a fault of the user's") as raised:
-        attend(work, 1)
+        run_supervised(work, 1)
     assert "in work" in raised.value.__notes__[0]
 
 
@@ -36,7 +36,7 @@ def test_work_that_stands_still_is_ended_and_what_it_told_is_known():
 
     begun = time.monotonic()
     with pytest.raises(Stalled) as stalled:
-        attend(work, SHORT)
+        run_supervised(work, SHORT)
     assert time.monotonic() - begun < 30
     with pytest.raises(ProcessLookupError):
         os.kill(stalled.value.last["pid"], 0)
@@ -49,7 +49,7 @@ def test_work_that_goes_on_may_take_longer_than_the_limit():
             tell(None)
         return "done"
 
-    assert attend(work, SHORT) == "done"
+    assert run_supervised(work, SHORT) == "done"
 
 
 def test_an_error_that_cannot_be_sent_is_told_all_the_same():
@@ -61,18 +61,18 @@ def test_an_error_that_cannot_be_sent_is_told_all_the_same():
         raise Odd(1, 2)
 
     with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
-        attend(work, 1)
+        run_supervised(work, 1)
 
 
 def test_work_that_cannot_be_ended_is_not_waited_for(monkeypatch):
-    """As where a disk does not answer: the process stays, and whoever attended it can go."""
+    """As where a disk does not answer: the process stays, and its supervisor can go."""
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "kill", lambda self: None)
     join = multiprocessing.process.BaseProcess.join
     monkeypatch.setattr(
         multiprocessing.process.BaseProcess, "join", lambda self, limit=None: join(self, 0.1)
     )
     with pytest.raises(Stalled) as stalled:
-        attend(lambda tell: tell(os.getpid()) or time.sleep(30), SHORT)
+        run_supervised(lambda tell: tell(os.getpid()) or time.sleep(30), SHORT)
     assert [one.pid for one in multiprocessing.active_children()] == []
     os.kill(stalled.value.last, signal.SIGKILL)
 
@@ -85,7 +85,7 @@ def test_work_that_a_signal_ends(by):
         os.kill(os.getpid(), by)
 
     with pytest.raises(Crashed) as crash:
-        attend(work, 1)
+        run_supervised(work, 1)
     assert (crash.value.by, crash.value.last) == (by.name, "so far")
 
 
@@ -93,13 +93,13 @@ def test_when_the_attendant_is_killed_the_work_ends(tmp_path):
     program = f"""
 import os, time
 from pathlib import Path
-from gigatile.parallel.attended import attend
+from gigatile.parallel.supervision import run_supervised
 
 def work(tell):
     Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
     time.sleep(60)
 
-attend(work, 1)
+run_supervised(work, 1)
 """
     attendant = subprocess.Popen([sys.executable, "-c", program])
     until = time.monotonic() + 30

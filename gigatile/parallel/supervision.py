@@ -30,7 +30,7 @@ class Crashed(Exception):
         self.by, self.last = signal.Signals(by).name, last
 
 
-def attend(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:
+def run_supervised(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:
     """Return what `work` returns; end it when it tells nothing for so long.
 
     It runs in a fork of this process, which must not have opened what it works on. When this
