@@ -29,7 +29,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        # YAML reads yes, no, on and off as true and false, and pydantic would read those as 1 and 0.
+        # YAML reads yes, no, on, off as true and false, and pydantic would read those as 1 and 0.
         field = cls.model_fields[info.field_name or ""]
         if value is False and "off" in get_args(field.annotation):
             return "off"

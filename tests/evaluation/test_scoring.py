@@ -58,7 +58,7 @@ def slides(*names):
 
 def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
-    score_slides(scorer, slides("many", "one"), folder, out, tell=lambda line: None)
+    score_slides(scorer, slides("many", "one"), folder, out, log=lambda line: None)
     file = pq.ParquetFile(out)
     assert file.num_row_groups == 2
     table = file.read().to_pandas()
@@ -76,8 +76,8 @@ def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
 
 def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
     paths = [tmp_path / "alone.parquet", tmp_path / "after.parquet"]
-    score_slides(scorer, slides("one"), folder, paths[0], tell=lambda line: None)
-    score_slides(scorer, slides("many", "one"), folder, paths[1], tell=lambda line: None)
+    score_slides(scorer, slides("one"), folder, paths[0], log=lambda line: None)
+    score_slides(scorer, slides("many", "one"), folder, paths[1], log=lambda line: None)
     alone, after = (pq.read_table(path).to_pandas().query("slide == 'one'") for path in paths)
     assert alone.reset_index(drop=True).equals(after.reset_index(drop=True))
 
@@ -85,7 +85,7 @@ def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
 def test_tiles_of_another_size_are_refused(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
     with pytest.raises(UserError, match=r"slide other: tiles of 48×48 px .* 32×32"):
-        score_slides(scorer, slides("other"), folder, out, tell=lambda line: None)
+        score_slides(scorer, slides("other"), folder, out, log=lambda line: None)
     assert not list(tmp_path.iterdir())
 
 

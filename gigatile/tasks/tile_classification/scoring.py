@@ -53,9 +53,9 @@ class TileClassifier:
             image = tile.pixels()
             if image.shape != pixels.shape[1:]:
                 raise UserError(
-                    f"slide {tile.slide}: has tiles of {image.shape[1]}×{image.shape[0]} px, but the "
-                    f"model takes {self.tile_size}×{self.tile_size}; extract its tiles with the "
-                    "settings of the model"
+                    f"slide {tile.slide}: has tiles of {image.shape[1]}×{image.shape[0]} px, but "
+                    f"the model takes {self.tile_size}×{self.tile_size}; extract its tiles with "
+                    "the settings of the model"
                 )
             pixels[number] = image
         return self._run(pixels).numpy()[: len(tiles)]
