@@ -27,9 +27,9 @@ from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
+from gigatile.tasks.tile_classification.samples import Tiles  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
-from gigatile.training.order import Epoch, Sampling  # noqa: E402
-from gigatile.training.tiles import Tiles  # noqa: E402
+from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 
 PLACES = (0.01, 0.5, 0.99)
 LABELS = ("luad", "lusc")

@@ -40,9 +40,9 @@ from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.patches import PatchSettings  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
 from gigatile.settings.volumes import VolumeSettings  # noqa: E402
+from gigatile.tasks.volume_segmentation.samples import Patches  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
-from gigatile.training.order import Epoch, Sampling  # noqa: E402
-from gigatile.training.volumes import Patches  # noqa: E402
+from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 from gigatile.volumes.preparing import PreparedFiles, prepare_case  # noqa: E402
 
 BATCH = 2
@@ -184,7 +184,7 @@ def main() -> None:
     if args.peak:
         print_peak(args.peak)
         return
-    volumes = VolumeSettings(modalities=args.modalities, labels=args.labels, spacing=None)
+    volumes = VolumeSettings(modalities=args.modalities, labels=args.targets, spacing=None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.sheet:

@@ -14,6 +14,7 @@ from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
 from gigatile.slurm import await_jobs_of
+from gigatile.tasks import find_task
 
 DEMO_SLIDES, DEMO_VOLUMES = Path("demo/slides"), Path("demo/volumes")
 
@@ -80,6 +81,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUN = f"results/{SETTINGS.run}"
+TASK = find_task(SETTINGS.task)
 VOLUMES = SETTINGS.task == "volume_segmentation"
 # What a row of the sheet is about, and where the records that are made of it lie.
 UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")

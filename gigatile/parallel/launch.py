@@ -30,7 +30,7 @@ from gigatile.files import named_in_errors, read_json, write_json
 from gigatile.parallel import progress
 from gigatile.parallel.interruption import LEFT
 from gigatile.parallel.memory import oom_kills
-from gigatile.training.checkpoints import newest_first
+from gigatile.training.checkpoints import checkpoints_by_time
 
 # Statuses with which a command says that starting it again would change nothing.
 FINAL = (0, 1, 2)
@@ -290,7 +290,7 @@ class _Starts:
             self.forget()
 
     def _newest(self) -> Path | None:
-        return next(iter(newest_first(self._checkpoints)), None)
+        return next(iter(checkpoints_by_time(self._checkpoints)), None)
 
     def may_start_again(self) -> bool:
         """Count this start; return whether another one is worth it."""

@@ -19,7 +19,7 @@ from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
-from gigatile.training.order import Epoch, Sampling
+from gigatile.training.sample_order import Epoch, Sampling
 
 COLUMNS = ("slide", "patient", "label", "split")
 

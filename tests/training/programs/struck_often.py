@@ -16,10 +16,10 @@ from pathlib import Path
 from gigatile.parallel.interruption import catch_signals
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.tile_classification.training import TileClassification
 from gigatile.training import loop, resuming
-from gigatile.training.classification import Classification
-from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks
+from gigatile.training.startup import join_ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 
@@ -77,10 +77,11 @@ for strike in range(args.strikes + 1):
         catch_signals()
         if strike < args.strikes:
             Ranks.report_progress = struck(after, kind, delay)
-        with join(1, 60) as ranks:
+        with join_ranks(1, 60) as ranks:
             loop.train(
-                args.manifest, settings, Classification(TileSettings()), args.out / "checkpoints",
-                args.out / "segments", ranks, tell=lambda line: print(line, flush=True),
+                args.manifest, settings, TileClassification(TileSettings()),
+                args.out / "checkpoints", args.out / "segments", ranks,
+                log=lambda line: print(line, flush=True),
             )  # fmt: skip
         os._exit(0)
     _, status = os.waitpid(child, 0)

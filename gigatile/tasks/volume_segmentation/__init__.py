@@ -1,0 +1,1 @@
+"""Segmentation of volumes: labels, or regions of labels, of each voxel."""
