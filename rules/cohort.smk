@@ -6,10 +6,10 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from gigatile.cohort.cases import read_cases
-from gigatile.cohort.copies import check_copies, known_before
+from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.sheet import doubts
+from gigatile.cohort.sheet_conflicts import sheet_warnings
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
@@ -48,7 +48,7 @@ def read_sheet(settings, sheet, labelled=True):
     else:
         members = read_samples(Path(sheet), labelled, may_be_missing, look)
     if workflow.is_main_process:
-        warn(f"{sheet}: {doubt}" for doubt in doubts(members))
+        warn(f"{sheet}: {warning}" for warning in sheet_warnings(members))
     return {member.id: member for member in members}
 
 
@@ -60,7 +60,7 @@ def check_sheets():
         return  # the files are not here
     warnings = check_copies(members, path)
     if NEW:
-        warnings += known_before(list(NEW.values()), members, Path(SETTINGS.predict.samples))
+        warnings += copies_in_cohort(list(NEW.values()), members, Path(SETTINGS.predict.samples))
     warn(warnings)
 
 

@@ -26,7 +26,7 @@ def main() -> None:
         raise UserError(f"--tries {args.tries}: at least one seed must be tried")
     shares = {name: getattr(args, name) for name in SPLITS}
     settings = check_section(SplitSettings, shares, "--train, --valid, --test")
-    samples = read_members(args.samples, made_later=lambda path: True)
+    samples = read_members(args.samples, may_be_missing=lambda path: True)
     ranked = best_seed(samples, settings, args.tries)
     if ranked[0][0] == float("inf"):
         raise UserError(

@@ -95,7 +95,7 @@ def settings_of(configfile: Path | None) -> Settings:
 
 def cohort_of(settings: Settings, tiles_per_slide: int, megavoxels_per_case: float) -> Cohort:
     """Return what the jobs are about."""
-    members = read_members(Path(settings.samples), made_later=lambda path: True)
+    members = read_members(Path(settings.samples), may_be_missing=lambda path: True)
     split_of = assign(members, settings.split)
     splits = [split_of[member.patient] for member in members]
     counts = {split: splits.count(split) for split in SPLITS}

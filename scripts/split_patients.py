@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--proof", type=Path, required=True, help="to write (.json)")
     args = parser.parse_args()
     settings = parse_section(SplitSettings, args.settings)
-    samples = read_members(args.samples, made_later=lambda path: True)
+    samples = read_members(args.samples, may_be_missing=lambda path: True)
     splits = assign(samples, settings)
     check_labels(samples, splits, args.samples)
     proof = prove_splits(samples, splits, settings, sha256_of(args.samples))

@@ -8,7 +8,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from gigatile.cohort.collect import unit_of, usable
+from gigatile.cohort.collect import unit_of, usable_rows
 from gigatile.errors import run_command
 from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
@@ -32,7 +32,7 @@ def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
                 row.get("label", ""),
                 records / f"{row[unit_of(row)]}.tfrecord",
             )
-            for row in usable(slides, split)
+            for row in usable_rows(slides, split)
         ]
         for split in SPLITS
     }
@@ -42,7 +42,7 @@ def read_inputs(slides: Path) -> dict[str, str]:
     # By split: a table of more slides than are written here makes the same manifest.
     found = {}
     for split in SPLITS:
-        rows = usable(slides, split)
+        rows = usable_rows(slides, split)
         unit = read_unit(slides)
         folder = FOLDERS[unit]
         found[f"{folder}/<{unit}>.tfrecord of {split}"] = combined_checksum(

@@ -1,27 +1,33 @@
-"""A sheet of whatever it is, for those who only ask whose it is."""
+"""Read a sample sheet of any kind, for commands that need ids, patients and splits only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gigatile.cohort.cases import Case, read_cases
-from gigatile.cohort.samples import Sample, read_samples
-from gigatile.cohort.sheet import columns_of
+from gigatile.cohort.cases import case_sheet
+from gigatile.cohort.samples import SLIDE_SHEET
+from gigatile.cohort.sheet import Member, SheetLayout
+from gigatile.cohort.sheet_reading import columns_of, read_sheet
+
+LAYOUTS: Sequence[SheetLayout] = (SLIDE_SHEET, case_sheet())
 
 
 def read_members(
-    sheet: Path, labelled: bool = True, made_later: Callable[[Path], bool] = lambda path: False
-) -> list[Sample] | list[Case]:
-    """Read and check a sheet of cases, if it has a column `case`, or of slides.
+    sheet: Path,
+    labelled: bool = True,
+    may_be_missing: Callable[[Path], bool] = lambda path: False,
+    layouts: Sequence[SheetLayout] = LAYOUTS,
+) -> Sequence[Member]:
+    """Read and check a sheet; the column of ids decides what its rows are.
 
     Args:
-        sheet: tab-separated text.
-        labelled: False for a sheet of new ones.
-        made_later: tells for a missing file whether the workflow will make it.
+        sheet: the file.
+        labelled: False for a sheet of new slides or cases.
+        may_be_missing: returns for a missing file whether the workflow will create it.
+        layouts: the kinds of sheets. If no id column is found, the first one is expected.
 
     Raises:
-        UserError: everything that is wrong with the sheet.
+        UserError: lists all faults of the sheet.
     """
     header = columns_of(sheet)
-    if "case" in header and "slide" not in header:
-        return read_cases(sheet, (), labelled, made_later)
-    return read_samples(sheet, labelled, made_later)
+    layout = next((layout for layout in layouts if layout.unit in header), layouts[0])
+    return read_sheet(sheet, layout, labelled, may_be_missing)

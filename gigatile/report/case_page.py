@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from nibabel.affines import obliquity
 
-from gigatile.cohort.collect import fingerprints_of
+from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
-from gigatile.files import read_json
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.case_inputs import (
     CaseModel,
@@ -200,7 +199,7 @@ def check_state(row: CohortCase, folder: Path) -> CaseState:
     """
     path = folder / f"{row.case}.json"
     state = read_state(path, row.case)
-    sources = fingerprints_of(read_json(path))
+    sources = fingerprints_of(state.sources)
     told = (state.state, state.records.sha256, sources, len(state.warnings))
     if told != (row.state, row.sha256, row.sources, row.warnings):
         raise UserError(

@@ -72,7 +72,7 @@ def write_case_report(files: CaseReportFiles, out: Path, title: str) -> None:
     sheet = None
     if files.samples is not None:
         # The cases' own files may have moved since.
-        sheet = read_cases(files.samples, (), made_later=lambda path: True)
+        sheet = read_cases(files.samples, (), may_be_missing=lambda path: True)
         cohort = with_sites(cohort, sheet)
         ledger.add("the sheet of cases", files.samples, "Cohort: sites; Splits")
         ledger.check("splits.json", {"the sheet of cases": splits.sheet_sha256}, files.splits)

@@ -65,7 +65,7 @@ def write_report(files: ReportFiles, out: Path, title: str, top_tiles: int = 8) 
     sheet = None
     if files.samples is not None:
         # The slides' own files may have moved since.
-        sheet = read_samples(files.samples, made_later=lambda path: True)
+        sheet = read_samples(files.samples, may_be_missing=lambda path: True)
         cohort = with_sites(cohort, sheet)
         ledger.add("the sample sheet", files.samples, "Cohort: sites; Splits")
         ledger.check("splits.json", {"the sample sheet": splits.sheet_sha256}, files.splits)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gigatile.cohort.sheet import OfPatient
+from gigatile.cohort.sheet import PatientRow
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.report.metrics import Metrics
@@ -152,7 +152,7 @@ def read_metrics(path: Path, classes: list[str]) -> Metrics:
     return metrics
 
 
-class CohortRow(OfPatient, Protocol):
+class CohortRow(PatientRow, Protocol):
     """A row of tiles.tsv or cases.tsv."""
 
     @property

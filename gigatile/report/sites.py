@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from gigatile.cohort.sheet import Member, OfPatient
+from gigatile.cohort.sheet import Member, PatientRow
 
 NOT_GIVEN = "not given"
 
 
-class OfSite(OfPatient, Protocol):
+class OfSite(PatientRow, Protocol):
     """A row of the cohort's table with the site from the sheet, or an empty site."""
 
     @property

@@ -377,7 +377,7 @@ def test_tcga_keeps_every_patient_in_one_split_and_every_label_in_each(
 
 
 def test_a_balanced_seed_for_tcga_is_found(tcga):
-    slides = read_samples(tcga, made_later=lambda path: True)
+    slides = read_samples(tcga, may_be_missing=lambda path: True)
     distance, seed = best_seed(slides, SplitSettings(), 20)[0]
     assert distance < 0.03
     check_labels(slides, assign(slides, SplitSettings(seed=seed)), tcga)
