@@ -76,7 +76,7 @@ try:
     check_writable(".", "results", f"results/{SETTINGS.run}")
     keep_metadata_beside_results()
     if submits_to_slurm():
-        await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
+        await_jobs_of(Path.cwd(), log=lambda text: print(text, file=sys.stderr, flush=True))
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -186,7 +186,7 @@ def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
         ("mistake", 1, 2, "error: this writer has read nonsense"),
         ("mistake", 0, 2, "error: this writer has read nonsense"),
         ("bug", 1, 1, "RuntimeError: this writer has had enough"),
-        ("alone", 1, 1, "RuntimeError: where the ranks do not meet"),
+        ("alone", 1, 1, "RuntimeError: outside a collective call"),
     ],
 )
 def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, rank, status, told):
@@ -222,7 +222,7 @@ def test_a_writer_that_hangs_does_not_keep_the_others_for_ever(cohort, tmp_path)
     assert time.monotonic() - begun < 20
     assert done.returncode != 0
     assert "no step finished for 2 s, last " in done.stderr
-    assert f"left with status {START_AGAIN}" in done.stderr
+    assert f"exited with status {START_AGAIN}" in done.stderr
 
 
 def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
@@ -230,7 +230,7 @@ def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
     words[words.index("--ranks") + 1] = "3"
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "started as 2 process(es) where --ranks is 3" in done.stderr
+    assert "started as 2 process(es), but --ranks is 3" in done.stderr
 
 
 # --- Memory
