@@ -146,7 +146,7 @@ def train(
             save_model(networks.model, segment.model)
     if ranks.writes:
         # Written last: if it exists, the segment is complete.
-        described = {**task.metadata(reader), **task.settings()}
+        described = {"task": task.name, **task.metadata(reader), **task.settings()}
         described |= _describe(settings, task, manifest, position)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
     saver.close()

@@ -18,10 +18,12 @@ class TrainingTask(ABC):
     """What the training loop needs to know of a task.
 
     Attributes:
+        name: of the task, as in `gigatile.tasks.TASKS`.
         samples: plural name of the samples, for messages.
         metrics: names of what `sums` returns beside `loss`: metrics, or terms of the loss.
     """
 
+    name: ClassVar[str]
     samples: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
 

@@ -29,7 +29,7 @@ PLUGINS = {
 }
 TILING = {"tile_slide"}
 TRAINING = {"train", "validate"}
-MODELS = TRAINING | {"evaluate", "predict"}
+MODELS = TRAINING | {"evaluate of tiles", "predict"}
 # The pages of cases are held against the figures, which the evaluation computes.
 CASE_PAGES = {"write_case_report", "write_case_prediction_pages"}
 PAGES = {"write_report", "write_prediction_pages"} | CASE_PAGES
@@ -50,10 +50,16 @@ def codes(project):
     seen = project.parent / f"seen-{codes.calls}"
     seen.symlink_to(project)
     return {
-        (name, task): code_of(seen / f"scripts/{name}.py", plugins)
+        (name, task): code_of(seen / f"scripts/{name}.py", PLUGINS[task])
         for name in COMMANDS
-        for task, plugins in PLUGINS.items()
+        for task in tasks_of(name)
     }
+
+
+def tasks_of(name):
+    """Return the tasks that load different code for a command."""
+    loads_a_task = "task_part(" in (ROOT / f"scripts/{name}.py").read_text()
+    return set(PLUGINS) if loads_a_task else {"tiles"}
 
 
 def changed(project, file, old, new):
@@ -67,7 +73,7 @@ def changed(project, file, old, new):
         if code != before[name, task]:
             edited.setdefault(name, set()).add(task)
     return {
-        name if tasks == set(PLUGINS) else f"{name} of {''.join(tasks)}"
+        name if tasks == tasks_of(name) else f"{name} of {''.join(tasks)}"
         for name, tasks in edited.items()
     }
 

@@ -26,7 +26,7 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
 class TileClassification(TrainingTask):
     """Tiles of one class each; see `TrainingTask`."""
 
-    samples, metrics = "tiles", ("accuracy",)
+    name, samples, metrics = "tile_classification", "tiles", ("accuracy",)
 
     def __init__(self, tiles: TileSettings) -> None:
         self._tiles = tiles

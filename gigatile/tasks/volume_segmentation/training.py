@@ -42,7 +42,7 @@ class VolumeSegmentation(TrainingTask):
     not depend on other patches, so the gradient does not depend on how a batch is divided.
     """
 
-    samples, metrics = "patches", ("dice",)
+    name, samples, metrics = "volume_segmentation", "patches", ("dice",)
 
     def __init__(self, volumes: VolumeSettings, patches: PatchSettings) -> None:
         self._volumes, self._patches = volumes, patches
