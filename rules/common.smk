@@ -87,7 +87,7 @@ def content(rule, samples, states):
     higher now; the note has all of this.
     """
     faulty = intact(rule)
-    limit = (SETTINGS.volumes if VOLUMES else SETTINGS.tiles).stall_minutes
+    limit = getattr(SETTINGS, TASK.preparation).stall_minutes
 
     @asked_often
     def fingerprint(wildcards):

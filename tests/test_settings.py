@@ -48,7 +48,7 @@ def faults(text: str) -> list[str]:
     with pytest.raises(UserError) as caught:
         load(text)
     heading, *lines = str(caught.value).splitlines()
-    assert heading == f"the configuration: {len(lines)} wrong setting(s)"
+    assert heading == f"the configuration: {len(lines)} invalid setting(s)"
     return [line.removeprefix("  - ") for line in lines]
 
 
@@ -136,7 +136,7 @@ def test_all_faults_come_at_once():
         "shards.target_mb: found -1; must be greater than or equal to 0.001",
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
-        "predict: found []; must be a section with keys of its own",
+        "predict: found []; must be a section, with keys below it",
         "nonsense: no such key; known keys: run, task, samples, tiles, volumes, patches, split, "
         "shards, train, windows, evaluate, predict",
     ]
@@ -178,7 +178,7 @@ def test_a_run_may_be_named_by_a_number():
         ("tiles: {mpp: .nan}", "tiles.mpp: found nan; must be a finite number"),
         ("train: {learning_rate: .inf}", "train.learning_rate: found inf; must be a finite number"),
         ("split: {seed: 7.5}", "split.seed: found 7.5; must be a valid integer"),
-        ("tiles:", "tiles: found None; must be a section with keys of its own"),
+        ("tiles:", "tiles: found None; must be a section, with keys below it"),
         ("samples: ''", "samples: found ''; must have at least 1 character"),
         (
             "train: {model: resnet}",
@@ -447,10 +447,13 @@ def test_settings_do_not_change_under_way():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("{size: 3}", "--settings: not JSON"),
-        ("", "--settings: not JSON"),
-        ("[]", "--settings: 1 wrong setting(s)\n  - found []; must be a section with keys"),
-        ('{"sise": 3}', "--settings: 1 wrong setting(s)\n  - sise: no such key; did you mean 'si"),
+        ("{size: 3}", "--settings: not valid JSON"),
+        ("", "--settings: not valid JSON"),
+        ("[]", "--settings: 1 invalid setting(s)\n  - found []; must be a section, with keys"),
+        (
+            '{"sise": 3}',
+            "--settings: 1 invalid setting(s)\n  - sise: no such key; did you mean 'si",
+        ),
     ],
 )
 def test_a_commands_settings_are_checked_too(text, fault):

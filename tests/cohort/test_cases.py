@@ -13,7 +13,6 @@ from gigatile.cohort.collect import (
     rows_of_sheet,
     usable_rows,
 )
-from gigatile.cohort.members import read_members
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import (
     assign,
@@ -29,6 +28,7 @@ from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table
+from gigatile.tasks.sheets import read_any_sheet
 
 MODALITIES = ("flair", "t1")
 HEADER = "case\tpatient\tflair\tt1\tsegmentation"
@@ -197,12 +197,12 @@ def test_all_faults_come_at_once_in_the_order_of_the_rows(folder):
 
 
 def test_the_kind_of_a_sheet_is_seen_by_its_columns(folder):
-    cases = read_members(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
+    cases = read_any_sheet(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
     assert [type(one) for one in cases] == [Case]
     sheet = write(folder, "slide\tpatient\tlabel\tpath\tcase", "S1\tP1\tluad\ta.nii\tx")
-    assert [type(one) for one in read_members(sheet)] == [Sample], "a column of the user's own"
+    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "a column of the user's own"
     with pytest.raises(UserError, match="no such sample sheet"):
-        read_members(folder / "gone.tsv")
+        read_any_sheet(folder / "gone.tsv")
 
 
 # --- Patients into splits
@@ -341,7 +341,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
         write_state(tmp_path, f"C{n}")
     out = tmp_path / "table.tsv"
     done = command(
-        "collect_states.py",
+        *("collect_states.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json(), "--of", "train", "valid"),
         *("test", "--states", tmp_path, "--out", out),
     )
@@ -349,7 +349,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
     assert [row["split"] for row in read_table(out)] == ["train", "valid", "test"]
     table, proof = tmp_path / "splits.tsv", tmp_path / "splits.json"
     done = command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json()),
         *("--table", table, "--proof", proof),
     )

@@ -46,7 +46,7 @@ def collect_by_command(command, folder: Path, *options, new: Path | None = None)
     sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
     settings = () if new else ("--settings", "{}")
     files = (*sheet, *settings, "--states", folder, "--out", folder / "tiles.tsv")
-    return command("collect_states.py", *files, *options)
+    return command("collect_states.py", "--task", "tile_classification", *files, *options)
 
 
 def test_the_table_tells_what_became_of_each_slide(folder):

@@ -263,7 +263,7 @@ def write_sheet(folder: Path, slides: list[Sample]) -> Path:
 
 def split_patients(command, sheet: Path, out: Path, settings: SplitSettings):
     return command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "tile_classification"),
         *("--samples", sheet, "--settings", canonical(settings)),
         *("--table", out / "splits.tsv", "--proof", out / "splits.json"),
     )

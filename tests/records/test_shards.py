@@ -251,7 +251,7 @@ def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
     told = str(caught.value).splitlines()
     assert told[0] == "train: 2 record files cannot be used"
     assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
-    assert re.search(r"T3\.tfrecord: contains tiles of slide 'T3', expected 'T4'; delete", told[2])
+    assert re.search(r"T3\.tfrecord: contains the records of 'T3', expected 'T4'; delete", told[2])
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -452,8 +452,8 @@ def write_by_command(command, folder: Path, rows: list[tuple], **settings):
     columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
     write_table(folder / "tiles.tsv", columns, rows)
     return command(
-        "write_shards.py",
-        *("--slides", folder / "tiles.tsv", "--records", folder),
+        *("write_shards.py", "--task", "tile_classification"),
+        *("--table", folder / "tiles.tsv", "--records", folder),
         *("--settings", json.dumps(settings), "--out", folder / "shards"),
     )
 

@@ -466,12 +466,12 @@ def test_plans_ask_a_record_whose_it_is(large, monkeypatch):
     asked = preads(monkeypatch)
     assert planned(path, "C1") == 1
     assert sum(asked) < 2**18 < path.stat().st_size / 10, "the head alone is read"
-    with pytest.raises(UserError, match=r"contains the volume of case 'C1', expected 'C2'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'C1', expected 'C2'; delete"):
         planned(path, "C2")
     tiles = path.with_name("tiles.tfrecord")
     write_records(tiles, [a_tile("S1"), a_tile("S1")])
     assert planned(tiles, "S1") == 2
-    with pytest.raises(UserError, match=r"contains tiles of slide 'S1', expected 'C1'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'S1', expected 'C1'; delete"):
         planned(tiles, "C1")
 
 

@@ -75,7 +75,17 @@ def digest(folder: Path) -> tuple[int, str]:
 
 def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"):
     arguments = [
-        *(*options, "--slides", cohort / "tiles.tsv", "--records", cohort, "--out", out),
+        *(
+            *options,
+            "--task",
+            "tile_classification",
+            "--table",
+            cohort / "tiles.tsv",
+            "--records",
+            cohort,
+            "--out",
+            out,
+        ),
         *("--settings", json.dumps({"target_mb": 0.002}), "--ranks", ranks),
     ]
     return on_ranks(ranks, program, *arguments)

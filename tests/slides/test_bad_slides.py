@@ -312,7 +312,7 @@ def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile,
         rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}\t{label}-{split}.svs")
     (tmp_path / "samples.tsv").write_text("\n".join(rows) + "\n")
     collected = command(
-        "collect_states.py",
+        *("collect_states.py", "--task", "tile_classification"),
         *("--samples", tmp_path / "samples.tsv", "--settings", "{}", "--states", states),
         *("--out", tmp_path / "tiles.tsv"),
     )
