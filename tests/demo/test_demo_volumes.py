@@ -121,7 +121,7 @@ def test_a_patient_is_in_one_split_and_of_one_site() -> None:
 
 
 def test_an_unknown_case_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match=r"'V99-1' is no case .* V01-1, .* N03-1"):
+    with pytest.raises(UserError, match=r"'V99-1' is not a case .* V01-1, .* N03-1"):
         find_case("V99-1")
     assert find_case("V22-1").fault == "undeclared_label"
     assert case_with(fault="missing").path("t2") == ""
