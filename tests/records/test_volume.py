@@ -344,7 +344,7 @@ def test_a_channel_without_values_has_no_range(tmp_path):
         ("nan", "not finite"),
         ("infinity", "not finite"),
         ("long", "1-65535"),
-        ("heavy", "a record holds"),
+        ("heavy", "the limit of a record is"),
     ],
 )
 def test_what_no_record_can_hold_is_refused(wrong, message):
@@ -436,7 +436,7 @@ def test_another_schema_and_another_kind_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("gigatile.records.volume_form.SCHEMA", 99)
     write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
     monkeypatch.undo()
-    with pytest.raises(RecordError, match=r"v: volumes of schema 99 where 1 is read; delete"):
+    with pytest.raises(RecordError, match=r"v: volumes of schema 99, expected 1; delete"):
         opened(tmp_path / "v")
     write_records(tmp_path / "t", [a_tile("S1")])
     with pytest.raises(RecordError, match="damaged"):

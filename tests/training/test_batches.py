@@ -197,5 +197,5 @@ def test_a_record_without_an_image_is_named(tmp_path):
     found = list(read_records(path))
     found[-1] = found[-1].replace(b"\x05image", b"\x05other")
     write_records(path, found)
-    expected = where(manifest, found[-1]) + "a tf.train.Example without the bytes of 'image'"
+    expected = where(manifest, found[-1]) + "tf.train.Example without the bytes feature 'image'"
     assert message(manifest).startswith(expected)
