@@ -21,7 +21,8 @@ COMMANDS = (
 )
 TILES = "--task tile_classification"
 SPLIT = f"split_patients.py {TILES} --table t --proof p"
-COLLECT = f"collect_states.py {TILES}"
+COLLECT = f"collect_states.py {TILES} --out o"
+COHORT = f"{COLLECT} --settings {{}}"
 SHARDS = f"write_shards.py {TILES} --records . --settings {{}} --out o"
 # Each takes a second or more to import, where a tile job of a small slide takes half of one.
 HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplotlib", "pyarrow"}
@@ -88,32 +89,32 @@ def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
             f'{SPLIT} --samples sheet.tsv --settings {{"sed":1}}',
             "sed: no such key; did you mean 'seed'?",
         ),
-        (f"{COLLECT} --samples cohort.tsv --states . --out o", "--samples needs --settings"),
+        (f"{COLLECT} --samples cohort.tsv --states .", "--samples needs --settings"),
         (
-            f"{COLLECT} --settings {{}} --samples gone.tsv --states . --out o",
+            f"{COHORT} --samples gone.tsv --states .",
             "gone.tsv: no such sample sheet",
         ),
         (
-            f"{COLLECT} --settings {{}} --samples sheet.tsv --states . --out o",
+            f"{COHORT} --samples sheet.tsv --states .",
             "a classifier needs two",
         ),
         (
-            f"{COLLECT} --settings {{}} --samples binary --states . --out o",
+            f"{COHORT} --samples binary --states .",
             "binary, row 3: not utf-8-sig text",
         ),
         (
-            f"{COLLECT} --settings {{}} --samples folder --states . --out o",
+            f"{COHORT} --samples folder --states .",
             "folder: cannot be read: Is a direct",
         ),
         (
-            f"{COLLECT} --settings {{}} --samples cohort.tsv --states folder --out o",
+            f"{COHORT} --samples cohort.tsv --states folder",
             "folder/S1.json: no such file",
         ),
         (
-            f"{COLLECT} --settings {{}} --samples cohort.tsv --states . --out o",
+            f"{COHORT} --samples cohort.tsv --states .",
             "S1.json: damaged, not JSON",
         ),
-        (f"{COLLECT} --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
+        (f"{COLLECT} --new gone.tsv --states .", "gone.tsv: no such sample sheet"),
         (f"{SHARDS} --table gone.tsv", "gone.tsv: no suc"),
         (f"{SHARDS} --table sheet.tsv", "column(s) split"),
         ("write_config.py --out folder", "folder: Is a directory"),
@@ -123,7 +124,7 @@ def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
         ("tile_slide.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
         (
             "tile_slide.py --mpp 1 --settings [1]",
-            "--settings: 1 invalid setting(s)\n  - found [1]; ",
+            "--settings: 1 invalid setting(s)\n  - found [1]",
         ),
         ("tile_slide.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
     ],
