@@ -279,7 +279,7 @@ def test_command_prints_the_best_seed(command, tmp_path):
     distance, best = best_seed(slides, SplitSettings(), 60)[0]
     assert seed == best
     assert chosen.stdout.startswith(
-        f"seed {seed}: shares within {100 * distance:.1f} percentage points of the wanted\n"
+        f"seed {seed}: shares within {100 * distance:.1f} percentage points of the settings\n"
     )
     done = split_patients(command, sheet, tmp_path, SplitSettings(seed=seed))
     assert done.returncode == 0, done.stderr
@@ -288,7 +288,7 @@ def test_command_prints_the_best_seed(command, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        ("ab", (), "with none of 1000 seeds has each split every label; a label needs at least"),
+        ("ab", (), "none of 1000 seeds gives every label to each split; a label needs at least"),
         ("aaaaaaaa", (), "only one label, 'a'; a classifier needs two"),
         ("abab", ("--tries", 0), "--tries 0: at least one seed must be tried"),
         ("abab", ("--train", 0.7), "train, valid and test must add up to 1; they add up to 1.1"),
