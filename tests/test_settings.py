@@ -138,8 +138,8 @@ def test_all_faults_come_at_once():
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
-        "nonsense: no such key; known keys: run, task, samples, tiles, volumes, patches, wilit, "
-        "shards, train, windows, evaluate, predict",
+        "nonsense: no such key; known keys: run, task, samples, tiles, volumes, patches, windows, "
+        "split, shards, train, evaluate, predict",
     ]
 
 

@@ -138,7 +138,7 @@ def test_a_sheet_that_changed_meanwhile_is_refused(command, folder):
     (folder / "samples.tsv").write_text(text.replace("luad of train", "somebody else"))
     refused = collect_by_command(command, folder, *asked)
     assert refused.returncode == 2
-    assert "samples.tsv: changed while the workflow ran; call it again" in refused.stderr
+    assert "samples.tsv: changed while the workflow ran; run it again" in refused.stderr
 
 
 def test_a_division_that_cannot_be_used_is_told_here_too(command, folder):

@@ -82,7 +82,7 @@ def test_new_slides_are_of_unknown_patients_one_per_class() -> None:
 
 
 def test_an_unknown_slide_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match=r"'P99-1' is no slide .* P01-1, .* N03-1"):
+    with pytest.raises(UserError, match=r"'P99-1' is not a slide .* P01-1, .* N03-1"):
         find_slide("P99-1")
     assert find_slide("P07-2").label == "normal"
 

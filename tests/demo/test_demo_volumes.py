@@ -121,7 +121,7 @@ def test_a_patient_is_in_one_split_and_of_one_site() -> None:
 
 
 def test_an_unknown_case_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match=r"'V99-1' is no case .* V01-1, .* N03-1"):
+    with pytest.raises(UserError, match=r"'V99-1' is not a case .* V01-1, .* N03-1"):
         find_case("V99-1")
     assert find_case("V22-1").fault == "undeclared_label"
     assert case_with(fault="missing").path("t2") == ""
@@ -388,7 +388,7 @@ def test_a_head_does_not_depend_on_the_grid_that_it_is_seen_on() -> None:
     grids, values = grids_of(case), scanned(case.case)
     brains = []
     for file in ("flair", "t1", "t2"):
-        where = grids[file].places()[:, values[file].ravel() > 0]
+        where = grids[file].positions()[:, values[file].ravel() > 0]
         voxel = abs(np.linalg.det(grids[file].affine[:3, :3]))
         brains.append((*where.mean(axis=1), *where.std(axis=1), np.cbrt(where.shape[1] * voxel)))
     for other in brains[1:]:
@@ -399,7 +399,7 @@ def test_a_grid_is_around_the_head_in_any_orientation() -> None:
     for codes in ("RAS", "LPI", "SAL", "PIR"):
         grid = grid_of((2.0, 3.0, 4.0), codes, shift=(1.0, -2.0, 4.0))
         assert "".join(nib.aff2axcodes(grid.affine)) == codes
-        places = grid.places()
+        places = grid.positions()
         assert np.allclose(places.mean(axis=1), (1, -2, 4), atol=0.01)
         steps = sorted(np.sqrt((grid.affine[:3, :3] ** 2).sum(axis=0)))
         assert np.allclose(steps, (2, 3, 4))

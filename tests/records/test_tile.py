@@ -60,7 +60,7 @@ def test_pixels_go_where_they_are_wanted_and_nowhere_else():
 
 @pytest.mark.parametrize("size", [(49, 40), (40, 50), (25, 80), (51, 41), (500, 500)])
 def test_an_image_of_another_shape_is_refused(size):
-    with pytest.raises(ValueError, match=r"is expected|too small"):
+    with pytest.raises(ValueError, match=r"expected|too small"):
         decode_jpeg(encode_jpeg(texture(*size), 90), into=np.empty((40, 50, 3), np.uint8))
 
 

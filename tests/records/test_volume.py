@@ -425,7 +425,7 @@ def test_a_file_that_was_cut_off_is_damaged(large):
     record.read((0, 0, 0), (16, 16, 16))
     with pytest.raises(RecordError, match="the file ends inside it"):
         record.read((48, 0, 0), (16, 16, 16))
-    with pytest.raises(RecordError, match=r"not the \d+ bytes that the index says"):
+    with pytest.raises(RecordError, match=r"not the \d+ bytes of the index"):
         opened(path)
     os.truncate(path, 100)
     with pytest.raises(RecordError, match="damaged"):
