@@ -1,4 +1,4 @@
-# What people read of volumes.
+# The report on volumes.
 
 
 rule report:
@@ -8,10 +8,10 @@ rule report:
         states=ALL_STATES,
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
-        model=small(rules.choose_model.output),
+        model=small_files(rules.choose_model.output),
         evaluation=rules.evaluate.output,
         segmented=rules.evaluate.input.segmented,
-        large=large(rules.choose_model.output),
+        large=large_files(rules.choose_model.output),
     output:
         index=report(
             f"{RUN}/report/index.html",
@@ -30,14 +30,12 @@ rule report:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("write_case_report"),
-        intact=intact("report"),
-        note=note("report"),
+        **provenance("report", "write_case_report"),
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.cases, parent=True),
         report=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_case_report.py --run-dir {params.run:q} --samples {input.samples:q}"
-        " --out {params.report:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/write_case_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+            " --out {params.report:q}"
+        )

@@ -1,4 +1,4 @@
-# The demo cohorts: synthetic slides and volumes, drawn once each.
+# The demo cohorts: synthetic slides and volumes.
 
 
 rule demo_slide:

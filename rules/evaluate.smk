@@ -1,4 +1,4 @@
-# The model on the test cohort.
+# Evaluation of the model on the test split.
 
 
 rule evaluate:
@@ -12,13 +12,13 @@ rule evaluate:
             f"{RUN}/evaluation/slides.tsv",
             caption="captions/slides.rst",
             category="Evaluation",
-            labels={"table": "calls of the test slides"},
+            labels={"table": "predicted classes of the test slides"},
         ),
         metrics=report(
             f"{RUN}/evaluation/metrics.json",
             caption="captions/metrics.rst",
             category="Evaluation",
-            labels={"table": "figures with their intervals"},
+            labels={"table": "metrics with confidence intervals"},
         ),
     log:
         f"{RUN}/logs/evaluate.log",
@@ -31,15 +31,13 @@ rule evaluate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
-        code=code("evaluate"),
-        intact=intact("evaluate"),
-        note=note("evaluate"),
+        **provenance("evaluate", "evaluate"),
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
     shell:
-        "python scripts/evaluate.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
-        " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
-        " --out {params.out:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/evaluate.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
+            " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
+            " --out {params.out:q}"
+        )

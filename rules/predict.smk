@@ -1,9 +1,9 @@
-# New, unlabelled slides: tiled as the cohort was, called by its model.
+# Prediction for new slides, tiled in the same way as the cohort.
 
 
 use rule tile as tile_new with:
     input:
-        source=ancient(source(NEW)),
+        source=ancient(source_files(NEW)),
     output:
         records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/predictions/tiles/{{slide}}.json",
@@ -15,10 +15,10 @@ use rule tile as tile_new with:
     benchmark:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
-        code=code("tile_slide"),
-        note=note("tile_new", "{slide}"),
-        content=content("tile_new", NEW, f"{RUN}/predictions/tiles"),
-        sample=sample_options(NEW),
+        **provenance(
+            "tile_new", "tile_slide", "{slide}", samples=NEW, states=f"{RUN}/predictions/tiles"
+        ),
+        sample=slide_options(NEW),
         settings=section("tiles"),
 
 
@@ -33,7 +33,7 @@ rule predict:
             f"{RUN}/predictions/slides.tsv",
             caption="captions/predictions.rst",
             category="Predictions",
-            labels={"table": "calls of the new slides"},
+            labels={"table": "predicted classes of the new slides"},
         ),
         provenance=f"{RUN}/predictions/provenance.json",
     log:
@@ -47,17 +47,14 @@ rule predict:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
-        code=code("predict"),
-        intact=intact("predict"),
-        note=note("predict"),
+        **provenance("predict", "predict"),
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
     shell:
-        "python scripts/predict.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
-        " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
-        " > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/predict.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
+            " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
+        )
 
 
 rule prediction_pages:
@@ -65,9 +62,9 @@ rule prediction_pages:
         slides=NEW_TABLE,
         cohort=ALL_TABLE,
         states=NEW_STATES,
-        calls=small(rules.predict.output),
-        model=small(rules.choose_model.output),
-        large=large(rules.predict.output, rules.choose_model.output),
+        predictions=small_files(rules.predict.output),
+        model=small_files(rules.choose_model.output),
+        large=large_files(rules.predict.output, rules.choose_model.output),
     output:
         index=report(
             f"{RUN}/predictions/pages/index.html",
@@ -87,14 +84,11 @@ rule prediction_pages:
         mem_mb=grow(2000),
         runtime=grow(240),
     params:
-        code=code("write_prediction_pages"),
-        intact=intact("prediction_pages"),
-        note=note("prediction_pages"),
+        **provenance("prediction_pages", "write_prediction_pages"),
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --cohort {params.run:q}"
-        " --matches {output.matches:q} --out {params.pages:q}"
-        " > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/write_prediction_pages.py --run-dir {params.run:q} --cohort {params.run:q}"
+            " --matches {output.matches:q} --out {params.pages:q}"
+        )

@@ -1,4 +1,4 @@
-# What people read.
+# The report.
 
 
 rule report:
@@ -8,9 +8,9 @@ rule report:
         states=ALL_STATES,
         splits=f"{RUN}/splits.json",
         shards=f"{RUN}/shards/manifest.json",
-        model=small(rules.choose_model.output),
-        evaluation=small(rules.evaluate.output),
-        large=large(rules.choose_model.output, rules.evaluate.output),
+        model=small_files(rules.choose_model.output),
+        evaluation=small_files(rules.evaluate.output),
+        large=large_files(rules.choose_model.output, rules.evaluate.output),
     output:
         index=report(
             f"{RUN}/report/index.html",
@@ -29,14 +29,12 @@ rule report:
         mem_mb=grow(2000),
         runtime=grow(240),
     params:
-        code=code("write_report"),
-        intact=intact("report"),
-        note=note("report"),
+        **provenance("report", "write_report"),
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
-        " --out {params.report:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+            " --out {params.report:q}"
+        )

@@ -1,7 +1,7 @@
-# The model on the test cohort: a job segments each case, and the figures are of all of them.
+# Evaluation of the model on the test split: a job segments each case, another one computes the metrics.
 
 
-# A case that could not be prepared has an empty segmentation, and goes on with its reason.
+# A case that could not be prepared gets an empty segmentation and keeps its reason.
 rule segment:
     input:
         state=f"{RUN}/volumes/{{case}}.json",
@@ -22,16 +22,14 @@ rule segment:
         runtime=grow(60),
         slide_at_once=1,
     params:
-        code=code("predict"),
-        intact=intact("segment"),
-        note=note("segment", "{case}"),
+        **provenance("segment", "predict", "{case}"),
         windows=section("windows"),
     shell:
-        "python scripts/predict.py --task volume_segmentation --case {wildcards.case} --records {input.records:q}"
-        " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
-        " --cores {threads} --out {output.segmentation:q} --state {output.state:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/predict.py --task volume_segmentation --case {wildcards.case} --records {input.records:q}"
+            " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
+            " --cores {threads} --out {output.segmentation:q} --state {output.state:q}"
+        )
 
 
 rule evaluate:
@@ -42,19 +40,19 @@ rule evaluate:
         segmented=[
             f"{RUN}/evaluation/segmentations/{row['case']}.json" for row in members_of("test")
         ],
-        truths=ancient(truths_of("test")),
+        references=ancient(segmentations_of("test")),
     output:
         cases=report(
             f"{RUN}/evaluation/cases.tsv",
             caption="captions/cases.rst",
             category="Evaluation",
-            labels={"table": "figures of the test cases"},
+            labels={"table": "metrics of the test cases"},
         ),
         metrics=report(
             f"{RUN}/evaluation/metrics.json",
             caption="captions/case_metrics.rst",
             category="Evaluation",
-            labels={"table": "means with their intervals"},
+            labels={"table": "means with confidence intervals"},
         ),
     log:
         f"{RUN}/logs/evaluate.log",
@@ -67,15 +65,13 @@ rule evaluate:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("evaluate"),
-        intact=intact("evaluate"),
-        note=note("evaluate"),
+        **provenance("evaluate", "evaluate"),
         segmentations=folder("evaluation/segmentations"),
         out=subpath(output.cases, parent=True),
         settings=section("evaluate"),
     shell:
-        "python scripts/evaluate.py --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}"
-        " --segmentations {params.segmentations:q} --described {input.described:q}"
-        " --settings {params.settings:q} --cores {threads} --out {params.out:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/evaluate.py --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}"
+            " --segmentations {params.segmentations:q} --described {input.described:q}"
+            " --settings {params.settings:q} --cores {threads} --out {params.out:q}"
+        )

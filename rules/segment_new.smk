@@ -1,9 +1,9 @@
-# New cases without a truth: prepared as the cohort was, segmented by its model.
+# Segmentation of new cases, prepared in the same way as the cohort.
 
 
 use rule prepare as prepare_new with:
     input:
-        source=ancient(source(NEW)),
+        source=ancient(source_files(NEW)),
     output:
         records=f"{RUN}/predictions/volumes/{{case}}.tfrecord",
         state=f"{RUN}/predictions/volumes/{{case}}.json",
@@ -12,9 +12,13 @@ use rule prepare as prepare_new with:
     benchmark:
         f"{RUN}/benchmarks/prepare_new/{{case}}.tsv"
     params:
-        code=code("prepare_case"),
-        note=note("prepare_new", "{case}"),
-        content=content("prepare_new", NEW, f"{RUN}/predictions/volumes"),
+        **provenance(
+            "prepare_new",
+            "prepare_case",
+            "{case}",
+            samples=NEW,
+            states=f"{RUN}/predictions/volumes",
+        ),
         case=case_options(NEW),
         settings=section("volumes"),
 
@@ -33,9 +37,7 @@ use rule segment as segment_new with:
     benchmark:
         f"{RUN}/benchmarks/segment_new/{{case}}.tsv"
     params:
-        code=code("predict"),
-        intact=intact("segment_new"),
-        note=note("segment_new", "{case}"),
+        **provenance("segment_new", "predict", "{case}"),
         windows=section("windows"),
 
 
@@ -45,8 +47,8 @@ rule prediction_pages:
         cohort=ALL_TABLE,
         states=NEW_STATES,
         segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
-        model=small(rules.choose_model.output),
-        large=large(rules.choose_model.output),
+        model=small_files(rules.choose_model.output),
+        large=large_files(rules.choose_model.output),
     output:
         index=report(
             f"{RUN}/predictions/pages/index.html",
@@ -66,14 +68,12 @@ rule prediction_pages:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("write_case_prediction_pages"),
-        intact=intact("prediction_pages"),
-        note=note("prediction_pages"),
+        **provenance("prediction_pages", "write_case_prediction_pages"),
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
-        " --cohort {params.run:q} --matches {output.matches:q}"
-        " --out {params.pages:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
+            " --cohort {params.run:q} --matches {output.matches:q}"
+            " --out {params.pages:q}"
+        )

@@ -1,9 +1,9 @@
-# Slides to tiles, a job per slide.
+# From slides to tiles: a job per slide.
 
 
 rule tile:
     input:
-        source=ancient(source(COHORT)),
+        source=ancient(source_files(COHORT)),
     output:
         records=f"{RUN}/tiles/{{slide}}.tfrecord",
         state=f"{RUN}/tiles/{{slide}}.json",
@@ -20,19 +20,19 @@ rule tile:
     resources:
         mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
         runtime=grow(20),
-        cutting=cutting_options(SETTINGS.tiles),
-        # On a cluster several slides share a job; see profiles/slurm.
+        options=tiling_options(SETTINGS.tiles),
+        # On a cluster, one job tiles several slides; see profiles/slurm.
         slide_at_once=1,
     params:
-        code=code("tile_slide"),
-        note=note("tile", "{slide}"),
-        content=content("tile", COHORT, f"{RUN}/tiles"),
-        sample=sample_options(COHORT),
+        **provenance("tile", "tile_slide", "{slide}", samples=COHORT, states=f"{RUN}/tiles"),
+        sample=slide_options(COHORT),
         settings=section("tiles"),
     shell:
-        "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
-        " {params.sample} --settings {params.settings:q} --cores {threads}"
-        " {resources.cutting} --records {output.records} --index {output.index}"
-        " --state {output.state} --overview {output.overview} --mask {output.mask} > {log} 2>&1"
-        " && python scripts/note_made.py --note {params.note} --outputs {output}"
-        " --source {input.source:q} --state {output.state} >> {log} 2>&1"
+        recorded(
+            "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
+            " {params.sample} --settings {params.settings:q} --cores {threads}"
+            " {resources.options} --records {output.records} --index {output.index}"
+            " --state {output.state} --overview {output.overview} --mask {output.mask}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )

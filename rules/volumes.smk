@@ -1,9 +1,9 @@
-# NIfTI volumes to prepared cases, a job per case.
+# From NIfTI volumes to prepared cases: a job per case.
 
 
 rule prepare:
     input:
-        source=ancient(source(COHORT)),
+        source=ancient(source_files(COHORT)),
     output:
         records=f"{RUN}/volumes/{{case}}.tfrecord",
         state=f"{RUN}/volumes/{{case}}.json",
@@ -14,22 +14,21 @@ rule prepare:
     conda:
         "../envs/cpu.yaml"
     resources:
-        # The largest volume, all of it head, takes 17 bytes per voxel, and 2.6 more for each further
-        # modality; the largest record limits how many voxels several modalities can have.
+        # The largest volume without background takes 17 bytes per voxel, and 2.6 for each further modality.
+        # The maximum size of a record limits the voxels of all modalities together.
         mem_mb=grow(5000 if len(SETTINGS.volumes.modalities) == 1 else 6500),
         runtime=grow(20),
-        # On a cluster several cases share a job; see profiles/slurm.
+        # On a cluster, one job prepares several cases; see profiles/slurm.
         slide_at_once=1,
-        patience=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
+        options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
     params:
-        code=code("prepare_case"),
-        note=note("prepare", "{case}"),
-        content=content("prepare", COHORT, f"{RUN}/volumes"),
+        **provenance("prepare", "prepare_case", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
         case=case_options(COHORT),
         settings=section("volumes"),
     shell:
-        "python scripts/prepare_case.py --case {wildcards.case} {params.case}"
-        " --settings {params.settings:q} {resources.patience} --records {output.records} --state {output.state}"
-        " > {log} 2>&1"
-        " && python scripts/note_made.py --note {params.note} --outputs {output}"
-        " --source {input.source:q} --state {output.state} >> {log} 2>&1"
+        recorded(
+            "python scripts/prepare_case.py --case {wildcards.case} {params.case}"
+            " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SNAKEFILE = """
 import sys
 sys.path.insert(0, {root!r})
-from repairs.updated_outputs import keep_updated_outputs
+from gigatile.workflow.updated_outputs import keep_updated_outputs
 keep_updated_outputs()
 
 rule train:

@@ -12,7 +12,13 @@ from clones import ROOT
 from packaging.requirements import Requirement
 
 from gigatile.errors import UserError
-from gigatile.making.code import DISTRIBUTIONS, Plugins, code_of, packages_needed, reached_by
+from gigatile.provenance.code import (
+    DISTRIBUTIONS,
+    Plugins,
+    code_hash,
+    reachable_files,
+    with_dependencies,
+)
 
 # The commands of the rules.
 COMMANDS = sorted(
@@ -21,7 +27,7 @@ COMMANDS = sorted(
         for path in (ROOT / "rules").glob("*.smk")
         for name in re.findall(r"python scripts/(\w+)\.py", path.read_text())
     }
-    - {"launch", "note_made", "verify"}
+    - {"launch", "record_outputs", "verify"}
 )
 PLUGINS = {
     "tiles": Plugins("tile_classification", "small_cnn"),
@@ -50,7 +56,7 @@ def codes(project):
     seen = project.parent / f"seen-{codes.calls}"
     seen.symlink_to(project)
     return {
-        (name, task): code_of(seen / f"scripts/{name}.py", PLUGINS[task])
+        (name, task): code_hash(seen / f"scripts/{name}.py", PLUGINS[task])
         for name in COMMANDS
         for task in tasks_of(name)
     }
@@ -204,7 +210,7 @@ def test_an_import_counts_wherever_it_stands(project, before):
     path = project / "scripts/choose_model.py"
     more = f"\n{before}\n    from gigatile.slides import tissue\n"
     path.write_text(path.read_text() + more)
-    assert project / "gigatile/slides/tissue.py" in reached_by(path, PLUGINS["tiles"])
+    assert project / "gigatile/slides/tissue.py" in reachable_files(path, PLUGINS["tiles"])
 
 
 def test_each_package_is_known_by_what_it_needs():
@@ -217,7 +223,7 @@ def test_each_package_is_known_by_what_it_needs():
             for one in asked
             if one.marker is None or one.marker.evaluate({"extra": ""})
         }
-        assert needed - {package} <= packages_needed([package], lock)
+        assert needed - {package} <= with_dependencies([package], lock)
 
 
 def installed_of(lock: Path) -> set[str]:
@@ -229,12 +235,12 @@ def installed_of(lock: Path) -> set[str]:
 
 def test_another_python_is_other_code_and_another_patch_of_it_is_not(monkeypatch):
     command = ROOT / "scripts/choose_model.py"
-    here = code_of(command, PLUGINS["tiles"])
+    here = code_hash(command, PLUGINS["tiles"])
     major, minor, patch, *rest = sys.version_info
     monkeypatch.setattr(sys, "version_info", (major, minor, patch + 1, *rest))
-    assert code_of(command, PLUGINS["tiles"]) == here
+    assert code_hash(command, PLUGINS["tiles"]) == here
     monkeypatch.setattr(sys, "version_info", (major, minor + 1, patch, *rest))
-    assert code_of(command, PLUGINS["tiles"]) != here
+    assert code_hash(command, PLUGINS["tiles"]) != here
 
 
 def test_what_cannot_be_told_is_an_error(project):
@@ -242,13 +248,13 @@ def test_what_cannot_be_told_is_an_error(project):
     text = path.read_text()
     path.write_text(text + "\nimport polars\n")
     with pytest.raises(UserError, match=r"requirements\.lock: pins no polars, which .*choose_mod"):
-        code_of(path, PLUGINS["tiles"])
+        code_hash(path, PLUGINS["tiles"])
     other = path.with_name("other.py")
     other.write_text("def (")
     with pytest.raises(UserError, match=r"other\.py: no Python"):
-        code_of(other, PLUGINS["tiles"])
+        code_hash(other, PLUGINS["tiles"])
     with pytest.raises(UserError, match=r"gone\.py: cannot be read \(No such file"):
-        code_of(path.with_name("gone.py"), PLUGINS["tiles"])
+        code_hash(path.with_name("gone.py"), PLUGINS["tiles"])
 
 
 def sources():
@@ -263,7 +269,7 @@ def test_the_library_imports_so_that_it_can_be_found():
             if isinstance(node, ast.ImportFrom | ast.Import):
                 names = [one.name for one in node.names] + [getattr(node, "module", "")]
                 dynamic = {"import_module", "importlib", "runpy", "pkgutil"} & set(names)
-                # The registries, whose calls `code_of` follows.
+                # The registries, whose calls `code_hash` follows.
                 registries = ("gigatile/tasks/__init__.py", "gigatile/models/__init__.py")
                 assert not dynamic or str(path.relative_to(ROOT)) in registries, path
             assert not (isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"))
@@ -280,7 +286,7 @@ def test_what_an_import_reaches_is_what_python_loads(command):
         assert loaded, done.stderr
         found = {
             str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
-            for path in reached_by(ROOT / f"scripts/{name}.py", PLUGINS["volumes"])
+            for path in reachable_files(ROOT / f"scripts/{name}.py", PLUGINS["volumes"])
         }
         assert loaded <= found
 
@@ -305,5 +311,5 @@ def test_every_package_that_is_imported_is_known_by_the_name_it_is_installed_und
 
 def test_the_files_of_a_command_are_the_projects_own():
     for name in COMMANDS:
-        for path in reached_by(ROOT / f"scripts/{name}.py", PLUGINS["tiles"]):
+        for path in reachable_files(ROOT / f"scripts/{name}.py", PLUGINS["tiles"]):
             assert path.is_file() and Path(ROOT) in path.parents

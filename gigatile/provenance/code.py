@@ -1,9 +1,8 @@
-"""The code that a command runs, found from its source without running any of it.
+"""Find the code that a command can run, by static analysis of its imports.
 
-It is the command itself, every module of the library that it reaches by imports, wherever in a
-module they stand, the versions of the packages that these import and of all that those need in
-turn, as the lock file pins them, and Python's own version without the number of its patch.
-Comments, docstrings and the layout of the text count for nothing.
+The hash covers the command, all library modules that it imports directly or indirectly (imports
+inside functions included), the pinned versions of the packages that these import and of their
+dependencies, and Python's minor version. Comments, docstrings and formatting are ignored.
 """
 
 import ast
@@ -19,14 +18,14 @@ from typing import NamedTuple
 from gigatile.errors import UserError
 from gigatile.models import ARCHITECTURES
 
-# Where things are in a project, seen from its root.
+# Paths relative to the folder of a project.
 LIBRARY = "gigatile"
 LOCK = "envs/requirements.lock"
 
-# What the library has beside code: templates, and what pages are made of.
+# Files of the library other than code: templates, style sheets and scripts of pages.
 DATA = (".j2", ".css", ".js")
 
-# Packages that are imported under another name than they are installed, or consist of several.
+# Distributions by the package that they provide, where their names differ.
 DISTRIBUTIONS = {
     "PIL": ("pillow",),
     "cv2": ("opencv-python-headless",),
@@ -40,58 +39,61 @@ DISTRIBUTIONS = {
 
 
 class Plugins(NamedTuple):
-    """Which of the modules that the library imports by name a run uses.
+    """The modules that a run selects by name.
 
     Attributes:
-        task: its task; `task_part(name, "training")` imports the module of a stage.
-        model: its architecture; `load_builder(name)` imports its module.
+        task: the task; `task_part(name, "training")` imports the module of a stage.
+        model: the architecture; `load_builder(name)` imports its module.
     """
 
     task: str
     model: str
 
 
-def code_of(command: Path, plugins: Plugins) -> str:
-    """Return a SHA-256 that changes when what a command does may change.
+def code_hash(command: Path, plugins: Plugins) -> str:
+    """Return a SHA-256 that changes when the code that a command can run changes.
 
     Args:
         command: a Python file in the folder `scripts` of a project.
         plugins: the task and the model of the run.
 
     Raises:
-        UserError: a file is missing or no Python, or a package that is imported is not in the lock
-            file.
+        UserError: a file is missing or is not valid Python, or an imported package is not pinned in
+            the lock file.
     """
     project = command.parents[1]
-    files = reached_by(command, plugins)
-    pinned = _pinned(project / LOCK)
-    packages = {package for path in files for package in _packages(path)}
-    unknown = sorted(packages - pinned.keys())
-    if unknown:
-        raise UserError(f"{project / LOCK}: pins no {', '.join(unknown)}, which {command} imports")
-    parts = {str(path.relative_to(project)): _meaning(path) for path in files}
-    parts |= {package: pinned[package] for package in packages_needed(packages, project / LOCK)}
+    lock = project / LOCK
+    files = reachable_files(command, plugins)
+    pinned = _pinned_versions(lock)
+    imported = {package for path in files for package in _imported_packages(path)}
+    unpinned = sorted(imported - pinned.keys())
+    if unpinned:
+        raise UserError(
+            f"{lock}: {', '.join(unpinned)} not pinned, but imported by {command}; run `make lock`"
+        )
+    parts = {str(path.relative_to(project)): _file_hash(path) for path in files}
+    parts |= {package: pinned[package] for package in with_dependencies(imported, lock)}
     parts["Python"] = "{}.{}".format(*sys.version_info)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def reached_by(command: Path, plugins: Plugins) -> list[Path]:
-    """Return a command and the files of its project's library that it reaches, sorted."""
+def reachable_files(command: Path, plugins: Plugins) -> list[Path]:
+    """Return a command and the files of the library that it can import, sorted."""
     project = command.parents[1]
-    found: set[Path] = set()
-    waiting = [command]
-    while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
+    reachable: set[Path] = set()
+    queue = [command]
+    while queue:
+        path = queue.pop()
+        if path not in reachable:
+            reachable.add(path)
             if path.suffix == ".py":
-                waiting += _imported(path, project)
+                queue += _imported_files(path, project)
                 for module in _plugin_modules(path, plugins):
-                    waiting += _files_of(module, project)
-    return sorted(found)
+                    queue += _files_of_module(module, project)
+    return sorted(reachable)
 
 
-def _content(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -101,13 +103,13 @@ def _content(path: Path) -> bytes:
 @cache
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(_content(path))
+        return ast.parse(_read(path))
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{path}: no Python ({error})") from None
+        raise UserError(f"{path}: not valid Python: {error}") from None
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield a tree and the statements in it that can run, without their expressions."""
+    """Yield a tree and the statements in it that can run, but not their expressions."""
     yield tree
     if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
         return
@@ -117,25 +119,27 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 @cache
-def _names(path: Path) -> frozenset[str]:
-    """Return the names that a file imports, dotted: modules, and what it takes from them."""
-    found = set()
+def _imported_names(path: Path) -> frozenset[str]:
+    """Return the dotted names that a file imports: modules, and names from modules."""
+    names = set()
     for node in _statements(_tree(path)):
         if isinstance(node, ast.Import):
-            found |= {one.name for one in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # The house's imports are absolute; a test says so.
-            found |= {f"{node.module}.{one.name}" for one in node.names}
-    return frozenset(found)
+            # All imports of the library are absolute; a test checks it.
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
 @cache
-def _imported(path: Path, project: Path) -> tuple[Path, ...]:
-    """Return the files of the library that importing a file reads."""
-    return tuple(sorted({file for name in _names(path) for file in _files_of(name, project)}))
+def _imported_files(path: Path, project: Path) -> tuple[Path, ...]:
+    """Return the files of the library that a file imports."""
+    return tuple(
+        sorted({file for name in _imported_names(path) for file in _files_of_module(name, project)})
+    )
 
 
-def _files_of(name: str, project: Path) -> set[Path]:
+def _files_of_module(name: str, project: Path) -> set[Path]:
     """Return the files that importing a dotted name reads: importing a.b.c runs a and a.b, too."""
     package, *parts = name.split(".")
     if package != LIBRARY:
@@ -184,32 +188,32 @@ def _plugin_calls(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _data(package: Path) -> Iterator[Path]:
-    """Yield the files of a package that are no code; not what an editor leaves beside them."""
+    """Yield the data files of a package, without those that editors leave."""
     for path in package.rglob("*"):
         if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
             yield path
 
 
 @cache
-def _packages(path: Path) -> frozenset[str]:
+def _imported_packages(path: Path) -> frozenset[str]:
     """Return the packages that a file imports, as the lock file names them."""
     if path.suffix != ".py":
         return frozenset()
-    tops = {name.split(".")[0] for name in _names(path)}
+    tops = {name.split(".")[0] for name in _imported_names(path)}
     others = tops - sys.stdlib_module_names - {LIBRARY}
-    return frozenset(one for top in others for one in DISTRIBUTIONS.get(top, (top,)))
+    return frozenset(name for top in others for name in DISTRIBUTIONS.get(top, (top,)))
 
 
 @cache
-def _meaning(path: Path) -> str:
-    """Return a SHA-256 of what a file says: of Python, without comments and docstrings."""
+def _file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file; of Python code, without comments and docstrings."""
     if path.suffix != ".py":
-        return hashlib.sha256(_content(path)).hexdigest()
+        return hashlib.sha256(_read(path)).hexdigest()
     tree = _tree(path)
     for node in list(_statements(tree)):
         if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
             del node.body[0]
-            # As where a function without a docstring does nothing.
+            # The same as `pass` in a function without a docstring.
             node.body = node.body or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
@@ -225,31 +229,31 @@ def _is_text(node: ast.stmt) -> bool:
     )
 
 
-def packages_needed(packages: Iterable[str], lock: Path) -> set[str]:
-    """Return packages and all that they need, directly or through others."""
-    needed, waiting = set(), set(packages)
-    while waiting:
-        package = waiting.pop()
-        needed.add(package)
-        waiting |= _needs(lock).get(package, set()) - needed
-    return needed
+def with_dependencies(packages: Iterable[str], lock: Path) -> set[str]:
+    """Return packages and all their direct and indirect dependencies."""
+    required, queue = set(), set(packages)
+    while queue:
+        package = queue.pop()
+        required.add(package)
+        queue |= _dependencies(lock).get(package, set()) - required
+    return required
 
 
 @cache
-def _needs(lock: Path) -> dict[str, set[str]]:
-    """Return which packages each one needs, from the comments `via` in the lock file."""
-    found: dict[str, set[str]] = {}
+def _dependencies(lock: Path) -> dict[str, set[str]]:
+    """Return the direct dependencies of each package, from the comments `via` in the lock file."""
+    dependencies: dict[str, set[str]] = {}
     package, in_comment = "", False
     for line in lock.read_text().splitlines():
         if pinned := re.match(r"([a-z0-9-]+)==", line):
             package, in_comment = pinned[1], False
-        elif line_of_via := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
-            in_comment = in_comment or bool(line_of_via[1])
-            if in_comment and line_of_via[2]:
-                found.setdefault(line_of_via[2], set()).add(package)
-    return found
+        elif via := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
+            in_comment = in_comment or bool(via[1])
+            if in_comment and via[2]:
+                dependencies.setdefault(via[2], set()).add(package)
+    return dependencies
 
 
 @cache
-def _pinned(lock: Path) -> dict[str, str]:
+def _pinned_versions(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE))

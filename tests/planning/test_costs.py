@@ -15,7 +15,7 @@ from gigatile.making.costs import (
     megapixels_of,
     seconds_of,
 )
-from gigatile.making.made import note_of, write_note
+from gigatile.provenance.output_records import record_path, write_output_record
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
 COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks=8)
@@ -110,7 +110,7 @@ def results(tmp_path: Path) -> Path:
     for slide in ("train", "valid", "test"):
         (run / f"benchmarks/tile/{slide}.tsv").write_text("s\th:m:s\n21.0\t0:00:21\n")
         (run / f"tiles/{slide}.tfrecord").write_bytes(bytes(5000))
-        write_note(note_of(run, "tile", slide), [run / f"tiles/{slide}.tfrecord"])
+        write_output_record(record_path(run, "tile", slide), [run / f"tiles/{slide}.tfrecord"])
     for epoch in ("0004", "0006"):
         (run / f"segments/{epoch}.json").write_text("{}")
         (run / f"benchmarks/train/{epoch}.tsv").write_text("s\n70\n")

@@ -1,19 +1,20 @@
-"""Submission to SLURM: repeated where a failure is temporary, refused with its reason otherwise.
+"""Submission to SLURM: retry temporary failures, report the reason of permanent ones.
 
-Faults repaired in snakemake-executor-plugin-slurm 2.8.0:
+This module works around faults of snakemake-executor-plugin-slurm 2.8.0. Delete it when a release
+fixes them; docs/slurm-executor-report.md describes them to its maintainers:
 
 - If submitting a group fails before `sbatch`, the run hangs: `run_job` reads `job.rule.name`, a
   group has no rule, and the AttributeError ends a thread of the pool.
-- The reason why a group was refused is not printed, because a group's `log_error` ignores its
+- The reason why SLURM refused a group is not printed, because `log_error` of a group ignores its
   message. For a job that never started, the log of an earlier run is printed instead.
-- A short outage of the controller or a full queue costs an attempt. Retries follow at once, and
-  each asks for more memory and time.
+- A short outage of the controller or a full queue counts as a failed attempt. Retries follow
+  immediately, and each requests more memory and time.
 - A permanent refusal is retried, too, with more memory.
-- After Ctrl-C, jobs that wait to be submitted are still submitted, and then left running.
+- After Ctrl-C, waiting jobs are still submitted, and keep running.
 - A retry may run on the node on which the job has just failed.
-- A job that SLURM preempted without requeuing it, and a job that SLURM has forgotten, count as
+- A job that SLURM preempted without requeuing it, and a job that SLURM no longer lists, count as
   running, so the run hangs.
-- `slurm_extra` of a profile replaces that of the rule, and so removes the signal before the time
+- `slurm_extra` of a profile replaces that of the rule, which removes the signal before the time
   limit.
 """
 
@@ -32,13 +33,13 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from gigatile.slurm import SlurmError, ask
 
-# Seconds: the first and the longest wait between submissions, and the limit of all waits together.
-# SLURM may receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
-FIRST_WAIT, LONGEST_WAIT, PATIENCE = 30.0, 300.0, 86400.0
+# Seconds: the first and the longest wait before another `sbatch`, and when to stop trying. SLURM may
+# receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
+FIRST_WAIT, MAX_WAIT, RETRY_LIMIT = 30.0, 300.0, 86400.0
 
-# Seconds between two looks for jobs that will never end. A job that is preempted at two of them in
-# succession is not requeued; one that SLURM does not list for `PATIENCE` is forgotten.
-LOOK_EVERY = 120.0
+# Seconds between checks for lost jobs. A job that is preempted at two checks in succession is not
+# requeued; a job that SLURM does not list for `RETRY_LIMIT` is forgotten.
+CHECK_INTERVAL = 120.0
 
 # SLURM's messages (slurm_errno.c) for temporary failures: a controller or an accounting service
 # that does not answer, and limits on the number of submitted jobs.
@@ -50,38 +51,38 @@ _TEMPORARY = re.compile(
     r"cannot allocate memory|slurm_persist_conn|transport endpoint|no route to host",
     re.IGNORECASE,
 )
-# States of jobs that would have failed on any node.
-_OWN_FAULT = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED")
-# The executor's message has these before SLURM's own words, and before the command.
+# States of jobs whose node is not to blame.
+_NOT_THE_NODE = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED")
+# The executor writes these before SLURM's message and before the command.
 _HEADING, _COMMAND = "SLURM sbatch failed. The error message was '", "\n    sbatch call:"
-# The account in the profile as it is delivered.
+# The account in the profile that comes with Gigatile.
 _PLACEHOLDER = "my-account"
 
 
 def is_temporary(reason: str) -> bool:
     """Return whether a submission that failed may succeed later."""
-    # The executor adds its command, and a path in it may contain any word.
+    # Ignore the command that the executor adds: its paths may contain any word.
     reason = reason.split(_COMMAND)[0]
-    # SLURM has one sentence for all limits, for a full queue and for a job that is too large. If it
-    # also names the limit, the name decides.
+    # SLURM has one message for a full queue and for a job that exceeds a limit. The name of the
+    # limit, if there is one, tells them apart.
     limits = re.findall(r"\b(?:QOS|Assoc)\w+Limit\b", reason)
     if limits:
         return all("Submit" in limit for limit in limits)
     return _TEMPORARY.search(reason) is not None
 
 
-def mend_submission() -> None:
-    """Repair the executor in this process; a second call does nothing."""
+def fix_submission() -> None:
+    """Replace the executor in this process; a second call does nothing."""
     registered = ExecutorPluginRegistry().get_plugin("slurm")
     if registered.executor is _Executor:
         return
-    plugin.get_job_wildcards = _with_id_of_group(plugin.get_job_wildcards)
+    plugin.get_job_wildcards = _with_group_id(plugin.get_job_wildcards)
     plugin.get_submit_command = _with_signal(plugin.get_submit_command)
     registered.executor = _Executor
 
 
-def _with_id_of_group(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Give each group a comment of its own: those of the same rules have the same one otherwise."""
+def _with_group_id(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Make the comment of each group unique; groups of the same rules share one otherwise."""
     return lambda job: str(job.jobid) if job.is_group() else wildcards_of(job)
 
 
@@ -89,19 +90,19 @@ def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
     """Add the `signal` resource of a rule to its `sbatch`, whatever `slurm_extra` contains."""
 
     def with_signal(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
-        avoided = getattr(_now, "avoided", None)
+        avoided = getattr(_current, "avoided", None)
         if avoided:
             options["failed_nodes"] = {*options.get("failed_nodes", ()), *avoided}
         line = command(job, params, *args, **options)
         signal = job.resources.get("signal")
         if not signal:
             return line
-        theirs = re.search(r"--signal[= ](\S+)", str(job.resources.get("slurm_extra") or ""))
-        if theirs is None:
+        extra = re.search(r"--signal[= ](\S+)", str(job.resources.get("slurm_extra") or ""))
+        if extra is None:
             return f"{line} --signal={shlex.quote(signal)}"
-        if theirs[1].split("@")[0] != signal.split("@")[0]:
+        if extra[1].split("@")[0] != signal.split("@")[0]:
             raise WorkflowError(
-                f"slurm_extra asks for --signal={theirs[1]}, but the rule {job.name} needs "
+                f"slurm_extra asks for --signal={extra[1]}, but the rule {job.name} needs "
                 f"--signal={signal} to save before its time limit; take --signal out of slurm_extra"
             )
         return line
@@ -109,36 +110,36 @@ def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
     return with_signal
 
 
-# The submission in this thread: the reason for its failure, and the nodes to exclude.
-_now = threading.local()
+# The submission of this thread: the reason of its failure, and the nodes to exclude.
+_current = threading.local()
 
 
-class _Executor(plugin.Executor):  # type: ignore[misc]
+class _Executor(plugin.Executor):
     def __post_init__(self, *args: Any, **options: Any) -> None:
-        self._ended = threading.Event()
+        self._cancelled = threading.Event()
         self._avoided: dict[Any, set[str]] = {}
-        # Since when a SLURM job has been preempted ("PREEMPTED") or not listed (None).
+        # By SLURM job: its state, "PREEMPTED" or None (not listed), and since when.
         self._lost: dict[str, tuple[str | None, float]] = {}
-        self._last_look = time.monotonic()
+        self._last_check = time.monotonic()
         defaults = self.workflow.resource_settings.default_resources or {}
         account = defaults.get("slurm_account")
         if _PLACEHOLDER in str(getattr(account, "raw", account)):
             raise WorkflowError(
                 f'slurm_account is still "{_PLACEHOLDER}": put your account into the profile '
                 "(profiles/slurm/config.yaml, default-resources); "
-                "`sacctmgr show assoc user=$USER format=account` lists those that are yours"
+                "`sacctmgr show assoc user=$USER format=account` lists your accounts"
             )
         super().__post_init__(*args, **options)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        self._ended.set()
+        self._cancelled.set()
         super().cancel_jobs(active_jobs)
 
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        """Yield the jobs that have not ended; report those that never will."""
-        lost = await asyncio.to_thread(self._look_for_lost, active_jobs)
+        """Yield the jobs that are still active; report lost jobs as failed."""
+        lost = await asyncio.to_thread(self._find_lost, active_jobs)
         async for job_info in super().check_active_jobs(active_jobs):
             reason = lost.get(str(job_info.external_jobid))
             if reason is None:
@@ -146,19 +147,19 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
             else:
                 self.report_job_error(job_info, msg=reason)
 
-    def _look_for_lost(self, active_jobs: list[SubmittedJobInfo]) -> dict[str, str]:
-        """Return messages about the SLURM jobs that will never end."""
+    def _find_lost(self, active_jobs: list[SubmittedJobInfo]) -> dict[str, str]:
+        """Return messages by SLURM job about jobs that will never end."""
         now = time.monotonic()
-        if not active_jobs or now - self._last_look < LOOK_EVERY:
+        if not active_jobs or now - self._last_check < CHECK_INTERVAL:
             return {}
-        self._last_look = now
+        self._last_check = now
         try:
             listed = ask("squeue", "--me", "--noheader", "--states=all", "--format=%i\t%T")
         except SlurmError:
             return {}
         states = dict(line.split("\t", 1) for line in listed.splitlines())
-        # Tasks of an array are not listed one by one while they are pending.
-        numbers = [n for n in (str(one.external_jobid) for one in active_jobs) if "_" not in n]
+        # Pending tasks of an array are not listed individually.
+        numbers = [n for n in (str(job.external_jobid) for job in active_jobs) if "_" not in n]
         before, self._lost, messages = self._lost, {}, {}
         for number in numbers:
             state = states.get(number)
@@ -169,64 +170,66 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
             self._lost[number] = state, since
             if state == "PREEMPTED" and since < now:
                 messages[number] = f"SLURM preempted job {number} and does not requeue it."
-            elif state is None and now - since > PATIENCE:
-                messages[number] = f"SLURM has not listed job {number} for {PATIENCE / 3600:g} h."
+            elif state is None and now - since > RETRY_LIMIT:
+                messages[number] = (
+                    f"SLURM has not listed job {number} for {RETRY_LIMIT / 3600:g} h."
+                )
         return messages
 
     def run_job(self, job: Any) -> None:
         start, wait, is_retry = time.monotonic(), FIRST_WAIT, False
-        while not self._ended.is_set():
+        while not self._cancelled.is_set():
             try:
-                if is_retry and self._found(job):
+                if is_retry and self._was_received(job):
                     return
                 reason = self._submit_once(job)
                 temporary = reason is not None and is_temporary(reason)
             except SlurmError as error:
-                # The last `sbatch` may have reached SLURM; until that is known, no other is sent.
+                # The last `sbatch` may have reached SLURM: do not send another one before that is known.
                 reason, temporary = str(error), True
             if reason is None:
                 return
-            if not temporary or time.monotonic() - start > PATIENCE:
+            if not temporary or time.monotonic() - start > RETRY_LIMIT:
                 self._refuse(job, reason)
                 return
             self.logger.warning(
                 f"{job.name}: SLURM cannot accept the job now; next attempt in {wait:g} s: "
-                f"{_words_of_slurm(reason)}"
+                f"{_slurm_message(reason)}"
             )
-            self._ended.wait(wait)
-            wait, is_retry = min(2 * wait, LONGEST_WAIT), True
+            self._cancelled.wait(wait)
+            wait, is_retry = min(2 * wait, MAX_WAIT), True
 
     def _submit_once(self, job: Any) -> str | None:
         """Submit a job; return the reason if SLURM refuses it."""
         avoided = self._avoided.get(job.jobid, set())
         reason = self._submit_avoiding(job, avoided)
         if reason is not None and avoided and not is_temporary(reason):
-            # Perhaps no other node can run it.
+            # Perhaps no other node can run the job.
             reason = self._submit_avoiding(job, set())
         return reason
 
     def _submit_avoiding(self, job: Any, avoided: set[str]) -> str | None:
-        _now.reason, _now.avoided, _now.at_work = None, avoided, True
+        _current.reason, _current.avoided, _current.is_submitting = None, avoided, True
         try:
             super().run_job(job)
         except Exception as error:
-            # The first exception; the last one is the AttributeError of its handler.
-            return _now.reason or str(error.__context__ or error)
+            # The original exception: the last one is an AttributeError of the handler.
+            return _current.reason or str(error.__context__ or error)
         finally:
-            _now.avoided, _now.at_work = None, False
-        return _now.reason
+            _current.avoided, _current.is_submitting = None, False
+        return _current.reason
 
     def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
-        if getattr(_now, "at_work", False):
-            _now.reason = msg
-        else:  # jobs of an array
+        if getattr(_current, "is_submitting", False):
+            _current.reason = msg
+        else:  # a job of an array
             self._refuse(job_info.job, msg)
 
     def _refuse(self, job: Any, reason: str) -> None:
         def refuse() -> None:
             # The job's own `log_error` prints the log of an earlier run.
             self.logger.error(f"{job.name} was not submitted. {reason}")
-            # SLURM would refuse a retry, too, which asks for more memory.
+            # SLURM would also refuse a retry, which requests more memory.
             job.attempt = job.restart_times + 1
             self.workflow.scheduler.error_callback(job)
 
@@ -235,8 +238,8 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         else:
             self._main_event_loop.call_soon_threadsafe(refuse)
 
-    def _found(self, job: Any) -> bool:
-        """Look for a job that SLURM received although `sbatch` failed; return whether it did.
+    def _was_received(self, job: Any) -> bool:
+        """Return whether SLURM received a job although `sbatch` failed; then report its submission.
 
         Raises:
             SlurmError: SLURM does not answer.
@@ -249,9 +252,9 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
             *(f"--name={self.run_uuid}", "--format=%i\t%k"),
         )
         rows = [line.split("\t", 1) for line in listed.splitlines()]
-        with self._taken_lock:
-            ids = [number for number, its_comment in rows if its_comment == comment]
-            new = sorted(set(ids) - self._taken, key=int)
+        with self._reported_lock:
+            ids = [number for number, job_comment in rows if job_comment == comment]
+            new = sorted(set(ids) - self._reported, key=int)
         if not new:
             return False
         number = new[0]
@@ -262,16 +265,16 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         )
         return True
 
-    # SLURM job ids of this run. A retry has the same comment as the job that failed.
-    _taken_lock = threading.Lock()
+    # Reported SLURM jobs of this run. A retry has the same comment as the failed job.
+    _reported_lock = threading.Lock()
 
     @property
-    def _taken(self) -> set[str]:
-        return self.__dict__.setdefault("_taken_numbers", set())
+    def _reported(self) -> set[str]:
+        return self.__dict__.setdefault("_reported_numbers", set())
 
     def _report_job_submission_threadsafe(self, job_info: SubmittedJobInfo) -> None:
-        with self._taken_lock:
-            self._taken.add(str(job_info.external_jobid))
+        with self._reported_lock:
+            self._reported.add(str(job_info.external_jobid))
         super()._report_job_submission_threadsafe(job_info)
 
     def report_job_error(self, job_info: SubmittedJobInfo, msg: Any = None, **options: Any) -> None:
@@ -282,7 +285,7 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         super().report_job_error(job_info, msg=msg, **options)
 
     def _avoid_node_of(self, job_info: SubmittedJobInfo) -> None:
-        """Exclude the node of a failed job from its next attempt: the node may be at fault."""
+        """Exclude the node of a failed job from its next attempt: the node may be the cause."""
         try:
             answer = ask(
                 *("squeue", "--noheader", "--states=all", "--format=%T\t%N"),
@@ -291,14 +294,14 @@ class _Executor(plugin.Executor):  # type: ignore[misc]
         except SlurmError:
             return
         state, _, nodes = answer.strip().partition("\t")
-        # With several nodes, it is unknown which one is at fault.
-        if nodes and state not in _OWN_FAULT and "[" not in nodes and "," not in nodes:
+        # With several nodes, it is unknown which one is the cause.
+        if nodes and state not in _NOT_THE_NODE and "[" not in nodes and "," not in nodes:
             self._avoided.setdefault(job_info.job.jobid, set()).add(nodes)
             self.logger.warning(f"SLURM-job {job_info.external_jobid} failed on {nodes}.")
 
 
-def _words_of_slurm(reason: str) -> str:
-    """Return SLURM's own message in one line, without the executor's heading and command."""
+def _slurm_message(reason: str) -> str:
+    """Return SLURM's message in one line, without the heading and command of the executor."""
     message = reason.split(_COMMAND)[0].strip()
     if message.startswith(_HEADING):
         message = message.removeprefix(_HEADING).removesuffix("'.")

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from repairs import slurm_submission
-from repairs.slurm_submission import _Executor, _with_signal, is_temporary
+from gigatile.workflow import slurm_submission
+from gigatile.workflow.slurm_submission import _Executor, _with_signal, is_temporary
 
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 FULL = (
