@@ -30,14 +30,14 @@ rule report:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("write_case_report"),
+        code=code("write_report"),
         intact=intact("report"),
         note=note("report"),
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.cases, parent=True),
         report=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_case_report.py --run-dir {params.run:q} --samples {input.samples:q}"
-        " --out {params.report:q} > {log:q} 2>&1"
+        "python scripts/write_report.py --task volume_segmentation --run-dir {params.run:q}"
+        " --samples {input.samples:q} --out {params.report:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -93,8 +93,8 @@ rule prediction_pages:
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_prediction_pages.py --run-dir {params.run:q} --cohort {params.run:q}"
-        " --matches {output.matches:q} --out {params.pages:q}"
-        " > {log:q} 2>&1"
+        "python scripts/write_prediction_pages.py --task tile_classification --run-dir {params.run:q}"
+        " --cohort {params.run:q} --matches {output.matches:q}"
+        " --out {params.pages:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -36,7 +36,7 @@ rule report:
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
-        " --out {params.report:q} > {log:q} 2>&1"
+        "python scripts/write_report.py --task tile_classification --run-dir {params.run:q}"
+        " --samples {input.samples:q} --out {params.report:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

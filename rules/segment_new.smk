@@ -66,13 +66,13 @@ rule prediction_pages:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("write_case_prediction_pages"),
+        code=code("write_prediction_pages"),
         intact=intact("prediction_pages"),
         note=note("prediction_pages"),
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
-        "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
+        "python scripts/write_prediction_pages.py --task volume_segmentation --run-dir {params.run:q}"
         " --cohort {params.run:q} --matches {output.matches:q}"
         " --out {params.pages:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -1,29 +1,41 @@
 #!/usr/bin/env python3
-"""Write the pages of new slides: index.html and a page for each slide that the model called."""
+"""Write the pages of new slides or cases: index.html and a page for each prediction."""
 
 import argparse
+from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.report import PredictionFiles, write_prediction_pages
-from gigatile.report.command_line import add_arguments, add_cohort_arguments, input_paths
+from gigatile.report.command_line import add_arguments, input_paths
+from gigatile.report.predictions import write_prediction_pages
+from gigatile.tasks.tile_classification import report as tile_classification
+from gigatile.tasks.volume_segmentation import report as volume_segmentation
 
-INPUTS = {
-    "slides_table": "predictions/tiles.tsv",
-    "tiles_dir": "predictions/tiles",
-    "tile_scores": "predictions/tiles.parquet",
-    "slide_scores": "predictions/slides.tsv",
-    "model_dir": "model",
+REPORTS = {
+    "tile_classification": tile_classification.REPORT,
+    "volume_segmentation": volume_segmentation.REPORT,
 }
+INPUTS = ("table", "records_dir", "results_dir", "model_dir")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=REPORTS, required=True)
     add_arguments(parser, INPUTS)
-    add_cohort_arguments(parser)
+    parser.add_argument(
+        "--cohort",
+        type=Path,
+        metavar="RUN_DIR",
+        help="results of the run that trained the model, to find what is in its cohort",
+    )
+    parser.add_argument(
+        "--matches", type=Path, help="table to write, of slides or cases in the cohort"
+    )
     args = parser.parse_args()
-    files = PredictionFiles(**input_paths(args, INPUTS), cohort=args.cohort)
+    task = REPORTS[args.task]
+    files = input_paths(args, task.new_inputs)
+    title = args.title or f"New {task.unit}s"
     write_prediction_pages(
-        files, args.out, args.title or "New slides", args.top_tiles, args.matches
+        task, files, args.out, title, args.cohort, args.matches, top_tiles=args.top_tiles
     )
 
 

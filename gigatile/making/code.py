@@ -130,10 +130,12 @@ def _imported(path: Path, project: Path) -> tuple[Path, ...]:
 
 
 def _data(package: Path) -> Iterator[Path]:
-    """Yield the files of a package that are no code; not what an editor leaves beside them."""
+    """Yield the data files of a package, without hidden files and those of packages in it."""
     for path in package.rglob("*"):
         if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
-            yield path
+            nearest = next(parent for parent in path.parents if (parent / "__init__.py").exists())
+            if nearest == package:
+                yield path
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The arguments that the commands of reports share: each input by itself, or all by the run."""
+"""The arguments of the commands that write reports."""
 
 import argparse
 from collections.abc import Mapping
@@ -6,40 +6,39 @@ from pathlib import Path
 
 from gigatile.errors import UserError
 
+# The inputs of all tasks: their options, and what they are.
+INPUTS = {
+    "table": "table of the slides or cases",
+    "splits": "splits.json",
+    "shards": "manifest of the shards",
+    "records_dir": "folder of records and states",
+    "results_dir": "folder of the predictions",
+    "model_dir": "folder of the model",
+    "evaluation_dir": "folder of the evaluation",
+}
 
-def add_arguments(
-    parser: argparse.ArgumentParser, inputs: Mapping[str, str], tiles: bool = True
-) -> None:
-    """Add --run-dir, an option for each input, --title, --out and, of tiles, --top-tiles.
 
-    Args:
-        inputs: from an input's name to its place in the run's folder.
-        tiles: whether the pages show tiles.
-    """
-    parser.add_argument("--run-dir", type=Path, help="a run's results, where each input is found")
-    for name, place in inputs.items():
-        parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{place}")
-    parser.add_argument("--title", help="heading of the first page")
-    if tiles:
+def add_arguments(parser: argparse.ArgumentParser, inputs: tuple[str, ...]) -> None:
+    """Add --run-dir, an option for each input, --title, --out and --top-tiles."""
+    parser.add_argument(
+        "--run-dir", type=Path, help="results of a run, with the inputs in their default places"
+    )
+    for name in inputs:
         parser.add_argument(
-            "--top-tiles", type=int, default=8, help="tiles shown per class (%(default)s)"
+            _option(name), type=Path, help=f"{INPUTS[name]}, if it is not in RUN_DIR"
         )
+    parser.add_argument("--title", help="heading of the first page")
+    parser.add_argument(
+        "--top-tiles", type=int, default=8, help="tiles shown per class of a slide (%(default)s)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
 
 
-def add_cohort_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --cohort and --matches, for predictions."""
-    parser.add_argument(
-        "--cohort",
-        type=Path,
-        metavar="RUN_DIR",
-        help="results of the run that trained the model: name what is in its cohort",
-    )
-    parser.add_argument("--matches", type=Path, help="table to write: what is in the cohort")
-
-
 def input_paths(args: argparse.Namespace, inputs: Mapping[str, str]) -> dict[str, Path]:
-    """Return where each input lies.
+    """Return the path of each input.
+
+    Args:
+        inputs: their default places in the run's folder.
 
     Raises:
         UserError: an input is given neither by its option nor by --run-dir.

@@ -31,9 +31,7 @@ TRAIN = {"train", "train_volumes"}
 TRAINING = TRAIN | {"validate", "validate_volumes"}
 MODELS = TRAINING | {"evaluate", "predict", "segment_case"}
 EVALUATION = {"evaluate", "evaluate_volumes"}
-# The pages of cases are held against the figures, which the evaluation computes.
-CASE_PAGES = {"write_case_report", "write_case_prediction_pages"}
-PAGES = {"write_report", "write_prediction_pages"} | CASE_PAGES
+PAGES = {"write_report", "write_prediction_pages"}
 
 
 @pytest.fixture
@@ -88,7 +86,7 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
-        ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION | CASE_PAGES),
+        ("gigatile/settings/evaluate.py", "1000", "2000", EVALUATION | PAGES),
         (
             "gigatile/cohort/splits.py",
             "/ 2**64",

@@ -15,8 +15,6 @@ from scipy import ndimage
 from gigatile.cohort.collect import collect_states
 from gigatile.evaluation.segmentation_state import describe, skip_case
 from gigatile.files import checksums, read_json, sha256_of, write_json
-from gigatile.report.case_predictions import CasePredictionFiles
-from gigatile.report.case_report import CaseReportFiles
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import write_table
@@ -148,25 +146,6 @@ def add_new_cases(folder: Path, plans: Sequence[CasePlan] | None = None) -> None
         _segment(folder, new, "predictions/segmentations", plan, SETTINGS)
     rows = [{"case": plan.case, "patient": plan.patient} for plan in plans]
     collect_states(rows, new, folder / "predictions/cases.tsv")
-
-
-def report_files(run: Path) -> CaseReportFiles:
-    return CaseReportFiles(
-        run / "cases.tsv",
-        run / "splits.json",
-        run / "shards/manifest.json",
-        run / "volumes",
-        run / "model",
-        run / "evaluation",
-        run.parent / "data/cases.tsv",
-    )
-
-
-def prediction_files(run: Path) -> CasePredictionFiles:
-    new = run / "predictions"
-    return CasePredictionFiles(
-        new / "cases.tsv", new / "volumes", new / "segmentations", run / "model"
-    )
 
 
 def evaluate(folder: Path, sheet: Path) -> None:
