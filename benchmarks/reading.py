@@ -28,14 +28,14 @@ import tensorflow as tf  # noqa: E402
 from gigatile.demo.cohort import COHORT, LABELS  # noqa: E402
 from gigatile.demo.tissue import draw_slide  # noqa: E402
 from gigatile.records import Tile, encode_tile, write_records  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
+from gigatile.tasks.tile_classification.samples import Tiles  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
-from gigatile.training.order import Epoch, Sampling  # noqa: E402
-from gigatile.training.tiles import Tiles  # noqa: E402
+from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 
 SIDE = 224
 FEATURES = {
@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=Path, help="a folder with JPEG files of 224 px to use")
     args = parser.parse_args()
-    if args.images:
-        images = [path.read_bytes() for path in sorted(args.images.rglob("*.jp*g"))]
+    if args.inputs:
+        images = [path.read_bytes() for path in sorted(args.inputs.rglob("*.jp*g"))]
     else:
         images = demo_tiles()
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def main() -> None:
         for epoch in (plain, turned):
             shown = batches(Tiles(reader), epoch, args.batch_size, 0, 1, threads=1)
             weighted = (
-                (batch.images * batch.weights.astype(np.uint8)[:, None, None, None]).sum()
+                (batch.inputs * batch.weights.astype(np.uint8)[:, None, None, None]).sum()
                 for batch in shown
             )
             assert sum(map(int, weighted)) == expected

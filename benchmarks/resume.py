@@ -22,14 +22,14 @@ os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import numpy as np  # noqa: E402
 
 from gigatile.records import Tile, encode_tile, write_records  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tile import encode_jpeg  # noqa: E402
 from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
+from gigatile.tasks.tile_classification.samples import Tiles  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
-from gigatile.training.order import Epoch, Sampling  # noqa: E402
-from gigatile.training.tiles import Tiles  # noqa: E402
+from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 
 PLACES = (0.01, 0.5, 0.99)
 LABELS = ("luad", "lusc")

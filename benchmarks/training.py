@@ -23,16 +23,14 @@ SIDE = 224
 CLASSES = 3
 
 
-def learner_of(model, settings, ranks):
-    import keras
-
+def learner_of(settings, ranks):
+    from gigatile.models.classifier import build_classifier
     from gigatile.settings.tiles import TileSettings
-    from gigatile.training.classification import Classification
+    from gigatile.tasks.tile_classification.training import TileClassification
     from gigatile.training.learner import Learner
-    from gigatile.training.models import LOGITS
 
-    trained = keras.Model(model.input, model.get_layer(LOGITS).output)
-    return Learner(trained, Classification(TileSettings()).sums, settings, ranks)
+    trained = build_classifier(settings, SIDE, CLASSES).trained
+    return Learner(trained, TileClassification(TileSettings()), settings, ranks)
 
 
 def limit_to(core: int) -> None:
@@ -49,17 +47,17 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
     import numpy as np
     import tensorflow as tf
 
+    from gigatile.models.classifier import build_classifier
     from gigatile.settings.train import TrainSettings
-    from gigatile.training.joining import join
-    from gigatile.training.models import build_model
+    from gigatile.training.startup import join_ranks
 
     random = np.random.default_rng(0)
     images = random.integers(0, 255, (steps * batch, SIDE, SIDE, 3), np.uint8)
     labels = random.integers(0, CLASSES, steps * batch).astype(np.int32)
     settings = TrainSettings(ranks_per_node=1, batch_size=batch)
-    with join(1, 600) as ranks:
-        learner = learner_of(build_model(settings, SIDE, CLASSES), settings, ranks)
-        plain = build_model(settings, SIDE, CLASSES)
+    with join_ranks(1, 600) as ranks:
+        learner = learner_of(settings, ranks)
+        plain = build_classifier(settings, SIDE, CLASSES).model
         plain.compile(
             keras.optimizers.Adam(settings.learning_rate),
             keras.losses.SparseCategoricalCrossentropy(),
@@ -102,12 +100,11 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
     import tensorflow as tf
 
     from gigatile.settings.train import TrainSettings
-    from gigatile.training.joining import join
-    from gigatile.training.models import build_model
+    from gigatile.training.startup import join_ranks
 
-    with join(1, 600) as ranks:
+    with join_ranks(1, 600) as ranks:
         settings = TrainSettings(ranks_per_node=ranks.size, batch_size=batch * ranks.size)
-        learner = learner_of(build_model(settings, SIDE, CLASSES), settings, ranks)
+        learner = learner_of(settings, ranks)
         random = np.random.default_rng(ranks.rank)
         images = tf.constant(random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8))
         labels = random.integers(0, CLASSES, batch).astype(np.int32)

@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402
 from gigatile.cohort.cases import read_cases  # noqa: E402
 from gigatile.demo.cases import COHORT, FILES, MODALITIES  # noqa: E402
 from gigatile.demo.volumes import write_case  # noqa: E402
-from gigatile.records.plan import Source  # noqa: E402
+from gigatile.records.shard_layout import Source  # noqa: E402
 from gigatile.records.shards import ShardReader  # noqa: E402
 from gigatile.records.tfrecord import write_records  # noqa: E402
 from gigatile.records.volume import VolumeRecord  # noqa: E402
@@ -40,9 +40,9 @@ from gigatile.records.writing import write_shards  # noqa: E402
 from gigatile.settings.patches import PatchSettings  # noqa: E402
 from gigatile.settings.shards import ShardSettings  # noqa: E402
 from gigatile.settings.volumes import VolumeSettings  # noqa: E402
+from gigatile.tasks.volume_segmentation.samples import Patches  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
-from gigatile.training.order import Epoch, Sampling  # noqa: E402
-from gigatile.training.volumes import Patches  # noqa: E402
+from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 from gigatile.volumes.preparing import PreparedFiles, prepare_case  # noqa: E402
 
 BATCH = 2
@@ -78,7 +78,7 @@ class HeldPatches(Patches):
         self._record = self._held.__getitem__
 
     def keep(self, number: int) -> None:
-        record = VolumeRecord(*self._reader.place(number))
+        record = VolumeRecord(*self._reader.locate(number))
         self._held[number] = Held(record.head, *record.read((0, 0, 0), record.head.shape))
 
 
@@ -93,7 +93,7 @@ class PatchesAnew(Patches):
         self._record = self._read_anew
 
     def _read_anew(self, number: int) -> Held:
-        head = VolumeRecord(*self._reader.place(number)).head
+        head = VolumeRecord(*self._reader.locate(number)).head
         *images, segmentation = self._files[head.case]
         loaded = [canonical(path) for path in images]
         inside = np.any([image != background(image) for image in loaded], axis=0)
@@ -184,7 +184,7 @@ def main() -> None:
     if args.peak:
         print_peak(args.peak)
         return
-    volumes = VolumeSettings(modalities=args.modalities, labels=args.labels, spacing=None)
+    volumes = VolumeSettings(modalities=args.modalities, labels=args.targets, spacing=None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.sheet:
@@ -227,7 +227,7 @@ def main() -> None:
                 begun = time.process_time()
                 spent[way] = run()
                 each[way].append((time.process_time() - begun) / patches)
-        shape = VolumeRecord(*reader.place(0)).head.shape
+        shape = VolumeRecord(*reader.locate(0)).head.shape
         reader.close()
     median = {way: statistics.median(found) for way, found in each.items()}
     print(

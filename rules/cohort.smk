@@ -5,15 +5,13 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from gigatile.cohort.cases import read_cases
-from gigatile.cohort.copies import check_copies, known_before
-from gigatile.cohort.declared import check_declared, datasets_of
-from gigatile.cohort.samples import read_samples
-from gigatile.cohort.sheet import doubts
+from gigatile.cohort.copies import check_copies, copies_in_cohort
+from gigatile.cohort.sheet_conflicts import sheet_warnings
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
 from gigatile.slurm import await_jobs_of
+from gigatile.tasks import find_task
 
 DEMO_SLIDES, DEMO_VOLUMES = Path("demo/slides"), Path("demo/volumes")
 
@@ -39,15 +37,10 @@ def read_sheet(settings, sheet, labelled=True):
     # Each job has a process of its own; if all of them checked every file, 30,000 slides would cost
     # 1.9 billion calls of stat.
     look = workflow.is_main_process
-    if settings.task == "volume_segmentation":
-        modalities = settings.volumes.modalities
-        members = read_cases(Path(sheet), modalities, labelled, may_be_missing, look)
-        for dataset in datasets_of(members):
-            check_declared(dataset, settings.volumes)
-    else:
-        members = read_samples(Path(sheet), labelled, may_be_missing, look)
+    task = find_task(settings.task)
+    members = task.read_sheet(Path(sheet), settings, labelled, may_be_missing, look)
     if workflow.is_main_process:
-        warn(f"{sheet}: {doubt}" for doubt in doubts(members))
+        warn(f"{sheet}: {warning}" for warning in sheet_warnings(members))
     return {member.id: member for member in members}
 
 
@@ -59,7 +52,7 @@ def check_sheets():
         return  # the files are not here
     warnings = check_copies(members, path)
     if NEW:
-        warnings += known_before(list(NEW.values()), members, Path(SETTINGS.predict.samples))
+        warnings += copies_in_cohort(list(NEW.values()), members, Path(SETTINGS.predict.samples))
     warn(warnings)
 
 
@@ -75,18 +68,17 @@ try:
     check_writable(".", "results", f"results/{SETTINGS.run}")
     keep_metadata_beside_results()
     if submits_to_slurm():
-        await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
+        await_jobs_of(Path.cwd(), log=lambda text: print(text, file=sys.stderr, flush=True))
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RUN = f"results/{SETTINGS.run}"
+TASK = find_task(SETTINGS.task)
 VOLUMES = SETTINGS.task == "volume_segmentation"
-# What a row of the sheet is about, and where the records that are made of it lie.
-UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")
+UNIT, RECORDS = TASK.unit, TASK.records
 # What became of those that are learnt from, and of all.
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
-TABLE = "cases.tsv" if VOLUMES else "tiles.tsv"
-ALL_TABLE, NEW_TABLE = f"{RUN}/{TABLE}", f"{RUN}/predictions/{TABLE}"
+ALL_TABLE, NEW_TABLE = f"{RUN}/{TASK.table}", f"{RUN}/predictions/{TASK.table}"
 # The SHA-256 of each state, for those who read states and the files beside them.
 ALL_STATES, NEW_STATES = f"{RUN}/states.tsv", f"{RUN}/predictions/states.tsv"
 # The files of all slides or cases.

@@ -25,11 +25,12 @@ rule collect:
         note=note("collect"),
         states=folder(RECORDS),
         rows=rows_of(*SPLITS),
+        task=SETTINGS.task,
         settings=section("split"),
         of=SPLITS,
         checksums=["--checksums", ALL_STATES],
     shell:
-        "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
+        "python scripts/collect_states.py --task {params.task} --samples {input.samples:q} --settings {params.settings:q}"
         " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
@@ -53,6 +54,7 @@ use rule collect as collect_training with:
         note=note("collect_training"),
         states=folder(RECORDS),
         rows=rows_of("train", "valid"),
+        task=SETTINGS.task,
         settings=section("split"),
         of=("train", "valid"),
         checksums=[],
@@ -78,10 +80,11 @@ rule collect_new:
         code=code("collect_states"),
         intact=intact("collect_new"),
         note=note("collect_new"),
+        task=SETTINGS.task,
         sheet=sheet(SETTINGS.predict.samples),
         states=folder(f"predictions/{RECORDS}"),
     shell:
-        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
+        "python scripts/collect_states.py --task {params.task} --new {input.samples:q} --states {params.states:q}"
         " --out {output.table:q} --checksums {output.states:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"

@@ -13,7 +13,7 @@ from gigatile.cohort.sheet import SAFE_ID
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.making.code import code_of
+from gigatile.making.code import Plugins, code_of
 from gigatile.making.made import content_of, fault_of, note_of, stall_of
 from gigatile.settings.section import canonical
 from gigatile.settings.split import SPLITS
@@ -43,13 +43,14 @@ def code(command):
     """Return what tells a rule that the code of its command has changed; see docs/reruns.md."""
     path = Path(workflow.basedir) / "scripts" / f"{command}.py"
     # When a job is planned and not before: most of those that Snakemake starts plan one alone.
-    return asked_often(lambda wildcards: _code(path))
+    plugins = Plugins(SETTINGS.task, SETTINGS.train.model)
+    return asked_often(lambda wildcards: _code(path, plugins))
 
 
 @cache
-def _code(path):
+def _code(path, plugins):
     try:
-        return code_of(path)
+        return code_of(path, plugins)
     except UserError as error:
         raise WorkflowError(str(error)) from None
 
@@ -86,7 +87,7 @@ def content(rule, samples, states):
     higher now; the note has all of this.
     """
     faulty = intact(rule)
-    limit = (SETTINGS.volumes if VOLUMES else SETTINGS.tiles).stall_minutes
+    limit = getattr(SETTINGS, TASK.preparation).stall_minutes
 
     @asked_often
     def fingerprint(wildcards):
@@ -181,17 +182,9 @@ def of_task(of_tiles, of_volumes):
     return of_volumes if VOLUMES else of_tiles
 
 
-def training_options():
-    """Return what a training is told of its task, as options of its command."""
-    if not VOLUMES:
-        return shlex.join(["--tiles", section("tiles")])
-    given = {"volumes": section("volumes"), "regions": regions(), "patches": section("patches")}
-    return shlex.join([part for name, text in given.items() for part in (f"--{name}", text)])
-
-
-def regions():
-    """Return volumes.regions, which is no part of its section's text: cases stay as prepared."""
-    return json.dumps(SETTINGS.volumes.model_dump()["regions"], sort_keys=True)
+def task_settings(stage):
+    """Return the settings of the task that a stage depends on, as JSON."""
+    return json.dumps(getattr(TASK, stage)(SETTINGS), sort_keys=True, separators=(",", ":"))
 
 
 def folder(name="."):

@@ -38,7 +38,7 @@ rule evaluate:
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
     shell:
-        "python scripts/evaluate.py --slides {input.slides:q} --records {params.records:q}"
+        "python scripts/evaluate.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
         " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
         " --out {params.out:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

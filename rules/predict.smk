@@ -53,7 +53,7 @@ rule predict:
         records=folder("predictions/tiles"),
         out=subpath(output.slides, parent=True),
     shell:
-        "python scripts/predict.py --slides {input.slides:q} --records {params.records:q}"
+        "python scripts/predict.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
         " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

@@ -22,12 +22,12 @@ rule segment:
         runtime=grow(60),
         slide_at_once=1,
     params:
-        code=code("segment_case"),
+        code=code("predict"),
         intact=intact("segment"),
         note=note("segment", "{case}"),
         windows=section("windows"),
     shell:
-        "python scripts/segment_case.py --case {wildcards.case} --records {input.records:q}"
+        "python scripts/predict.py --task volume_segmentation --case {wildcards.case} --records {input.records:q}"
         " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
         " --cores {threads} --out {output.segmentation:q} --state {output.state:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
@@ -67,14 +67,14 @@ rule evaluate:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        code=code("evaluate_volumes"),
+        code=code("evaluate"),
         intact=intact("evaluate"),
         note=note("evaluate"),
         segmentations=folder("evaluation/segmentations"),
         out=subpath(output.cases, parent=True),
         settings=section("evaluate"),
     shell:
-        "python scripts/evaluate_volumes.py --samples {input.samples:q} --cases {input.cases:q}"
+        "python scripts/evaluate.py --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}"
         " --segmentations {params.segmentations:q} --described {input.described:q}"
         " --settings {params.settings:q} --cores {threads} --out {params.out:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

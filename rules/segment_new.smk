@@ -33,7 +33,7 @@ use rule segment as segment_new with:
     benchmark:
         f"{RUN}/benchmarks/segment_new/{{case}}.tsv"
     params:
-        code=code("segment_case"),
+        code=code("predict"),
         intact=intact("segment_new"),
         note=note("segment_new", "{case}"),
         windows=section("windows"),

@@ -6,7 +6,7 @@
 # the same bytes whatever it is.
 rule write_shards:
     input:
-        slides=TRAINING_TABLE,
+        table=TRAINING_TABLE,
     output:
         manifest=f"{RUN}/shards/manifest.json",
     log:
@@ -31,11 +31,12 @@ rule write_shards:
         note=note("write_shards"),
         records=folder(RECORDS),
         shards=subpath(output.manifest, parent=True),
+        task=SETTINGS.task,
         settings=section("shards"),
     shell:
         "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
         " --log {log:q} --"
-        " python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
+        " python scripts/write_shards.py --task {params.task} --table {input.table:q} --records {params.records:q}"
         " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " --manifest {output.manifest:q} >> {log:q} 2>&1"

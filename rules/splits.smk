@@ -23,9 +23,10 @@ rule split_patients:
         intact=intact("split_patients"),
         note=note("split_patients"),
         sheet=sheet(SETTINGS.samples),
+        task=SETTINGS.task,
         settings=section("split"),
     shell:
-        "python scripts/split_patients.py --samples {input.samples:q}"
+        "python scripts/split_patients.py --task {params.task} --samples {input.samples:q}"
         " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
         " > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"

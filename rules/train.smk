@@ -44,9 +44,9 @@ rule train:
         # Not in slurm_extra, which a profile's own would replace; see repairs/slurm_submission.py.
         signal="USR2@120",
     params:
-        code=code(of_task("train", "train_volumes")),
-        command=of_task("train", "train_volumes"),
-        task=training_options(),
+        code=code("train"),
+        task=SETTINGS.task,
+        task_settings=task_settings("training"),
         intact=intact("train"),
         note=note("train", "{epoch}"),
         segments=subpath(output.state, parent=True),
@@ -57,8 +57,8 @@ rule train:
     shell:
         "rm -f {params.note:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
         " --log {log:q} --checkpoints {params.checkpoints:q} --"
-        " python scripts/{params.command}.py --manifest {input.manifest:q}"
-        " --settings {params.settings:q} {params.task} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
+        " python scripts/train.py --task {params.task} --manifest {input.manifest:q}"
+        " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
         " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
         " {resources.each_rank}"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
@@ -83,16 +83,16 @@ rule validate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
-        code=code(of_task("validate", "validate_volumes")),
-        command=of_task("validate", "validate_volumes"),
-        windows=of_task("", shlex.join(["--windows", section("windows")])),
+        code=code("validate"),
+        task=SETTINGS.task,
+        task_settings=task_settings("validation"),
         intact=intact("validate"),
         note=note("validate", "{epoch}"),
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
-        "python scripts/{params.command}.py --segments {params.segments:q} --epoch {wildcards.epoch}"
-        " --manifest {input.manifest:q} --events {params.events:q} {params.windows} > {log:q} 2>&1"
+        "python scripts/validate.py --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}"
+        " --manifest {input.manifest:q} --events {params.events:q} --task-settings {params.task_settings:q} > {log:q} 2>&1"
         " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
         " >> {log:q} 2>&1"
 

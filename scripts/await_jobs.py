@@ -12,7 +12,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path(), help="where Snakemake was started")
     args = parser.parse_args()
-    await_jobs_of(args.folder.resolve(), tell=lambda text: print(text, flush=True))
+    await_jobs_of(args.folder.resolve(), log=lambda text: print(text, flush=True))
 
 
 if __name__ == "__main__":

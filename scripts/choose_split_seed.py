@@ -7,11 +7,11 @@ Only the sheet is looked at, neither images nor results, so choosing is honest.
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.members import read_members
 from gigatile.cohort.splits import assign, best_seed, check_labels
 from gigatile.errors import UserError, run_command
 from gigatile.settings.section import check_section
 from gigatile.settings.split import SPLITS, SplitSettings
+from gigatile.tasks.sheets import read_any_sheet
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         raise UserError(f"--tries {args.tries}: at least one seed must be tried")
     shares = {name: getattr(args, name) for name in SPLITS}
     settings = check_section(SplitSettings, shares, "--train, --valid, --test")
-    samples = read_members(args.samples, made_later=lambda path: True)
+    samples = read_any_sheet(args.samples, may_be_missing=lambda path: True)
     ranked = best_seed(samples, settings, args.tries)
     if ranked[0][0] == float("inf"):
         raise UserError(

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Join the shards of several runs under one manifest, to train on all of them; nothing is copied.
+"""Join the shards of several runs under one manifest, to train on all of them; copy nothing.
 
-Refused when a patient stands in different splits of two runs.
+Fails if a patient is in different splits of two runs.
 """
 
 import argparse
@@ -26,16 +26,15 @@ def main() -> None:
         "runs",
         nargs="+",
         metavar="RUN[=TIMES]",
-        help="folder of a run, as results/a; results/a=3 has each of its train tiles shown three "
-        "times in an epoch",
+        help="folder of a run, as results/a; results/a=3 shows each of its train tiles three "
+        "times per epoch",
     )
     parser.add_argument("--out", type=Path, required=True, help="a new folder, for manifest.json")
     args = parser.parse_args()
     joined = join_shards([part_of(text) for text in args.runs], args.out)
-    for split, described in joined["splits"].items():
-        labels = ", ".join(f"{count:,} {label}" for label, count in described["by_label"].items())
-        shards = len(described["shards"])
-        print(f"{split}: {described['records']:,} tiles in {shards} shard(s): {labels}")
+    for split, content in joined.splits.items():
+        labels = ", ".join(f"{count:,} {label}" for label, count in content.by_label.items())
+        print(f"{split}: {content.records:,} tiles in {len(content.shards)} shard(s): {labels}")
 
 
 if __name__ == "__main__":

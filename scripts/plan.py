@@ -15,7 +15,6 @@ from pathlib import Path
 import yaml
 from snakemake.utils import update_config
 
-from gigatile.cohort.members import read_members
 from gigatile.cohort.splits import assign
 from gigatile.errors import UserError, run_command
 from gigatile.making.costs import (
@@ -32,6 +31,7 @@ from gigatile.making.costs import (
 )
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings, load_settings
+from gigatile.tasks.sheets import read_any_sheet
 
 # More cores than any job asks for; with fewer Snakemake would plan it smaller.
 MANY = "1000000"
@@ -95,12 +95,12 @@ def settings_of(configfile: Path | None) -> Settings:
 
 def cohort_of(settings: Settings, tiles_per_slide: int, megavoxels_per_case: float) -> Cohort:
     """Return what the jobs are about."""
-    members = read_members(Path(settings.samples), made_later=lambda path: True)
+    members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
     split_of = assign(members, settings.split)
     splits = [split_of[member.patient] for member in members]
     counts = {split: splits.count(split) for split in SPLITS}
     new = settings.predict.samples
-    counts["new"] = len(read_members(Path(new), False, lambda path: True)) if new else 0
+    counts["new"] = len(read_any_sheet(Path(new), False, lambda path: True)) if new else 0
     if settings.task == "volume_segmentation":
         unit, assumed = "case", megavoxels_per_case
         shown = settings.patches.per_case * math.prod(settings.patches.size) / 1e6

@@ -7,7 +7,7 @@ import numpy as np
 
 from gigatile.errors import UserError, run_command
 from gigatile.settings.train import TrainSettings
-from gigatile.training.order import Sampling, window_cuts
+from gigatile.training.sample_order import Sampling, window_bounds
 from gigatile.training.simulation import simulate
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     counts = np.diff(np.arange(shards + 1) * args.tiles // shards)[:, None]
     window = max(1, int(args.shuffle_mb / (args.tiles * args.tile_kb / 1000 / shards)))
     found = simulate(Sampling(counts, default.seed, window), args.batch_size)
-    mixed = np.diff(window_cuts(shards, window)).max()
+    mixed = np.diff(window_bounds(shards, window)).max()
     megabytes = args.tiles * args.tile_kb / 1000
     print(
         f"{args.tiles:,} tiles in {shards:,} shards, {mixed:,} of them mixed at a "

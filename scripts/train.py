@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Train a classifier of tiles; run under an MPI launcher, one process per GPU or per few cores.
+"""Train a model; run it under an MPI launcher, one process per GPU or per few cores.
 
-It goes on from the furthest segment of the same training in its folder, and ends with --epochs
-complete: <epochs>.npz, .keras and .json are written.
+Resumes from the latest segment or checkpoint of the same training, and trains until --epochs are
+complete. Then it writes <epochs>.npz, .keras and .json.
 
-Status 75 means: stopped by SIGTERM or SIGUSR2, or another process is gone. The same command goes on
-from where it was.
+Exit status 75: stopped by SIGTERM or SIGUSR2, or another rank is gone. Run the same command again
+to resume.
 """
 
 import argparse
@@ -15,22 +15,23 @@ from gigatile.parallel.interruption import catch_signals
 
 
 def main() -> None:
-    # Before all that takes time to import, so that a signal of the first seconds is heard, too.
+    # Before the imports, which take seconds, so that no signal is lost.
     catch_signals()
-    from gigatile.settings.section import parse_section
-    from gigatile.settings.tiles import TileSettings
+    from gigatile.tasks import task_part
+    from gigatile.tasks.command_line import add_task, parse_settings
     from gigatile.training.command_line import add_arguments, train_as_rank, training_settings
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tiles", required=True, help="the section `tiles` as JSON")
+    add_task(parser)
+    parser.add_argument(
+        "--task-settings", required=True, help="settings of the task as JSON, for example its tiles"
+    )
     add_arguments(parser)
     args = parser.parse_args()
-    tiles = parse_section(TileSettings, args.tiles)
+    sections = parse_settings("--task-settings", args.task_settings)
 
     def task():
-        from gigatile.training.classification import Classification
-
-        return Classification(tiles)
+        return task_part(args.task, "training").training_task(sections)
 
     train_as_rank(args, training_settings(args), task)
 

@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
-"""Score the validation tiles by a segment's model; write <epoch>.valid.json beside it."""
+"""Evaluate a segment's model on the validation split; write <epoch>.valid.json beside it."""
 
 import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
 from gigatile.software import import_less
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task, parse_settings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_task(parser)
+    parser.add_argument("--task-settings", default="{}", help="settings of the task as JSON")
     parser.add_argument("--segments", type=Path, required=True, help="folder of the segments")
-    parser.add_argument("--epoch", type=int, required=True, help="with which the segment ends")
-    parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
+    parser.add_argument("--epoch", type=int, required=True, help="complete epochs of the segment")
+    parser.add_argument("--manifest", type=Path, required=True, help="manifest of the shards")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     args = parser.parse_args()
+    settings = parse_settings("--task-settings", args.task_settings)
     import_less()
 
-    from gigatile.evaluation.validation import validate
     from gigatile.training.segments import Segment
+    from gigatile.training.validation import record_validation
 
-    validate(Segment(args.segments, args.epoch), args.manifest, tell=print, events=args.events)
+    segment = Segment(args.segments, args.epoch)
+    validated = task_part(args.task, "validation").validate(segment, args.manifest, settings)
+    record_validation(segment, args.manifest, validated, log=print, events=args.events)
 
 
 if __name__ == "__main__":

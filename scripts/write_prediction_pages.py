@@ -5,22 +5,17 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
+from gigatile.report import write_prediction_pages
 from gigatile.report.command_line import add_arguments, input_paths
-from gigatile.report.predictions import write_prediction_pages
-from gigatile.tasks.tile_classification import report as tile_classification
-from gigatile.tasks.volume_segmentation import report as volume_segmentation
-
-REPORTS = {
-    "tile_classification": tile_classification.REPORT,
-    "volume_segmentation": volume_segmentation.REPORT,
-}
-INPUTS = ("table", "records_dir", "results_dir", "model_dir")
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=REPORTS, required=True)
-    add_arguments(parser, INPUTS)
+    if name := add_task(parser):
+        task = task_part(name, "report").REPORT
+        add_arguments(parser, task.new_inputs, task.options)
     parser.add_argument(
         "--cohort",
         type=Path,
@@ -31,12 +26,10 @@ def main() -> None:
         "--matches", type=Path, help="table to write, of slides or cases in the cohort"
     )
     args = parser.parse_args()
-    task = REPORTS[args.task]
     files = input_paths(args, task.new_inputs)
     title = args.title or f"New {task.unit}s"
-    write_prediction_pages(
-        task, files, args.out, title, args.cohort, args.matches, top_tiles=args.top_tiles
-    )
+    options = {option: getattr(args, option) for option in task.options}
+    write_prediction_pages(task, files, args.out, title, args.cohort, args.matches, **options)
 
 
 if __name__ == "__main__":

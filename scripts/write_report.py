@@ -5,28 +5,23 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.report.builder import write_report
+from gigatile.report import write_report
 from gigatile.report.command_line import add_arguments, input_paths
-from gigatile.tasks.tile_classification import report as tile_classification
-from gigatile.tasks.volume_segmentation import report as volume_segmentation
-
-REPORTS = {
-    "tile_classification": tile_classification.REPORT,
-    "volume_segmentation": volume_segmentation.REPORT,
-}
-INPUTS = ("table", "splits", "shards", "records_dir", "model_dir", "evaluation_dir")
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=REPORTS, required=True)
-    add_arguments(parser, INPUTS)
+    if name := add_task(parser):
+        task = task_part(name, "report").REPORT
+        add_arguments(parser, task.inputs, task.options)
     parser.add_argument("--samples", type=Path, help="the sample sheet, for sites and splits")
     args = parser.parse_args()
-    task = REPORTS[args.task]
     files = input_paths(args, task.inputs)
     title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"
-    write_report(task, files, args.out, title, args.samples, top_tiles=args.top_tiles)
+    options = {option: getattr(args, option) for option in task.options}
+    write_report(task, files, args.out, title, args.samples, **options)
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def test_what_is_no_json_is_named(tmp_path, content):
     with pytest.raises(UserError) as caught:
         read_json(path)
     assert str(caught.value).startswith(f"{path}: damaged, not JSON (")
-    assert str(caught.value).endswith("); delete it to have it remade")
+    assert str(caught.value).endswith("); delete it and run again")
 
 
 def test_json_that_is_missing_is_named(tmp_path):
@@ -195,9 +195,9 @@ def test_cells_are_plain(tmp_path):
     [
         (b"a\tb\n1\t2\n", "column(s) c missing; found: 'a\\tb'"),
         (b"", "column(s) a, c missing; found: ''"),
-        (b"a\tc\n1\t2\n3\n", "row 3: 1 cells where the header has 2; damaged"),
-        (b"a\tc\n1\t2\t3\n", "row 2: 3 cells where the header has 2; damaged"),
-        (b"a\tc\n\xff\t2\n", "damaged, not UTF-8 text; delete it to have it remade"),
+        (b"a\tc\n1\t2\n3\n", "row 3: 1 cells, but 2 columns in the header; damaged"),
+        (b"a\tc\n1\t2\t3\n", "row 2: 3 cells, but 2 columns in the header; damaged"),
+        (b"a\tc\n\xff\t2\n", "damaged, not UTF-8 text; delete it and run again"),
     ],
 )
 def test_a_table_that_is_not_whole_is_named(tmp_path, content, fault):

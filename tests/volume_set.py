@@ -9,7 +9,7 @@ import numpy as np
 
 from gigatile.files import sha256_of
 from gigatile.records import write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.volume import VolumeRecord
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards

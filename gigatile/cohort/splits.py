@@ -1,7 +1,7 @@
-"""Patients into train, valid and test: one cohort each, the same on every machine, and proved.
+"""Assign every patient to train, valid or test, and prove that no patient is in two splits.
 
-A patient's split follows from a keyed hash of its id and the seed, and from nothing else. So it is
-the same on every machine, and no patient moves because another came or went.
+The split of a patient depends on the patient's id, the seed and the shares only. So adding or
+removing other patients never moves a patient, and all slides of a patient are in one split.
 """
 
 import hashlib
@@ -9,23 +9,81 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+
+from pydantic import Field
 
 from gigatile.cohort.sheet import Member
 from gigatile.errors import all_faults
+from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
 
 
+class LabelCounts(UnitCounts):
+    """The counts of one label in one split.
+
+    Attributes:
+        patients: patients with this label. One with slides of several labels counts for each.
+        unit: `slide` or `case`.
+        members: slides or cases with this label.
+        share: of all patients with this label.
+        wanted: the share in the settings.
+    """
+
+    patients: int
+    unit: str
+    members: int
+    share: float
+    wanted: float
+
+
+class SplitCounts(UnitCounts):
+    """The counts of one split.
+
+    Attributes:
+        patients: the number of patients.
+        unit: `slide` or `case`.
+        members: the number of slides or cases.
+        share: of all patients.
+        by_label: the counts of each label; empty for cases.
+    """
+
+    patients: int
+    unit: str
+    members: int
+    share: float | None = None
+    by_label: dict[str, LabelCounts]
+
+
+class SplitProof(JsonModel):
+    """splits.json: the counts of each split, and the patients that two splits share.
+
+    Attributes:
+        seed: the seed of the split.
+        shares: the shares in the settings, by split.
+        labels: the labels in the order of a classifier's outputs; empty for cases.
+        splits: the counts of each split.
+        shared_patients: patients in two splits, by `train&valid` and so on; all must be empty.
+        sheet_sha256: the checksum of the sample sheet.
+    """
+
+    seed: int
+    shares: dict[str, float] = Field(default_factory=dict)
+    labels: list[str]
+    splits: dict[str, SplitCounts]
+    shared_patients: dict[str, list[str]]
+    sheet_sha256: str
+
+
 def classes_of(members: Iterable[Member]) -> list[str]:
-    """Return the labels of a cohort in the order of a classifier's outputs; none of cases."""
+    """Return the labels in the order of a classifier's outputs; empty for cases."""
     return sorted({member.label for member in members if member.label})
 
 
 def split_of(patient: str, settings: SplitSettings) -> str:
-    """Return the split of a patient whom no sheet fixes.
+    """Return the split of a patient whose split the sheet does not fix.
 
-    BLAKE2b of the id, keyed with the seed, gives a number that is uniform in [0, 1); the wanted
-    shares cut that interval.
+    BLAKE2b of the id, keyed with the seed, gives a number that is uniform in [0, 1). The shares
+    divide this interval.
     """
     digest = hashlib.blake2b(patient.encode(), key=str(settings.seed).encode(), digest_size=8)
     position = int.from_bytes(digest.digest(), "big") / 2**64
@@ -35,7 +93,7 @@ def split_of(patient: str, settings: SplitSettings) -> str:
 
 
 def assign(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]:
-    """Return the split of each patient; one that the sheet fixes in any row holds."""
+    """Return the split of each patient; a split in any row of the sheet takes precedence."""
     fixed = {member.patient: member.split for member in members if member.split}
     patients = {member.patient for member in members}
     return {p: fixed.get(p) or split_of(p, settings) for p in sorted(patients)}
@@ -44,77 +102,77 @@ def assign(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]
 def rows_of_splits(
     members: Iterable[Member], settings: SplitSettings, *splits: str
 ) -> list[dict[str, str]]:
-    """Return the rows of some splits in the sheet's order: slide, patient, label and split.
+    """Return a row per member of some splits, in the order of the sheet.
 
-    Of cases, which have no label: case, patient and split.
+    A row has the columns slide (or case), patient, label (if there is one) and split.
     """
     members = list(members)
-    divided = assign(members, settings)
+    assigned = assign(members, settings)
     return [
         {member.unit: member.id, "patient": member.patient}
         | ({"label": member.label} if member.label else {})
-        | {"split": divided[member.patient]}
+        | {"split": assigned[member.patient]}
         for member in members
-        if divided[member.patient] in splits
+        if assigned[member.patient] in splits
     ]
 
 
 def checksum_of(rows: Iterable[Mapping[str, str]]) -> str:
-    """Return a SHA-256 of what rows say, in whatever order they stand in the sheet."""
+    """Return the SHA-256 of rows; it does not depend on their order."""
     text = json.dumps(sorted(list(row.values()) for row in rows), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def describe(
-    members: Sequence[Member], splits: Mapping[str, str], settings: SplitSettings
-) -> dict[str, Any]:
-    """Count patients and slides (or cases) per split and label; show that no two share a patient.
-
-    The shares are of a label's patients. A patient with slides of several labels counts once under
-    each of them.
-    """
-    labels, units = classes_of(members), f"{members[0].unit}s"
+def prove_splits(
+    members: Sequence[Member],
+    splits: Mapping[str, str],
+    settings: SplitSettings,
+    sheet_sha256: str = "",
+) -> SplitProof:
+    """Count patients and members per split and label, and list the patients in two splits."""
+    labels, unit = classes_of(members), members[0].unit
     in_split = {split: [m for m in members if splits[m.patient] == split] for split in SPLITS}
     patients_in = {split: {m.patient for m in found} for split, found in in_split.items()}
-    of_label = {label: {m.patient for m in members if m.label == label} for label in labels}
-    everybody = {member.patient for member in members}
-    summary = {}
+    with_label = {label: {m.patient for m in members if m.label == label} for label in labels}
+    patients = {member.patient for member in members}
+    counts = {}
     for split in SPLITS:
         by_label = {}
         for label in labels:
-            found = [m for m in in_split[split] if m.label == label]
-            patients = {m.patient for m in found}
-            by_label[label] = {
-                "patients": len(patients),
-                units: len(found),
-                "share": round(len(patients) / len(of_label[label]), 4),
-                "wanted": getattr(settings, split),
-            }
-        summary[split] = {
-            "patients": len(patients_in[split]),
-            units: len(in_split[split]),
-            "share": round(len(patients_in[split]) / len(everybody), 4),
-            "by_label": by_label,
-        }
-    return {
-        "seed": settings.seed,
-        "shares": {split: getattr(settings, split) for split in SPLITS},
-        "labels": labels,
-        "splits": summary,
-        "shared_patients": {
-            f"{one}&{two}": sorted(patients_in[one] & patients_in[two])
-            for one, two in combinations(SPLITS, 2)
+            labelled = [m for m in in_split[split] if m.label == label]
+            labelled_patients = {m.patient for m in labelled}
+            by_label[label] = LabelCounts(
+                patients=len(labelled_patients),
+                unit=unit,
+                members=len(labelled),
+                share=round(len(labelled_patients) / len(with_label[label]), 4),
+                wanted=getattr(settings, split),
+            )
+        counts[split] = SplitCounts(
+            patients=len(patients_in[split]),
+            unit=unit,
+            members=len(in_split[split]),
+            share=round(len(patients_in[split]) / len(patients), 4),
+            by_label=by_label,
+        )
+    return SplitProof(
+        seed=settings.seed,
+        shares={split: getattr(settings, split) for split in SPLITS},
+        labels=labels,
+        splits=counts,
+        shared_patients={
+            f"{first}&{second}": sorted(patients_in[first] & patients_in[second])
+            for first, second in combinations(SPLITS, 2)
         },
-    }
+        sheet_sha256=sheet_sha256,
+    )
 
 
 def check_labels(members: Sequence[Member], splits: Mapping[str, str], sheet: Path) -> None:
-    """Refuse a division in which some split lacks a label: nothing could be learnt or tested.
-
-    Of cases, which have no label, each split needs a patient.
+    """Refuse splits of which one lacks a label (of cases: a patient).
 
     Raises:
-        UserError: every label and split that is concerned, and what can be done.
+        UserError: names every missing label and its split, and says what to change.
     """
     faults = []
     classes = classes_of(members)
@@ -131,12 +189,12 @@ def check_labels(members: Sequence[Member], splits: Mapping[str, str], sheet: Pa
     if len(classes) == 1:
         faults.append(f"only one label, {classes[0]!r}; a classifier needs two")
     if faults:
-        # In the heading, since a message that is too long loses its end.
-        lacks = "A label that a split lacks" if classes else "What a split lacks"
+        # The advice is in the heading, since the end of a long list is left out.
+        needs = "every label" if classes else "a patient"
         heading = (
-            f"{sheet}: the division into splits cannot be used. {lacks} can be "
-            f"had by another seed (python scripts/choose_split_seed.py {sheet}), by the sheet's "
-            "column `split`, or by more patients"
+            f"{sheet}: the splits cannot be used. To have {needs} in each split, choose another "
+            f"seed (python scripts/choose_split_seed.py {sheet}), fix splits in the sheet's column "
+            "`split`, or add patients"
         )
         raise all_faults(heading, faults)
 
@@ -144,29 +202,29 @@ def check_labels(members: Sequence[Member], splits: Mapping[str, str], sheet: Pa
 def imbalance(
     members: Sequence[Member], splits: Mapping[str, str], settings: SplitSettings
 ) -> float:
-    """Return the largest distance, over splits and labels, of a share from the wanted one.
+    """Return the largest difference, over splits and labels, of a share from the wanted one.
 
-    Infinite when some split lacks some label, or has no patient.
+    Infinite if a split lacks a label, or has no patient.
     """
     worst = 0.0
-    for split, part in describe(members, splits, settings)["splits"].items():
-        whole = {"patients": part["patients"], "share": part["share"]}
-        for counts in part["by_label"].values() or [whole]:
-            if not counts["patients"]:
+    for split, counts in prove_splits(members, splits, settings).splits.items():
+        for part in counts.by_label.values() or [counts]:
+            if not part.patients:
                 return float("inf")
-            worst = max(worst, abs(counts["share"] - getattr(settings, split)))
+            assert part.share is not None
+            worst = max(worst, abs(part.share - getattr(settings, split)))
     return worst
 
 
 def best_seed(
     members: Sequence[Member], settings: SplitSettings, tries: int
 ) -> list[tuple[float, int]]:
-    """Try seeds 0 … tries-1; return (imbalance, seed), best first and ties by the smaller seed.
+    """Try the seeds 0 … tries-1; return (imbalance, seed), best first, ties by the smaller seed.
 
-    Choosing a seed by balance alone is honest: neither images nor results are looked at.
+    Choosing a seed by balance does not bias results: it looks at the sheet only.
     """
-    found = []
+    ranked = []
     for seed in range(tries):
         candidate = settings.model_copy(update={"seed": seed})
-        found.append((imbalance(members, assign(members, candidate), candidate), seed))
-    return sorted(found)
+        ranked.append((imbalance(members, assign(members, candidate), candidate), seed))
+    return sorted(ranked)

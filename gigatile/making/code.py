@@ -14,8 +14,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from gigatile.errors import UserError
+from gigatile.models import ARCHITECTURES
 
 # Where things are in a project, seen from its root.
 LIBRARY = "gigatile"
@@ -37,18 +39,31 @@ DISTRIBUTIONS = {
 }
 
 
-def code_of(command: Path) -> str:
+class Plugins(NamedTuple):
+    """Which of the modules that the library imports by name a run uses.
+
+    Attributes:
+        task: its task; `task_part(name, "training")` imports the module of a stage.
+        model: its architecture; `load_builder(name)` imports its module.
+    """
+
+    task: str
+    model: str
+
+
+def code_of(command: Path, plugins: Plugins) -> str:
     """Return a SHA-256 that changes when what a command does may change.
 
     Args:
         command: a Python file in the folder `scripts` of a project.
+        plugins: the task and the model of the run.
 
     Raises:
         UserError: a file is missing or no Python, or a package that is imported is not in the lock
             file.
     """
     project = command.parents[1]
-    files = reached_by(command)
+    files = reached_by(command, plugins)
     pinned = _pinned(project / LOCK)
     packages = {package for path in files for package in _packages(path)}
     unknown = sorted(packages - pinned.keys())
@@ -60,15 +75,19 @@ def code_of(command: Path) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def reached_by(command: Path) -> list[Path]:
+def reached_by(command: Path, plugins: Plugins) -> list[Path]:
     """Return a command and the files of its project's library that it reaches, sorted."""
+    project = command.parents[1]
     found: set[Path] = set()
     waiting = [command]
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += _imported(path, command.parents[1]) if path.suffix == ".py" else ()
+            if path.suffix == ".py":
+                waiting += _imported(path, project)
+                for module in _plugin_modules(path, plugins):
+                    waiting += _files_of(module, project)
     return sorted(found)
 
 
@@ -88,8 +107,10 @@ def _tree(path: Path) -> ast.Module:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield a tree and the statements in it, not their expressions: a tenth of all nodes."""
+    """Yield a tree and the statements in it that can run, without their expressions."""
     yield tree
+    if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
+        return
     for part in ("body", "orelse", "finalbody", "handlers", "cases"):
         for node in getattr(tree, part, ()):
             yield from _statements(node)
@@ -111,22 +132,55 @@ def _names(path: Path) -> frozenset[str]:
 @cache
 def _imported(path: Path, project: Path) -> tuple[Path, ...]:
     """Return the files of the library that importing a file reads."""
-    found: set[Path] = set()
-    for name in _names(path):
-        package, *parts = name.split(".")
-        if package != LIBRARY:
+    return tuple(sorted({file for name in _names(path) for file in _files_of(name, project)}))
+
+
+def _files_of(name: str, project: Path) -> set[Path]:
+    """Return the files that importing a dotted name reads: importing a.b.c runs a and a.b, too."""
+    package, *parts = name.split(".")
+    if package != LIBRARY:
+        return set()
+    path = project / LIBRARY
+    files = {path / "__init__.py"}
+    for part in parts:  # a part without a file is a name in a module
+        path = path / part
+        if path.is_dir():
+            files.add(path / "__init__.py")
+            files.update(_data(path))
+        elif path.with_suffix(".py").is_file():
+            files.add(path.with_suffix(".py"))
+    return files
+
+
+def _plugin_modules(path: Path, plugins: Plugins) -> Iterator[str]:
+    """Yield the modules that a file imports by name, for the task and the model of the run.
+
+    Raises:
+        UserError: the stage of a task is not a literal.
+    """
+    for name, stage in _plugin_calls(path):
+        if name == "load_builder":
+            yield ARCHITECTURES[plugins.model].module
+        else:
+            yield f"{LIBRARY}.tasks.{plugins.task}.{stage}"
+
+
+@cache
+def _plugin_calls(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the calls of a file that import modules by name, with the stage that they name."""
+    calls = []
+    for node in ast.walk(_tree(path)):
+        if not isinstance(node, ast.Call):
             continue
-        # Importing a.b.c runs a and a.b too. What no file is named after is a name in a module.
-        place = project / LIBRARY
-        found.add(place / "__init__.py")
-        for part in parts:
-            place = place / part
-            if place.is_dir():
-                found.add(place / "__init__.py")
-                found.update(_data(place))
-            elif place.with_suffix(".py").is_file():
-                found.add(place.with_suffix(".py"))
-    return tuple(sorted(found))
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in ("find_task", "load_builder"):
+            calls.append((name, "definition"))
+        elif name == "task_part":
+            stage = node.args[1] if len(node.args) == 2 else None
+            if not isinstance(stage, ast.Constant):
+                raise UserError(f"{path}: the stage in {ast.unparse(node)} must be a literal")
+            calls.append((name, str(stage.value)))
+    return tuple(calls)
 
 
 def _data(package: Path) -> Iterator[Path]:

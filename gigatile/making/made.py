@@ -250,14 +250,17 @@ def _read_in_time(sources: Sequence[Path]) -> str:
 
 
 def _shards(manifest: Path, run: Path) -> dict[str, Output]:
+    # Most calls have no manifest, and this import takes longer than the rest of the command.
+    from gigatile.records.manifest import read_manifest
+
     folder = manifest.parent
     found = {}
-    for split in read_json(manifest)["splits"].values():
-        for shard in split["shards"]:
-            index = folder / shard["index"]
+    for split in read_manifest(manifest).splits.values():
+        for shard in split.shards:
+            index = folder / shard.index
             for path, size, checksum in (
-                (folder / shard["file"], shard["bytes"], shard["sha256"]),
-                (index, index.stat().st_size, shard["index_sha256"]),
+                (folder / shard.file, shard.bytes, shard.sha256),
+                (index, index.stat().st_size, shard.index_sha256),
             ):
                 found[os.path.relpath(path, run)] = Output(bytes=size, sha256=checksum)
     return found

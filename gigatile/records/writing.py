@@ -1,36 +1,45 @@
-"""Writing shards: by one process or by many, with the same bytes.
+"""Write shards, with one process or with many ranks: the bytes are the same.
 
-The first step of the shuffle, one record file per slide, is done when slides are tiled. Here the
-records of all slides of a split are grouped at random: `gigatile/records/plan.py` says which goes
-where, and the ranks write the shards in turn. One shard is in a rank's memory at a time.
+The records of all slides of a split are grouped at random. `lay_out_shards` decides which record
+goes where; then the ranks take turns in writing shards. A rank holds one shard in memory.
 """
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of, write_json, write_whole
+from gigatile.files import sha256_of, write_whole
+from gigatile.json_models import write_model
 from gigatile.parallel.world import World
-from gigatile.records.plan import LENGTH, OFFSET, SLIDE, Plan, Source, make_plan
-from gigatile.records.shards import INDEX, MANIFEST, SCHEMA
+from gigatile.records.manifest import MANIFEST, Manifest, Shard, ShardedSplit
+from gigatile.records.shard_layout import (
+    LENGTH,
+    OFFSET,
+    SOURCE,
+    ShardLayout,
+    Source,
+    lay_out_shards,
+    volume_or_tile_id,
+)
+from gigatile.records.shards import INDEX
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 
-# The folder of the plan, gone when the shards are there.
-PLAN = ".plan"
+# The folder of the layout's runs; it is deleted once the shards are written.
+LAYOUT = ".layout"
 # Shards and their indexes, also under the temporary names that a killed run leaves.
 SHARDS = "*-?????-of-?????*"
 
 
 def stall_limit(settings: ShardSettings) -> int:
-    """Return how many seconds a rank may wait for another: a shard's, on a very slow disk."""
+    """Return the seconds that a rank may wait for another: a shard is written, on a slow disk."""
     return round(600 + 10 * settings.target_mb)
 
 
@@ -41,146 +50,153 @@ def write_shards(
     world: World | None = None,
     inputs: Mapping[str, str] | None = None,
     unit: str = "slide",
+    record_id: Callable[[Path], str] = volume_or_tile_id,
 ) -> None:
-    """Write the shards of each split, and last the manifest that names them.
+    """Write the shards of each split, then the manifest that lists them.
 
     Args:
-        sources: the slides, or cases, of each split.
-        settings: wanted size of a shard, and the seed of the shuffle.
-        out: the folder. Shards in it are deleted, and what a killed run left; nothing else.
+        sources: the slides or cases of each split.
+        settings: target size of a shard, and the seed.
+        out: the output folder. Existing shards and leftovers of a killed run are deleted; other
+            files stay.
         world: the ranks that write; None: this process alone.
-        inputs: what the manifest says it was made from: names, and their SHA-256.
-        unit: what the sources are: `slide` or `case`.
+        inputs: names and SHA-256 of the input files, for the manifest.
+        unit: `slide` or `case`.
+        record_id: returns the slide or case that a file of records belongs to.
 
     Raises:
-        UserError: a record file is damaged or of another slide, or a split has no slide. Each rank
-            raises it.
+        UserError: a record file is damaged or belongs to another slide, or a split is empty. Every
+            rank raises it.
     """
     world = world or World()
-    world.first(partial(_prepare, sources, out, unit))
+    world.on_rank0(partial(_prepare, sources, out, unit))
     labels = sorted({source.label for split in sources.values() for source in split})
     try:
-        plans = []
-        for split, slides in sources.items():
-            ordered = sorted(slides, key=lambda source: source.slide)
-            plans.append(make_plan(world, split, ordered, settings, out / PLAN))
-        shards = [(plan, shard) for plan in plans for shard in range(plan.shards)]
+        layouts = []
+        for split, in_split in sources.items():
+            ordered = sorted(in_split, key=lambda source: source.slide)
+            layouts.append(lay_out_shards(world, split, ordered, settings, out / LAYOUT, record_id))
+        shards = [(layout, shard) for layout in layouts for shard in range(layout.shards)]
         writer = _Writer(shards, labels, out, world)
-        written: list[dict[str, Any]] = []
-        # After each round the ranks meet, so a fault of one ends all of them soon.
+        written: list[Shard] = []
+        # The ranks synchronise after each round, so an error on one rank ends all of them soon.
         for begin in range(0, len(shards), world.size):
-            found = world.each(partial(writer.write, begin + world.rank))
-            written += [shard for shard in found if shard is not None]
+            entries = world.gather(partial(writer.write, begin + world.rank))
+            written += [entry for entry in entries if entry is not None]
     finally:
         if world.rank == 0:
-            shutil.rmtree(out / PLAN, ignore_errors=True)
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "inputs": dict(inputs or {}),
-        "seed": settings.seed,
-        "target_mb": settings.target_mb,
-        "classes": [label for label in labels if label],
-        "splits": {plan.split: _describe(plan, unit) for plan in plans},
-    }
-    for (plan, _), shard in zip(shards, written, strict=True):
-        manifest["splits"][plan.split]["shards"].append(shard)
-    world.first(partial(write_json, out / MANIFEST, manifest))
+            shutil.rmtree(out / LAYOUT, ignore_errors=True)
+    remaining = iter(written)
+    manifest = Manifest(
+        inputs=dict(inputs or {}),
+        seed=settings.seed,
+        target_mb=settings.target_mb,
+        classes=[label for label in labels if label],
+        splits={
+            layout.split: _sharded_split(layout, unit, list(islice(remaining, layout.shards)))
+            for layout in layouts
+        },
+    )
+    world.on_rank0(partial(write_model, out / MANIFEST, manifest))
 
 
 def _prepare(sources: Mapping[str, Sequence[Source]], out: Path, unit: str) -> None:
-    for split, slides in sources.items():
-        if not slides:
-            raise UserError(
-                f"no {unit} with records is in {split}; there is nothing to make shards of"
-            )
+    for split, in_split in sources.items():
+        if not in_split:
+            raise UserError(f"no {unit} with records in {split}; it cannot be sharded")
     (out / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(out / PLAN, ignore_errors=True)
-    (out / PLAN).mkdir(parents=True)
+    shutil.rmtree(out / LAYOUT, ignore_errors=True)
+    (out / LAYOUT).mkdir(parents=True)
     for path in out.glob(SHARDS):
         path.unlink()
 
 
 class _Writer:
-    """Writes shards, one after the other, and describes them."""
+    """Writes shards one by one."""
 
     def __init__(
-        self, shards: Sequence[tuple[Plan, int]], labels: Sequence[str], out: Path, world: World
+        self,
+        shards: Sequence[tuple[ShardLayout, int]],
+        labels: Sequence[str],
+        out: Path,
+        world: World,
     ) -> None:
         self._shards, self._labels, self._out, self._world = shards, labels, out, world
-        # Used for shard after shard: to get memory anew from the system takes as long as a copy.
+        # Reused for every shard: allocating the memory takes as long as copying the records.
         self._buffer = np.empty(0, np.uint8)
 
-    def write(self, number: int) -> dict[str, Any] | None:
-        """Write a shard and its index; return how the manifest names them.
+    def write(self, index: int) -> Shard | None:
+        """Write a shard and its index; return its entry in the manifest.
 
-        Past the last shard nothing is done: the last round may have none for this rank.
+        Return None past the last shard: in the last round some ranks have nothing to write.
         """
-        if number >= len(self._shards):
+        if index >= len(self._shards):
             return None
-        plan, shard = self._shards[number]
-        rows = plan.rows(shard)
-        more = np.array(list(map(len, plan.whose)), np.int64)
-        lengths = rows[LENGTH].astype(np.int64) + more[rows[SLIDE].astype(np.int64)]
+        layout, shard = self._shards[index]
+        records = layout.shard_records(shard)
+        appended = np.array(list(map(len, layout.sheet_fields)), np.int64)
+        lengths = records[LENGTH].astype(np.int64) + appended[records[SOURCE].astype(np.int64)]
         ends = np.cumsum(lengths)
         starts = ends - lengths
-        content = self._space(int(ends[-1]) if len(ends) else 0)
-        self._gather(plan, rows, starts, lengths, content)
-        path = self._out / f"{plan.split}-{shard:05d}-of-{plan.shards:05d}.tfrecord"
-        with ThreadPoolExecutor(1) as beside:
-            digest = beside.submit(hashlib.sha256, content)
+        content = self._allocate(int(ends[-1]) if len(ends) else 0)
+        self._copy(layout, records, starts, lengths, content)
+        path = self._out / f"{layout.split}-{shard:05d}-of-{layout.shards:05d}.tfrecord"
+        with ThreadPoolExecutor(1) as hashing:
+            digest = hashing.submit(hashlib.sha256, content)
             with write_whole(path) as temporary:
                 temporary.write_bytes(content)
-        label = np.array([self._labels.index(source.label) for source in plan.slides])
+        labels = np.array([self._labels.index(source.label) for source in layout.sources])
         entries = np.empty(len(starts), INDEX)
-        entries["offset"], entries["label"] = starts, label[rows[SLIDE].astype(np.int64)]
-        index = path.with_suffix(".index.npy")
-        with write_whole(index) as temporary:
+        entries["offset"], entries["label"] = starts, labels[records[SOURCE].astype(np.int64)]
+        index_path = path.with_suffix(".index.npy")
+        with write_whole(index_path) as temporary:
             np.save(temporary, entries)
-        return {
-            "file": path.name,
-            "records": len(entries),
-            "bytes": len(content),
-            "sha256": digest.result().hexdigest(),
-            "index": index.name,
-            "index_sha256": sha256_of(index),
-        }
+        return Shard(
+            file=path.name,
+            records=len(entries),
+            bytes=len(content),
+            sha256=digest.result().hexdigest(),
+            index=index_path.name,
+            index_sha256=sha256_of(index_path),
+        )
 
-    def _space(self, size: int) -> memoryview:
+    def _allocate(self, size: int) -> memoryview:
         if len(self._buffer) < size:
-            self._buffer = np.empty(0, np.uint8)  # given back before more is taken
+            self._buffer = np.empty(0, np.uint8)  # free the old buffer before allocating
             self._buffer = np.empty(size, np.uint8)
         return self._buffer[:size].data
 
-    def _gather(
+    def _copy(
         self,
-        plan: Plan,
-        rows: np.ndarray,
+        layout: ShardLayout,
+        records: np.ndarray,
         starts: np.ndarray,
         lengths: np.ndarray,
         content: memoryview,
     ) -> None:
-        """Copy a shard's records to their places; each file is read from its start to its end."""
-        slides, counts = np.unique(rows[SLIDE], return_counts=True)
-        order = np.lexsort((rows[OFFSET], rows[SLIDE]))
-        wanted = np.stack([rows[OFFSET].astype(np.int64), starts, lengths])
-        parts = np.split(wanted[:, order], np.cumsum(counts)[:-1], axis=1)
-        for slide, part in zip(slides.tolist(), parts, strict=False):
-            path, more = plan.slides[slide].records, plan.whose[slide]
+        """Copy the records of a shard into `content`; each record file is read front to back."""
+        indices, counts = np.unique(records[SOURCE], return_counts=True)
+        order = np.lexsort((records[OFFSET], records[SOURCE]))
+        copies = np.stack([records[OFFSET].astype(np.int64), starts, lengths])
+        parts = np.split(copies[:, order], np.cumsum(counts)[:-1], axis=1)
+        for index, part in zip(indices.tolist(), parts, strict=False):
+            path, sheet_fields = layout.sources[index].records, layout.sheet_fields[index]
             with path.open("rb", buffering=0) as handle:
                 for offset, start, length in part.T.tolist():
                     frame = content[start : start + length]
-                    read_extended(handle.fileno(), offset, frame, more, path)
-            self._world.alive(f"after records of {path}")
+                    read_extended(handle.fileno(), offset, frame, sheet_fields, path)
+            self._world.report_progress(f"after records of {path}")
 
 
-def _describe(plan: Plan, unit: str) -> dict[str, Any]:
+def _sharded_split(layout: ShardLayout, unit: str, shards: list[Shard]) -> ShardedSplit:
     by_label: dict[str, int] = {}
-    for source, count in zip(plan.slides, plan.counts.tolist(), strict=True):
+    for source, count in zip(layout.sources, layout.record_counts.tolist(), strict=True):
         if source.label:
             by_label[source.label] = by_label.get(source.label, 0) + count
-    return {
-        "records": int(plan.counts.sum()),
-        f"{unit}s": len(plan.slides),
-        "by_label": dict(sorted(by_label.items())),
-        "shards": [],
-    }
+    return ShardedSplit(
+        records=int(layout.record_counts.sum()),
+        unit=unit,
+        members=len(layout.sources),
+        by_label=dict(sorted(by_label.items())),
+        shards=shards,
+    )

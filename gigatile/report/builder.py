@@ -7,8 +7,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
-from gigatile.report.inputs import Manifest, Splits, read_history, read_recorded
+from gigatile.json_models import read_model
+from gigatile.records.manifest import read_manifest
+from gigatile.report.inputs import read_history, read_recorded
 from gigatile.report.leakage import (
     Check,
     Evidence,
@@ -79,8 +82,8 @@ def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None)
     model = read_recorded(task.model, model_dir / "settings.json")
     cohort = task.read_cohort(files["table"])
     check_ids([row.id for row in cohort], files["table"], task.unit)
-    splits = read_recorded(Splits, files["splits"])
-    manifest = read_recorded(Manifest, files["shards"])
+    splits = read_model(SplitProof, files["splits"])
+    manifest = read_manifest(files["shards"])
     scores = evaluation / f"{task.unit}s.tsv"
     scored = task.read_scored(scores, model)
     check_ids([row.id for row in scored], scores, task.unit)

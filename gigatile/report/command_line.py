@@ -6,39 +6,29 @@ from pathlib import Path
 
 from gigatile.errors import UserError
 
-# The inputs of all tasks: their options, and what they are.
-INPUTS = {
-    "table": "table of the slides or cases",
-    "splits": "splits.json",
-    "shards": "manifest of the shards",
-    "records_dir": "folder of records and states",
-    "results_dir": "folder of the predictions",
-    "model_dir": "folder of the model",
-    "evaluation_dir": "folder of the evaluation",
-}
 
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    inputs: Mapping[str, str],
+    options: Mapping[str, tuple[int, str]],
+) -> None:
+    """Add --run-dir, an option for each input and for the pages, --title and --out.
 
-def add_arguments(parser: argparse.ArgumentParser, inputs: tuple[str, ...]) -> None:
-    """Add --run-dir, an option for each input, --title, --out and --top-tiles."""
-    parser.add_argument(
-        "--run-dir", type=Path, help="results of a run, with the inputs in their default places"
-    )
-    for name in inputs:
-        parser.add_argument(
-            _option(name), type=Path, help=f"{INPUTS[name]}, if it is not in RUN_DIR"
-        )
+    Args:
+        inputs: their default places in the run's folder, by name.
+        options: default and help of each option of the pages, by name.
+    """
+    parser.add_argument("--run-dir", type=Path, help="results of a run, which has all inputs")
+    for name, place in inputs.items():
+        parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{place}")
+    for name, (default, text) in options.items():
+        parser.add_argument(_option(name), type=int, default=default, help=f"{text} (%(default)s)")
     parser.add_argument("--title", help="heading of the first page")
-    parser.add_argument(
-        "--top-tiles", type=int, default=8, help="tiles shown per class of a slide (%(default)s)"
-    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
 
 
 def input_paths(args: argparse.Namespace, inputs: Mapping[str, str]) -> dict[str, Path]:
     """Return the path of each input.
-
-    Args:
-        inputs: their default places in the run's folder.
 
     Raises:
         UserError: an input is given neither by its option nor by --run-dir.

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gigatile.cohort.sheet import OfPatient
+from gigatile.cohort.sheet import PatientRow
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.tables import read_table
@@ -102,56 +102,6 @@ class SlideState(Told):
     records: Records
 
 
-class LabelShare(Told):
-    """One label in one split; the shares are of the label's patients."""
-
-    patients: int
-    slides: int
-    share: float
-    wanted: float
-
-
-class Split(Told):
-    """One split: its patients and slides, all together and by label.
-
-    Attributes:
-        members: its slides, or in a cohort of volumes its cases.
-        share: of the patients; wanted is what `Splits.shares` says.
-    """
-
-    patients: int
-    members: int = Field(validation_alias=AliasChoices("slides", "cases"))
-    share: float | None = None
-    by_label: dict[str, LabelShare]
-
-
-class Splits(Told):
-    """The division of the patients: splits.json."""
-
-    seed: int
-    shares: dict[str, float] = {}
-    labels: list[str]
-    splits: dict[str, Split]
-    shared_patients: dict[str, list[str]]
-    sheet_sha256: str
-
-
-class ShardedSplit(Told):
-    """How many tiles of one split stand in the shards, all together and by label."""
-
-    records: int
-    by_label: dict[str, int]
-
-
-class Manifest(Told):
-    """What the model was trained on: shards/manifest.json."""
-
-    seed: int
-    target_mb: float
-    splits: dict[str, ShardedSplit]
-    inputs: dict[str, str] = {}
-
-
 class Chosen(Told):
     """Which epoch's model it is: the one with the least validation loss of so many."""
 
@@ -179,7 +129,7 @@ def read_recorded(model: type[M], path: Path) -> M:
         raise all_faults(f"{path}: not what the report needs", faults) from None
 
 
-class CohortRow(OfPatient, Protocol):
+class CohortRow(PatientRow, Protocol):
     """A row of the cohort's table: tiles.tsv or cases.tsv."""
 
     @property

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from gigatile.cohort.names import same_names
 from gigatile.cohort.sheet import Member
-from gigatile.cohort.splits import assign
+from gigatile.cohort.splits import SplitProof, assign
 from gigatile.files import combined_checksum
-from gigatile.report.inputs import Chosen, CohortRow, Manifest, Splits
+from gigatile.records.manifest import Manifest
+from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.provenance import Ledger
 from gigatile.report.records import RecordKind
 from gigatile.report.shard_contents import Contents
@@ -63,7 +64,7 @@ class Evidence:
 
     unit: str
     kind: RecordKind
-    splits: Splits
+    splits: SplitProof
     cohort: Sequence[CohortRow]
     sheet: Sequence[Member] | None
     image_files: Sequence[tuple[str, str, str]]
@@ -135,7 +136,7 @@ def patients_in_two_splits(checks: Sequence[Check]) -> list[str]:
     return list(dict.fromkeys(name for check in checks[: len(PAIRS)] for name in check.faults))
 
 
-def _patient_checks(splits: Splits, cohort: Sequence[CohortRow]) -> list[Check]:
+def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Check]:
     """Check that no patient is in two splits, and no patient with two spellings of the id."""
     checks = []
     for one, two in PAIRS:
@@ -324,7 +325,7 @@ def _scored_faults(
     return faults
 
 
-def _count_faults(splits: Splits, cohort: Sequence[CohortRow], units: str) -> list[str]:
+def _count_faults(splits: SplitProof, cohort: Sequence[CohortRow], units: str) -> list[str]:
     """Return the splits for which splits.json has other counts than the table."""
     faults = []
     for name, stated in splits.splits.items():

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of
+from gigatile.files import sha256_of
+from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import damaged
-from gigatile.records.tile import encode_whose
+from gigatile.records.tile import encode_sheet_fields
 from gigatile.report.inputs import CohortRow
 from gigatile.report.records import (
     HASHES,
@@ -153,8 +154,8 @@ def _read_shards(
     by_id = {row.id: row for row in rows}
     sums: dict[str, dict[str, _Sum]] = {}
     faults: list[str] = []
-    for split, part in read_json(manifest)["splits"].items():
-        if not part["shards"]:
+    for split, part in read_manifest(manifest).splits.items():
+        if not part.shards:
             faults.append(f"{split}: the manifest names no shard")
             continue
         split_sums = sums.setdefault(split, {})
@@ -164,14 +165,14 @@ def _read_shards(
             faults.append(f"{split}: {_without_folders(error, manifest)}")
             continue
         try:
-            for shard in part["shards"]:
-                path = manifest.parent / shard["file"]
-                if sha256_of(path) != shard["sha256"]:
+            for shard in part.shards:
+                path = manifest.parent / shard.file
+                if sha256_of(path) != shard.sha256:
                     faults.append(f"{split}: {path.name} is not the file that the manifest names")
             _add_records(reader, split, by_id, kind, split_sums, faults)
-            if part["records"] != len(reader):
+            if part.records != len(reader):
                 faults.append(
-                    f"{split}: {part['records']} records in the manifest, {len(reader)} in the file"
+                    f"{split}: {part.records} records in the manifest, {len(reader)} in the file"
                 )
         except UserError as error:
             faults.append(f"{split}: {_without_folders(error, manifest)}")
@@ -190,12 +191,12 @@ def _add_records(
     faults: list[str],
 ) -> None:
     """Add the records of a split to `sums`, and slides or cases with other fields to `faults`."""
-    fields = {name: encode_whose(row.patient, row.label) for name, row in rows.items()}
+    fields = {name: encode_sheet_fields(row.patient, row.label) for name, row in rows.items()}
     other_fields, other_labels = set(), set()
     classes = reader.classes_at(np.arange(len(reader))).tolist()
     try:
         for number, index in enumerate(classes):
-            record = kind.read(*reader.place(number))
+            record = kind.read(*reader.locate(number))
             data = record.data
             if record.id in rows:
                 # Patient and label are appended in the shard.

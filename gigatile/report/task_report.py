@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from gigatile.cohort.sheet import Member
-from gigatile.report.inputs import Chosen, CohortRow, Manifest, Splits
+from gigatile.cohort.splits import SplitProof
+from gigatile.records.manifest import Manifest
+from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.leakage import Check
 from gigatile.report.metrics import Intervals
 from gigatile.report.provenance import Ledger
@@ -89,7 +91,7 @@ class Run(Generic[Row, State, Scored, Model, Metrics]):
     files: Mapping[str, Path]
     cohort: Sequence[Row]
     states: Mapping[str, State]
-    splits: Splits
+    splits: SplitProof
     sheet: Sequence[Member] | None
     manifest: Manifest
     scored: Sequence[Scored]
@@ -197,6 +199,7 @@ class TaskReport:
             evaluation, and of each slide or case (`{records}/*.json`).
         page_files: the files of a page (`{records}/{id}.json`), and what it shows of them.
         pages: returns the function that renders a page.
+        options: default and help of each option of the pages, a whole number.
         evaluated: the inputs whose checksums metrics.json must have.
         template: renders the first page; it extends report.html.j2.
         summary: returns what the top of the first page needs.
@@ -219,6 +222,7 @@ class TaskReport:
     shows: Mapping[str, str]
     page_files: Mapping[str, str]
     pages: Callable[[Any], WritePage]
+    options: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     evaluated: Sequence[str]
     template: Path
     summary: Callable[[Any], Mapping[str, Any]]

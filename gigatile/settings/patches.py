@@ -1,6 +1,7 @@
 """The section `patches`."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -8,38 +9,38 @@ from gigatile.settings.section import Section
 
 
 class PatchSettings(Section):
-    """What training is shown of volumes: patches, new ones in every epoch."""
+    """Patches of volumes that training samples, new ones in every epoch."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"turned": "rotated"}
 
     size: tuple[int, int, int] = Field(
         (128, 128, 128),
-        description="Voxels of a patch from left to right, from back to front, and upwards; "
-        "multiples of 8.",
+        description="Voxels of a patch along x, y and z (right, anterior, superior); multiples of "
+        "8.",
     )
-    per_case: int = Field(4, ge=1, le=1000, description="Patches of each case that an epoch shows.")
+    per_case: int = Field(4, ge=1, le=1000, description="Patches per case and epoch.")
     foreground: float = Field(
         0.33, ge=0, le=1, description="Share of the patches that are centred on a labelled voxel."
     )
-    flips: bool = Field(True, description="Half of the patches are flipped, along each axis.")
-    turned: float = Field(
-        0.3, ge=0, le=1, description="Share of the patches that are turned and scaled."
+    flips: bool = Field(True, description="Flip half of the patches along each axis.")
+    rotated: float = Field(
+        0.3, ge=0, le=1, description="Share of the patches that are rotated and scaled."
     )
     rotation: float = Field(
-        15, ge=0, le=180, description="They are turned by up to so many degrees about each axis,"
+        15, ge=0, le=180, description="Maximum rotation about each axis, in degrees."
     )
-    scaling: float = Field(
-        0.2, ge=0, le=0.9, description="and made larger or smaller by up to this share."
-    )
+    scaling: float = Field(0.2, ge=0, le=0.9, description="Maximum change of size, as a share.")
     intensity: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="Brightness, contrast and gamma change by up to this, and noise is of up to "
-        "this, in standard\ndeviations of a channel.",
+        description="Maximum change of brightness, contrast and gamma, and maximum noise, in\n"
+        "standard deviations of a channel.",
     )
     targets: Literal["regions", "labels"] = Field(
         "regions",
-        description="What the model tells apart: each of volumes.regions from the rest, or each "
-        "label from all others.",
+        description="What the model predicts: each of volumes.regions, which may overlap, or each "
+        "label.",
     )
 
     @field_validator("size")

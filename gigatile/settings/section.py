@@ -1,7 +1,8 @@
-"""What all sections of the settings share: how they are checked, and written as text."""
+"""The base class of all sections of the settings: validation, and conversion to text."""
 
 import difflib
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -13,35 +14,37 @@ MAX_SEED = 2**32 - 1
 
 
 class Section(BaseModel):
-    """A part of the settings: unknown keys are refused, values do not change."""
+    """A section of the settings: immutable, and unknown keys are errors."""
 
     # Defaults are validated so that a default and the same value given compare as equal text.
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
-    # Keys that a command gets as options of its own and not in its settings' text, as they say how
-    # a stage is run, or how far, and not what it makes on its way; `canonical` leaves them out.
+    # Keys that say how or how far a stage runs, not what it computes. `canonical` excludes them,
+    # and commands take them as separate options.
     EXECUTION: ClassVar[frozenset[str]] = frozenset()
+    # Former names of keys, with their present names.
+    RENAMED: ClassVar[Mapping[str, str]] = {}
 
     @field_validator("*", mode="before")
     @classmethod
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        # YAML reads yes, no, on and off as true and false, which would pass for 1 and 0.
+        # YAML reads yes, no, on, off as true and false, and pydantic would read those as 1 and 0.
         field = cls.model_fields[info.field_name or ""]
         if value is False and "off" in get_args(field.annotation):
             return "off"
         if isinstance(value, bool) and field.annotation is not bool:
             words = "`yes` and `on`" if value else "`no` and `off`"
             raise ValueError(
-                f"found {str(value).lower()}, as which YAML reads {words} too; must be a number, "
-                "or a word in quotes"
+                f"found {str(value).lower()}, which is also how YAML reads {words}; must be a "
+                "number, or a word in quotes"
             )
         return value
 
     @field_validator("*", mode="before")
     @classmethod
     def _null_is_none(cls, value: Any, info: ValidationInfo) -> Any:
-        # Snakemake's --config has no null within a section: `tiles={mpp: null}` comes as a text.
+        # Snakemake's --config passes the null in `tiles={mpp: null}` as text.
         field = cls.model_fields[info.field_name or ""]
         may_be_none = type(None) in get_args(field.annotation)
         return None if may_be_none and value in ("null", "Null", "NULL", "~") else value
@@ -51,53 +54,54 @@ S = TypeVar("S", bound=Section)
 
 
 def canonical(section: Section) -> str:
-    """Return a section as JSON that is equal exactly when a stage makes the same of it.
+    """Return a section as JSON that is equal exactly if a stage computes the same from it.
 
-    The section's `EXECUTION` is left out: a training on more nodes makes the same model, and where
-    the text is a rule's parameter, another layout must not train again what is trained, nor must
-    more epochs those that are done.
+    `EXECUTION` is excluded: training on more nodes gives the same model. The text is a parameter of
+    a rule, so a change of nodes or epochs must not run completed training again.
     """
     values = section.model_dump(exclude=set(section.EXECUTION))
     return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def parse_section(model: type[S], text: str, **execution: Any) -> S:
-    """Read back what `canonical` wrote, as a command gets it on its command line.
+    """Return a section from the JSON that `canonical` wrote.
 
     Args:
-        model: the kind of section.
+        model: class of the section.
         text: the JSON.
-        execution: what `canonical` leaves out, and what else has an option of its own; else the
-            defaults.
+        execution: values of the keys that `canonical` excludes; default: their defaults.
     """
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise UserError(f"--settings: not JSON ({error})") from None
+        raise UserError(f"--settings: not valid JSON ({error})") from None
     return check_section(
         model, values | execution if isinstance(values, dict) else values, "--settings"
     )
 
 
 def check_section(model: type[S], values: Any, source: str) -> S:
-    """Turn plain values into a section.
+    """Return a section from plain values.
 
     Raises:
-        UserError: every fault at once, under a heading that names `source`.
+        UserError: lists all faults, under a heading that names `source`.
     """
     try:
         return model.model_validate(values)
     except ValidationError as error:
         faults = [_describe(model, dict(fault)) for fault in error.errors()]
-        raise all_faults(f"{source}: {len(faults)} wrong setting(s)", faults) from None
+        raise all_faults(f"{source}: {len(faults)} invalid setting(s)", faults) from None
 
 
 def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
-    """Turn one of pydantic's faults into a line that tells what would be right."""
+    """Return one of pydantic's errors as a line that says what is allowed."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     if fault["type"] == "extra_forbidden":
         owner = _section_at(model, path[:-1])
+        if issubclass(owner, Section) and path[-1] in owner.RENAMED:
+            new = ".".join([*path[:-1], owner.RENAMED[path[-1]]])
+            return f"{key}: was renamed; write {new}"
         known = list(owner.model_fields)
         near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
@@ -106,7 +110,7 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
         return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
     if fault["type"] in ("model_type", "model_attributes_type"):
         where = f"{key}: " if key else ""
-        return f"{where}found {fault['input']!r}; must be a section with keys of its own"
+        return f"{where}found {fault['input']!r}; must be a section, with keys below it"
     message = fault["msg"].replace("Input should be", "must be").replace("String should", "must")
     return f"{key}: found {fault['input']!r}; {message}"
 

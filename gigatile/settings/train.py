@@ -5,14 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gigatile.models import ARCHITECTURES
 from gigatile.settings.section import MAX_SEED, Section
 
-# By the task that they are for.
-MODELS = {
-    "tile_classification": ("small_cnn", "resnet50"),
-    "volume_segmentation": ("small_unet", "unet"),
-}
-# The symmetries of a square, by name; gigatile/training/order.py shows them.
+# The symmetries of a square; `training.sample_order.apply_view` applies them.
 VIEWS = (
     "identity",
     "rotate90",
@@ -36,6 +32,11 @@ def _named_views(value: Any) -> Any:
         fault = f"no such view: {unknown[0]!r}" if unknown else "a view stands twice"
         raise ValueError(f"{fault}; must be random, or a list of {', '.join(VIEWS)}")
     return tuple(names)
+
+
+def _describe_models() -> str:
+    lines = [f"{name}: {model.description}." for name, model in ARCHITECTURES.items()]
+    return "\n".join(["Architecture of the model. It must suit the task.", *lines])
 
 
 class TrainSettings(Section):
@@ -105,11 +106,7 @@ class TrainSettings(Section):
         "null: all.",
     )
     learning_rate: float = Field(0.001, ge=1e-12, le=1e30, description="Adam's step size.")
-    model: Literal["small_cnn", "resnet50", "small_unet", "unet"] = Field(
-        "small_cnn",
-        description="Of tiles: small_cnn, which learns on two cores, or resnet50, which needs "
-        "GPUs. Of volumes:\nsmall_unet or unet, likewise.",
-    )
+    model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
         description="Start of resnet50: none (random), `imagenet` (downloads), or a local .h5 "
@@ -137,6 +134,13 @@ class TrainSettings(Section):
         1, ge=0, le=MAX_SEED, description="Initial weights and the order of the tiles."
     )
 
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, model: str) -> str:
+        if model not in ARCHITECTURES:
+            raise ValueError(f"found {model!r}; must be one of {', '.join(ARCHITECTURES)}")
+        return model
+
     @field_validator("boost", mode="before")
     @classmethod
     def _boost_is_of_numbers(cls, value: Any) -> Any:
@@ -161,9 +165,11 @@ class TrainSettings(Section):
                 f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the samples "
                 "of all ranks together"
             )
-        if self.weights is not None and self.model != "resnet50":
+        if self.weights is not None and not ARCHITECTURES[self.model].pretrained:
+            pretrained = [name for name, model in ARCHITECTURES.items() if model.pretrained]
             raise ValueError(
-                f"weights are for model: resnet50; {self.model} starts from random ones"
+                f"weights: only {', '.join(pretrained)} can start from pretrained weights, not "
+                f"{self.model}"
             )
         return self
 

@@ -1,102 +1,111 @@
-"""All of `config.yaml`: its model, and the file that explains it."""
+"""All of `config.yaml`: its model, and the commented file."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
+from gigatile.models import ARCHITECTURES, names_of
 from gigatile.paths import fault_of_path
 from gigatile.settings.evaluate import EvaluationSettings
-from gigatile.settings.patches import PatchSettings
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.section import Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
-from gigatile.settings.tiles import TileSettings
-from gigatile.settings.train import MODELS, TrainSettings
-from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
-from gigatile.settings.windows import WindowSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.tasks import TASKS, find_task
 
 
-class Settings(Section):
-    """Everything in `config.yaml`."""
+class _Run(Section):
+    """The settings that are not in a section."""
 
-    # `run: 2026` is a number to YAML; as a name it is as good as any.
+    # YAML reads `run: 2026` as a number.
     run: Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v)] = Field(
         "demo",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         max_length=150,
         description="Name of this run; its results go to results/<run>/.",
     )
-    task: Literal["tile_classification", "volume_segmentation"] = Field(
+    task: str = Field(
         "tile_classification",
-        description="What is learnt: `tile_classification` of slides, which have a label each, or "
-        "`volume_segmentation`\nof NIfTI volumes.",
+        description="What the model is trained for:\n"
+        + "\n".join(f"`{name}`: {find_task(name).description}" for name in TASKS),
     )
     samples: str = Field(
         "demo/samples.tsv",
         min_length=1,
-        description="The sample sheet: tab-separated. Of slides: columns slide, patient, label, "
-        "path; optional mpp, split, site.\nOf volumes: case, patient, a column for each modality "
-        "or one `image`, segmentation; optional split, site.\nPaths in the sheet are relative to "
-        "the sheet.",
+        description="The sample sheet: tab-separated. Columns:\n"
+        + "\n".join(f"`{name}`: {find_task(name).columns}" for name in TASKS)
+        + "\nPaths in the sheet are relative to the sheet.",
     )
-    tiles: TileSettings = Field(TileSettings(), description="From slides to tiles.")
-    volumes: VolumeSettings = Field(
-        VolumeSettings(), description="From NIfTI volumes to prepared cases."
-    )
-    patches: PatchSettings = Field(
-        PatchSettings(), description="From prepared cases to what training is shown."
-    )
+
+
+def _sections_of_tasks() -> dict[str, Any]:
+    """Return the sections that tasks add, as fields of a model."""
+    sections = {}
+    for name in TASKS:
+        for section, (model, description) in find_task(name).sections.items():
+            sections[section] = (model, Field(model(), description=description))
+    return sections
+
+
+class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  # type: ignore[misc]
+    """Everything in `config.yaml`. The sections of tasks are attributes, too."""
+
     split: SplitSettings = Field(
-        SplitSettings(), description="Patients into cohorts; no patient is ever in two."
+        SplitSettings(), description="Patients into splits; no patient is ever in two."
     )
-    shards: ShardSettings = Field(ShardSettings(), description="From tiles to training input.")
+    shards: ShardSettings = Field(
+        ShardSettings(), description="From records to shards of training samples."
+    )
     train: TrainSettings = Field(TrainSettings(), description="From shards to a model.")
-    windows: WindowSettings = Field(
-        WindowSettings(), description="From a model to the segmentation of a whole volume."
-    )
     evaluate: EvaluationSettings = Field(
-        EvaluationSettings(), description="The model on the test cohort."
+        EvaluationSettings(), description="The model on the test split."
     )
-    predict: PredictSettings = Field(PredictSettings(), description="The model on new slides.")
+    predict: PredictSettings = Field(
+        PredictSettings(), description="The model on new slides or cases."
+    )
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, task: str) -> str:
+        if task not in TASKS:
+            raise ValueError(f"found {task!r}; must be one of {', '.join(TASKS)}")
+        return task
 
     @field_validator("samples")
     @classmethod
-    def _path_that_can_be_passed_on(cls, path: str) -> str:
+    def _usable_path(cls, path: str) -> str:
         if fault := fault_of_path(path):
             raise ValueError(f"path {path!r} {fault}")
         return path
 
     @model_validator(mode="after")
-    def _own_name(self) -> "Settings":
+    def _demo_is_reserved(self) -> "Settings":
         if self.run == "demo" and self.samples != "demo/samples.tsv":
             raise ValueError(
-                "run: 'demo' belongs to the demo cohort; give a run over "
-                f"{self.samples} a name of its own, for example `run: my-cohort`"
+                "run: 'demo' is reserved for the demo cohort; give the run of "
+                f"{self.samples} another name, for example `run: my-cohort`"
             )
         return self
 
     @model_validator(mode="after")
-    def _labels_of_volumes(self) -> "Settings":
-        if self.task == "volume_segmentation" and self.volumes.labels is None:
-            raise ValueError(f"volumes.{LABELS_REQUIRED}")
-        return self
-
-    @model_validator(mode="after")
-    def _training_of_the_task(self) -> "Settings":
-        models, of_tiles = MODELS[self.task], self.task == "tile_classification"
-        if self.train.model not in models:
+    def _fit_the_task(self) -> "Settings":
+        task = find_task(self.task)
+        task.check(self)
+        if ARCHITECTURES[self.train.model].kind != task.architecture:
             raise ValueError(
                 f"train.model: found {self.train.model!r}; for task: {self.task} it must be "
-                f"{' or '.join(models)}"
+                f"{' or '.join(names_of(task.architecture))}"
             )
-        if not of_tiles and (self.train.boost or self.train.views != "random"):
-            raise ValueError(
-                "train.boost and train.views are for tiles; what is shown of volumes stands in "
-                "`patches`"
-            )
+        for key in sorted(TASK_OPTIONS - task.train_options):
+            if getattr(self.train, key) != TrainSettings.model_fields[key].default:
+                raise ValueError(f"train.{key}: not used by task: {self.task}; remove it")
         return self
+
+
+# Keys of the section `train` that only some tasks use.
+TASK_OPTIONS = frozenset().union(*(find_task(name).train_options for name in TASKS))
 
 
 def load_settings(config: dict[str, Any], source: str = "the configuration") -> Settings:

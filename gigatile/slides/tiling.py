@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gigatile.errors import UserError, record_unexpected
+from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, sha256_of, write_json
-from gigatile.parallel.attended import Crashed, Stalled, attend
+from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.areas import seen_areas
@@ -89,7 +89,7 @@ def tile_slide(
     A slide that cannot be used gets empty records and a state with the reason. So does one that
     makes no progress for `settings.stall_minutes`, or that crashes a codec: the work is done in a
     fork of this process. So does one with an unexpected error, unless it is the system's
-    (`gigatile.errors.is_systems`); its traceback goes to stderr.
+    (`gigatile.errors.is_resource_error`); its traceback goes to stderr.
 
     Args:
         source: the slide's file.
@@ -112,15 +112,15 @@ def tile_slide(
         if scratch is not None:
             copies = Path(close.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
         work = _Cutting(source, slide_id, sheet_mpp, settings, files, copies)
-        return _attended(work, source, slide_id, settings, files)
+        return _supervised(work, source, slide_id, settings, files)
 
 
-def _attended(
+def _supervised(
     work: "_Cutting", source: Path, slide_id: str, settings: TileSettings, files: TilingFiles
 ) -> dict[str, Any]:
-    """Do the work on one slide while it is attended; see `tile_slide`."""
+    """Do the work on one slide in a supervised process; see `tile_slide`."""
     try:
-        return attend(work.run, settings.stall_minutes)
+        return run_supervised(work.run, settings.stall_minutes)
     except Stalled as stalled:
         remove_half_written(*vars(files).values())
         reason = f"nothing came of it for {settings.stall_minutes:g} minutes"
@@ -181,7 +181,7 @@ class _Cutting:
         }
 
     def run(self, tell: Tell) -> dict[str, Any]:
-        """Do it, in the process that is attended; `tell` takes the facts as they become known."""
+        """Do it, in the process that is supervised; `tell` takes the facts as they become known."""
         cv2.setNumThreads(1)  # the cores are given out here
         try:
             path = self._copied(tell)
@@ -192,7 +192,7 @@ class _Cutting:
         except SlideError as error:
             return self.give_up(str(error))
         except Exception as error:
-            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
+            return record_unexpected_error(error, self.give_up, self._clean_up, self._forget)
 
     def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())

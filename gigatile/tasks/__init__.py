@@ -1,1 +1,33 @@
-"""The tasks, a package each."""
+"""The tasks that a model can be trained for, by the name that the setting `task` has.
+
+A task is a package here, with
+
+- `definition.TASK`: what planning needs to know, without TensorFlow; see `tasks.task`;
+- modules for the stages: `cohort`, `training`, `validation`, `prediction`, `evaluation` and
+  `report`, which the scripts load by name. docs/architecture.md describes their functions;
+- a rules file of the same name in `rules/`.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from gigatile.tasks.task import Task
+
+TASKS = ("tile_classification", "volume_segmentation")
+
+Part = Literal["cohort", "training", "validation", "prediction", "evaluation", "report"]
+
+
+def find_task(name: str) -> "Task":
+    """Return the definition of a task."""
+    return import_module(f"{__name__}.{name}.definition").TASK
+
+
+def task_part(name: str, part: Part) -> ModuleType:
+    """Import the module of a task for a stage.
+
+    Call it with a literal `part`: the code hash of a command looks for these calls.
+    """
+    return import_module(f"{__name__}.{name}.{part}")

@@ -1,4 +1,4 @@
-"""From the order of samples to batches in memory, read ahead of the model by a few threads."""
+"""Load batches of samples into memory, ahead of the model, with a few threads."""
 
 import itertools
 import math
@@ -8,60 +8,77 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from keras import tree
 
-from gigatile.training.order import BatchSlice, Epoch, Samples
+from gigatile.training.sample_order import BatchSlice, Epoch, Samples
 
-# Batches that are read and decoded while the model has another one. With that one, and the next
-# that stands ready, this bounds the memory of the input: AHEAD + 2 batches.
+# Batches that are loaded while the model uses another one. Together with that one and the next,
+# which is ready, this bounds the memory of the input: AHEAD + 2 batches.
 AHEAD = 4
+
+# Arrays in nested dictionaries, lists or tuples, as `keras.tree` maps them.
+Arrays = Any
+Specs = Any
 
 
 @dataclass(frozen=True)
-class Form:
-    """The shape and the type of an array."""
+class ArraySpec:
+    """Shape and type of an array; compare `tf.TensorSpec`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
-class Source(Protocol):
-    """Where samples come from: tiles, or patches of volumes."""
+class SampleSource(Protocol):
+    """Reads samples: tiles, patches of volumes, bags of tiles, images with boxes and masks.
 
-    def forms(self, record: int) -> tuple[Form, Form]:
-        """Return the forms of the image and of the label of any sample, as one record has them.
+    A sample has inputs and targets. Each is an array or a nested structure of arrays, whose first
+    axis counts samples in a batch.
+    """
+
+    def specs(self, samples: Samples) -> tuple[Specs, Specs]:
+        """Return the specs of the inputs and of the targets of one sample, without the first axis.
+
+        The shapes may differ between batches. If samples differ in size, the source pads all
+        samples of a batch to the same shape, and adds a mask of the valid entries.
+
+        Args:
+            samples: of one batch, at least one.
 
         Raises:
-            RecordError: the record is damaged.
+            RecordError: a record is damaged.
         """
 
-    def fill(self, samples: Samples, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        """Put samples into arrays, image and label of each; safe from several threads.
+    def fill(self, samples: Samples, inputs: Arrays, targets: Arrays) -> tuple[float, float]:
+        """Read samples into arrays. Must be thread-safe.
+
+        The arrays hold arbitrary values before: padding must be written, too.
 
         Returns:
-            The seconds that reading took, and those of making arrays of what was read.
+            The seconds spent on reading records, and on decoding and augmenting them.
 
         Raises:
-            RecordError: a record is damaged, or of another form.
+            RecordError: a record is damaged, or its shape is not that of the arrays.
         """
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A rank's part of a global batch.
+    """This rank's slice of a global batch.
 
     Attributes:
-        images, labels: (n, …), of the forms that the source has.
-        weights: (n,) float32.
-        total: samples that the global batch shows, over all ranks.
-        read_seconds: that threads took to read its records and verify their checksums.
-        decode_seconds: that threads took to decode its images and show them in another way.
+        inputs, targets: arrays (n, …) in the structure of `SampleSource.specs`.
+        weights: (n,) float32; 0 for padding of the last batch.
+        total: number of samples of the global batch, over all ranks.
+        read_seconds: spent by threads on reading records and verifying checksums.
+        decode_seconds: spent by threads on decoding and augmenting samples.
     """
 
-    images: np.ndarray
-    labels: np.ndarray
+    inputs: Arrays
+    targets: Arrays
     weights: np.ndarray
     total: int
     read_seconds: float
@@ -69,7 +86,7 @@ class Batch:
 
 
 def batches(
-    source: Source,
+    source: SampleSource,
     epoch: Epoch,
     batch_size: int,
     rank: int,
@@ -77,110 +94,118 @@ def batches(
     threads: int,
     steps: range | None = None,
 ) -> Iterator[Batch]:
-    """Yield a rank's batches of some steps of one epoch, in order.
+    """Yield a rank's slices of the batches of an epoch, in order.
 
     Args:
-        source: of the samples.
-        epoch: which of them is shown when, and how.
-        batch_size: of all ranks together.
-        rank, ranks: which part of each batch, of how many.
-        threads: cores to decode on.
-        steps: which of the epoch's batches; None: all.
-
-    Reading and decoding release the interpreter's lock, so `threads` of them use as many cores; the
-    result does not depend on their number.
+        source: reads the samples.
+        epoch: the order of the samples.
+        batch_size: over all ranks.
+        rank, ranks: which slice of each batch.
+        threads: to read and decode with. Both release Python's global lock, so this many cores are
+            used. The result does not depend on it.
+        steps: which batches of the epoch; None: all.
 
     Raises:
-        RecordError: a record is damaged, or of another form than the first.
+        RecordError: a record is damaged, or its shape differs from that of its batch.
     """
     steps = range(epoch.steps(batch_size)) if steps is None else steps
     if not steps:
         return
     slices = (epoch.batch(step, batch_size, rank, ranks) for step in steps)
-    first = epoch.batch(steps[0], batch_size, rank, ranks).samples.records[0]
-    share = batch_size // ranks
-    memories = [BatchMemory((share, *form.shape), form.dtype) for form in source.forms(int(first))]
-    # A batch is cut such that those that are ahead keep every thread at work.
+    memory: list[BatchMemory] = []
+    # Each batch is split so that the batches in progress keep all threads busy.
     parts = -(-threads // AHEAD)
-    waiting: deque[_Begun] = deque()
+    loading: deque[_Loading] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for wanted in slices:
-                arrays = [memory.take() for memory in memories]
-                waiting.append(_begin(pool, parts, source, wanted, *arrays))
-                if len(waiting) > AHEAD:
-                    yield waiting.popleft().finished()
-            while waiting:
-                yield waiting.popleft().finished()
+            for batch in slices:
+                loading.append(_load(pool, parts, source, batch, memory))
+                if len(loading) > AHEAD:
+                    yield loading.popleft().result()
+            while loading:
+                yield loading.popleft().result()
         finally:
-            for unneeded in waiting:
-                unneeded.cancel()
+            for unused in loading:
+                unused.cancel()
 
 
 @dataclass(frozen=True)
-class _Begun:
-    """A batch that is being filled in, part by part."""
+class _Loading:
+    """A batch that threads are filling, part by part."""
 
-    wanted: BatchSlice
-    images: np.ndarray
-    labels: np.ndarray
-    filling: list[Future[tuple[float, float]]]
+    batch: BatchSlice
+    inputs: Arrays
+    targets: Arrays
+    parts: list[Future[tuple[float, float]]]
 
-    def finished(self) -> Batch:
-        seconds = [part.result() for part in self.filling]
+    def result(self) -> Batch:
+        seconds = [part.result() for part in self.parts]
         return Batch(
-            images=self.images,
-            labels=self.labels,
-            weights=self.wanted.weights,
-            total=self.wanted.total,
+            inputs=self.inputs,
+            targets=self.targets,
+            weights=self.batch.weights,
+            total=self.batch.total,
             read_seconds=sum(read for read, _ in seconds),
             decode_seconds=sum(decode for _, decode in seconds),
         )
 
     def cancel(self) -> None:
-        for part in self.filling:
+        for part in self.parts:
             part.cancel()
 
 
 class BatchMemory:
-    """Arrays of one form; the memory of one that nobody refers to any more is used again.
+    """Memory for arrays, reused as soon as nothing refers to an array any more.
 
-    New memory is slow: the system fills it with zeros, page by page, which takes a quarter of the
-    time that decoding into it takes.
+    Fresh memory is slow: the kernel zeroes it page by page, which takes a quarter of the time of
+    decoding tiles into it.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: type | np.dtype = np.uint8) -> None:
-        self._shape, self._dtype = shape, np.dtype(dtype)
+    def __init__(self) -> None:
         self._free: deque[mmap.mmap] = deque()
 
-    def take(self) -> np.ndarray:
-        """Return an array, its content by chance."""
-        memory = self._free.pop() if self._free else self._new()
-        # What is made of a part of this array refers to it, as its memory is no array itself.
-        array = np.ndarray(self._shape, self._dtype, memory)
+    def take(self, shape: tuple[int, ...], dtype: type | np.dtype) -> np.ndarray:
+        """Return an array with arbitrary values."""
+        size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
+        memory = self._free.pop() if self._free else _allocate(size)
+        if len(memory) < size:
+            memory = _allocate(size)
+        # Views of this array keep it alive, as its memory is not an array itself.
+        array = np.ndarray(shape, dtype, memory)
         weakref.finalize(array, self._free.append, memory).atexit = False
         return array
 
-    def _new(self) -> mmap.mmap:
-        size = math.prod(self._shape) * self._dtype.itemsize
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        return memory
+
+def _allocate(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
-def _begin(
+def _load(
     pool: ThreadPoolExecutor,
     parts: int,
-    source: Source,
-    wanted: BatchSlice,
-    images: np.ndarray,
-    labels: np.ndarray,
-) -> _Begun:
-    cuts = np.arange(parts + 1) * len(images) // parts
-    slices = [slice(first, last) for first, last in itertools.pairwise(cuts.tolist())]
-    filling = [
-        pool.submit(source.fill, wanted.samples[part], images[part], labels[part])
-        for part in slices
+    source: SampleSource,
+    batch: BatchSlice,
+    memory: list[BatchMemory],
+) -> _Loading:
+    samples = batch.samples
+    count = len(samples.records)
+
+    specs = source.specs(samples)
+    leaves = tree.flatten(specs)
+    # One pool for each array of the structure: there, batches have similar sizes.
+    memory.extend(BatchMemory() for _ in leaves[len(memory) :])
+    arrays = [
+        memory_of_leaf.take((count, *spec.shape), spec.dtype)
+        for memory_of_leaf, spec in zip(memory, leaves, strict=True)
     ]
-    return _Begun(wanted, images, labels, filling)
+    inputs, targets = tree.pack_sequence_as(specs, arrays)
+    bounds = np.arange(parts + 1) * count // parts
+    loading = []
+    for first, last in itertools.pairwise(bounds.tolist()):
+        part = slice(first, last)
+        views = tree.map_structure(lambda array, part=part: array[part], (inputs, targets))
+        loading.append(pool.submit(source.fill, samples[part], *views))
+    return _Loading(batch, inputs, targets, loading)

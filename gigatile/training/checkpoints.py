@@ -11,6 +11,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,22 +25,29 @@ _DIGEST_BYTES = 64
 _BLOCK_BYTES = 1 << 20
 
 
-def write_checkpoint(
-    path: Path, key: str, state: dict[str, Any], variables: Sequence[np.ndarray]
-) -> None:
-    """Write one checkpoint.
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint.
 
-    Args:
-        path: ends in .npz.
+    Attributes:
         key: of the training.
-        state: everything else, as JSON; `epoch` and `step` give its position in the training.
-        variables: the arrays; they are read back in this order.
+        state: everything but arrays, as JSON; `epoch` and `step` are its position.
+        arrays: the variables, and what else belongs to them.
+    """
+
+    key: str
+    state: dict[str, Any]
+    arrays: Sequence[np.ndarray]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint (.npz).
 
     Raises:
         OSError: the file cannot be written; the error names `path`.
     """
-    header = json.dumps({"key": key, "state": state}).encode()
-    arrays = {f"v{number:05d}": value for number, value in enumerate(variables)}
+    header = json.dumps({"key": checkpoint.key, "state": checkpoint.state}).encode()
+    arrays = {f"v{number:05d}": value for number, value in enumerate(checkpoint.arrays)}
     with write_whole(path) as temporary:
         np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -61,12 +69,10 @@ def _digest_of(handle: BinaryIO) -> bytes:
     return digest.hexdigest().encode()
 
 
-def save_checkpoint(
-    folder: Path, step: int, key: str, state: dict[str, Any], variables: Sequence[np.ndarray]
-) -> None:
-    """Write the checkpoint of a step and remove all but the newest `KEEP`."""
-    write_checkpoint(folder / f"step-{step:09d}.npz", key, state, variables)
-    for old in newest_first(folder)[KEEP:]:
+def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint of a step, and delete all but the newest `KEEP`."""
+    write_checkpoint(folder / f"step-{step:09d}.npz", checkpoint)
+    for old in checkpoints_by_time(folder)[KEEP:]:
         old.unlink()
     # Left half-written by a killed process; only this process writes here.
     for unfinished in folder.glob(".step-*.npz"):
@@ -75,8 +81,8 @@ def save_checkpoint(
 
 def first_usable(
     paths: Iterable[Path], key: str, epochs: int, warn: Callable[[str], None]
-) -> tuple[dict[str, Any], list[np.ndarray]] | None:
-    """Return state and variables of the first checkpoint that is whole and of this training.
+) -> Checkpoint | None:
+    """Return the first checkpoint that is intact and belongs to this training.
 
     Args:
         paths: in the order of preference; those after the first usable one are not read.
@@ -85,15 +91,13 @@ def first_usable(
         warn: takes a line for each checkpoint that is skipped as damaged or of another training.
     """
     for path in paths:
-        if found := _read(path, key, epochs, warn):
-            return found
+        if checkpoint := _read(path, key, epochs, warn):
+            return checkpoint
     return None
 
 
-def _read(
-    path: Path, key: str, epochs: int, warn: Callable[[str], None]
-) -> tuple[dict[str, Any], list[np.ndarray]] | None:
-    """Return state and variables of a checkpoint; None if it is skipped, see `first_usable`."""
+def _read(path: Path, key: str, epochs: int, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Return a checkpoint; None if it is skipped, see `first_usable`."""
     try:
         with path.open("rb") as handle:
             # First of all: on damaged bytes NumPy's reader may raise anything.
@@ -111,21 +115,23 @@ def _read(
                 if (state["epoch"], state["step"]) > (epochs, 0):
                     return None
                 names = [name for name in sorted(archive.files) if name != "header"]
-                return state, [archive[name] for name in names]
+                return Checkpoint(key, state, [archive[name] for name in names])
     except OSError as error:
         warn(f"{path}: cannot be read ({error.strerror}); skipped")
         return None
 
 
-def furthest_first(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, whatever they belong to, those after most steps first."""
+def checkpoints_by_step(folder: Path) -> list[Path]:
+    """Return all checkpoints in a folder, those with most steps first."""
     return sorted(folder.glob("step-*.npz"), reverse=True)
 
 
-def newest_first(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, whatever they belong to, the newest first."""
+def checkpoints_by_time(folder: Path) -> list[Path]:
+    """Return all checkpoints in a folder, the newest first.
 
-    # By time and not by step: a longer training of other settings may have left its own here.
+    A longer training with other settings may have left checkpoints with more steps.
+    """
+
     def written(path: Path) -> tuple[int, str]:
         return path.stat().st_mtime_ns, path.name
 

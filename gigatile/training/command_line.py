@@ -1,4 +1,4 @@
-"""What the commands that train have in common, whatever the task."""
+"""The options of scripts/train.py, and what a rank does before and after training."""
 
 import argparse
 from collections.abc import Callable
@@ -12,34 +12,38 @@ from gigatile.software import import_less
 from gigatile.training.cores import limit_pools
 
 if TYPE_CHECKING:
-    from gigatile.training.task import Task
+    from gigatile.training.task import TrainingTask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every training."""
+    """Add the options of all tasks."""
     default = {name: field.default for name, field in TrainSettings.model_fields.items()}
-    parser.add_argument("--manifest", type=Path, required=True, help="of the shards")
+    parser.add_argument("--manifest", type=Path, required=True, help="manifest of the shards")
     parser.add_argument("--settings", required=True, help="the section `train` as JSON")
-    parser.add_argument("--checkpoints", type=Path, required=True, help="folder of its own")
+    parser.add_argument(
+        "--checkpoints", type=Path, required=True, help="folder for checkpoints of this segment"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
-    parser.add_argument("--code", default="", help="what state of other code is passed over")
-    parser.add_argument("--ranks", type=int, required=True, help="processes launched, all in all")
+    parser.add_argument(
+        "--code", default="", help="hash of the code; checkpoints of other code are skipped"
+    )
+    parser.add_argument("--ranks", type=int, required=True, help="number of processes launched")
     for option, key, kind, text in (
-        ("--epochs", "epochs", int, "complete at the end"),
-        ("--cores", "cores_per_rank", int, "cores of each process"),
-        ("--stall-limit", "stall_limit", int, "seconds without a step after which it ends"),
-        ("--save-minutes", "save_minutes", float, "between two checkpoints at most"),
+        ("--epochs", "epochs", int, "complete epochs at the end"),
+        ("--cores", "cores_per_rank", int, "cores per process"),
+        ("--stall-limit", "stall_limit", int, "abort after this many seconds without a step"),
+        ("--save-minutes", "save_minutes", float, "minutes between two checkpoints"),
     ):
         text += f" (default: {default[key]:g})"
         parser.add_argument(option, dest=key, type=kind, default=default[key], help=text)
     parser.add_argument(
-        "--limit-batches", type=int, help="of each epoch, to try a configuration (default: all)"
+        "--limit-batches", type=int, help="per epoch, to try a configuration (default: all)"
     )
 
 
 def training_settings(args: argparse.Namespace) -> TrainSettings:
-    """Return the settings of a training from its options."""
+    """Return the section `train` from the options."""
     given = ("epochs", "cores_per_rank", "stall_limit", "save_minutes")
     limit = {} if args.limit_batches is None else {"limit_batches": args.limit_batches}
     return parse_section(
@@ -53,24 +57,29 @@ def training_settings(args: argparse.Namespace) -> TrainSettings:
 
 
 def train_as_rank(
-    args: argparse.Namespace, settings: TrainSettings, task: Callable[[], "Task"]
+    args: argparse.Namespace, settings: TrainSettings, task: Callable[[], "TrainingTask"]
 ) -> None:
-    """Train as one of the processes that were launched; `task` is called when TensorFlow may load.
+    """Train as one of the launched processes.
+
+    Args:
+        args: the options.
+        settings: from `training_settings`.
+        task: returns the task; called when TensorFlow may be imported.
 
     Raises:
-        UserError: the launcher has started another number of processes than the settings say.
+        UserError: the number of processes is not that of the settings.
     """
     limit_pools(settings.cores_per_rank)
     import_less()
 
-    from gigatile.training.joining import join
     from gigatile.training.loop import train
+    from gigatile.training.startup import join_ranks
 
-    with join(settings.cores_per_rank, settings.stall_limit) as ranks:
+    with join_ranks(settings.cores_per_rank, settings.stall_limit) as ranks:
         if ranks.size != settings.ranks:
             raise UserError(
-                f"started as {ranks.size} process(es), but train.nodes x train.ranks_per_node is "
-                f"{settings.ranks}; the launcher and the settings must agree"
+                f"the launcher started {ranks.size} process(es), but train.nodes x "
+                f"train.ranks_per_node is {settings.ranks}; they must be equal"
             )
         train(
             args.manifest,
@@ -79,7 +88,7 @@ def train_as_rank(
             args.checkpoints,
             args.out,
             ranks,
-            tell=lambda line: print(line, flush=True),
+            log=lambda line: print(line, flush=True),
             events=args.events,
             code=args.code,
         )

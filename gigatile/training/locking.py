@@ -74,7 +74,7 @@ def only_training(
                     f"{folder}: {blocking} of another training is still running; waiting up to "
                     f"{limit:g} s for it to end"
                 )
-            ranks.alive("while it waited for another training to end")
+            ranks.report_progress("while it waited for another training to end")
             time.sleep(PAUSE)
         if not ranks.writes:
             try:

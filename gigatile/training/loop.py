@@ -1,4 +1,4 @@
-"""The training loop: every task and every number of ranks goes through `train`."""
+"""The training loop, for all tasks and any number of ranks."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,149 +7,155 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from keras import tree
 
 from gigatile import software
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, write_json
+from gigatile.files import sha256_of, write_json
+from gigatile.models.saving import save_model
+from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
-from gigatile.training.batches import Batch, Source, batches
+from gigatile.training.batches import Batch, SampleSource, batches
 from gigatile.training.learner import Learner
-from gigatile.training.models import save_model
-from gigatile.training.order import Epoch
+from gigatile.training.monitoring import ProgressReporter, StepTimer
 from gigatile.training.ranks import Ranks
-from gigatile.training.resuming import Checkpoints, Position, key_of
+from gigatile.training.resuming import Checkpoints, Position, training_key
+from gigatile.training.sample_order import Epoch
 from gigatile.training.segments import Segment
-from gigatile.training.task import Task
-from gigatile.training.watching import Account, Shown
+from gigatile.training.task import TrainingTask
 
-# Batches from which a model's batch-normalisation statistics are gathered when it is saved.
+# Batches from which the statistics of batch normalisation are computed when the model is saved.
 STATISTICS_BATCHES = 100
 
 
 def train(
     manifest: Path,
     settings: TrainSettings,
-    task: Task,
+    task: TrainingTask,
     checkpoints: Path,
     out: Path,
     ranks: Ranks,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     events: Path | None = None,
     code: str = "",
 ) -> None:
-    """Train a model up to `settings.epochs` on all ranks; rank 0 writes the segment.
+    """Train a model up to `settings.epochs` on all ranks. Rank 0 writes the segment.
 
-    It goes on from the segments of the same training in `out`, and where it was killed or stopped,
-    after the last step that was saved, with the samples in the order that they would have had.
+    Resumes from the latest checkpoint or segment of the same training, after the last saved step,
+    with the samples in the order of an uninterrupted training.
 
     Args:
-        manifest: the shards' manifest; must have the split train.
-        settings: how, written beside the model.
-        task: what is learnt.
-        checkpoints: folder of its own for checkpoints; gone when the segment is written.
+        manifest: of the shards; must have the split train.
+        settings: of the training; written beside the model.
+        task: samples, networks and losses.
+        checkpoints: folder for checkpoints of this segment only; deleted when it is complete.
         out: folder of all segments.
         ranks: the processes that train together.
-        tell: takes lines of progress; called on rank 0 alone.
-        events: folder for files of TensorBoard; None: none are written.
-        code: names the code; what another one has left is not gone on from.
+        log: takes lines of progress, on rank 0 only.
+        events: folder for TensorBoard; None: none.
+        code: hash of the code. Checkpoints of other code are not resumed.
 
     Raises:
         UserError: the input is missing or damaged, or does not fit the settings.
-        StartAgain: a signal came; the training is saved.
+        StartAgain: a signal asked to stop; the state is saved.
     """
     reader = ShardReader(manifest, "train")
     sampling = task.sampling(reader, settings)
 
-    def shown_in(epoch: int) -> Epoch:
+    def epoch_order(epoch: int) -> Epoch:
         return Epoch(sampling, epoch, reader.classes_of)
 
     def steps_in(epoch: int) -> int:
-        steps = shown_in(epoch).steps(settings.batch_size)
+        steps = epoch_order(epoch).steps(settings.batch_size)
         return min(steps, settings.limit_batches or steps)
 
     networks = task.networks(reader, settings, ranks.writes)
-    learner = Learner(networks.trained, task.sums, settings, ranks)
+    learner = Learner(networks.trained, task, settings, ranks)
     segment = Segment(out, settings.epochs)
-    key = key_of(manifest, settings, task.settings(), learner, code)
-    saved = Checkpoints(checkpoints, segment, key, learner, ranks, settings, steps_in, tell)
-    at = saved.restore()
-    saved.grant(ranks.sum(saved.wishes(), "wishes"), at)
+    key = training_key(manifest, settings, task.settings(), learner, code)
+    saver = Checkpoints(checkpoints, segment, key, learner, ranks, settings, steps_in, log)
+    figures = 2 + len(task.metrics)
+    position = saver.restore(figures)
+    saver.handle_requests(ranks.sum(saver.requests(), "requests"), position)
     if ranks.writes:
-        tell(
+        log(
             f"{settings.model}: {networks.model.count_params():,} parameters, "
-            f"{task.told(reader)}, {steps_in(at.epoch)} steps of {settings.batch_size} "
-            f"{task.samples} per epoch on {ranks.size} rank(s), {ranks.threads} core(s) each"
+            f"{task.describe_data(reader)}, {steps_in(position.epoch)} steps of "
+            f"{settings.batch_size} {task.samples} per epoch on {ranks.size} rank(s), "
+            f"{ranks.threads} core(s) each"
         )
 
     source = task.source(reader)
-    show = Shown(settings, task.samples, task.measure, tell, events) if ranks.writes else None
-    begun = at.done
-    for epoch in range(at.epoch, settings.epochs):
-        steps, account = steps_in(epoch), Account()
+    reporter = None
+    if ranks.writes:
+        reporter = ProgressReporter(settings, task.samples, task.metrics, log, events)
+    first_step = position.done + 1
+    for epoch in range(position.epoch, settings.epochs):
+        steps, timer = steps_in(epoch), StepTimer()
         if not steps:
-            raise UserError(f"train.boost: leaves no tile in epoch {epoch + 1}; boost some by more")
-        if show:
-            show.begin(at, steps)
+            raise UserError(
+                f"train.boost: no tile is left in epoch {epoch + 1}; boost some labels by more"
+            )
+        if reporter:
+            reporter.begin_epoch(position, steps)
         for batch in batches(
             source,
-            shown_in(epoch),
+            epoch_order(epoch),
             settings.batch_size,
             ranks.rank,
             ranks.size,
             ranks.threads,
-            range(at.step, steps),
+            range(position.step, steps),
         ):
-            account.spend("input")
-            images = tf.convert_to_tensor(batch.images)
-            account.spend("copy")
-            loss, measured, agreed, exchange = learner.step(
-                images, batch.labels, batch.weights, np.float32(batch.total), saved.wishes()
-            )
-            at.sums += float(loss), float(measured), float(batch.weights.sum())
-            account.spend("model")
-            account.end(float(exchange), batch.read_seconds, batch.decode_seconds)
-            at.step, at.done = at.step + 1, at.done + 1
-            if at.done == begun + 1:
-                account.forget()  # in its first step the graph is made
-            ranks.alive(f"in epoch {epoch + 1}, step {at.step} of {steps}")
-            if show:
-                show.step(at, account)
-            saved.grant(agreed, at)
-            account.begin()
-        total, measured, samples = ranks.sum(at.sums, "sums")
-        loss, measure = float(total / samples), float(measured / samples)
-        if not math.isfinite(loss):
+            timer.end_phase("input")
+            inputs = tree.map_structure(tf.convert_to_tensor, batch.inputs)
+            timer.end_phase("copy")
+            sums, agreed, exchange = learner.step(batch, inputs, saver.requests())
+            position.sums += [*sums, batch.weights.sum()]
+            timer.end_phase("model")
+            timer.end_step(exchange, batch.read_seconds, batch.decode_seconds)
+            position.step, position.done = position.step + 1, position.done + 1
+            if position.done == first_step:
+                timer.reset()  # the first step builds the graph
+            ranks.report_progress(f"in epoch {epoch + 1}, step {position.step} of {steps}")
+            if reporter:
+                reporter.end_step(position, timer)
+            saver.handle_requests(agreed, position)
+            timer.begin()
+        *totals, weights = ranks.sum(position.sums, "sums")
+        means = [float(total / weights) for total in totals]
+        if not math.isfinite(means[0]):
             raise UserError(
-                f"the loss of epoch {epoch + 1} is {loss}; lower train.learning_rate "
+                f"the loss of epoch {epoch + 1} is {means[0]}; lower train.learning_rate "
                 f"(now {settings.learning_rate:g})"
             )
-        row = [epoch + 1, loss, measure]
-        at = Position(epoch=epoch + 1, done=at.done, history=[*at.history, row])
-        saved.save(at)
-        spent = ranks.mean(account.per_step(), "spent")
-        if show:
-            show.epoch(at, spent)
+        history = [*position.history, [epoch + 1, *means]]
+        position = Position(np.zeros(figures), epoch=epoch + 1, done=position.done, history=history)
+        saver.save(position)
+        seconds = ranks.mean(timer.per_step(), "seconds")
+        if reporter:
+            reporter.end_epoch(position, seconds)
 
-    saved.end(at)
-    # Upright, as the model is validated and used.
+    saver.end(position)
+    # Statistics are computed from upright samples, as validation and prediction use them.
     upright = Epoch(replace(sampling, views=(0,)), settings.epochs - 1, reader.classes_of)
     with learner.averaged(_first_batches(source, upright, settings, ranks)):
         ranks.wait_no_more()
         if ranks.writes:
             save_model(networks.model, segment.model)
     if ranks.writes:
-        # Last of all: who finds it finds all.
-        described = {**task.described(reader), **task.settings()}
-        described |= _describe(settings, task, manifest, at)
+        # Written last: if it exists, the segment is complete.
+        described = {"task": task.name, **task.metadata(reader), **task.settings()}
+        described |= _describe(settings, task, manifest, position)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
-    saved.close()
+    saver.close()
 
 
 def _first_batches(
-    source: Source, epoch: Epoch, settings: TrainSettings, ranks: Ranks
+    source: SampleSource, epoch: Epoch, settings: TrainSettings, ranks: Ranks
 ) -> Iterator[Batch]:
-    """Yield a rank's part of the batches that statistics are gathered from."""
+    """Yield this rank's slices of the batches for the statistics of batch normalisation."""
     steps = min(epoch.steps(settings.batch_size), STATISTICS_BATCHES)
     for batch in batches(
         source,
@@ -161,19 +167,19 @@ def _first_batches(
         range(min(steps, settings.limit_batches or steps)),
     ):
         yield batch
-        ranks.alive("while statistics were gathered")
+        ranks.report_progress("computing the statistics of batch normalisation")
 
 
 def _describe(
-    settings: TrainSettings, task: Task, manifest: Path, at: Position
+    settings: TrainSettings, task: TrainingTask, manifest: Path, position: Position
 ) -> dict[str, object]:
-    made = settings.model_dump(exclude=set(settings.EXECUTION))
+    values = settings.model_dump(exclude=set(settings.EXECUTION))
     return {
-        "train": {"ranks": settings.ranks, "epochs": settings.epochs, **made},
-        "data": read_json(manifest)["splits"],
+        "train": {"ranks": settings.ranks, "epochs": settings.epochs, **values},
+        "data": read_manifest(manifest).to_json()["splits"],
         "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
         "versions": software.versions(),
-        "steps": at.done,
-        "measure": task.measure,
-        "history": at.history,
+        "steps": position.done,
+        "metrics": list(task.metrics),
+        "history": position.history,
     }

@@ -41,15 +41,15 @@ class Ranks:
         """What this rank is called in messages."""
         return f"rank {self.rank} of {self.size} on {socket.gethostname()}"
 
-    def alive(self, where: str) -> None:
+    def report_progress(self, where: str) -> None:
         """Tell the watchdog that this rank got on, and where it is."""
         if self.watchdog:
-            self.watchdog.alive(where)
+            self.watchdog.report_progress(where)
 
     def wait_no_more(self) -> None:
         """Say that what comes now may take its time: no rank waits for another any more."""
         if self.watchdog:
-            self.watchdog.off()
+            self.watchdog.stop()
 
     def sum_in_step(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of each tensor over all ranks, as one fused reduction within a graph."""

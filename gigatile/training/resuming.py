@@ -1,7 +1,7 @@
-"""Where a training is, when that is saved, and how all ranks go on from there.
+"""Save the state of a training, and resume from it on all ranks.
 
-A checkpoint is written beside the training, by a thread: the steps wait only while the variables
-are copied.
+A thread writes the checkpoints while training continues: a step only waits for the copy of the
+variables.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,24 +19,25 @@ import numpy as np
 
 from gigatile.errors import StartAgain
 from gigatile.files import sha256_of
-from gigatile.parallel.interruption import SIGNALS, heard
+from gigatile.parallel.interruption import SIGNALS, received_signals
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
+    Checkpoint,
+    checkpoints_by_step,
     first_usable,
-    furthest_first,
     save_checkpoint,
     write_checkpoint,
 )
 from gigatile.training.learner import Learner
 from gigatile.training.locking import only_training
 from gigatile.training.ranks import Ranks
-from gigatile.training.segments import Segment, states
+from gigatile.training.segments import Segment, segment_states
 
-# Another content of checkpoints is another number, so that an older one is not misread.
-SCHEMA = 6
-# Seconds beyond train.stall_limit that a training waits for the ranks of another one to end. A rank
-# that has lost the others leaves after train.stall_limit; the lock of a crashed machine on NFSv4
-# is released after the server's lease, usually 90 s.
+# Increase it when the content of checkpoints changes, so that older ones are skipped.
+SCHEMA = 7
+# Seconds to wait, after train.stall_limit, for the ranks of another training to end. A rank that
+# has lost the others exits after train.stall_limit; the lock of a crashed machine on NFSv4 is
+# released after the server's lease, usually 90 s.
 LOCK_LIMIT = 120.0
 
 
@@ -45,26 +46,31 @@ class Position:
     """How far a training is.
 
     Attributes:
-        epoch: complete ones.
-        step: steps done of the one after them.
-        done: steps done in all.
-        sums: (3,) float64 over the samples that this rank has seen in these steps: of loss, of
-            the task's measure, of weights.
-        history: a row per complete epoch: its number, loss and measure. From before a restart on
-            rank 0 alone, which needs it.
+        sums: (1 + metrics + 1,) float64 over this rank's samples of the current epoch: weighted
+            loss and metrics, and weights.
+        epoch: number of complete epochs.
+        step: steps done of the current epoch.
+        done: steps done in total.
+        history: for each complete epoch its number, loss and metrics. After a restart, rank 0
+            alone has the epochs before it.
     """
 
+    sums: np.ndarray
     epoch: int = 0
     step: int = 0
     done: int = 0
-    sums: np.ndarray = field(default_factory=lambda: np.zeros(3))
     history: list[list[float]] = field(default_factory=list)
+
+    def means(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the mean loss and metrics by name."""
+        *sums, weights = self.sums
+        return {name: value / max(weights, 1) for name, value in zip(names, sums, strict=True)}
 
 
 class Checkpoints:
-    """Saves a training now and then, when it is asked to stop, and at its end; finds where it was.
+    """Saves a training regularly, on request and at its end, and restores it.
 
-    All ranks call a method at the same step. Only rank 0 reads and writes files.
+    All ranks must call a method at the same step. Only rank 0 reads and writes files.
     """
 
     def __init__(
@@ -76,168 +82,185 @@ class Checkpoints:
         ranks: Ranks,
         settings: TrainSettings,
         steps_in: Callable[[int], int],
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Name what is saved, and where; nothing is read yet.
+        """Store the arguments. No file is read.
 
         Args:
-            folder: of its own, for checkpoints within the segment; may be missing.
-            segment: what is trained; earlier ones of the same training are gone on from.
-            key: of the training, as `key_of` gives it.
-            learner: its variables are saved and restored.
+            folder: for checkpoints within the segment, used by this training only; may be missing.
+            segment: the segment to train; earlier segments of the same training are resumed.
+            key: of the training, see `training_key`.
+            learner: has the variables.
             ranks: the processes that train together.
-            settings: how long the training is, and how often it is saved at least.
+            settings: number of epochs, and how often to save.
             steps_in: returns the number of steps of an epoch.
-            tell: takes lines for the user, on rank 0.
+            log: takes lines for the user, on rank 0.
         """
         self._folder, self._segment, self._key = folder, segment, key
         self._learner, self._ranks, self._settings = learner, ranks, settings
-        self._steps_in, self._tell = steps_in, tell
-        self._saved, self._newest = time.monotonic(), (0, 0)
+        self._steps_in, self._log = steps_in, log
+        self._last_save, self._saved = time.monotonic(), (0, 0)
         self._lock = contextlib.ExitStack()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
-        self._written: Future[None] | None = None
+        self._writing: Future[None] | None = None
 
-    def restore(self) -> Position:
-        """Give every rank the variables of the furthest checkpoint; without one, rank 0's.
+    def restore(self, figures: int) -> Position:
+        """Restore the latest checkpoint on all ranks; without one, copy the variables of rank 0.
 
-        Until `close`, no other training uses this folder of checkpoints.
+        Locks the folder of checkpoints until `close`.
 
-        If the number of ranks is the one that saved the checkpoint, each rank gets its own sums
+        If the number of ranks has not changed since the checkpoint, each rank gets its own sums
         back; otherwise rank 0 gets the sums of all.
+
+        Args:
+            figures: number of sums: loss, metrics and weights.
 
         Raises:
             UserError: a process of another training in this folder does not end.
         """
-        learner, ranks, at = self._learner, self._ranks, Position()
+        learner, ranks = self._learner, self._ranks
+        position = Position(np.zeros(figures))
         limit = self._settings.stall_limit + LOCK_LIMIT
-        self._lock.enter_context(only_training(self._folder, ranks, limit, self._tell))
-        place, parts = np.zeros(3, np.int64), np.stack([at.sums] * ranks.size)
-        if ranks.writes and (found := self._furthest()):
-            state, (*arrays, parts) = found
+        self._lock.enter_context(only_training(self._folder, ranks, limit, self._log))
+        counters, sums = np.zeros(3, np.int64), np.zeros((ranks.size, figures))
+        if ranks.writes and (checkpoint := self._latest()):
+            state = checkpoint.state
+            *arrays, saved_sums = checkpoint.arrays
             for variable, array in zip(learner.variables, arrays, strict=True):
                 variable.assign(array)
-            place[:] = state["epoch"], state["step"], state["done"]
-            at.history = state["history"]
-            parts = _parts_for(ranks.size, parts)
+            counters[:] = state["epoch"], state["step"], state["done"]
+            position.history = state["history"]
+            sums = _distribute(saved_sums, ranks.size)
         ranks.same_everywhere(learner.variables, "initial")
-        at.epoch, at.step, at.done = map(int, ranks.from_first(place, "place"))
-        self._newest = at.epoch, at.step
-        at.sums = ranks.from_first(parts, "parts")[ranks.rank].copy()
-        if ranks.writes and self._newest != (0, 0):
-            self._tell(f"going on after {self._where(at)}")
-        ranks.alive(f"after {self._where(at)}")
-        return at
+        position.epoch, position.step, position.done = map(
+            int, ranks.from_first(counters, "position")
+        )
+        self._saved = position.epoch, position.step
+        position.sums = ranks.from_first(sums, "sums")[ranks.rank].copy()
+        if ranks.writes and self._saved != (0, 0):
+            self._log(f"resuming after {self._describe(position)}")
+        ranks.report_progress(f"after {self._describe(position)}")
+        return position
 
-    def _furthest(self) -> tuple[dict[str, Any], list[np.ndarray]] | None:
-        """Return state and variables of the furthest checkpoint, or of the furthest segment's end.
+    def _latest(self) -> Checkpoint | None:
+        """Return the latest usable checkpoint, or the end of the latest usable segment.
 
-        Checkpoints are large. Only those that may be the furthest are read.
+        Checkpoints are large, so only those that may be the latest are read.
         """
         epochs = self._segment.epoch
-        found = first_usable(furthest_first(self._folder), self._key, epochs, self._tell)
-        reached = found[0]["epoch"] if found else 0
-        further = [
-            path for path in states(self._segment.folder) if reached < int(path.stem) <= epochs
+        checkpoint = first_usable(checkpoints_by_step(self._folder), self._key, epochs, self._log)
+        reached = checkpoint.state["epoch"] if checkpoint else 0
+        later = [
+            path
+            for path in segment_states(self._segment.folder)
+            if reached < int(path.stem) <= epochs
         ]
-        return first_usable(further, self._key, epochs, self._tell) or found
+        return first_usable(later, self._key, epochs, self._log) or checkpoint
 
-    def save(self, at: Position) -> None:
-        """Save a position, unless it is the one that was saved or restored last."""
-        self._saved = time.monotonic()
-        if self._newest == (at.epoch, at.step):
+    def save(self, position: Position) -> None:
+        """Save a position, unless it was saved or restored last."""
+        self._last_save = time.monotonic()
+        if self._saved == (position.epoch, position.step):
             return
-        self._newest = at.epoch, at.step
-        parts = self._ranks.gather(at.sums, "parts")
+        self._saved = position.epoch, position.step
+        sums = self._ranks.gather(position.sums, "sums")
         if self._ranks.writes:
-            # One at a time: who saves faster than the disk writes waits for it here.
+            # One at a time: if the disk is slower than the training, training waits here.
             self.finish()
-            self._written = self._writer.submit(
-                save_checkpoint, self._folder, at.done, self._key, *self._whole(at, parts)
+            self._writing = self._writer.submit(
+                save_checkpoint, self._folder, position.done, self._content(position, sums)
             )
-        self._ranks.alive(f"after {self._where(at)}")
+        self._ranks.report_progress(f"after {self._describe(position)}")
 
     def finish(self) -> None:
-        """Wait until what was saved is on the disk.
+        """Wait until the last checkpoint is on the disk.
 
         Raises:
             OSError: it could not be written.
         """
-        if self._written:
-            self._written.result()
-            self._written = None
+        if self._writing:
+            self._writing.result()
+            self._writing = None
 
-    def end(self, at: Position) -> None:
-        """Leave the segment's state for the next one."""
-        parts = self._ranks.gather(at.sums, "parts")
+    def end(self, position: Position) -> None:
+        """Write the state at the end of the segment, from which the next segment starts."""
+        sums = self._ranks.gather(position.sums, "sums")
         if self._ranks.writes:
             self.finish()
-            write_checkpoint(self._segment.state, self._key, *self._whole(at, parts))
-        self._ranks.alive(f"after {self._where(at)}")
+            write_checkpoint(self._segment.state, self._content(position, sums))
+        self._ranks.report_progress(f"after {self._describe(position)}")
 
     def close(self) -> None:
-        """Remove the segment's checkpoints and release the locks."""
+        """Delete the checkpoints of the segment, and release the locks."""
         if self._ranks.writes:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._lock.close()
 
-    def _whole(self, at: Position, parts: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Return what a checkpoint holds: copies, which later steps do not change."""
-        state = {"epoch": at.epoch, "step": at.step, "done": at.done, "history": at.history}
-        return state, [*(variable.numpy() for variable in self._learner.variables), parts]
+    def _content(self, position: Position, sums: np.ndarray) -> Checkpoint:
+        """Return a checkpoint of copies, which later steps do not change."""
+        state = {
+            "epoch": position.epoch,
+            "step": position.step,
+            "done": position.done,
+            "history": position.history,
+        }
+        arrays = [*(variable.numpy() for variable in self._learner.variables), sums]
+        return Checkpoint(self._key, state, arrays)
 
-    def wishes(self) -> np.ndarray:
-        """Return what this rank wants: to save, and to stop for each of `SIGNALS`; float32, 0 or 1.
+    def requests(self) -> np.ndarray:
+        """Return what this rank asks for: to save, and to stop for each of `SIGNALS`.
 
-        The sum over all ranks is what they agree on: what one wants, all do.
+        (1 + signals,) float32, 0 or 1. The ranks sum their requests: if one rank asks, all act.
         """
-        due = time.monotonic() - self._saved >= 60 * self._settings.save_minutes
-        return np.array([due and self._ranks.writes, *heard()], np.float32)
+        due = time.monotonic() - self._last_save >= 60 * self._settings.save_minutes
+        return np.array([due and self._ranks.writes, *received_signals()], np.float32)
 
-    def grant(self, agreed: np.ndarray, at: Position) -> None:
-        """Do what the ranks have agreed on.
+    def handle_requests(self, agreed: np.ndarray, position: Position) -> None:
+        """Save or stop, as the sum of the requests of all ranks asks for.
 
         Raises:
-            StartAgain: the training is to stop; it is saved.
+            StartAgain: the training stops; its state is saved.
         """
         save, *stop = np.asarray(agreed) > 0
         if save or any(stop):
-            self.save(at)
+            self.save(position)
         if any(stop):
             self.finish()
             names = [signal.name for signal, asked in zip(SIGNALS, stop, strict=True) if asked]
             raise StartAgain(
-                f"stopped by {' and '.join(names)} after {self._where(at)}; nothing is lost, "
-                "the same command goes on from there"
+                f"stopped by {' and '.join(names)} after {self._describe(position)}; the state is "
+                "saved, and the same command resumes from it"
             )
 
-    def _where(self, at: Position) -> str:
-        part = f", step {at.step} of {self._steps_in(at.epoch)}" if at.step else ""
-        return f"epoch {at.epoch} of {self._settings.epochs}{part}"
+    def _describe(self, position: Position) -> str:
+        step = ""
+        if position.step:
+            step = f", step {position.step} of {self._steps_in(position.epoch)}"
+        return f"epoch {position.epoch} of {self._settings.epochs}{step}"
 
 
-def _parts_for(size: int, parts: np.ndarray) -> np.ndarray:
-    """Divide what some ranks had summed up, (ranks, 3), among `size` ranks: (size, 3)."""
-    if len(parts) == size:
-        return parts
-    divided = np.zeros((size, 3))
-    divided[0] = parts.sum(axis=0)
-    return divided
+def _distribute(sums: np.ndarray, size: int) -> np.ndarray:
+    """Return sums of some ranks, (ranks, n), as sums of `size` ranks: (size, n)."""
+    if len(sums) == size:
+        return sums
+    distributed = np.zeros((size, sums.shape[1]))
+    distributed[0] = sums.sum(axis=0)
+    return distributed
 
 
-def key_of(
+def training_key(
     manifest: Path,
     settings: TrainSettings,
-    others: Mapping[str, Any],
+    task_settings: Mapping[str, Any],
     learner: Learner,
     code: str,
 ) -> str:
-    """Identify what a checkpoint belongs to: data, settings, code and the shapes of its arrays.
+    """Return a hash that a checkpoint must have to be resumed.
 
-    Not how long, or on which machines: those may change before a training goes on. The shapes keep
-    a checkpoint of another version of the model from being taken for one of this.
+    It covers data, settings, code and the shapes of all variables, but not the number of epochs
+    and the machines: those may change when a training resumes.
     """
     values: dict[str, Any] = settings.model_dump(exclude=set(settings.EXECUTION))
     shapes = [list(variable.shape) for variable in learner.variables]
-    identity = [SCHEMA, sha256_of(manifest), values, dict(others), shapes, code]
+    identity = [SCHEMA, sha256_of(manifest), values, dict(task_settings), shapes, code]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""A training in segments of a few epochs: what each leaves, and which of them is the model.
+"""Training in segments of a few epochs: the files of each, and the choice of the model.
 
-A segment is a job that goes on from the state in which the one before it ended. While the next one
-trains, its model is validated by a job of its own; no GPU waits for that.
+A segment is one job, which starts from the state at the end of the segment before. While the next
+segment trains, another job validates its model, so no GPU waits for validation.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Segment:
 
     @property
     def state(self) -> Path:
-        """All that the next segment goes on from; as a checkpoint."""
+        """The state from which the next segment starts; a checkpoint."""
         return self._file("npz")
 
     @property
@@ -41,70 +41,65 @@ class Segment:
 
     @property
     def described(self) -> Path:
-        """How the model was made, and the history of all epochs before it."""
+        """How the model was trained, and the history of all epochs."""
         return self._file("json")
 
     @property
     def validated(self) -> Path:
-        """Loss and measure of the model on the validation cohort."""
+        """Loss and metrics of the model on the validation split."""
         return self._file("valid.json")
 
 
-def states(folder: Path) -> list[Path]:
-    """Return the states that segments have left in a folder, the furthest first."""
+def segment_states(folder: Path) -> list[Path]:
+    """Return the states of the segments in a folder, those with most epochs first."""
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"), reverse=True)
 
 
 def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
-    """Make the best segment's model that of the run; return which it is.
+    """Copy the best segment's model to `out`, and return the segment.
 
-    The best has the least validation loss, and of equals the fewest epochs.
+    The best has the lowest validation loss; among equals, the fewest epochs.
 
     Args:
-        segments: all of a training, validated, in their order.
+        segments: all segments of a training in their order, validated.
         out: folder for model.keras, history.tsv, settings.json and versions.json.
 
     Raises:
-        UserError: a segment was validated with another model than the one that is there.
+        UserError: a segment was validated with another model than its own.
     """
-    valid = [read_json(segment.validated) for segment in segments]
-    for segment, found in zip(segments, valid, strict=True):
-        if found["inputs"].get(f"segments/{segment.model.name}") != sha256_of(segment.model):
+    validated = [read_json(segment.validated) for segment in segments]
+    for segment, values in zip(segments, validated, strict=True):
+        if values["inputs"].get(f"segments/{segment.model.name}") != sha256_of(segment.model):
             raise UserError(
-                f"{segment.validated}: is of another {segment.model.name} than the one beside it; "
-                "delete it to have it remade"
+                f"{segment.validated}: validates another {segment.model.name} than the one beside "
+                "it; delete this file and run again"
             )
-    _, (segment, chosen) = min(
-        enumerate(zip(segments, valid, strict=True)), key=lambda one: (one[1][1]["loss"], one[0])
-    )
+    losses = [values["loss"] for values in validated]
+    best = losses.index(min(losses))
+    segment = segments[best]
     described: dict[str, Any] = read_json(segment.described)
-    # The last segment's has every epoch, also those after the best.
+    # The description of the last segment has all epochs, including those after the best.
     history = read_json(segments[-1].described)["history"]
-    measure = described.pop("measure")
-    measured = {found["epoch"]: (found["loss"], found[measure]) for found in valid}
+    names = ("loss", *described.pop("metrics"))
+    valid = {values["epoch"]: [values.get(name) for name in names] for values in validated}
     rows = [
-        [epoch, *(_figure(value) for value in (*figures, *measured.get(epoch, (None, None))))]
-        for epoch, *figures in history
+        [epoch, *map(_format, (*means, *valid.get(epoch, [None] * len(names))))]
+        for epoch, *means in history
     ]
     copy_whole(segment.model, out / "model.keras")
-    columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
+    columns = ("epoch", *names, *(f"valid_{name}" for name in names))
     write_table(out / "history.tsv", columns, rows)
     write_json(out / "versions.json", described.pop("versions"))
     del described["history"], described["steps"]
     inputs = {
         f"segments/{path.name}": sha256_of(path)
-        for path in (segment.model, *(one.validated for one in segments))
+        for path in (segment.model, *(each.validated for each in segments))
     }
-    write_json(
-        out / "settings.json",
-        described
-        | {
-            "chosen": {"epoch": segment.epoch, "valid_loss": chosen["loss"], "of": len(segments)},
-            "inputs": described["inputs"] | inputs,
-        },
-    )
+    chosen = {"epoch": segment.epoch, "valid_loss": losses[best], "of": len(segments)}
+    inputs = described["inputs"] | inputs
+    write_json(out / "settings.json", described | {"chosen": chosen, "inputs": inputs})
     return segment
 
 
-def _figure(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.6f}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gigatile.training.order import Epoch, Sampling
+from gigatile.training.sample_order import Epoch, Sampling
 
 
 @dataclass(frozen=True)

@@ -1,71 +1,96 @@
-"""What the training loop asks of a task: its samples, its network, and what is to be made small."""
+"""The interface between the training loop and a task."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
+from gigatile.models.networks import Networks
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
-from gigatile.training.batches import Source
-from gigatile.training.order import Sampling
+from gigatile.training.batches import SampleSource
+from gigatile.training.sample_order import Sampling
 
 
-@dataclass(frozen=True)
-class Networks:
-    """One set of weights, seen from two sides.
-
-    Attributes:
-        model: from images to scores; what is saved, and used after the training.
-        trained: from images to what the task's `sums` takes.
-    """
-
-    model: keras.Model
-    trained: keras.Model
-
-
-class Task(Protocol):
-    """A task; the loop knows no more of it than this.
+class TrainingTask(ABC):
+    """What the training loop needs to know of a task.
 
     Attributes:
-        samples: what its samples are called, in the plural.
-        measure: the name of what `sums` gives beside the loss.
+        name: of the task, as in `gigatile.tasks.TASKS`.
+        samples: plural name of the samples, for messages.
+        metrics: names of what `sums` returns beside `loss`: metrics, or terms of the loss.
     """
 
-    samples: str
-    measure: str
+    name: ClassVar[str]
+    samples: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
 
-    def source(self, reader: ShardReader) -> Source:
-        """Return where samples come from."""
+    @abstractmethod
+    def source(self, reader: ShardReader) -> SampleSource:
+        """Return the reader of samples."""
 
+    @abstractmethod
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
-        """Return what decides their order.
+        """Return what the order of the samples depends on.
 
         Raises:
-            UserError: the settings leave nothing to train on, or do not fit the data.
+            UserError: no sample is left with these settings, or they do not fit the data.
         """
 
+    @abstractmethod
     def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
-        """Return the untrained model; `pretrained` says whether to load `settings.weights`."""
-
-    def sums(
-        self, found: Any, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the weighted sums of loss and measure over a batch.
+        """Build the untrained networks.
 
         Args:
-            found: what `Networks.trained` gives for its images.
-            labels: of the batch.
-            weights: (n,) float32; 0 for a sample that does not count.
+            reader: of the training split.
+            settings: the model's name, initial weights, precision and seed.
+            pretrained: whether to load `settings.weights`; only rank 0 does.
         """
 
-    def told(self, reader: ShardReader) -> str:
-        """Say in a few words what there is to learn from."""
+    @abstractmethod
+    def sums(self, outputs: Any, targets: Any, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return weighted sums over the samples of a batch: `loss`, and each of `metrics`.
 
+        Args:
+            outputs: of `Networks.trained`.
+            targets: of the batch, in the structure of `SampleSource.specs`.
+            weights: (n,) float32; 0 for padding.
+        """
+
+    def gradients(
+        self,
+        network: keras.Model,
+        inputs: Any,
+        targets: Any,
+        weights: tf.Tensor,
+        scale: Callable[[tf.Tensor], tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Return `sums` of a batch, and the gradient of each trainable variable.
+
+        A task may override this, for example to compute the gradient in several passes. It runs
+        inside a `tf.function`.
+
+        Args:
+            network: `Networks.trained`.
+            inputs, targets, weights: of the batch.
+            scale: turns the sum of the losses into what must be differentiated: the mean over the
+                global batch, multiplied by the loss scale of mixed precision.
+        """
+        with tf.GradientTape() as tape:
+            sums = self.sums(network(inputs, training=True), targets, weights)
+            loss = scale(sums["loss"])
+        return sums, tape.gradient(loss, [weight.value for weight in network.trainable_variables])
+
+    @abstractmethod
+    def describe_data(self, reader: ShardReader) -> str:
+        """Return a short description of the training data, for the log."""
+
+    @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings that a trained model depends on, beside those of the training."""
+        """Return the settings that the trained model depends on, except `train`."""
 
-    def described(self, reader: ShardReader) -> Mapping[str, Any]:
-        """Return what a model's outputs stand for, as it is written beside the model."""
+    def metadata(self, reader: ShardReader) -> Mapping[str, Any]:
+        """Return what else is written to the model's settings.json, such as its classes."""
+        return {}

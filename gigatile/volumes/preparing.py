@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.errors import UserError, record_unexpected
+from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, sha256_of, write_json
-from gigatile.parallel.attended import Crashed, Stalled, attend
+from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records.tfrecord import write_records
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
@@ -45,8 +45,8 @@ def prepare_case(
 
     A case that cannot be used gets empty records and a state with the reason. So does one that
     makes no progress for `settings.stall_minutes`: the work is done in a fork of this process. So
-    does one with an unexpected error, unless it is the system's (`gigatile.errors.is_systems`); its
-    traceback goes to stderr.
+    does one with an unexpected error, whose traceback goes to stderr, unless it is a resource error
+    (`gigatile.errors.is_resource_error`).
 
     Args:
         case: whose volumes these are.
@@ -73,7 +73,7 @@ def prepare_case(
     remove_half_written(*vars(files).values())  # of a job that was killed
     work = _Preparing(case, images, segmentation, settings, files)
     try:
-        return attend(work.run, settings.stall_minutes)
+        return run_supervised(work.run, settings.stall_minutes)
     except Stalled:
         remove_half_written(*vars(files).values())
         limit = settings.stall_minutes
@@ -140,7 +140,7 @@ class _Preparing:
         }
 
     def run(self, tell: Callable[[Any], None]) -> dict[str, Any]:
-        """Do it, in the process that is attended; `tell` is called as it gets on."""
+        """Do it, in the process that is supervised; `tell` is called as it gets on."""
         self._tell = tell
         try:
             record = self._prepared()
@@ -150,7 +150,7 @@ class _Preparing:
         except VolumeError as error:
             return self.give_up(str(error))
         except Exception as error:
-            return record_unexpected(error, self.give_up, self._clean_up, self._forget)
+            return record_unexpected_error(error, self.give_up, self._clean_up, self._forget)
 
     def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())

@@ -63,7 +63,7 @@ def test_decathlon_task(decathlon: Path, command: Command, tmp_path: Path) -> No
     assert settings.volumes.regions == "brats"
     # The data set tells no patients, which a user must know.
     assert "2 case(s)" in done.stderr
-    assert "each case is taken for a patient of its own" in done.stderr
+    assert "each case is assumed to be another patient" in done.stderr
 
 
 def test_decathlon_cases_without_labels_are_new_ones(
@@ -88,9 +88,9 @@ def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
     found = read_case_folder(decathlon)
     assert [one.case for one in found.cases] == ["BRATS_306"]
     assert found.remarks[:3] == (
-        "BRATS_457: left out, since labelsTr has no segmentation of it",
-        "BRATS_999: left out, since imagesTr has no image of it",
-        "B_1: left out; dataset.json lists it, but there is no file",
+        "BRATS_457: skipped, since labelsTr has no segmentation of it",
+        "BRATS_999: skipped, since imagesTr has no image of it",
+        "B_1: skipped; dataset.json lists it, but there is no file",
     )
 
 
@@ -197,7 +197,7 @@ def test_brats_2020_folder(tmp_path: Path, command: Command, end: str) -> None:
     settings = load_settings(yaml.safe_load(done.stdout))
     assert settings.volumes.labels == "brats2017"
     assert settings.volumes.regions == "brats"
-    assert "do not tell patients" in done.stderr
+    assert "these names have no patients" in done.stderr
 
 
 def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
     for case in ("BraTS-PED-00005-000", "BraTS-PED-00006-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
     text = settings_of(read_case_folder(tmp_path), Path("cases.tsv"))
-    assert "do not tell what their labels' values stand for" in text
+    assert "The meaning of the label values is unknown" in text
     # And are not taken for the default's.
     with pytest.raises(UserError, match=r"volumes\.labels.*NOT_KNOWN.*decathlon"):
         load_settings(yaml.safe_load(text))
@@ -244,8 +244,8 @@ def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Pa
         read_case_folder(tmp_path)
     # A data set inside of another one is named.
     shutil.copytree(decathlon, decathlon / "copy")
-    (remark,) = [one for one in read_case_folder(decathlon).remarks if "data set of its own" in one]
-    assert remark.startswith(f"{decathlon / 'copy'}: left out")
+    (remark,) = [one for one in read_case_folder(decathlon).remarks if "another data set" in one]
+    assert remark.startswith(f"{decathlon / 'copy'}: skipped")
 
 
 def test_files_whose_names_tell_no_modality_are_told(tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_files_whose_names_tell_no_modality_are_told(tmp_path: Path) -> None:
     write_volume(tmp_path / "BraTS20_Training_001/pred.nii.gz")
     remarks = read_case_folder(tmp_path).remarks
     assert (
-        "OTHER/s2: 1 NIfTI file(s) left out, whose names are not those of BraTS: MPRAGE.nii.gz"
+        "OTHER/s2: 1 NIfTI file(s) skipped, since their names are not those of BraTS: MPRAGE.nii.gz"
         in remarks
     )
-    assert sum("left out" in remark for remark in remarks) == 5
+    assert sum("skipped" in remark for remark in remarks) == 5
 
 
 def write_labels(folder: Path, case: str, values: list[int], join: str = "_") -> None:
@@ -311,7 +311,7 @@ def test_segmentation_with_a_name_of_its_own(tmp_path: Path) -> None:
     write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
     found = read_case_folder(tmp_path)
     assert found.cases[0].files["segmentation"].name == "W39_1998.09.19_Segm.nii.gz"
-    assert "W39_1998.09.19_Segm.nii.gz is taken for its segmentation" in found.remarks[0]
+    assert "W39_1998.09.19_Segm.nii.gz is assumed to be its segmentation" in found.remarks[0]
 
 
 def test_brats_cases_with_gaps(tmp_path: Path) -> None:
@@ -323,14 +323,12 @@ def test_brats_cases_with_gaps(tmp_path: Path) -> None:
     assert [one.case for one in found.cases] == ["BraTS20_a", "BraTS20_b"]
     assert found.remarks[:3] == (
         "BraTS20_b: has no t1gd and no t2; the cell is empty",
-        "BraTS20_c: left out, since it has no segmentation",
-        "BraTS20_d: left out, since it has no image",
+        "BraTS20_c: skipped, since it has no segmentation",
+        "BraTS20_d: skipped, since it has no image",
     )
     new = read_case_folder(tmp_path, new=True)
     assert [one.case for one in new.cases] == ["BraTS20_c"]
-    assert (
-        "BraTS20_a: left out, since it has a segmentation, which new cases have not" in new.remarks
-    )
+    assert "BraTS20_a: skipped, since it has a segmentation, unlike new cases" in new.remarks
 
 
 def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:

@@ -7,28 +7,28 @@ import pytest
 
 from gigatile.cohort.cases import Case, read_cases
 from gigatile.cohort.collect import (
-    COLUMNS,
     check_any,
     check_remaining,
     collect_states,
     rows_of_sheet,
-    usable,
+    usable_rows,
 )
-from gigatile.cohort.members import read_members
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import (
     assign,
     best_seed,
     check_labels,
     classes_of,
-    describe,
     imbalance,
+    prove_splits,
     rows_of_splits,
 )
+from gigatile.cohort.state_tables import CASE_TABLE
 from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table
+from gigatile.tasks.sheets import read_any_sheet
 
 MODALITIES = ("flair", "t1")
 HEADER = "case\tpatient\tflair\tt1\tsegmentation"
@@ -113,11 +113,11 @@ def test_files_that_will_be_made_may_be_missing(folder):
     sheet = write(folder, HEADER, "C1\tP1\tlater/a.nii\tb.nii\tlater/c.nii")
     asked = []
 
-    def made_later(path: Path) -> bool:
+    def may_be_missing(path: Path) -> bool:
         asked.append(path)
         return path.parent.name == "later"
 
-    read_cases(sheet, MODALITIES, made_later=made_later)
+    read_cases(sheet, MODALITIES, may_be_missing=may_be_missing)
     assert asked == [folder / "later/a.nii", folder / "later/c.nii"]
 
 
@@ -129,7 +129,7 @@ def test_files_that_will_be_made_may_be_missing(folder):
     [
         ("case\tpatient\tflair", "column(s) t1, segmentation missing; found: case, patient, flair"),
         ("case\timage", "column(s) patient, segmentation missing; found: case, image"),
-        (f"{HEADER}\tt1", "column 't1' stands twice"),
+        (f"{HEADER}\tt1", "column 't1' appears twice"),
         ("case,patient,flair,t1,segmentation", "found 'case,patient,flair,t1,segmentation': separ"),
     ],
 )
@@ -144,20 +144,23 @@ def test_what_a_header_lacks_is_told(folder, header, fault):
         ("\tP1\ta.nii\tb.nii\tc.nii", "case is empty"),
         ("C1\t\ta.nii\tb.nii\tc.nii", "patient is empty"),
         ("C1\tP1\ta.nii\tb.nii\t", "segmentation is empty"),
-        ("C1\tP1\t\t\tc.nii", "no volume: flair, t1 are all empty"),
+        ("C1\tP1\t\t\tc.nii", "no file: flair, t1 are all empty"),
         ("C/1\tP1\ta.nii\tb.nii\tc.nii", "case 'C/1' is unsafe as a file name; use up to 150"),
-        ("C1\tP\u200b1\ta.nii\tb.nii\tc.nii", "patient 'P\\u200b1' holds an invisible character"),
+        (
+            "C1\tP\u200b1\ta.nii\tb.nii\tc.nii",
+            "patient 'P\\u200b1' contains an invisible character",
+        ),
         ("C1\tP1\ta.nii\tb.nii\tz.nii", "no file "),
         ("C1\tP1\tz.nii\tb.nii\tc.nii", "no file "),
         ("C1\tP1\ta.nii\ta.nii\tc.nii", "file "),
         ("C1\tP1\ta.nii\tb.nii\ta.nii", "file "),
-        ("C1\tP1\ta.nii", "3 cells where the header has 5 columns"),
+        ("C1\tP1\ta.nii", "3 cells, but 5 columns in the header"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_told(folder, row, fault):
     (found,) = faults(folder, HEADER, row)
     assert found.startswith(f"row 2: {fault}")
-    assert fault != "file " or found.endswith("a.nii stands in it twice")
+    assert fault != "file " or found.endswith("a.nii is in two columns")
 
 
 def test_a_stacked_image_must_be_named(folder):
@@ -183,23 +186,23 @@ def test_all_faults_come_at_once_in_the_order_of_the_rows(folder):
     ]
     told = "\n".join(found)
     for part in (
-        "row 3: case 'c1' stands already in row 2 as 'C1', which some file systems take as equal",
-        "c.nii is already case 'C1' in row 2; a case may stand once",
+        "row 3: case 'c1' is already in row 2 as 'C1', which is the same name on some file systems",
+        "c.nii is already the file of case 'C1' in row 2",
         "row 4: one patient is spelled in two ways: 'P1' in row 2, 'p1' in row 4",
         "row 5: patient 'P1' is fixed to several splits (train in row 2, valid in row 5); all ",
-        "row 6: no volume: flair, t1 are all empty",
+        "row 6: no file: flair, t1 are all empty",
         "row 6: split 'never' must be train, valid, test or empty",
     ):
         assert part in told
 
 
 def test_the_kind_of_a_sheet_is_seen_by_its_columns(folder):
-    cases = read_members(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
+    cases = read_any_sheet(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
     assert [type(one) for one in cases] == [Case]
     sheet = write(folder, "slide\tpatient\tlabel\tpath\tcase", "S1\tP1\tluad\ta.nii\tx")
-    assert [type(one) for one in read_members(sheet)] == [Sample], "a column of the user's own"
+    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "a column of the user's own"
     with pytest.raises(UserError, match="no such sample sheet"):
-        read_members(folder / "gone.tsv")
+        read_any_sheet(folder / "gone.tsv")
 
 
 # --- Patients into splits
@@ -220,7 +223,7 @@ def test_all_cases_of_a_patient_come_into_one_split():
     for row in rows:
         assert of.setdefault(row["patient"], row["split"]) == row["split"]
     assert set(of.values()) == {"train", "valid", "test"}
-    found = describe(COHORT, of, SETTINGS)
+    found = prove_splits(COHORT, of, SETTINGS).to_json()
     assert (found["labels"], classes_of(COHORT)) == ([], [])
     assert set(map(len, found["shared_patients"].values())) == {0}
     for split, part in found["splits"].items():
@@ -237,7 +240,7 @@ def test_a_split_without_a_patient_is_refused():
     with pytest.raises(UserError) as caught:
         check_labels(cases, splits, Path("cases.tsv"))
     heading, fault = str(caught.value).splitlines()
-    assert "What a split lacks can be had by another seed" in heading
+    assert "To have a patient in each split, choose another seed" in heading
     assert fault == "  - no patient in test (the sheet has 3)"
     assert imbalance(cases, splits, SETTINGS) == float("inf")
     cases.append(case(3, "P3", "test"))
@@ -283,12 +286,12 @@ def test_the_table_tells_what_became_of_each_case(rows, tmp_path):
     table = tmp_path / "cases.tsv"
     collect_states(rows, tmp_path, table)
     one, two, *_ = found = read_table(table)
-    assert list(one) == list(COLUMNS["case"])
+    assert list(one) == list(CASE_TABLE.columns)
     assert [row["case"] for row in found] == ["C1", "C2", "C3", "C4"]
     assert (one["state"], one["warnings"], one["sha256"]) == ("prepared", "2", "sha of C1")
     assert (one["megavoxels"], two["megavoxels"]) == ("0.600000", "0.000000")
     assert (one["reason"], two["reason"], two["state"]) == ("", "it is a page", "failed")
-    assert [row["case"] for row in usable(table, "train", "valid")] == ["C1", "C3"]
+    assert [row["case"] for row in usable_rows(table, "train", "valid")] == ["C1", "C3"]
     check_remaining(table)
 
     before = table.read_bytes()
@@ -307,9 +310,9 @@ def test_a_split_that_lost_its_last_case_is_told_with_the_reasons(rows, tmp_path
     with pytest.raises(UserError) as caught:
         check_remaining(table)
     assert str(caught.value) == (
-        f"{table}: the cohort cannot be used as it is\n"
-        "  - no usable case left in valid; lost:\n      C3: why C3\n"
-        "  - no usable case left in test; lost:\n      C4: why C4"
+        f"{table}: the cohort cannot be used\n"
+        "  - no usable case left in valid; failed:\n      C3: why C3\n"
+        "  - no usable case left in test; failed:\n      C4: why C4"
     )
     check_remaining(table, ("train",))
 
@@ -321,7 +324,7 @@ def test_new_cases_of_which_none_can_be_used_are_refused(folder, tmp_path):
     table = tmp_path / "table.tsv"
     write_state(tmp_path, "N1", "cut short")
     collect_states(rows, tmp_path, table)
-    with pytest.raises(UserError, match=r"no case could be used\n  - N1: cut short$"):
+    with pytest.raises(UserError, match=r"no usable case\n  - N1: cut short$"):
         check_any(table)
     write_state(tmp_path, "N1")
     collect_states(rows, tmp_path, table)
@@ -338,7 +341,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
         write_state(tmp_path, f"C{n}")
     out = tmp_path / "table.tsv"
     done = command(
-        "collect_states.py",
+        *("collect_states.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json(), "--of", "train", "valid"),
         *("test", "--states", tmp_path, "--out", out),
     )
@@ -346,7 +349,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
     assert [row["split"] for row in read_table(out)] == ["train", "valid", "test"]
     table, proof = tmp_path / "splits.tsv", tmp_path / "splits.json"
     done = command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json()),
         *("--table", table, "--proof", proof),
     )

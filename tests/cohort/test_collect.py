@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gigatile.cohort.collect import check_any, check_remaining, collect_states, usable
+from gigatile.cohort.collect import check_any, check_remaining, collect_states, usable_rows
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
@@ -46,7 +46,7 @@ def collect_by_command(command, folder: Path, *options, new: Path | None = None)
     sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
     settings = () if new else ("--settings", "{}")
     files = (*sheet, *settings, "--states", folder, "--out", folder / "tiles.tsv")
-    return command("collect_states.py", *files, *options)
+    return command("collect_states.py", "--task", "tile_classification", *files, *options)
 
 
 def test_the_table_tells_what_became_of_each_slide(folder):
@@ -64,10 +64,10 @@ def test_the_table_tells_what_became_of_each_slide(folder):
 def test_only_slides_with_tiles_go_on(folder):
     write_state(folder, "luad-train", reason="bad")
     table = collect(folder)
-    assert [row["slide"] for row in usable(table, "train")] == ["lusc-train"]
-    both = [row["slide"] for row in usable(table, "train", "valid")]
+    assert [row["slide"] for row in usable_rows(table, "train")] == ["lusc-train"]
+    both = [row["slide"] for row in usable_rows(table, "train", "valid")]
     assert both == ["luad-valid", "lusc-train", "lusc-valid"]
-    assert len(usable(table)) == 5
+    assert len(usable_rows(table)) == 5
 
 
 def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(command, folder):
@@ -104,11 +104,11 @@ def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, fol
     stopped = collect_by_command(command, folder)
     assert stopped.returncode == 2
     assert stopped.stderr.splitlines() == [
-        f"error: {folder / 'tiles.tsv'}: the cohort cannot be used as it is",
-        "  - label 'luad' has no usable slide left in train; lost:",
+        f"error: {folder / 'tiles.tsv'}: the cohort cannot be used",
+        "  - label 'luad' has no usable slide left in train; failed:",
         "      luad-train: it has no tissue: 0.00 % of it is stained",
         "      second: the file does not exist",
-        "  - label 'lusc' has no usable slide left in test; lost:",
+        "  - label 'lusc' has no usable slide left in test; failed:",
         "      lusc-test: it is smaller than one tile",
     ]
 
@@ -202,7 +202,7 @@ def test_new_slides_of_which_none_can_be_used_stop_the_run(command, new, tmp_pat
     stopped = collect_by_command(command, tmp_path, new=new)
     assert stopped.returncode == 2
     assert stopped.stderr.splitlines() == [
-        f"error: {tmp_path / 'tiles.tsv'}: no slide could be used",
+        f"error: {tmp_path / 'tiles.tsv'}: no usable slide",
         "  - N1: the file does not exist",
         "  - N2: bad",
     ]

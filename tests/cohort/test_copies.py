@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.cohort.cases import Case
-from gigatile.cohort.copies import check_copies, known_before
+from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.samples import read_samples
 from gigatile.errors import UserError
 
@@ -85,7 +85,7 @@ def test_new_slides_of_the_cohort_are_warned_of(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     rows = [("N", "X", CONTENT), ("b", "Y", b"II* other"), ("M", "Z", b"MM")]
     sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
-    told = known_before(read_samples(sheet), cohort, sheet)
+    told = copies_in_cohort(read_samples(sheet), cohort, sheet)
     assert [one.split(",")[1] for one in told] == [
         " row 2: slide 'N' has the file of 'A' in the cohort; the model is trained and tested on "
         "the cohort",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.cohort.samples import Sample, read_samples
-from gigatile.cohort.sheet import doubts
+from gigatile.cohort.sheet_conflicts import sheet_warnings
 from gigatile.cohort.splits import classes_of
 from gigatile.errors import UserError
 
@@ -115,12 +115,12 @@ def test_a_file_that_will_be_made_may_be_missing(folder):
     sheet = write(folder, HEADER, "S1\tP1\tluad\tlater/a.svs", "S2\tP2\tluad\tgone.svs")
     asked = []
 
-    def made_later(path: Path) -> bool:
+    def may_be_missing(path: Path) -> bool:
         asked.append(path)
         return path.parent.name == "later"
 
     with pytest.raises(UserError, match=r"row 3: no file .*gone\.svs"):
-        read_samples(sheet, made_later=made_later)
+        read_samples(sheet, may_be_missing=may_be_missing)
     assert asked == [folder / "later/a.svs", folder / "gone.svs"]
 
 
@@ -161,7 +161,7 @@ def test_another_separator_is_recognised(folder, line):
 
 def test_missing_and_double_columns_are_named_together(folder):
     message = refused(write(folder, "Slide\tpatient\tpatient\tpath", "S1\tP1\tP1\ta.svs"))
-    assert "column 'patient' stands twice" in message
+    assert "column 'patient' appears twice" in message
     assert "column(s) slide, label missing; found: Slide, patient, patient, path" in message
 
 
@@ -170,11 +170,11 @@ def test_missing_and_double_columns_are_named_together(folder):
     [
         (b"", "column(s) slide, patient, label, path missing; found: nothing"),
         (b"\n\n \t \n", "column(s) slide, patient, label, path missing; found: nothing"),
-        (HEADER.encode(), "no slide under the header; one row per slide is needed"),
+        (HEADER.encode(), "no rows below the header; add one row per slide"),
         (b"slide\tpatient\nS1\tJos\xe9\n", "row 2: not utf-8-sig text (byte 0xe9); save the she"),
         (b"slide\rS1\rJos\xe9\r", "row 3: not utf-8-sig text (byte 0xe9)"),
         (b"slide\r\nS1\r\nJos\xe9\r\n", "row 3: not utf-8-sig text (byte 0xe9)"),
-        (b"II*\0\x08\0\0\0", "contains zero bytes; it is no text file"),
+        (b"II*\0\x08\0\0\0", "contains zero bytes; not a text file"),
         (b"x" * 300_000, "column(s) slide, patient, label, path missing; found: "),
     ],
 )
@@ -198,8 +198,8 @@ def test_a_missing_sheet_and_a_folder_are_refused(folder):
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        (["S1\tP1\tluad"], ["row 2: 3 cells where the header has 4 columns"]),
-        (["S1\tP1\tluad\ta.svs\t"], ["row 2: 5 cells where the header has 4 columns"]),
+        (["S1\tP1\tluad"], ["row 2: 3 cells, but 4 columns in the header"]),
+        (["S1\tP1\tluad\ta.svs\t"], ["row 2: 5 cells, but 4 columns in the header"]),
         (["\tP1\tluad\ta.svs"], ["row 2: slide is empty"]),
         (["S1\t\tluad\ta.svs"], ["row 2: patient is empty"]),
         (["S1\tP1\t\ta.svs"], ["row 2: label is empty"]),
@@ -209,8 +209,10 @@ def test_a_missing_sheet_and_a_folder_are_refused(folder):
         (["\tP1\tluad\t"] * 2,
          [f"row {row}: {name} is empty" for row in (2, 3) for name in ("slide", "path")]),
         (["S1\tP1\tluad\t", "S2\tP2\tluad\t"], ["row 2: path is empty", "row 3: path is empty"]),
-        (["S\tP\u200b1\tluad\ta.svs"], [r"row 2: patient 'P\u200b1' holds an invisible character"]),
-        (["S\tP1\tlu\u00adad\ta.svs"], [r"row 2: label 'lu\xadad' holds an invisible character"]),
+        (["S\tP\u200b1\tluad\ta.svs"],
+         [r"row 2: patient 'P\u200b1' contains an invisible character"]),
+        (["S\tP1\tlu\u00adad\ta.svs"],
+         [r"row 2: label 'lu\xadad' contains an invisible character"]),
     ],
 )  # fmt: skip
 def test_a_faulty_row_is_named_with_its_number(folder, rows, found):
@@ -275,27 +277,27 @@ def test_a_path_that_no_system_takes_is_named(folder):
 
 def test_a_slide_may_stand_once(folder):
     rows = ["S1\tP1\tluad\ta.svs", "S2\tP2\tluad\tb.svs", "S1\tP1\tluad\ta.svs"]
-    assert faults(folder, HEADER, *rows) == ["row 4: slide 'S1' stands already in row 2"]
+    assert faults(folder, HEADER, *rows) == ["row 4: slide 'S1' is already in row 2"]
 
 
 def test_ids_that_differ_only_in_case_are_one_file_on_some_systems(folder):
     rows = ["S1\tP1\tluad\ta.svs", "s1\tP2\tluad\tb.svs"]
     assert faults(folder, HEADER, *rows) == [
-        "row 3: slide 's1' stands already in row 2 as 'S1', which some file systems take as equal"
+        "row 3: slide 's1' is already in row 2 as 'S1', which is the same name on some file systems"
     ]
 
 
 def test_a_slide_under_two_patients_is_refused(folder):
     rows = ["S1\tP1\tluad\ta.svs", "S1\tP2\tluad\ta.svs"]
     assert faults(folder, HEADER, *rows) == [
-        "row 3: slide 'S1' stands already in row 2, there of patient 'P1', here of 'P2'"
+        "row 3: slide 'S1' is already in row 2, there with patient 'P1', here with 'P2'"
     ]
 
 
 def test_a_slide_under_two_labels_is_refused(folder):
     rows = ["S1\tP1\tluad\ta.svs", "S1\tP1\tlusc\ta.svs"]
     assert faults(folder, HEADER, *rows) == [
-        "row 3: slide 'S1' stands already in row 2, there with label 'luad', here with 'lusc'"
+        "row 3: slide 'S1' is already in row 2, there with label 'luad', here with 'lusc'"
     ]
 
 
@@ -306,8 +308,7 @@ def test_a_file_may_stand_once_under_whatever_name(folder):
     (folder / "x").mkdir()
     rows = [f"S{n}\tP{n}\tluad\t{path}" for n, path in enumerate(spelled)]
     assert faults(folder, HEADER, *rows) == [
-        f"row {n + 2}: file {folder / spelled[n]} is already slide 'S0' in row 2; "
-        "a slide may stand once"
+        f"row {n + 2}: file {folder / spelled[n]} is already the file of slide 'S0' in row 2"
         for n in range(1, 6)
     ]
 
@@ -322,7 +323,7 @@ def test_a_patient_fixed_to_two_splits_is_refused(folder):
     ]
     assert faults(folder, f"{HEADER}\tsplit", *rows) == [
         "row 4: patient 'P1' is fixed to several splits (train in row 2, test in row 4); "
-        "all slides of a patient belong to one"
+        "all slides of a patient must be in the same split"
     ]
 
 
@@ -365,24 +366,27 @@ def test_two_spellings_that_look_alike_are_shown_with_their_code_points(folder, 
 def test_characters_that_cannot_be_seen_are_refused(folder):
     rows = ["S1\tP1\tluad\ta.svs", "S2\tP\u034f1\tlusc\tb.svs"]  # a grapheme joiner
     assert faults(folder, HEADER, *rows)[0] == (
-        "row 3: patient 'P\u034f1' holds an invisible character"
+        "row 3: patient 'P\u034f1' contains an invisible character"
     )
 
 
 def test_names_that_may_be_one_are_doubted(folder):
     rows = ["S1\tP10\tluad\ta.svs", "S2\tP1O\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
-    assert doubts(read_samples(write(folder, HEADER, *rows))) == [
+    assert sheet_warnings(read_samples(write(folder, HEADER, *rows))) == [
         "patients that differ only in characters that look alike (0 and O, 1 and I and l, m and "
-        "rn): 'P10' in row 2, 'P1O' in row 3; if they are one patient, spell them alike"
+        "rn): 'P10' in row 2, 'P1O' in row 3; if they are one patient, use one spelling"
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("{slide}.svs", "holds '{', with which Snakemake marks wildcards; rename the file or "),
-        ("a}.svs", "holds '}', with which Snakemake marks wildcards; rename the file or folder, "),
-        ("a\x1b.svs", "holds '\\x1b', which breaks lines; rename the file or folder, or make a "),
+        ("{slide}.svs", "contains '{', which marks wildcards in Snakemake; rename the file or "),
+        ("a}.svs", "contains '}', which marks wildcards in Snakemake; rename the file or "),
+        (
+            "a\x1b.svs",
+            "contains '\\x1b', which breaks lines; rename the file or folder, or create ",
+        ),
     ],
 )
 def test_a_path_that_snakemake_reads_otherwise_is_refused(folder, name, told):
@@ -395,7 +399,7 @@ def test_a_path_that_begins_like_an_option_is_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "-a.svs").touch()
     Path("samples.tsv").write_text(f"{HEADER}\nS1\tP1\tluad\t-a.svs\n")
-    with pytest.raises(UserError, match=r"row 2: path '-a\.svs' begins with '-', as opt"):
+    with pytest.raises(UserError, match=r"row 2: path '-a\.svs' starts with '-', like an opt"):
         read_samples(Path("samples.tsv"))
     assert read_samples(folder / "samples.tsv")
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigatile.cohort.samples import Sample, read_samples
-from gigatile.cohort.splits import assign, best_seed, check_labels, describe, imbalance, split_of
+from gigatile.cohort.splits import (
+    assign,
+    best_seed,
+    check_labels,
+    imbalance,
+    prove_splits,
+    split_of,
+)
 from gigatile.errors import UserError
 from gigatile.settings.section import MAX_SEED, canonical
 from gigatile.settings.split import SPLITS, SplitSettings
@@ -136,7 +143,7 @@ def test_the_proof_counts_what_is_there(cohort, seed):
     settings = SplitSettings(seed=seed)
     slides = slides_of(cohort)
     splits = assign(slides, settings)
-    proof = describe(slides, splits, settings)
+    proof = prove_splits(slides, splits, settings).to_json()
     labels = sorted({label for found in cohort.values() for label in found})
     assert (proof["seed"], proof["labels"]) == (seed, labels)
     assert proof["shares"] == {"train": 0.6, "valid": 0.2, "test": 0.2}
@@ -165,8 +172,8 @@ def test_the_proof_would_show_a_shared_patient():
         draws = itertools.cycle(SPLITS)
 
     slides = [sample("S1", "P1", "a"), sample("S2", "P2", "b")]
-    shared = describe(slides, Torn(), SplitSettings())["shared_patients"]
-    assert shared["train&valid"] == ["P1"]
+    proof = prove_splits(slides, Torn(), SplitSettings())
+    assert proof.shared_patients["train&valid"] == ["P1"]
 
 
 # --- Labels in every split
@@ -193,9 +200,9 @@ def test_a_label_that_a_split_lacks_is_an_error_that_says_what_to_do(lacking):
         check_labels(slides, assign(slides, SplitSettings()), SHEET)
     heading, *lines = str(caught.value).splitlines()
     assert heading == (
-        "sheet.tsv: the division into splits cannot be used. A label that a split lacks can be had "
-        "by another seed (python scripts/choose_split_seed.py sheet.tsv), by the sheet's column "
-        "`split`, or by more patients"
+        "sheet.tsv: the splits cannot be used. To have every label in each split, choose another "
+        "seed (python scripts/choose_split_seed.py sheet.tsv), fix splits in the sheet's column "
+        "`split`, or add patients"
     )
     assert lines == [
         f"  - no patient with label 'c' in {lacking} (the sheet has 2 patient(s) with that label)"
@@ -256,7 +263,7 @@ def write_sheet(folder: Path, slides: list[Sample]) -> Path:
 
 def split_patients(command, sheet: Path, out: Path, settings: SplitSettings):
     return command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "tile_classification"),
         *("--samples", sheet, "--settings", canonical(settings)),
         *("--table", out / "splits.tsv", "--proof", out / "splits.json"),
     )
@@ -315,7 +322,7 @@ def test_a_division_that_cannot_be_used_writes_nothing(command, tmp_path):
     sheet = write_sheet(tmp_path, slides_of({"P1": ["a"], "P2": ["b"]}))
     refused = split_patients(command, sheet, tmp_path / "out", SplitSettings())
     assert refused.returncode == 2
-    assert "the division into splits cannot be used" in refused.stderr
+    assert "the splits cannot be used" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "out").exists()
 
@@ -370,7 +377,7 @@ def test_tcga_keeps_every_patient_in_one_split_and_every_label_in_each(
 
 
 def test_a_balanced_seed_for_tcga_is_found(tcga):
-    slides = read_samples(tcga, made_later=lambda path: True)
+    slides = read_samples(tcga, may_be_missing=lambda path: True)
     distance, seed = best_seed(slides, SplitSettings(), 20)[0]
     assert distance < 0.03
     check_labels(slides, assign(slides, SplitSettings(seed=seed)), tcga)

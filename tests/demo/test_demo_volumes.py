@@ -75,7 +75,7 @@ def test_sheets_are_read_as_the_workflow_reads_them() -> None:
     settings = VolumeSettings(labels="decathlon")
     assert settings.modalities == MODALITIES
     assert settings.label_values == LABELS
-    later = {"made_later": lambda path: path.is_relative_to(ROOT / "demo/volumes")}
+    later = {"may_be_missing": lambda path: path.is_relative_to(ROOT / "demo/volumes")}
     cases = read_cases(ROOT / "demo/cases.tsv", MODALITIES, **later)
     assert [case.case for case in cases] == [case.case for case in COHORT]
     new = read_cases(ROOT / "demo/new_cases.tsv", MODALITIES, labelled=False, **later)

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gigatile.evaluation.calls import call_slides, write_calls
 from gigatile.evaluation.metrics import by_patient
 from gigatile.tables import read_table
+from gigatile.tasks.tile_classification.slide_calls import call_slides, write_calls
 
 CLASSES = ["a", "b", "c"]
 

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gigatile.errors import UserError
-from gigatile.evaluation.scoring import BATCH, Scorer, score_slides
 from gigatile.files import sha256_of
+from gigatile.models.classifier import build_classifier
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.tile import encode_jpeg
 from gigatile.settings.train import TrainSettings
-from gigatile.training.models import build_model
+from gigatile.tasks.tile_classification.scoring import BATCH, TileClassifier, score_slides
 
 SIZE = 32
 
@@ -22,7 +22,7 @@ SIZE = 32
 def folder(tmp_path_factory):
     """Return a folder with an untrained model and the tiles of three slides."""
     made = tmp_path_factory.mktemp("scoring")
-    build_model(TrainSettings(), SIZE, 3).save(made / "model.keras")
+    build_classifier(TrainSettings(), SIZE, 3).model.save(made / "model.keras")
     told = {"classes": ["a", "b", "c"], "sha256": sha256_of(made / "model.keras")}
     (made / "settings.json").write_text(json.dumps(told))
     random = np.random.default_rng(1)
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scorer(folder):
-    return Scorer(folder / "model.keras", folder / "settings.json")
+    return TileClassifier(folder / "model.keras", folder / "settings.json")
 
 
 def slides(*names):
@@ -58,7 +58,7 @@ def slides(*names):
 
 def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
-    score_slides(scorer, slides("many", "one"), folder, out, tell=lambda line: None)
+    score_slides(scorer, slides("many", "one"), folder, out, log=lambda line: None)
     file = pq.ParquetFile(out)
     assert file.num_row_groups == 2
     table = file.read().to_pandas()
@@ -76,8 +76,8 @@ def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
 
 def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
     paths = [tmp_path / "alone.parquet", tmp_path / "after.parquet"]
-    score_slides(scorer, slides("one"), folder, paths[0], tell=lambda line: None)
-    score_slides(scorer, slides("many", "one"), folder, paths[1], tell=lambda line: None)
+    score_slides(scorer, slides("one"), folder, paths[0], log=lambda line: None)
+    score_slides(scorer, slides("many", "one"), folder, paths[1], log=lambda line: None)
     alone, after = (pq.read_table(path).to_pandas().query("slide == 'one'") for path in paths)
     assert alone.reset_index(drop=True).equals(after.reset_index(drop=True))
 
@@ -85,7 +85,7 @@ def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
 def test_tiles_of_another_size_are_refused(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
     with pytest.raises(UserError, match=r"slide other: tiles of 48×48 px .* 32×32"):
-        score_slides(scorer, slides("other"), folder, out, tell=lambda line: None)
+        score_slides(scorer, slides("other"), folder, out, log=lambda line: None)
     assert not list(tmp_path.iterdir())
 
 
@@ -94,15 +94,15 @@ def test_a_file_that_is_no_model_is_named(folder, tmp_path, content):
     path = tmp_path / "broken.keras"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"broken\.keras: cannot be loaded"):
-        Scorer(path, folder / "settings.json")
+        TileClassifier(path, folder / "settings.json")
 
 
 def test_another_model_than_the_one_described_is_refused(folder, tmp_path):
     """Of the same form, it would score; and its classes would be called by the wrong names."""
     path = tmp_path / "model.keras"
-    build_model(TrainSettings(seed=2), SIZE, 3).save(path)
+    build_classifier(TrainSettings(seed=2), SIZE, 3).model.save(path)
     with pytest.raises(UserError, match=r"model\.keras: is not the model that .*settings\.json"):
-        Scorer(path, folder / "settings.json")
+        TileClassifier(path, folder / "settings.json")
 
 
 def test_a_model_that_brings_code_is_refused(folder, tmp_path):
@@ -112,4 +112,4 @@ def test_a_model_that_brings_code_is_refused(folder, tmp_path):
     path = tmp_path / "lambda.keras"
     keras.Model(tiles, scores).save(path)
     with pytest.raises(UserError, match=r"lambda\.keras: cannot be loaded"):
-        Scorer(path, folder / "settings.json")
+        TileClassifier(path, folder / "settings.json")

@@ -14,9 +14,6 @@ from scipy.spatial.transform import Rotation
 from volume_set import blurring, write_model, write_record
 
 from gigatile.errors import UserError
-from gigatile.evaluation.segmented import score_cases
-from gigatile.evaluation.segmenting import segment_case
-from gigatile.evaluation.windows import Segmenter
 from gigatile.files import sha256_of
 from gigatile.records import RecordError
 from gigatile.settings.patches import PatchSettings
@@ -24,6 +21,9 @@ from gigatile.settings.section import canonical
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import read_table, write_table
+from gigatile.tasks.volume_segmentation.case_scoring import score_cases
+from gigatile.tasks.volume_segmentation.case_segmentation import segment_case
+from gigatile.tasks.volume_segmentation.sliding_window import Segmenter
 from gigatile.volumes.preparing import PreparedFiles, prepare_case
 
 NAMES = ("whole", "core", "rim")
@@ -181,7 +181,7 @@ def test_the_same_case_gives_the_same_bytes(segmenter, tmp_path):
 
 def run_segment(command, model, record, out, case="C1", windows="{}"):
     return command(
-        "segment_case.py",
+        *("predict.py", "--task", "volume_segmentation"),
         *("--case", case, "--records", record, "--model", model[0], "--described", model[1]),
         *("--windows", windows, "--cores", 2),
         *("--out", out / f"{case}.nii.gz", "--state", out / f"{case}.json"),
@@ -212,7 +212,9 @@ def run(command, model, tmp_path_factory):
     done = run_segment(
         command, model, folder / "volumes" / "C3.tfrecord", folder / "segmentations", "C3"
     )
-    assert (done.returncode, done.stdout) == (0, "C3: could not be prepared\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "C3: skipped, as it could not be prepared\n"), (
+        done.stderr
+    )
     rows.append(("C3", "PC3", "test", "failed", "cut short", "x"))
     rows.append(("C4", "PC4", "train", "prepared", "", "x"))
     columns = ("case", "patient", "split", "state", "reason", "sha256")
@@ -228,8 +230,8 @@ def run(command, model, tmp_path_factory):
 
 def evaluate(command, folder, described, out, table="table.tsv", sheet="sheet.tsv"):
     return command(
-        "evaluate_volumes.py",
-        *("--samples", folder / sheet, "--cases", folder / table, "--described", described),
+        *("evaluate.py", "--task", "volume_segmentation"),
+        *("--samples", folder / sheet, "--table", folder / table, "--described", described),
         *("--segmentations", folder / "segmentations", "--settings", '{"resamples":1000}'),
         *("--cores", 2, "--out", out),
     )

@@ -8,13 +8,13 @@ import pytest
 from volume_set import blurring, copying, opened, write_model, write_set
 
 from gigatile.errors import UserError
-from gigatile.evaluation.volume_validation import validate
-from gigatile.evaluation.windows import Segmenter, score_volume
 from gigatile.files import sha256_of
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
-from gigatile.training.segmentation import Segmentation
+from gigatile.tasks.volume_segmentation.sliding_window import Segmenter, score_volume
+from gigatile.tasks.volume_segmentation.training import VolumeSegmentation
+from gigatile.tasks.volume_segmentation.validation import validate
 from gigatile.training.segments import Segment
 
 WINDOW = (16, 16, 16)
@@ -110,7 +110,7 @@ def test_the_definition_is_that_of_the_training(tmp_path):
     segment, manifest, cases = made(tmp_path, False, blurring((16, 32, 16), 3, 3))
     segmenter = Segmenter(segment.model, segment.described)
     found, _ = run(segment, manifest)
-    task = Segmentation(segmenter.volumes, PatchSettings(size=WINDOW))
+    task = VolumeSegmentation(segmenter.volumes, PatchSettings(size=WINDOW))
     each = []
     for case, (_, labels) in cases.items():
         scores = list(
@@ -197,11 +197,11 @@ def test_cases_that_do_not_fit_are_refused(tmp_path, given, told):
 def test_the_command_validates(command, tmp_path):
     segment, manifest, cases = made(tmp_path, False)
     done = command(
-        "validate_volumes.py",
+        *("validate.py", "--task", "volume_segmentation"),
         *("--segments", segment.folder, "--epoch", 2, "--manifest", manifest),
-        *("--windows", '{"overlap":0}', "--events", tmp_path / "events"),
+        *("--task-settings", '{"windows":{"overlap":0}}', "--events", tmp_path / "events"),
     )
     assert done.returncode == 0, done.stderr
     loss = np.mean([figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()])
-    assert done.stdout.startswith(f"epoch 2: valid loss {loss:.4f}, dice ")
+    assert done.stdout.startswith(f"epoch 2: validation loss {loss:.4f}, dice ")
     assert list((tmp_path / "events").iterdir())

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from volume_set import blurring, copying, opened, write_model, write_record
 
 from gigatile.errors import UserError
-from gigatile.evaluation.windows import Segmenter, _starts, score_volume
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
+from gigatile.tasks.volume_segmentation.sliding_window import Segmenter, _starts, score_volume
 
 NAMES = ("a", "b", "c")
 VOLUMES = VolumeSettings(labels="decathlon", modalities=NAMES)

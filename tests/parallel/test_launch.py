@@ -17,8 +17,8 @@ from gigatile.parallel.launch import OUT_OF_MEMORY
 from gigatile.parallel.memory import oom_kills
 
 ROOT = Path(__file__).parents[2]
-# The last line of a rank that stops before its end, but for the status.
-LAST = "echo rank 1 of 2 on n1 left with status"
+# The last line of a rank that exits early, without the status.
+LAST = "echo rank 1 of 2 on n1 exited with status"
 
 
 def line(folder, *command, launcher="nice", ranks=2):
@@ -53,7 +53,7 @@ def test_a_rank_that_a_signal_ended_has_a_shells_status(launch):
 def test_a_signal_has_its_name(launch):
     done = launch("sh", "-c", "kill -SEGV $$")
     assert done.returncode == 139
-    assert "a rank was ended by signal 11 (segmentation fault)" in done.stdout
+    assert "a rank was killed by signal 11 (segmentation fault)" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):
     kept = (tmp_path / "log").read_text()
     assert kept == done.stdout
     assert kept.splitlines()[:2] == ["spoken", "complained"]
-    assert "run again, it goes on" in kept
+    assert "run the same command again to resume" in kept
 
 
 def test_what_a_rank_says_of_its_end_goes_before_the_launchers_status(launch):
@@ -86,14 +86,14 @@ def test_a_launcher_that_waits_on_after_a_rank_has_left_is_ended(launch, tmp_pat
     """As `srun` does for one on a node whose network is cut."""
     program = (
         "import sys; from pathlib import Path; from gigatile.parallel import launch as l\n"
-        "l.LEAVE_LIMIT = 1\n"
-        "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 left with status 75; sleep 600 & wait']\n"
+        "l.EXIT_LIMIT = 1\n"
+        "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 exited with status 75; sleep 600 & wait']\n"
         f"out = Path({str(tmp_path)!r})\n"
         "sys.exit(l.launch('nice', l.Layout(1, 2, 1), ranks, out / 'log', out / 'checkpoints'))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
     assert done.returncode == 75
-    assert "the launcher has not ended 1 s after a rank" in (tmp_path / "log").read_text()
+    assert "the launcher is still running 1 s after a rank exited" in (tmp_path / "log").read_text()
 
 
 def test_a_launcher_that_is_not_there_is_named(launch):
@@ -194,7 +194,7 @@ def test_an_mpirun_that_somebody_stops_is_no_bug(tmp_path, ranks):
     assert process.wait(60) == 75
     log = (tmp_path / "log").read_text()
     assert "a signal from outside stopped mpirun (status 1); no rank reported an error" in log
-    assert "run again, it goes on" in log
+    assert "run the same command again to resume" in log
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.records import Tile, decode_tile, encode_tile, read_records, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 
 
 def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:

@@ -11,7 +11,7 @@ import pytest
 from made_records import tile
 
 from gigatile.records import RecordError, encode_tile, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.volume import VolumeRecord
@@ -19,7 +19,7 @@ from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
-from gigatile.training.order import Epoch, Sampling
+from gigatile.training.sample_order import Epoch, Sampling
 
 COLUMNS = ("slide", "patient", "label", "split")
 
@@ -134,7 +134,7 @@ def test_patients_in_different_splits_are_all_named(runs, join, tmp_path):
     done = join(*runs)
     assert done.returncode == 2
     told = done.stderr.splitlines()
-    assert told[0].startswith("error: 2 patient(s) stand in different splits")
+    assert told[0].startswith("error: 2 patient(s) are in different splits")
     assert told[1:] == [
         f"  - P-A1: train in {runs[0]}, test in {runs[1]}",
         f"  - P-A9: test in {runs[0]}, train in {runs[1]}",
@@ -162,13 +162,13 @@ def test_shards_made_anew_or_damaged_after_the_joining_are_noticed(runs, join, t
         list(ShardReader(manifest, "train"))
     path.unlink()
     done = join(*runs)
-    assert done.returncode == 2 and f"{path}, which is not there" in done.stderr
+    assert done.returncode == 2 and f"{path}, which does not exist" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("parts", "told"),
     [
-        (["a", "a=2"], "named twice; results/a=2 has its train tiles shown twice"),
+        (["a", "a=2"], "named twice; write results/a=2 to show its train tiles twice"),
         (["a=0"], "found '0' after =; must be a number of times, 1 or more"),
         (["a", "gone"], "results/gone/splits.tsv: no such file"),
     ],
@@ -182,7 +182,7 @@ def test_what_cannot_be_joined_is_told(runs, command, tmp_path, parts, told):
 def test_the_manifest_of_a_run_is_never_replaced(runs, command):
     before = (runs[0] / "shards/manifest.json").read_bytes()
     done = command("join_shards.py", *runs, "--out", runs[0] / "shards")
-    assert done.returncode == 2 and "choose a folder of its own" in done.stderr
+    assert done.returncode == 2 and "choose another folder" in done.stderr
     assert (runs[0] / "shards/manifest.json").read_bytes() == before
 
 
@@ -220,7 +220,7 @@ def test_volumes_of_several_runs_are_trained_on_together(join, tmp_path):
     assert described["splits"]["train"]["cases"] == 4
     assert described["classes"] == []
     reader = ShardReader(tmp_path / "both/manifest.json", "train")
-    heads = [VolumeRecord(*reader.place(number)).head.case for number in range(len(reader))]
+    heads = [VolumeRecord(*reader.locate(number)).head.case for number in range(len(reader))]
     assert Counter(heads) == {"X0": 2, "X1": 2, "Y0": 1, "Y1": 1}
 
 

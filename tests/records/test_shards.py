@@ -19,7 +19,7 @@ from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.records import RecordError, decode_tile, encode_tile, read_records, write_records
 from gigatile.records.example import encode_example
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import INDEX, ShardReader
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
@@ -50,7 +50,9 @@ def test_every_tile_is_in_exactly_one_shard_of_its_split(sources, tmp_path):
 def test_tiles_keep_their_bytes(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
     before = {
-        data + source.whose for source in sources["valid"] for data in read_records(source.records)
+        data + source.sheet_fields
+        for source in sources["valid"]
+        for data in read_records(source.records)
     }
     after = {data for shard in tmp_path.glob("valid*.tfrecord") for data in read_records(shard)}
     assert before == after
@@ -131,7 +133,7 @@ def test_the_same_tiles_give_the_same_bytes_in_whatever_order_they_come(sources,
 def test_the_wanted_size_decides_the_number_of_shards(tmp_path, target_mb, number):
     slides = write_sources(tmp_path, [20, 40], size=3200)
     size = sum(
-        source.records.stat().st_size + count * len(source.whose)
+        source.records.stat().st_size + count * len(source.sheet_fields)
         for source, count in zip(slides, (20, 40), strict=True)
     )
     assert size == pytest.approx(200_000, rel=0.04)
@@ -151,7 +153,7 @@ def test_slides_without_tiles_give_one_empty_shard(tmp_path):
 
 
 def test_a_split_without_a_slide_is_refused(sources, tmp_path):
-    with pytest.raises(UserError, match="no slide with records is in valid"):
+    with pytest.raises(UserError, match="no slide with records in valid"):
         write_shards(sources | {"valid": []}, ShardSettings(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -249,7 +251,7 @@ def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
     told = str(caught.value).splitlines()
     assert told[0] == "train: 2 record files cannot be used"
     assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
-    assert re.search(r"T3\.tfrecord: holds tiles of slide 'T3', not of 'T4'; delete", told[2])
+    assert re.search(r"T3\.tfrecord: contains the records of 'T3', expected 'T4'; delete", told[2])
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -325,14 +327,14 @@ def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
 def test_shards_of_another_version_are_refused(shards):
     path = shards / "manifest.json"
     path.write_text(path.read_text().replace('"schema": 3', '"schema": 1'))
-    with pytest.raises(UserError, match="of schema 1 where 3 is read; delete it to have it remade"):
+    with pytest.raises(UserError, match="schema 1, expected 3; delete it and run again"):
         ShardReader(path, "train")
 
 
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        ((), [], "damaged, or not a manifest of shards"),
+        ((), [], "damaged, or not written by this release"),
         (("classes",), [1, 2], r"classes\.0: "),
         (("splits",), None, "splits: "),
         (("splits",), {}, "has no shards of train"),
@@ -350,7 +352,7 @@ def test_a_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
     if keys:
         part[keys[-1]] = value
     path.write_text(json.dumps(content if keys else value))
-    with pytest.raises(UserError, match=rf"manifest\.json: .*{reason}.*; delete it to have it"):
+    with pytest.raises(UserError, match=rf"manifest\.json: .*{reason}.*; delete it and run again"):
         ShardReader(path, "train")
 
 
@@ -367,7 +369,7 @@ def test_a_reader_serves_threads_at_once(shards):
 def test_a_shard_of_another_size_is_refused(shards):
     path = next(shards.glob("train-*.tfrecord"))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"bytes where the manifest says \d+; damaged, delete"):
+    with pytest.raises(UserError, match=r"bytes, but \d+ in the manifest; damaged, delete"):
         ShardReader(shards / "manifest.json", "train")
     ShardReader(shards / "manifest.json", "valid").close()
 
@@ -397,7 +399,9 @@ def test_a_tampered_index_is_refused(shards, change):
         path.write_bytes(path.read_bytes()[:-5])
     else:
         np.save(path, index[::-1] if change == "swapped" else index[:3])
-    with pytest.raises(UserError, match=r"index\.npy: not what the manifest says; damaged"):
+    with pytest.raises(
+        UserError, match=r"index\.npy: its SHA-256 is not that of the manifest; damaged"
+    ):
         ShardReader(shards / "manifest.json", "train")
 
 
@@ -407,7 +411,7 @@ def test_classes_that_the_records_do_not_have_are_refused(shards):
     whole = path.read_text()
     for classes in (["lusc", "luad"], ["luad"], ["luad", "normal"]):
         path.write_text(json.dumps(manifest | {"classes": classes}))
-        with pytest.raises(UserError, match=r"manifest\.json: its classes, .*do not fit train-0"):
+        with pytest.raises(UserError, match=r"manifest\.json: the classes .*do not fit train-0"):
             ShardReader(path, "train")
     path.write_text(whole)
     ShardReader(path, "train").close()
@@ -421,7 +425,7 @@ def test_records_of_another_program_are_named(shards):
     size = write_and_index(shards, shard, foreign)
     shard["bytes"] = size
     path.write_text(json.dumps(manifest))
-    with pytest.raises(RecordError, match=r"train-0.*byte 0 is damaged.*of no tile: its features"):
+    with pytest.raises(RecordError, match=r"train-0.*byte 0 is damaged.*not a tile: its features"):
         ShardReader(path, "train")
 
 
@@ -437,7 +441,7 @@ def write_and_index(folder, shard, data):
 def test_a_missing_file_is_named(shards, pattern):
     path = next(shards.glob(pattern))
     path.unlink()
-    with pytest.raises(UserError, match=rf"{path.name}.*(not there|no such file)"):
+    with pytest.raises(UserError, match=rf"{path.name}.*(does not exist|no such file)"):
         ShardReader(shards / "manifest.json", "train")
 
 
@@ -448,8 +452,8 @@ def write_by_command(command, folder: Path, rows: list[tuple], **settings):
     columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
     write_table(folder / "tiles.tsv", columns, rows)
     return command(
-        "write_shards.py",
-        *("--slides", folder / "tiles.tsv", "--records", folder),
+        *("write_shards.py", "--task", "tile_classification"),
+        *("--table", folder / "tiles.tsv", "--records", folder),
         *("--settings", json.dumps(settings), "--out", folder / "shards"),
     )
 
@@ -474,5 +478,5 @@ def test_the_command_says_which_split_is_empty(command, tmp_path):
     write_sources(tmp_path, [5])
     refused = write_by_command(command, tmp_path, rows)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: no slide with records is in valid")
+    assert refused.stderr.startswith("error: no slide with records in valid")
     assert not (tmp_path / "shards").exists()

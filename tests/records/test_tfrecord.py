@@ -20,7 +20,7 @@ from gigatile.records import (
     write_records,
 )
 from gigatile.records.example import decode_example, encode_example, first_bytes
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.tfrecord import frame, read_at, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
@@ -210,7 +210,7 @@ def test_one_feature_is_read_alone():
     assert first_bytes(data, "image") == decode_example(data)["image"]
     assert first_bytes(data, "slide") == ODD.encode()
     for name in ("x", "tissue", "absent"):
-        with pytest.raises(ValueError, match=f"without the bytes of '{name}'"):
+        with pytest.raises(ValueError, match=f"without the bytes feature '{name}'"):
             first_bytes(data, name)
 
 
@@ -281,7 +281,7 @@ def message(path, read) -> str:
         read(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: the record at byte ")
-    assert text.endswith("; delete the file to have it remade")
+    assert text.endswith("; delete the file and run again")
     return text.removeprefix(f"{path}: the record at byte ").split(";")[0]
 
 
@@ -336,7 +336,7 @@ def test_a_size_that_is_not_the_records_is_found_and_named(tmp_path):
     with path.open("rb") as handle:
         for size in (45, 47, 66):
             told = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
-            assert told == f"26 is damaged: it has not the {size} bytes that the index says"
+            assert told == f"26 is damaged: its size is not the {size} bytes of the index"
 
 
 def test_the_records_before_the_damage_can_be_read(damaged):

@@ -91,7 +91,7 @@ def test_what_is_no_jpeg_is_refused(data):
 def test_a_tile_names_itself_where_its_image_is_damaged():
     whole = encode_jpeg(texture(32, 32), 90)
     tile = Tile(whole[:-20], "S7", 320, 64, 32.0, 0.5, 1.0)
-    with pytest.raises(UserError, match=r"^slide S7: the image of its tile at \(320, 64\) is dam"):
+    with pytest.raises(UserError, match=r"^slide S7: the image of the tile at \(320, 64\) is dam"):
         tile.pixels()
 
 

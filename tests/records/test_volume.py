@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from gigatile.errors import UserError
 from gigatile.parallel.world import World
 from gigatile.records import RecordError, read_records, write_records
-from gigatile.records.plan import Source, make_plan
-from gigatile.records.tile import Tile, encode_jpeg, encode_tile, encode_whose
+from gigatile.records.shard_layout import Source, lay_out_shards
+from gigatile.records.tile import Tile, encode_jpeg, encode_sheet_fields, encode_tile
 from gigatile.records.volume import VolumeRecord, case_of
 from gigatile.records.volume_form import BLOCK, FOREGROUND, encode_volume
 from gigatile.settings.shards import ShardSettings
@@ -252,7 +252,9 @@ def test_stock_tensorflow_reads_a_volume(large):
     image, labels, path = large
     names = ("case", "head", "crcs", "empty", "foreground", "check", "voxels", "patient", "label")
     with path.open("ab") as handle:  # and as it stands in a shard
-        write_records(path.with_name("shard"), [next(read_records(path)) + encode_whose("P", "")])
+        write_records(
+            path.with_name("shard"), [next(read_records(path)) + encode_sheet_fields("P", "")]
+        )
         handle.write(path.with_name("shard").read_bytes())
     for number, data in enumerate(tf.data.TFRecordDataset(str(path))):
         found = tf.io.parse_single_example(
@@ -285,7 +287,7 @@ def test_a_record_in_a_shard_is_read_too(large):
     image, _, path = large
     shard = path.with_name("shard.tfrecord")
     other = encode_tile(Tile(b"x", "S", 0, 0, 1.0, None, 1.0))
-    write_records(shard, [other, next(read_records(path)) + encode_whose("P of C1", "")])
+    write_records(shard, [other, next(read_records(path)) + encode_sheet_fields("P of C1", "")])
     offset = 16 + len(other)
     size = shard.stat().st_size - offset
     with shard.open("rb") as handle:
@@ -342,7 +344,7 @@ def test_a_channel_without_values_has_no_range(tmp_path):
         ("nan", "not finite"),
         ("infinity", "not finite"),
         ("long", "1-65535"),
-        ("heavy", "a record holds"),
+        ("heavy", "the limit of a record is"),
     ],
 )
 def test_what_no_record_can_hold_is_refused(wrong, message):
@@ -434,7 +436,7 @@ def test_another_schema_and_another_kind_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("gigatile.records.volume_form.SCHEMA", 99)
     write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
     monkeypatch.undo()
-    with pytest.raises(RecordError, match=r"v: volumes of schema 99 where 1 is read; delete"):
+    with pytest.raises(RecordError, match=r"v: volumes of schema 99, expected 1; delete"):
         opened(tmp_path / "v")
     write_records(tmp_path / "t", [a_tile("S1")])
     with pytest.raises(RecordError, match="damaged"):
@@ -454,7 +456,9 @@ def planned(path: Path, case: str) -> int:
     source = Source(case, "P", "", path)
     folder = path.parent / "plan"
     folder.mkdir(exist_ok=True)
-    return int(make_plan(World(), "train", [source], ShardSettings(), folder).counts.sum())
+    return int(
+        lay_out_shards(World(), "train", [source], ShardSettings(), folder).record_counts.sum()
+    )
 
 
 def test_plans_ask_a_record_whose_it_is(large, monkeypatch):
@@ -462,12 +466,12 @@ def test_plans_ask_a_record_whose_it_is(large, monkeypatch):
     asked = preads(monkeypatch)
     assert planned(path, "C1") == 1
     assert sum(asked) < 2**18 < path.stat().st_size / 10, "the head alone is read"
-    with pytest.raises(UserError, match=r"holds the volume of case 'C1', not of 'C2'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'C1', expected 'C2'; delete"):
         planned(path, "C2")
     tiles = path.with_name("tiles.tfrecord")
     write_records(tiles, [a_tile("S1"), a_tile("S1")])
     assert planned(tiles, "S1") == 2
-    with pytest.raises(UserError, match=r"holds tiles of slide 'S1', not of 'C1'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'S1', expected 'C1'; delete"):
         planned(tiles, "C1")
 
 

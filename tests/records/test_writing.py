@@ -16,7 +16,7 @@ from made_records import bytes_of, joined, names, read_shards, write_sources
 
 from gigatile.errors import START_AGAIN
 from gigatile.files import sha256_of
-from gigatile.records import decode_tile, plan
+from gigatile.records import decode_tile, shard_layout
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tables import write_table
@@ -52,10 +52,12 @@ def cohort(tmp_path_factory) -> Path:
     return folder
 
 
-def sources_of(cohort: Path) -> dict[str, list[plan.Source]]:
+def sources_of(cohort: Path) -> dict[str, list[shard_layout.Source]]:
     return {
         split: [
-            plan.Source(path.stem, f"P-{path.stem}", ("luad", "lusc")[int(path.stem[1:]) % 2], path)
+            shard_layout.Source(
+                path.stem, f"P-{path.stem}", ("luad", "lusc")[int(path.stem[1:]) % 2], path
+            )
             for path in sorted(cohort.glob(f"{letter}*.tfrecord"))
         ]
         for split, letter in (("train", "T"), ("valid", "V"))
@@ -73,7 +75,17 @@ def digest(folder: Path) -> tuple[int, str]:
 
 def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"):
     arguments = [
-        *(*options, "--slides", cohort / "tiles.tsv", "--records", cohort, "--out", out),
+        *(
+            *options,
+            "--task",
+            "tile_classification",
+            "--table",
+            cohort / "tiles.tsv",
+            "--records",
+            cohort,
+            "--out",
+            out,
+        ),
         *("--settings", json.dumps({"target_mb": 0.002}), "--ranks", ranks),
     ]
     return on_ranks(ranks, program, *arguments)
@@ -122,17 +134,17 @@ def test_the_bytes_do_not_depend_on_the_number_of_writers(cohort, written, tmp_p
 
 
 def test_the_plan_may_stand_in_any_number_of_files(cohort, written, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "RUN", 7)
+    monkeypatch.setattr(shard_layout, "RUN_RECORDS", 7)
     write_shards(sources_of(cohort), SETTINGS, tmp_path)
     assert digest(tmp_path) == digest(written)
 
 
 def test_records_with_equal_keys_have_an_order_too(cohort, tmp_path, monkeypatch):
     """Of 2^64 keys two are hardly ever equal; here all records share three."""
-    random64 = plan.random64
-    monkeypatch.setattr(plan, "random64", lambda *given: random64(*given) % np.uint64(3))
+    random64 = shard_layout.random64
+    monkeypatch.setattr(shard_layout, "random64", lambda *given: random64(*given) % np.uint64(3))
     write_shards(sources_of(cohort), SETTINGS, tmp_path / "one")
-    monkeypatch.setattr(plan, "RUN", 7)
+    monkeypatch.setattr(shard_layout, "RUN_RECORDS", 7)
     write_shards(sources_of(cohort), SETTINGS, tmp_path / "two")
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
     shards = read_shards(tmp_path / "one", "train")
@@ -175,7 +187,7 @@ def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (told,) = [row for row in done.stderr.splitlines() if row.startswith("error")]
     assert "T5.tfrecord: the record at byte" in told and "checksum of its data" in told
-    assert not (out / "manifest.json").exists() and not (out / ".plan").exists()
+    assert not (out / "manifest.json").exists() and not (out / ".layout").exists()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
         ("mistake", 1, 2, "error: this writer has read nonsense"),
         ("mistake", 0, 2, "error: this writer has read nonsense"),
         ("bug", 1, 1, "RuntimeError: this writer has had enough"),
-        ("alone", 1, 1, "RuntimeError: where the ranks do not meet"),
+        ("alone", 1, 1, "RuntimeError: outside a collective call"),
     ],
 )
 def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, rank, status, told):
@@ -195,7 +207,9 @@ def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, r
     assert done.stderr.splitlines().count(told) == 1
     assert ("Traceback" in done.stderr) == (status == 1)
     assert not (tmp_path / "manifest.json").exists()
-    assert (tmp_path / ".plan").exists() == (how == "alone"), "what is left goes with the next run"
+    assert (tmp_path / ".layout").exists() == (how == "alone"), (
+        "what is left goes with the next run"
+    )
 
 
 def test_after_a_killed_writer_the_same_bytes_are_written_and_nothing_else(
@@ -204,7 +218,7 @@ def test_after_a_killed_writer_the_same_bytes_are_written_and_nothing_else(
     done = launch(2, cohort, tmp_path, "--how", "kill", "--rank", 1, program=FAILING)
     assert done.returncode == 137
     assert not (tmp_path / "manifest.json").exists()
-    assert (tmp_path / ".plan").is_dir()
+    assert (tmp_path / ".layout").is_dir()
     (tmp_path / ".train-00000-of-00003-x1.tfrecord").touch()  # as one killed at the right moment
     done = launch(2, cohort, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -218,7 +232,7 @@ def test_a_writer_that_hangs_does_not_keep_the_others_for_ever(cohort, tmp_path)
     assert time.monotonic() - begun < 20
     assert done.returncode != 0
     assert "no step finished for 2 s, last " in done.stderr
-    assert f"left with status {START_AGAIN}" in done.stderr
+    assert f"exited with status {START_AGAIN}" in done.stderr
 
 
 def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
@@ -226,7 +240,7 @@ def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
     words[words.index("--ranks") + 1] = "3"
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "started as 2 process(es) where --ranks is 3" in done.stderr
+    assert "started as 2 process(es), but --ranks is 3" in done.stderr
 
 
 # --- Memory
@@ -243,7 +257,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path):
         program = (
             "import sys\n"
             "from pathlib import Path\n"
-            "from gigatile.records.plan import Source\n"
+            "from gigatile.records.shard_layout import Source\n"
             "from gigatile.records.writing import write_shards\n"
             "from gigatile.settings.shards import ShardSettings\n"
             "folder = Path(sys.argv[1])\n"

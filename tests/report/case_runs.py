@@ -13,11 +13,11 @@ from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff
 from scipy import ndimage
 
 from gigatile.cohort.collect import collect_states
-from gigatile.evaluation.segmentation_state import describe, skip_case
 from gigatile.files import checksums, read_json, sha256_of, write_json
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import write_table
+from gigatile.tasks.volume_segmentation.segmentation_state import describe, skip_case
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.preparing import PreparedFiles, prepare_case
 from gigatile.volumes.restoring import write_segmentation
@@ -152,13 +152,14 @@ def evaluate(folder: Path, sheet: Path) -> None:
     """Score the test cases by the workflow's own command."""
     arguments = {
         "--samples": sheet,
-        "--cases": folder / "cases.tsv",
+        "--task": "volume_segmentation",
+        "--table": folder / "cases.tsv",
         "--segmentations": folder / "evaluation/segmentations",
         "--described": folder / "model/settings.json",
         "--settings": '{"resamples": 1000, "seed": 1}',
         "--out": folder / "evaluation",
     }
-    _run("evaluate_volumes", arguments)
+    _run("evaluate", arguments)
 
 
 def _run(name: str, arguments: Mapping[str, Any]) -> None:

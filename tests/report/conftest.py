@@ -17,7 +17,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gigatile.files import combined_checksum, sha256_of, write_json
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.slides.index import AREAS, TileIndex, write_empty_index

@@ -10,8 +10,9 @@ from case_runs import EDEMA, CasePlan, build_case_run, case_cohort
 from test_self_contained import Page
 from written import write_cases
 
-from gigatile.cohort.collect import fingerprints_of
+from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.files import checksums, combined_checksum, sha256_of, write_json
+from gigatile.report.case_inputs import CaseState
 from gigatile.tables import read_table, write_table
 
 
@@ -215,7 +216,8 @@ def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
     taken = states["C1"]["sources"]["flair"]["fingerprint"]
     states["C4"]["sources"]["flair"]["fingerprint"] = taken
     write_json(case_run / "volumes/C4.json", states["C4"])
-    rewrite(case_run, "cases.tsv", C4={"sources": fingerprints_of(states["C4"])})
+    sources = fingerprints_of(CaseState(**states["C4"]).sources)
+    rewrite(case_run, "cases.tsv", C4={"sources": sources})
     text = index(case_run).text
     assert "no image file is in two splits" in text
     assert "✗ failed, 1 fault: C1 (flair) = C4 (flair)" in text

@@ -26,10 +26,13 @@ CASES = ("--task", "volume_segmentation")
 
 @pytest.mark.parametrize("script", ["write_report.py", "write_prediction_pages.py"])
 def test_help_lists_the_arguments(script: str) -> None:
-    done = call(script, "--help")
-    assert done.returncode == 0
-    for option in ("--task", "--run-dir", "--table", "--records-dir", "--model-dir", "--out"):
-        assert option in done.stdout
+    assert call(script, "--help").returncode == 0
+    for task in (SLIDES, CASES):
+        done = call(script, *task, "--help")
+        assert done.returncode == 0
+        for option in ("--task", "--run-dir", "--table", "--records-dir", "--model-dir", "--out"):
+            assert option in done.stdout
+        assert ("--top-tiles" in done.stdout) == (task == SLIDES)
 
 
 def test_named_inputs_and_the_run_folder_give_the_same_report(run: Path) -> None:

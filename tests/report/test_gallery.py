@@ -40,7 +40,7 @@ def test_a_tile_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_record_that_is_no_tile_is_told(tmp_path: Path) -> None:
     write_records(tmp_path / "S1.tfrecord", [b"no example at all"])
-    with pytest.raises(UserError, match=r"S1\.tfrecord: record 1: the record is of no tile"):
+    with pytest.raises(UserError, match=r"S1\.tfrecord: record 1: the record is not a tile"):
         gallery.pick(tmp_path / "S1.tfrecord", {(32, 0)})
 
 

@@ -12,9 +12,9 @@ from test_index_page import change
 
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, read_records, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import INDEX
-from gigatile.records.tile import encode_whose, image_of
+from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
@@ -177,7 +177,7 @@ def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> Non
     def edit(records: list[bytes]) -> list[bytes]:
         tile = Tile(other, "B", 0, 0, 16.0, 0.5, 0.9)
         place = next(k for k, data in enumerate(records) if b"P-B" in data)
-        records[place] = encode_tile(tile) + encode_whose("P-B", "y")
+        records[place] = encode_tile(tile) + encode_sheet_fields("P-B", "y")
         return records
 
     planted.edit_shard(edit)
@@ -192,7 +192,7 @@ def test_labels_that_are_swapped_in_the_index(planted: Run) -> None:
     entries["label"] = 1 - entries["label"]
     np.save(index, entries)
     planted.sign()
-    assert any("its classes, x, y, do not fit" in fault for fault in planted.contents().faults)
+    assert any("the classes x, y do not fit" in fault for fault in planted.contents().faults)
 
 
 def test_one_label_that_is_changed_in_the_index(planted: Run) -> None:
@@ -230,7 +230,7 @@ def test_counts_and_records_that_the_table_tells_otherwise(planted: Run) -> None
 
 def test_classes_that_are_reversed_in_the_manifest(planted: Run) -> None:
     change(planted.manifest, classes=["y", "x"])
-    assert any("its classes, y, x, do not fit" in fault for fault in planted.contents().faults)
+    assert any("the classes y, x do not fit" in fault for fault in planted.contents().faults)
 
 
 def test_shards_of_another_run(planted: Run, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_records_and_shards_that_are_gone(planted: Run) -> None:
     next(planted.manifest.parent.glob("valid-*.tfrecord")).unlink()
     faults = planted.contents().faults
     assert any(one.startswith("test: T: T.tfrecord: no such record file") for one in faults)
-    assert any(one.startswith("valid: manifest.json: names valid-") for one in faults)
+    assert any(one.startswith("valid: manifest.json: lists valid-") for one in faults)
 
 
 def test_a_third_split_in_the_shards(planted: Run) -> None:

@@ -12,12 +12,13 @@ from test_index_page import change, index, section
 from test_leaks import SETTINGS
 from written import sheet_of_cases
 
+from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
-from gigatile.report.inputs import Chosen, Splits
+from gigatile.report.inputs import Chosen
 from gigatile.report.leakage import Check, Evidence, leakage_checks
 from gigatile.report.shard_contents import Contents
 from gigatile.report.sites import site_notes
@@ -213,7 +214,7 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
     evidence = {
         "unit": unit,
         "kind": {"slide": TILES, "case": VOLUMES}[unit],
-        "splits": Splits.model_validate(stated | {"splits": dict.fromkeys(
+        "splits": SplitProof.model_validate(stated | {"splits": dict.fromkeys(
             ("train", "valid", "test"), one)}),
         "cohort": cohort,
         "sheet": None,

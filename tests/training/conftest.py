@@ -10,7 +10,7 @@ from launched import ENVIRONMENT, on_ranks
 from volume_patches import a_head, recorded
 
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.volume import VolumeRecord
 from gigatile.records.writing import write_shards
@@ -103,7 +103,8 @@ class Launcher:
         settings = {"epochs": 2, "batch_size": 16, **settings}
         layout = {name: settings.pop(name) for name in OPTIONS if name in settings}
         return [
-            *("--manifest", str(manifest), "--settings", json.dumps(settings), "--tiles", "{}"),
+            *("--manifest", str(manifest), "--settings", json.dumps(settings)),
+            *("--task", "tile_classification", "--task-settings", '{"tiles": {}}'),
             *("--ranks", str(ranks)),
             *(word for name, value in layout.items() for word in (OPTIONS[name], str(value))),
             *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "segments")),

@@ -17,15 +17,15 @@ from gigatile.records import (
     read_records,
     write_records,
 )
-from gigatile.records.plan import Source
+from gigatile.records.shard_layout import Source
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
+from gigatile.tasks.tile_classification.samples import Tiles
 from gigatile.training.batches import AHEAD, BatchMemory, batches
-from gigatile.training.order import VIEWS, Epoch, Sampling, show
-from gigatile.training.tiles import Tiles
+from gigatile.training.sample_order import VIEWS, Epoch, Sampling, apply_view
 
 LABELS = ("luad", "lusc", "normal")
 
@@ -72,12 +72,12 @@ def test_a_batch_is_what_the_order_says_whatever_the_threads(reader, threads, vi
     assert len(found) == epoch.steps(16) == 7
     for step, batch in enumerate(found):
         wanted = epoch.batch(step, 16, 0, 1)
-        assert batch.images.shape == (16, 24, 24, 3)
-        assert (batch.labels.dtype, batch.total) == (np.int32, wanted.total)
+        assert batch.inputs.shape == (16, 24, 24, 3)
+        assert (batch.targets.dtype, batch.total) == (np.int32, wanted.total)
         np.testing.assert_array_equal(batch.weights, wanted.weights)
         places = zip(wanted.samples.records.tolist(), wanted.samples.views.tolist(), strict=True)
-        for image, label, (record, view) in zip(batch.images, batch.labels, places, strict=True):
-            np.testing.assert_array_equal(image, show(pixels(reader[record]), view))
+        for image, label, (record, view) in zip(batch.inputs, batch.targets, places, strict=True):
+            np.testing.assert_array_equal(image, apply_view(pixels(reader[record]), view))
             assert reader.classes[label] == reader[record].label
 
 
@@ -87,7 +87,7 @@ def test_ranks_have_their_parts_and_a_later_step_is_found(reader):
     later = range(3, len(whole))
     parts = [list(batches(Tiles(reader), epoch, 20, rank, 4, 2, later)) for rank in range(4)]
     for step, of_ranks in zip(later, zip(*parts, strict=True), strict=True):
-        for name in ("images", "labels", "weights"):
+        for name in ("inputs", "targets", "weights"):
             joined = np.concatenate([getattr(part, name) for part in of_ranks])
             np.testing.assert_array_equal(joined, getattr(whole[step], name))
     assert list(batches(Tiles(reader), epoch, 20, 0, 1, 2, range(6, 6))) == []
@@ -96,27 +96,27 @@ def test_ranks_have_their_parts_and_a_later_step_is_found(reader):
 def test_what_is_left_of_a_batch_keeps_its_pixels(reader):
     """A part of one is enough: its memory is not used again while somebody has it."""
     epoch = epoch_of(reader)
-    kept = [batch.images[2:3, ::2] for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
-    whole = [batch.images for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
+    kept = [batch.inputs[2:3, ::2] for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
+    whole = [batch.inputs for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
     assert len(kept) > 2 * AHEAD
     for part, images in zip(kept, whole, strict=True):
         np.testing.assert_array_equal(part, images[2:3, ::2])
 
 
 def test_memory_is_used_again_once_nobody_has_it():
-    memory = BatchMemory((2, 3, 5))
-    first = memory.take()
+    memory = BatchMemory()
+    first = memory.take((2, 3, 5), np.uint8)
     first[:] = 7
     part = first[1:, 0]
     del first
-    assert not memory.take().any()  # new memory is of zeros
+    assert not memory.take((2, 3, 5), np.uint8).any()  # fresh memory is zero
     del part
-    assert (memory.take() == 7).all()
+    assert (memory.take((2, 3, 5), np.uint8) == 7).all()
 
 
 def test_no_more_than_a_few_batches_are_in_memory(reader):
     places = [
-        batch.images.ctypes.data
+        batch.inputs.ctypes.data
         for batch in batches(Tiles(reader), epoch_of(reader), 4, 0, 1, threads=2)
     ]
     assert len(places) == 26
@@ -197,5 +197,5 @@ def test_a_record_without_an_image_is_named(tmp_path):
     found = list(read_records(path))
     found[-1] = found[-1].replace(b"\x05image", b"\x05other")
     write_records(path, found)
-    expected = where(manifest, found[-1]) + "a tf.train.Example without the bytes of 'image'"
+    expected = where(manifest, found[-1]) + "tf.train.Example without the bytes feature 'image'"
     assert message(manifest).startswith(expected)

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from gigatile.errors import told
+from gigatile.errors import describe_error
 from gigatile.training.checkpoints import first_usable, furthest_first, save_checkpoint
 
 
@@ -70,5 +70,5 @@ def small_files():
 def test_a_disk_without_room_for_a_checkpoint_is_told_with_its_file(tmp_path, small_files):
     with pytest.raises(OSError) as caught:
         save_checkpoint(tmp_path, 7, "mine", {}, [np.zeros(50_000)])
-    assert told(caught.value) == f"{tmp_path / 'step-000000007.npz'}: File too large"
+    assert describe_error(caught.value) == f"{tmp_path / 'step-000000007.npz'}: File too large"
     assert not list(tmp_path.iterdir())

@@ -9,9 +9,10 @@ import pytest
 from trained import history
 
 from gigatile.errors import UserError
-from gigatile.evaluation.validation import validate
+from gigatile.models.classifier import build_classifier
+from gigatile.models.saving import save_model
 from gigatile.settings.train import TrainSettings
-from gigatile.training.models import build_model, save_model
+from gigatile.tasks.tile_classification.validation import validate
 from gigatile.training.segments import Segment
 
 
@@ -24,7 +25,7 @@ def float32_again():
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["small_cnn", "resnet50"])
 def test_a_model_gives_scores_that_add_up(name, mixed):
-    model = build_model(TrainSettings(model=name, mixed_precision=mixed), 64, 3)
+    model = build_classifier(TrainSettings(model=name, mixed_precision=mixed), 64, 3).model
     tiles = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
     scores = model(tiles).numpy()
     assert scores.dtype == np.float32
@@ -37,7 +38,7 @@ def test_none_is_a_word_for_random_weights():
 
 def test_the_seed_decides_the_start():
     first, same, other = (
-        build_model(TrainSettings(seed=seed), 32, 3).get_weights() for seed in (1, 1, 2)
+        build_classifier(TrainSettings(seed=seed), 32, 3).model.get_weights() for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first[0], same[0])
     assert np.abs(first[0] - other[0]).max() > 0
@@ -48,20 +49,20 @@ def test_pretrained_weights_come_from_a_local_file(tmp_path):
     donor = keras.applications.ResNet50(include_top=False, weights=None, input_shape=(64, 64, 3))
     donor.save_weights(file)
     settings = TrainSettings(model="resnet50", weights=str(file))
-    model = build_model(settings, 64, 3)
+    model = build_classifier(settings, 64, 3).model
     kernel = donor.get_layer("conv4_block2_2_conv").get_weights()[0]
     backbone = next(layer for layer in model.layers if isinstance(layer, keras.Model))
     np.testing.assert_array_equal(
         backbone.get_layer("conv4_block2_2_conv").get_weights()[0], kernel
     )
     # A rank that gets its weights from rank 0 does not read them.
-    other = build_model(settings, 64, 3, pretrained=False)
+    other = build_classifier(settings, 64, 3, pretrained=False).model
     backbone = next(layer for layer in other.layers if isinstance(layer, keras.Model))
     assert np.abs(backbone.get_layer("conv4_block2_2_conv").get_weights()[0] - kernel).max() > 0
 
 
 def test_a_saved_model_is_the_same_bytes_at_another_time(tmp_path):
-    model = build_model(TrainSettings(), 64, 3)
+    model = build_classifier(TrainSettings(), 64, 3).model
     save_model(model, tmp_path / "one.keras")
     time.sleep(2)  # a ZIP archive counts time in steps of two seconds
     save_model(model, tmp_path / "two.keras")
@@ -72,11 +73,13 @@ def test_a_saved_model_is_the_same_bytes_at_another_time(tmp_path):
 
 
 def test_weights_that_cannot_be_had_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"train\.weights: no file .*nowhere\.h5"):
-        build_model(TrainSettings(model="resnet50", weights=str(tmp_path / "nowhere.h5")), 64, 3)
+    with pytest.raises(UserError, match=r"train\.weights: no such file: .*nowhere\.h5"):
+        build_classifier(
+            TrainSettings(model="resnet50", weights=str(tmp_path / "nowhere.h5")), 64, 3
+        )
     (tmp_path / "text.weights.h5").write_text("no weights")
-    with pytest.raises(UserError, match=r"text\.weights\.h5 cannot be had"):
-        build_model(
+    with pytest.raises(UserError, match=r"cannot load .*text\.weights\.h5"):
+        build_classifier(
             TrainSettings(model="resnet50", weights=str(tmp_path / "text.weights.h5")), 64, 3
         )
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.tile_classification.training import TileClassification
 from gigatile.training.batches import Batch
-from gigatile.training.classification import Classification
 from gigatile.training.learner import Learner
 from gigatile.training.normalisation import moments_over_ranks
 from gigatile.training.ranks import Ranks
@@ -64,16 +64,15 @@ def test_averaged_weights_come_with_statistics_of_their_own():
     x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
     network = keras.Model(images, keras.layers.Dense(2)(keras.layers.GlobalMaxPooling2D()(x)))
     settings = TrainSettings(ranks_per_node=1, learning_rate=0.05)
-    learner = Learner(network, Classification(TileSettings()).sums, settings, Alone(0, 1, 1))
+    learner = Learner(network, TileClassification(TileSettings()), settings, Alone(0, 1, 1))
     for step in range(5):
         one = batch(step)
-        wishes = np.zeros(3, np.float32)
-        learner.step(tf.constant(one.images), one.labels, one.weights, np.float32(16), wishes)
+        learner.step(one, tf.constant(one.inputs), np.zeros(3, np.float32))
     before = network.get_weights()
     batches = [batch(8), batch(9, total=5)]
     with learner.averaged(iter(batches)):
         convolution, norm = network.layers[2:4]
-        shown = [convolution(one.images[: one.total] / 255).numpy() for one in batches]
+        shown = [convolution(one.inputs[: one.total] / 255).numpy() for one in batches]
         for found, each in (
             (norm.moving_mean, [np.mean(values, (0, 1, 2)) for values in shown]),
             (norm.moving_variance, [np.var(values, (0, 1, 2)) for values in shown]),
@@ -88,7 +87,7 @@ def test_averaged_weights_come_with_statistics_of_their_own():
 def test_a_saved_network_has_stock_layers(tmp_path):
     images = keras.Input((8, 8, 3))
     network = keras.Model(images, keras.layers.BatchNormalization()(images))
-    Learner(network, lambda *_: None, TrainSettings(), Alone(0, 1, 1))
+    Learner(network, TileClassification(TileSettings()), TrainSettings(), Alone(0, 1, 1))
     network.save(tmp_path / "model.keras")
     (_, norm) = keras.models.load_model(tmp_path / "model.keras").layers
     assert type(norm) is keras.layers.BatchNormalization and "_moments" not in vars(norm)

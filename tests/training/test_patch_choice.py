@@ -4,7 +4,7 @@ import numpy as np
 from volume_patches import DRAWS, a_head, filled, recorded
 
 from gigatile.settings.patches import PatchSettings
-from gigatile.training.patch_choice import choose_patch
+from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
 
 # What a draw gave when this was written.
 DRAWN = ((30, 14, 26), 2, (False, False, False))
@@ -63,7 +63,7 @@ def test_without_labels_patches_lie_anywhere(tmp_path):
 
 
 def test_half_of_the_patches_are_flipped_along_each_axis_and_a_share_is_turned(head):
-    how = PatchSettings(size=(16, 16, 16), turned=0.3)
+    how = PatchSettings(size=(16, 16, 16), rotated=0.3)
     found = [choose_patch(head[2].head, draw, how) for draw in DRAWS]
     flipped = np.array([patch.flipped for patch in found])
     np.testing.assert_allclose(flipped.mean(axis=0), 0.5, atol=5 * (0.25 / 4000) ** 0.5)
@@ -90,7 +90,7 @@ def test_changes_are_within_what_the_settings_allow(head):
 def test_turning_is_of_millimetres(tmp_path):
     image, labels = a_head((40, 40, 20), 1)
     record = recorded(tmp_path / "v", image, labels, {"spacing": [1.0, 1.0, 3.0]})
-    how = PatchSettings(size=(16, 16, 16), turned=1, rotation=30, scaling=0.2)
+    how = PatchSettings(size=(16, 16, 16), rotated=1, rotation=30, scaling=0.2)
     scales, angles = [], []
     for draw in DRAWS[:500]:
         matrix = choose_patch(record.head, draw, how).turned
@@ -104,7 +104,7 @@ def test_turning_is_of_millimetres(tmp_path):
 
 
 def test_a_draw_is_the_same_on_every_machine(head):
-    patch = choose_patch(head[2].head, 123456789, PatchSettings(size=(16, 16, 16), turned=1))
+    patch = choose_patch(head[2].head, 123456789, PatchSettings(size=(16, 16, 16), rotated=1))
     assert (patch.start, patch.centred, patch.flipped) == DRAWN
     figures = [patch.brightness[0], patch.contrast[1], patch.gamma[2], patch.noise[3]]
     assert figures == DRAWN_FIGURES
@@ -117,7 +117,7 @@ def test_what_one_thing_draws_does_not_move_another(head):
     for draw in DRAWS[:50]:
         all_on = choose_patch(record.head, draw, PatchSettings(size=(16, 16, 16)))
         some = choose_patch(
-            record.head, draw, PatchSettings(size=(16, 16, 16), turned=0, intensity=0.5)
+            record.head, draw, PatchSettings(size=(16, 16, 16), rotated=0, intensity=0.5)
         )
         assert (all_on.start, all_on.flipped) == (some.start, some.flipped)
         np.testing.assert_allclose(all_on.brightness * 5, some.brightness, rtol=1e-12)

@@ -10,8 +10,8 @@ from volume_patches import DRAWS, PLAIN, a_head, filled, recorded
 
 from gigatile.records import RecordError
 from gigatile.settings.patches import PatchSettings
-from gigatile.training.patch_choice import choose_patch
-from gigatile.training.patches import fill_patch
+from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
+from gigatile.tasks.volume_segmentation.patches import fill_patch
 
 
 def test_a_plain_patch_is_what_stands_there(head):
@@ -58,7 +58,7 @@ def test_flips_are_of_image_and_labels_alike(head):
 
 def test_the_draw_decides_and_nothing_else(head):
     record = head[2]
-    how = PatchSettings(size=(32, 24, 40), turned=0.5)
+    how = PatchSettings(size=(32, 24, 40), rotated=0.5)
     expected = [filled(record, draw, how) for draw in DRAWS[:24]]
     threads = cv2.getNumThreads()
     try:
@@ -83,7 +83,7 @@ def test_damage_ends_a_patch(tmp_path):
     (tmp_path / "v").write_bytes(content)
     for turned in (0, 1):
         with pytest.raises(RecordError, match="the checksum of a block"):
-            filled(record, 1, PatchSettings(size=(32, 32, 32), turned=turned, foreground=0))
+            filled(record, 1, PatchSettings(size=(32, 32, 32), rotated=turned, foreground=0))
 
 
 def test_arrays_of_another_size_are_refused(head):

@@ -14,9 +14,9 @@ from trained import assert_same_bits
 from gigatile.settings.train import TrainSettings
 from gigatile.training import checkpoints
 from gigatile.training.checkpoints import (
+    checkpoints_by_time,
     first_usable,
     furthest_first,
-    newest_first,
     save_checkpoint,
     write_checkpoint,
 )
@@ -156,7 +156,7 @@ def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path
     (tmp_path / ".step-000000090-x.npz").write_text("left by a kill")
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, step, "now", {}, [])
-        assert newest_first(tmp_path)[0].name == f"step-{step:09d}.npz"
+        assert checkpoints_by_time(tmp_path)[0].name == f"step-{step:09d}.npz"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-000000002.npz",
         "step-000000003.npz",

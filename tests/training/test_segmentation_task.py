@@ -17,8 +17,8 @@ from gigatile.records.shards import ShardReader
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.training.order import Epoch
-from gigatile.training.segmentation import Segmentation
+from gigatile.tasks.volume_segmentation.training import VolumeSegmentation
+from gigatile.training.sample_order import Epoch, Samples
 
 SHAPE = (26, 22, 24)
 MODALITIES = ("one", "two")
@@ -31,8 +31,14 @@ CASES = 5
 LEVELS = ((16, 8, 12), (8, 8, 6), (4, 8, 3))
 
 
-def segmentation(targets="regions", **volumes) -> Segmentation:
-    return Segmentation(
+def sums_of(task, *batch) -> tuple[tf.Tensor, tf.Tensor]:
+    sums = task.sums(*batch)
+    assert set(sums) == {"loss", *task.metrics}
+    return sums["loss"], sums["dice"]
+
+
+def segmentation(targets="regions", **volumes) -> VolumeSegmentation:
+    return VolumeSegmentation(
         VolumeSettings(**(VOLUMES | volumes)), PatchSettings(targets=targets, **PATCHES)
     )
 
@@ -100,7 +106,7 @@ def test_loss_and_dice_are_those_of_a_plain_computation(targets, levels):
     logits = logits[:levels]
     counts = np.array([1, 0.5, 2], np.float32)
     found = logits if levels > 1 else tf.constant(logits[0])
-    loss, dice = segmentation(targets).sums(found, labels, counts)
+    loss, dice = sums_of(segmentation(targets), found, labels, counts)
     one = loss_of_labels if by_label else loss_of_regions
     expected = 0.0
     for number, count in enumerate(counts):
@@ -117,10 +123,10 @@ def test_samples_of_weight_0_do_not_count():
     logits, labels = made(3)
     logits[0][2] = 1e6
     task = segmentation()
-    found = task.sums(logits, labels, np.array([1, 1, 0], np.float32))
-    alone = task.sums([level[:2] for level in logits], labels[:2], np.ones(2, np.float32))
+    found = sums_of(task, logits, labels, np.array([1, 1, 0], np.float32))
+    alone = sums_of(task, [level[:2] for level in logits], labels[:2], np.ones(2, np.float32))
     np.testing.assert_allclose(found, alone, rtol=1e-6)
-    assert not any(map(float, task.sums(logits, labels, np.zeros(3, np.float32))))
+    assert not any(map(float, sums_of(task, logits, labels, np.zeros(3, np.float32))))
 
 
 def test_a_batch_is_the_sum_of_its_patches():
@@ -128,9 +134,10 @@ def test_a_batch_is_the_sum_of_its_patches():
     logits, labels = made(3)
     task, one = segmentation(), np.ones(1, np.float32)
     parts = [
-        task.sums([level[n : n + 1] for level in logits], labels[n : n + 1], one) for n in range(3)
+        sums_of(task, [level[n : n + 1] for level in logits], labels[n : n + 1], one)
+        for n in range(3)
     ]
-    whole = task.sums(logits, labels, np.ones(3, np.float32))
+    whole = sums_of(task, logits, labels, np.ones(3, np.float32))
     np.testing.assert_allclose(np.sum(parts, axis=0), whole, rtol=1e-6)
 
 
@@ -140,7 +147,7 @@ def test_what_is_right_costs_nothing_and_what_is_wrong_stays_finite(targets):
     labels = made(3)[1][1:]  # in both of them is each label
     truth = task._targets.table[labels]
     for sign, least, most in ((1, 0, 1e-3), (-1, 10, 1e3)):
-        loss, dice = task.sums([sign * 60 * (2 * truth - 1)], labels, np.ones(2, np.float32))
+        loss, dice = sums_of(task, [sign * 60 * (2 * truth - 1)], labels, np.ones(2, np.float32))
         assert least <= float(loss) / 2 <= most
         if sign == 1:
             assert float(dice) == pytest.approx(2)
@@ -149,7 +156,7 @@ def test_what_is_right_costs_nothing_and_what_is_wrong_stays_finite(targets):
     # A patch in which nothing is and nothing is found.
     nothing = task._targets.table[np.zeros((1, 4, 4, 4), np.uint8)]
     none, ones = np.zeros((1, 4, 4, 4), np.uint8), np.ones(1, np.float32)
-    loss, dice = task.sums([60 * (2 * nothing - 1)], none, ones)
+    loss, dice = sums_of(task, [60 * (2 * nothing - 1)], none, ones)
     assert (float(loss), float(dice)) == (pytest.approx(0, abs=1e-6), 1)
 
 
@@ -157,8 +164,8 @@ def test_a_label_of_no_region_is_background():
     task = segmentation(regions={"core": ["non_enhancing", "enhancing"]})
     logits, labels = made(1)
     weights = np.ones(3, np.float32)
-    expected = task.sums(logits, labels * (labels != 1), weights)
-    np.testing.assert_array_equal(task.sums(logits, labels, weights), expected)
+    expected = sums_of(task, logits, labels * (labels != 1), weights)
+    np.testing.assert_array_equal(sums_of(task, logits, labels, weights), expected)
 
 
 # --- What is shown
@@ -182,24 +189,24 @@ def test_an_epoch_shows_new_patches_of_each_case(manifest):
         shown = Epoch(sampling, number, reader.classes_of).samples(0, 15)
         assert len(Epoch(sampling, number, reader.classes_of)) == 3 * CASES
         assert np.bincount(shown.records).tolist() == [3] * CASES
-        draws += shown.draws.tolist()
+        draws += shown.seeds.tolist()
     assert len(set(draws)) == 30
-    assert task.told(reader) == "5 cases, 3 regions"
-    assert segmentation("labels").told(reader) == "5 cases, 3 labels"
+    assert task.describe_data(reader) == "5 cases, 3 regions"
+    assert segmentation("labels").describe_data(reader) == "5 cases, 3 labels"
 
 
 def test_cases_without_labels_or_with_other_channels_are_refused(tmp_path):
     image, labels = patient(SHAPE, 1)
     for name, channels, given, told in (
-        ("no", MODALITIES, None, "case C2: has no segmentation to learn from"),
-        ("other", ("two", "one"), labels, "case C1: has the channels two, one where volumes.mod"),
+        ("no", MODALITIES, None, "case C2: has no segmentation to train on"),
+        ("other", ("two", "one"), labels, "case C1: has the channels two, one, but volumes.mod"),
     ):
         cases = {"C1": (image, labels), "C2": (image, given)}
         reader = ShardReader(write_set(tmp_path / name, {"train": cases}, channels), "train")
         source = segmentation().source(reader)
         with pytest.raises(UserError, match=f"^{told}"):
             for number in range(2):
-                source.forms(number)
+                source.specs(Samples(np.array([number]), np.zeros(1, int), np.zeros(1, np.uint64)))
 
 
 def test_what_a_training_depends_on_tells_the_order_of_its_outputs():
@@ -219,9 +226,8 @@ def command(manifest, out, ranks=1, patches=None, **settings) -> list[str]:
         "ranks": ranks,
         "epochs": settings.pop("epochs", 3),
         "save-minutes": settings.pop("save_minutes", 10),
-        "volumes": json.dumps(VOLUMES),
-        "regions": json.dumps("brats"),
-        "patches": json.dumps(PATCHES | (patches or {})),
+        "task": "volume_segmentation",
+        "task-settings": json.dumps({"volumes": VOLUMES, "patches": PATCHES | (patches or {})}),
         "settings": json.dumps(TRAIN | settings),
         "checkpoints": out / "checkpoints",
         "out": out / "segments",
@@ -233,7 +239,7 @@ def command(manifest, out, ranks=1, patches=None, **settings) -> list[str]:
 def train(launcher, manifest):
     def run(out, ranks=1, manifest=manifest, **settings):
         line = command(manifest, out, ranks, **settings)
-        done = launcher.run(ranks, "scripts/train_volumes.py", *line)
+        done = launcher.run(ranks, "scripts/train.py", *line)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -256,7 +262,7 @@ def test_the_model_gets_better_and_tells_what_it_is(one_rank, manifest):
     assert described["outputs"] == ["whole_tumour", "tumour_core", "enhancing_tumour"]
     assert VolumeSettings(**described["volumes"]) == VolumeSettings(**VOLUMES)
     assert PatchSettings(**described["patches"]) == PatchSettings(**PATCHES)
-    assert (described["measure"], described["steps"]) == ("dice", 12)
+    assert (described["metrics"], described["steps"]) == (["dice"], 12)
     model = keras.models.load_model(last_model(out / "segments"), compile=False, safe_mode=True)
     assert model.output_shape == (None, 16, 16, 16, 3)
 
@@ -278,7 +284,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
     """And so does the same training twice: to the last bit, the file of the model too."""
     arguments = command(manifest, tmp_path, save_minutes=1e-6)
     process = subprocess.Popen(
-        launcher.command(1, "scripts/train_volumes.py", *arguments),
+        launcher.command(1, "scripts/train.py", *arguments),
         env=launcher.environment,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -293,7 +299,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
     process.communicate(timeout=60)
     assert not (tmp_path / "segments").exists()
     again = train(tmp_path)
-    assert re.search("going on after epoch [01] of 3", again.stdout)
+    assert re.search("resuming after epoch [01] of 3", again.stdout)
     assert_same_bits(one_rank[0] / "segments", tmp_path / "segments")
     models = [last_model(folder / "segments") for folder in (one_rank[0], tmp_path)]
     assert models[0].read_bytes() == models[1].read_bytes()
@@ -313,8 +319,9 @@ def test_labels_are_learnt_on_patches_of_unequal_sides_in_half_precision(train, 
 
 def test_another_model_or_case_is_refused_in_words(launcher, manifest, tmp_path):
     arguments = command(manifest, tmp_path)
-    place = arguments.index("--volumes") + 1
-    arguments[place] = json.dumps({"labels": "decathlon", "modalities": ["one", "three"]})
-    done = launcher.run(1, "scripts/train_volumes.py", *arguments)
+    volumes = {"labels": "decathlon", "modalities": ["one", "three"]}
+    sections = {"volumes": volumes, "patches": PATCHES}
+    arguments[arguments.index("--task-settings") + 1] = json.dumps(sections)
+    done = launcher.run(1, "scripts/train.py", *arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "has the channels one, two where volumes.modalities are one, three" in done.stderr
+    assert "has the channels one, two, but volumes.modalities are one, three" in done.stderr

@@ -9,11 +9,11 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from gigatile.errors import UserError
 from gigatile.evaluation import validation
-from gigatile.evaluation.scoring import BATCH
-from gigatile.evaluation.validation import validate
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.tile_classification.scoring import BATCH
+from gigatile.tasks.tile_classification.validation import validate
 from gigatile.training.segments import Segment, choose_model
 
 LOSSES = (0.9, 0.4, 0.4, 0.7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gigatile.training.order import Sampling
+from gigatile.training.sample_order import Sampling
 from gigatile.training.simulation import simulate
 
 

@@ -12,8 +12,8 @@ from volume_patches import DRAWS, PLAIN, a_head, filled, recorded
 
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.patches import PatchSettings
-from gigatile.training.patch_choice import choose_patch
-from gigatile.training.turning import fill_turned
+from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
+from gigatile.tasks.volume_segmentation.rotation import fill_rotated
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def places(tmp_path_factory) -> dict[str, VolumeRecord]:
 def test_turned_voxels_come_from_where_the_matrix_says(places):
     """Linear interpolation is exact where the image is linear: it tells the place itself."""
     size = (32, 40, 24)
-    how = PatchSettings(size=size, turned=1, intensity=0, foreground=0, rotation=40, scaling=0.3)
+    how = PatchSettings(size=size, rotated=1, intensity=0, foreground=0, rotation=40, scaling=0.3)
     middle = (np.array(size) - 1) / 2
     grid = np.stack(np.meshgrid(*map(np.arange, size), indexing="ij"), axis=-1) - middle
     shape = np.array(places["x"].head.shape)
@@ -72,7 +72,7 @@ def test_what_lies_beside_the_volume_is_0_when_turned_too(places):
 
 def test_turned_patches_are_flipped_as_the_others_are(head):
     image, labels, record = head
-    how = PatchSettings(size=(24, 16, 32), turned=1, intensity=0, rotation=0, scaling=0)
+    how = PatchSettings(size=(24, 16, 32), rotated=1, intensity=0, rotation=0, scaling=0)
     seen = set()
     for draw in DRAWS[:40]:
         patch = choose_patch(record.head, draw, how)
@@ -99,7 +99,7 @@ def test_right_angles_are_exact(tmp_path, channels):
     for matrix in RIGHT_ANGLES if channels in (2, 4) else RIGHT_ANGLES[::7]:
         found = np.full_like(image[8:24, 8:24, 8:24], 7)
         of_labels = np.full_like(labels[8:24, 8:24, 8:24], 7)
-        fill_turned(record, (8, 8, 8), matrix, found, of_labels)
+        fill_rotated(record, (8, 8, 8), matrix, found, of_labels)
         places = np.stack(np.meshgrid(*[np.arange(16)] * 3, indexing="ij"), axis=-1) - 7.5
         x, y, z = np.moveaxis((places @ matrix.T + 15.5).astype(int), -1, 0)
         np.testing.assert_array_equal(found, image[x, y, z])

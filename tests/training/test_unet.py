@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from gigatile.models.saving import save_model
+from gigatile.models.unet import MIN_SIDE, WIDTHS, build, strides_for
 from gigatile.settings.train import TrainSettings
-from gigatile.training.models import save_model
 from gigatile.training.task import Networks
-from gigatile.training.unet import LEAST_SIDE, WIDTHS, build_unet, strides_of
 
 PATCH = (16, 24, 32)
 
 
 def built(patch=PATCH, channels=2, outputs=3, activation="sigmoid", **settings) -> Networks:
     settings = TrainSettings(model=settings.pop("model", "small_unet"), **settings)
-    return build_unet(settings, patch, channels, outputs, activation)
+    return build(settings, patch, channels, outputs, activation)
 
 
 def images(patch=PATCH, n=2, channels=2) -> np.ndarray:
@@ -51,9 +51,9 @@ def plain() -> Networks:
     ],
 )
 def test_a_side_is_halved_while_enough_of_it_is_left(patch, levels, strides):
-    assert strides_of(patch, levels) == strides
+    assert strides_for(patch, levels) == strides
     least = np.array(patch) // np.prod(strides, axis=0)
-    assert (least >= LEAST_SIDE).all()
+    assert (least >= MIN_SIDE).all()
     np.testing.assert_array_equal(least * np.prod(strides, axis=0), patch)
 
 

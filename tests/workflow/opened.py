@@ -16,7 +16,7 @@ import pytest
 from clones import Clone
 
 from gigatile.files import sha256_of
-from gigatile.making.code import reached_by
+from gigatile.making.code import Plugins, reached_by
 
 # Files that Snakemake does not compare by their content, as rules declare them `ancient` or reach
 # them through a table: each must be named, by its SHA-256, in a file that the rule declares and
@@ -232,7 +232,15 @@ def _unescaped(text: str) -> str:
 @cache
 def _code(project: Path, command: str) -> frozenset[str]:
     """Return the files that decide the checksum of a command's code, and those that may."""
-    found = [path for name in (command, *AROUND) for path in reached_by(project / name)]
+    found = [
+        path
+        for name in (command, *AROUND)
+        for plugins in (
+            Plugins("tile_classification", "small_cnn"),
+            Plugins("volume_segmentation", "small_unet"),
+        )
+        for path in reached_by(project / name, plugins)
+    ]
     return frozenset(str(path.relative_to(project)) for path in found)
 
 

@@ -107,9 +107,11 @@ ROWS = [
     code("gigatile/training/simulation.py", *FUNCTION, set()),
     code("gigatile/slides/tissue.py", *FUNCTION, TILES),
     code("gigatile/cohort/splits.py", "/ 2**64", "/ 2.0**64", SPLITS),
-    code("gigatile/records/plan.py", *FUNCTION, SHARDS),
-    code("gigatile/training/order.py", *FUNCTION, TRAINING),
-    code("gigatile/evaluation/validation.py", "loss / tiles", "loss", WITHOUT_TRAINING),
+    code("gigatile/records/shard_layout.py", *FUNCTION, SHARDS),
+    code("gigatile/training/sample_order.py", *FUNCTION, TRAINING),
+    code(
+        "gigatile/tasks/tile_classification/validation.py", "loss / tiles", "loss", WITHOUT_TRAINING
+    ),
     code("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
     code("gigatile/report/figures.py", *FUNCTION, ENDS),
     code("gigatile/report/templates/style.css", "color", "background", ENDS),

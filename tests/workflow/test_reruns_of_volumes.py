@@ -101,8 +101,13 @@ ROWS = [
     # Code
     code("gigatile/volumes/background.py", '"""', '"""In other words: ', set()),
     code("gigatile/volumes/background.py", *FUNCTION, PREPARED),
-    code("gigatile/training/patches.py", *FUNCTION, TRAINING),
-    code("gigatile/evaluation/windows.py", "SIGMA = 1 / 8", "SIGMA = 1 / 9", WITHOUT_TRAINING),
+    code("gigatile/tasks/volume_segmentation/patches.py", *FUNCTION, TRAINING),
+    code(
+        "gigatile/tasks/volume_segmentation/sliding_window.py",
+        "SIGMA = 1 / 8",
+        "SIGMA = 1 / 9",
+        WITHOUT_TRAINING,
+    ),
     code("gigatile/evaluation/surfaces.py", *FUNCTION, EVALUATION),
     code("gigatile/slides/tissue.py", *FUNCTION, set()),
     # The sheet

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gigatile.cohort.splits import SplitProof
 from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import CohortCase
 from gigatile.report.cases.metrics import CaseRun
-from gigatile.report.inputs import Splits
 from gigatile.report.sites import site_notes, site_rows
 from gigatile.report.task_report import Content, Section
 from gigatile.settings.split import SPLITS
@@ -73,7 +73,7 @@ def _warnings(run: CaseRun) -> Content:
     return Content({"rows": [(row, warnings) for row, warnings in rows if warnings]})
 
 
-def _split_rows(cohort: Sequence[CohortCase], splits: Splits) -> list[dict[str, Any]]:
+def _split_rows(cohort: Sequence[CohortCase], splits: SplitProof) -> list[dict[str, Any]]:
     """Count patients and cases of each split by their state; the last row is the total.
 
     `share` is the fraction of all patients, `wanted` the setting; None: not recorded.

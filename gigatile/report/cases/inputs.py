@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gigatile.cohort.collect import fingerprints_of
+from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
-from gigatile.files import read_json
 from gigatile.report.case_inputs import CaseState
 from gigatile.report.inputs import Chosen, Told, bad_cell, read_recorded, whole_number
 from gigatile.settings.volumes import VolumeSettings
@@ -191,7 +190,7 @@ def read_state_of(row: CohortCase, folder: Path) -> CaseState:
     state = read_recorded(CaseState, path)
     if state.case != row.case:
         raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.case!r}")
-    fingerprints = fingerprints_of(read_json(path))
+    fingerprints = fingerprints_of(state.sources)
     stated = (state.state, state.records.sha256, fingerprints, len(state.warnings))
     if stated != (row.state, row.sha256, row.sources, row.warnings):
         raise UserError(

@@ -1,1 +1,1 @@
-"""Classification of slides by their tiles."""
+"""Classification of slides by their tiles: every tile has the label of its slide."""

@@ -30,14 +30,14 @@ from gigatile.report.slides.inputs import (
 )
 from gigatile.report.slides.left_out import left_out_slides_section
 from gigatile.report.slides.metrics import SlideRun, read_metrics
-from gigatile.report.slides.page import FILES, SlidePageInputs, slide_pages
+from gigatile.report.slides.page import FILES, TOP_TILES, SlidePageInputs, slide_pages
 from gigatile.report.slides.records import TILES
 from gigatile.report.task_report import NewSamples, TaskReport
 
 
 def read_sheet(path: Path) -> Sequence[Member]:
     """Read the sample sheet; slide files may have been moved since the run."""
-    return read_samples(path, made_later=lambda file: True)
+    return read_samples(path, may_be_missing=lambda file: True)
 
 
 def image_files(run: SlideRun) -> list[tuple[str, str, str]]:
@@ -75,10 +75,11 @@ REPORT = TaskReport(
         "evaluation/slides.tsv": "Test slides; Slide pages: scores and predicted classes",
         "evaluation/metrics.json": "Result, ROC curves, Confusion, Figures",
         "tiles/*.json": "Cohort: scale; Splits: slide files; Slide pages",
-        "tiles/*.parquet": "Slides left out: losses by label; Slide pages: tiles dropped and marked",
+        "tiles/*.parquet": "Slides left out: losses; Slide pages: tiles dropped and marked",
     },
     page_files=FILES,
     pages=slide_pages,
+    options={"top_tiles": (TOP_TILES, "tiles shown per class of a slide")},
     evaluated=("model/model.keras", "tiles.tsv", "evaluation/slides.tsv"),
     template=TEMPLATES / "summary.html.j2",
     summary=summary,

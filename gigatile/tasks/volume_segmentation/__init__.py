@@ -1,1 +1,1 @@
-"""Segmentation of volumes."""
+"""Segmentation of volumes: labels, or regions of labels, of each voxel."""

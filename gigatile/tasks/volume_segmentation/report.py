@@ -40,7 +40,7 @@ from gigatile.report.task_report import NewSamples, TaskReport
 
 def read_sheet(path: Path) -> Sequence[Member]:
     """Read the sample sheet; the files of the cases may have been moved since the run."""
-    return read_cases(path, (), made_later=lambda file: True)
+    return read_cases(path, (), may_be_missing=lambda file: True)
 
 
 REPORT = TaskReport(

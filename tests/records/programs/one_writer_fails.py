@@ -1,4 +1,4 @@
-"""Run scripts/write_shards.py, and let a rank do something else in the middle of a shard."""
+"""Run scripts/write_shards.py, and let one rank fail in the middle of a shard."""
 
 import argparse
 import os
@@ -15,11 +15,11 @@ parser.add_argument("--rank", type=int, required=True)
 parser.add_argument("--how", choices=("mistake", "bug", "kill", "hang", "alone"), required=True)
 args, rest = parser.parse_known_args()
 
-alive = world._Launched.alive
+report_progress = world._Launched.report_progress
 
 
-def alive_and_struck(self, where):
-    alive(self, where)
+def report_then_strike(self, where):
+    report_progress(self, where)
     if self.rank == args.rank and where.startswith("after records of"):
         match args.how:
             case "mistake":
@@ -30,11 +30,11 @@ def alive_and_struck(self, where):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 os.kill(os.getpid(), signal.SIGSTOP)
-    if self.rank == args.rank and args.how == "alone" and where == "when the ranks met":
-        raise RuntimeError("where the ranks do not meet")
+    if self.rank == args.rank and args.how == "alone" and where == "in a gather from all ranks":
+        raise RuntimeError("outside a collective call")
 
 
-world._Launched.alive = alive_and_struck
+world._Launched.report_progress = report_then_strike
 script = Path(__file__).parents[3] / "scripts" / "write_shards.py"
 sys.argv = [str(script), *rest]
 runpy.run_path(str(script), run_name="__main__")

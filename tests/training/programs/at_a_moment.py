@@ -26,11 +26,11 @@ parser.add_argument(
 parser.add_argument("--dropout", type=float, default=0.3)
 args, rest = parser.parse_known_args()
 
-alive = Ranks.alive
+report_progress = Ranks.report_progress
 
 
-def alive_and_struck(self, where):
-    alive(self, where)
+def report_then_strike(self, where):
+    report_progress(self, where)
     if where == args.moment and self.rank in args.to:
         if args.sleep:
             (args.sleep / f"rank-{self.rank}").touch()
@@ -47,7 +47,7 @@ def uneven(tiles, settings):
     return keras.layers.Dropout(args.dropout)(x)
 
 
-Ranks.alive = alive_and_struck
+Ranks.report_progress = report_then_strike
 if args.uneven:
     models._small_cnn = uneven
 script = Path(__file__).parents[3] / "scripts" / "train.py"

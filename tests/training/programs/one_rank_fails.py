@@ -8,9 +8,9 @@ import horovod.tensorflow as hvd
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.training.joining import join
+from gigatile.training.startup import join_ranks
 
-with join(cores=1, stall_limit=60) as ranks:
+with join_ranks(cores=1, stall_limit=60) as ranks:
     ranks.sum(np.zeros(1), "together")
     if ranks.rank == 1:
         match sys.argv[1]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from gigatile.settings.train import TrainSettings
 from gigatile.training.cores import THREADS, TREE
-from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks
+from gigatile.training.startup import join_ranks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
@@ -32,19 +32,18 @@ class Alone(Ranks):
 
 
 def train(ranks: Ranks) -> str:
-    import keras
-
+    from gigatile.models.classifier import build_classifier
     from gigatile.settings.tiles import TileSettings
-    from gigatile.training.classification import Classification
+    from gigatile.tasks.tile_classification.training import TileClassification
+    from gigatile.training.batches import Batch
     from gigatile.training.learner import Learner
-    from gigatile.training.models import LOGITS, build_model
 
     settings = TrainSettings(ranks_per_node=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)
-    model = build_model(settings, 32, 3)
+    networks = build_classifier(settings, 32, 3)
     alone = Alone(ranks.rank, ranks.size, ranks.threads)
-    trained = keras.Model(model.input, model.get_layer(LOGITS).output)
-    sums = Classification(TileSettings()).sums
-    learner = Learner(trained, sums, settings, ranks if args.reduce == "operations" else alone)
+    task = TileClassification(TileSettings())
+    summing = ranks if args.reduce == "operations" else alone
+    learner = Learner(networks.trained, task, settings, summing)
     if args.reduce == "wrapper":
         import horovod.tensorflow.keras as hvd_keras
 
@@ -55,17 +54,19 @@ def train(ranks: Ranks) -> str:
     for step in range(3):
         images = random.integers(0, 255, (8, 32, 32, 3), np.uint8)
         labels = random.integers(0, 3, 8).astype(np.int32)
-        wishes = np.array([step == 2, ranks.rank == 1, 0], np.float32)
-        total = np.float32(8 * ranks.size)
-        *_, agreed, _ = learner.step(images, labels, np.ones(8, np.float32), total, wishes)
+        requests = np.array([step == 2, ranks.rank == 1, 0], np.float32)
+        batch = Batch(images, labels, np.ones(8, np.float32), 8 * ranks.size, 0, 0)
+        _, agreed, _ = learner.step(batch, images, requests)
     if args.reduce == "operations":
         mean = ranks.mean(np.array([ranks.rank, 3.0]), "mean")
         np.testing.assert_array_equal(mean, [(ranks.size - 1) / 2, 3.0])
         np.testing.assert_array_equal(agreed, [ranks.size, 1, 0])
-    return hashlib.sha256(b"".join(np.array(v).tobytes() for v in model.variables)).hexdigest()
+    return hashlib.sha256(
+        b"".join(np.array(v).tobytes() for v in networks.model.variables)
+    ).hexdigest()
 
 
-with join(cores=8, stall_limit=60, tree=args.tree) as ranks:
+with join_ranks(cores=8, stall_limit=60, tree=args.tree) as ranks:
     # A file per rank: what two ranks print can be mixed within a line.
     (args.out / f"rank-{ranks.rank}").write_text(train(ranks))
     places = {str(os.sched_getaffinity(int(path.name))) for path in THREADS.iterdir()}

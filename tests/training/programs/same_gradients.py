@@ -14,13 +14,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gigatile.models import resnet50 as architecture
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
-from gigatile.training.classification import Classification
-from gigatile.training.joining import join
+from gigatile.tasks.tile_classification.training import TileClassification
+from gigatile.training.batches import Batch
 from gigatile.training.learner import Learner
-from gigatile.training.models import _resnet50
 from gigatile.training.ranks import Ranks
+from gigatile.training.startup import join_ranks
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
@@ -30,7 +31,7 @@ BATCH, SIDE, CLASSES = 8, 32, 3
 # first step, and filler only in the third.
 TOTALS = (5, 8, 4)
 SETTINGS = TrainSettings(model="resnet50", batch_size=BATCH, learning_rate=1e-3)
-SUMS = Classification(TileSettings()).sums
+TASK = TileClassification(TileSettings())
 
 
 class Alone(Ranks):
@@ -42,7 +43,7 @@ class Alone(Ranks):
 
 def resnet50():
     tiles = keras.Input((SIDE, SIDE, 3))
-    return keras.Model(tiles, keras.layers.Dense(CLASSES)(_resnet50(tiles, SETTINGS)))
+    return keras.Model(tiles, keras.layers.Dense(CLASSES)(architecture.build(tiles, SETTINGS)))
 
 
 def three_normalisations():
@@ -86,14 +87,14 @@ def train(build, ranks, steps, dtype="float64", weights=None):
     if weights:
         network.set_weights(weights)
     begun = network.get_weights()
-    learner = Learner(network, SUMS, SETTINGS, ranks)
+    learner = Learner(network, TASK, SETTINGS, ranks)
     share = BATCH // ranks.size
     part = slice(ranks.rank * share, (ranks.rank + 1) * share)
     with recorded_gradients(learner) as gradients:
         for step in range(steps):
             images, labels, counted = (array[part] for array in batch(step, dtype))
-            total, wishes = np.array(TOTALS[step], dtype), np.zeros(3, dtype)
-            learner.step(tf.constant(images), labels, counted, total, wishes)
+            own = Batch(images, labels, counted, TOTALS[step], 0, 0)
+            learner.step(own, tf.constant(images), np.zeros(3, dtype))
     return begun, gradients, [variable.numpy() for variable in network.variables]
 
 
@@ -139,7 +140,7 @@ def compare(build, ranks, steps):
     return found, variables
 
 
-with join(cores=1, stall_limit=250) as ranks:
+with join_ranks(cores=1, stall_limit=250) as ranks:
     small, variables = compare(three_normalisations, ranks, 3)
     resnet, more = compare(resnet50, ranks, 1)
     digest = hashlib.sha256(b"".join(part.tobytes() for part in [*variables, *more])).hexdigest()

@@ -16,10 +16,10 @@ from pathlib import Path
 from gigatile.parallel.interruption import catch_signals
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.tile_classification.training import TileClassification
 from gigatile.training import loop, resuming
-from gigatile.training.classification import Classification
-from gigatile.training.joining import join
 from gigatile.training.ranks import Ranks
+from gigatile.training.startup import join_ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 
@@ -49,16 +49,16 @@ def struck(after, kind, delay):
     """Send this process a signal a moment after it has done so many steps."""
     done = 0
 
-    def alive(self, where):
+    def report_progress(self, where):
         nonlocal done
-        ALIVE(self, where)
+        REPORT_PROGRESS(self, where)
         done += where.startswith("in epoch ")
         if done == after:
             threading.Timer(delay, os.kill, [os.getpid(), kind]).start()
             if kind == signal.SIGKILL:
                 time.sleep(delay / 2)
 
-    return alive
+    return report_progress
 
 
 def slowly(*given):
@@ -67,7 +67,7 @@ def slowly(*given):
     SAVE(*given)
 
 
-BATCHES, ALIVE, SAVE = loop.batches, Ranks.alive, resuming.save_checkpoint
+BATCHES, REPORT_PROGRESS, SAVE = loop.batches, Ranks.report_progress, resuming.save_checkpoint
 loop.batches, resuming.save_checkpoint = shown, slowly
 chance = random.Random(5)
 for strike in range(args.strikes + 1):
@@ -76,11 +76,12 @@ for strike in range(args.strikes + 1):
     if child == 0:
         catch_signals()
         if strike < args.strikes:
-            Ranks.alive = struck(after, kind, delay)
-        with join(1, 60) as ranks:
+            Ranks.report_progress = struck(after, kind, delay)
+        with join_ranks(1, 60) as ranks:
             loop.train(
-                args.manifest, settings, Classification(TileSettings()), args.out / "checkpoints",
-                args.out / "segments", ranks, tell=lambda line: print(line, flush=True),
+                args.manifest, settings, TileClassification(TileSettings()),
+                args.out / "checkpoints", args.out / "segments", ranks,
+                log=lambda line: print(line, flush=True),
             )  # fmt: skip
         os._exit(0)
     _, status = os.waitpid(child, 0)

@@ -1,0 +1,57 @@
+"""The models that can be trained, by the name that `train.model` has.
+
+This module lists them without importing Keras: the settings, their documentation and their error
+messages are derived from the list.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model that can be trained.
+
+    Attributes:
+        kind: what it computes. Every task says which kind it trains.
+            tile_features: `build(tiles, settings)` takes tiles, (n, side, side, 3) with values
+            0-255, and returns features, (n, features), as Keras tensors.
+            voxel_scores: `build(settings, patch, channels, outputs, activation)` returns the
+            `Networks` from patches to scores of each voxel.
+        module: has the function `build`.
+        description: for the documentation of the settings.
+        pretrained: whether `train.weights` can be set.
+    """
+
+    kind: str
+    module: str
+    description: str
+    pretrained: bool = False
+
+
+ARCHITECTURES = {
+    "small_cnn": Architecture(
+        "tile_features", "gigatile.models.small_cnn", "a small network that trains on two cores"
+    ),
+    "resnet50": Architecture(
+        "tile_features", "gigatile.models.resnet50", "ResNet-50, needs GPUs", pretrained=True
+    ),
+    "small_unet": Architecture(
+        "voxel_scores", "gigatile.models.unet", "a small 3-D U-Net that trains on two cores"
+    ),
+    "unet": Architecture(
+        "voxel_scores", "gigatile.models.unet", "the 3-D U-Net of nnU-Net, needs GPUs"
+    ),
+}
+
+
+def names_of(kind: str) -> list[str]:
+    """Return the names of all architectures of a kind."""
+    return [name for name, architecture in ARCHITECTURES.items() if architecture.kind == kind]
+
+
+def load_builder(name: str) -> Callable[..., Any]:
+    """Import the function that builds an architecture; see `Architecture.kind`."""
+    return import_module(ARCHITECTURES[name].module).build

@@ -1,0 +1,36 @@
+"""The option `--task` of commands that work for every task."""
+
+import argparse
+import json
+from typing import Any
+
+from gigatile.errors import UserError
+from gigatile.tasks import TASKS
+
+
+def add_task(parser: argparse.ArgumentParser) -> str | None:
+    """Add the option `--task` and return its value, so that the task can add its own options."""
+    early = argparse.ArgumentParser(add_help=False)
+    for command in (early, parser):
+        command.add_argument(
+            "--task",
+            choices=TASKS,
+            required=command is parser,
+            help="name of the task; with --help it also shows the options of the task",
+        )
+    return early.parse_known_args()[0].task
+
+
+def parse_settings(option: str, text: str) -> dict[str, Any]:
+    """Return sections of the settings from JSON.
+
+    Raises:
+        UserError: it is not a JSON object.
+    """
+    try:
+        sections = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{option}: not valid JSON ({error})") from None
+    if not isinstance(sections, dict):
+        raise UserError(f"{option}: found {text}; must be an object of sections of the settings")
+    return sections

@@ -1,0 +1,72 @@
+"""What planning needs to know of a task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from gigatile.cohort.sheet import Member
+from gigatile.settings.section import Section
+
+
+class SheetReader(Protocol):
+    """Reads the rows of a sample sheet."""
+
+    def __call__(
+        self,
+        path: Path,
+        settings: Any,
+        labelled: bool,
+        may_be_missing: Callable[[Path], bool],
+        look: bool,
+    ) -> Sequence[Member]:
+        """Return the rows.
+
+        Args:
+            path: of the sheet.
+            settings: of the run.
+            labelled: whether labels or reference segmentations are required.
+            may_be_missing: whether a file may be absent.
+            look: whether to check that files exist.
+
+        Raises:
+            UserError: names all faults of the sheet.
+        """
+
+
+@dataclass(frozen=True)
+class Task:
+    """What planning needs to know of a task.
+
+    Attributes:
+        description: what a model is trained for, in one line.
+        columns: the columns of its sample sheet, in one line.
+        unit: what a row of the sample sheet is, for example `slide`. It names the column of ids and
+            the wildcard of the rules.
+        records: folder of the prepared records in the results, with `<unit id>.tfrecord` and
+            `<unit id>.json`.
+        table: name of the table of all units in the results.
+        architecture: kind of the models that it trains; see `gigatile.models`.
+        sections: sections of the settings that only some tasks have, with their descriptions.
+        preparation: the section of the settings for the stage that makes the records; it has
+            `stall_minutes`.
+        read_sheet: reads its sample sheet.
+        training: the settings that its training depends on, beside the section `train`.
+        validation: likewise, of the validation.
+        train_options: keys of the section `train` that only some tasks use, and this one does.
+        check: raises ValueError for settings that do not fit together.
+    """
+
+    description: str
+    columns: str
+    unit: str
+    records: str
+    table: str
+    architecture: str
+    sections: Mapping[str, tuple[type[Section], str]]
+    preparation: str
+    read_sheet: SheetReader
+    training: Callable[[Any], Mapping[str, Any]]
+    validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    train_options: frozenset[str] = field(default_factory=frozenset)
+    check: Callable[[Any], None] = lambda settings: None

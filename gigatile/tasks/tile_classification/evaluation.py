@@ -1,0 +1,34 @@
+"""Evaluation of a tile classifier on the test slides."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.cohort.collect import usable_rows
+from gigatile.files import checksums, write_json
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.section import parse_section
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this task to scripts/evaluate.py."""
+    parser.add_argument("--records", type=Path, required=True, help="folder of <slide>.tfrecord")
+    parser.add_argument("--model", type=Path, required=True, help="the model (.keras)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Score every test tile, predict the class of each test slide, and compute metrics."""
+    settings = parse_section(EvaluationSettings, args.settings)
+
+    from gigatile.evaluation.metrics import evaluate
+    from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
+    from gigatile.tasks.tile_classification.slide_calls import call_slides, write_calls
+
+    classifier = TileClassifier(args.model, args.described)
+    tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
+    score_slides(classifier, usable_rows(args.table, "test"), args.records, tiles, log=print)
+    calls = call_slides(tiles, classifier.classes)
+    write_calls(calls, slides)
+    inputs = {"model/model.keras": args.model, "tiles.tsv": args.table}
+    outputs = {"evaluation/tiles.parquet": tiles, "evaluation/slides.tsv": slides}
+    metrics = evaluate(calls, classifier.classes, settings)
+    write_json(args.out / "metrics.json", metrics | {"inputs": checksums(inputs | outputs)})

@@ -1,0 +1,48 @@
+"""Validation of tile classifiers on the tiles of the validation split."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigatile.errors import UserError
+from gigatile.files import read_json
+from gigatile.records.shards import ShardReader
+from gigatile.tasks.tile_classification.scoring import BATCH, TileClassifier
+from gigatile.training.segments import Segment
+from gigatile.training.validation import Validation
+
+
+def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> Validation:
+    """Return the mean loss and accuracy of the tiles, each scored once.
+
+    The loss of a tile is -log p of its own class, with p in single precision; p = 0 counts as the
+    smallest positive number.
+
+    Args:
+        segment: whose model is validated.
+        manifest: of the shards; must have the split valid.
+        settings: not used.
+
+    Raises:
+        UserError: a file is missing or damaged, or the shards have other classes than the model.
+    """
+    classifier = TileClassifier(segment.model, segment.described)
+    reader = ShardReader(manifest, "valid")
+    if reader.classes != classifier.classes:
+        raise UserError(
+            f"{manifest}: has the classes {', '.join(reader.classes)}, but {segment.model} was "
+            f"trained on {', '.join(classifier.classes)}; train it again"
+        )
+    limit = read_json(segment.described)["train"]["limit_batches"]
+    tiles = min(len(reader), BATCH * (limit or len(reader)))
+    loss = correct = 0.0
+    for first in range(0, tiles, BATCH):
+        batch = [reader[number] for number in range(first, min(first + BATCH, tiles))]
+        labels = [classifier.classes.index(tile.label) for tile in batch]
+        scores = classifier.score(batch)
+        own = scores[np.arange(len(batch)), labels].astype(np.float64)
+        loss -= np.log(np.maximum(own, np.finfo(np.float32).tiny)).sum()
+        correct += (scores.argmax(axis=1) == labels).sum()
+    return Validation("tiles", tiles, {"loss": loss / tiles, "accuracy": correct / tiles})

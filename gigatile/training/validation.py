@@ -1,0 +1,56 @@
+"""Write the result of a validation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gigatile.files import checksums, read_json, write_json
+from gigatile.training.monitoring import EventWriter
+from gigatile.training.segments import Segment
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a model on the validation split.
+
+    Attributes:
+        units: what was scored, in the plural, for example `tiles`.
+        count: how many of them.
+        means: the mean `loss` and the mean of each metric.
+    """
+
+    units: str
+    count: int
+    means: Mapping[str, float]
+
+
+def record_validation(
+    segment: Segment,
+    manifest: Path,
+    validation: Validation,
+    log: Callable[[str], None],
+    events: Path | None,
+) -> None:
+    """Write `segment.validated`, scalars for TensorBoard and a line of log.
+
+    Args:
+        segment: whose model was validated.
+        manifest: of the shards.
+        validation: the result.
+        log: takes a line.
+        events: folder for TensorBoard; None: none.
+    """
+    inputs = {f"segments/{segment.model.name}": segment.model, "shards/manifest.json": manifest}
+    result = {"epoch": segment.epoch, validation.units: validation.count, **validation.means}
+    write_json(segment.validated, result | {"inputs": checksums(inputs)})
+    if events:
+        scalars = {f"epoch/{name}": mean for name, mean in validation.means.items()}
+        EventWriter(events).write(read_json(segment.described)["steps"], scalars)
+    loss, *others = (
+        f"{name} {mean:.4f}" if name == "loss" else f"{name} {mean:.3f}"
+        for name, mean in validation.means.items()
+    )
+    log(
+        f"epoch {segment.epoch}: validation {', '.join([loss, *others])} on {validation.count} "
+        f"{validation.units}"
+    )

@@ -1,0 +1,120 @@
+import faulthandler
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gigatile.errors import UserError
+from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
+
+SHORT = 0.3 / 60  # minutes
+
+
+def test_it_returns_what_the_work_returns():
+    assert run_supervised(lambda tell: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
+
+
+def test_an_error_of_the_work_is_raised_here_with_the_way_to_it():
+    def work(tell):
+        raise UserError("a fault of the user's")
+
+    with pytest.raises(UserError, match="a fault of the user's") as raised:
+        run_supervised(work, 1)
+    assert "in work" in raised.value.__notes__[0]
+
+
+def test_work_that_stands_still_is_ended_and_what_it_told_is_known():
+    def work(tell):
+        tell({"pid": os.getpid()})
+        tell(None)
+        time.sleep(60)
+
+    begun = time.monotonic()
+    with pytest.raises(Stalled) as stalled:
+        run_supervised(work, SHORT)
+    assert time.monotonic() - begun < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(stalled.value.last["pid"], 0)
+
+
+def test_work_that_goes_on_may_take_longer_than_the_limit():
+    def work(tell):
+        for _ in range(10):
+            time.sleep(SHORT * 60 / 3)
+            tell(None)
+        return "done"
+
+    assert run_supervised(work, SHORT) == "done"
+
+
+def test_an_error_that_cannot_be_sent_is_told_all_the_same():
+    class Odd(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    def work(tell):
+        raise Odd(1, 2)
+
+    with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
+        run_supervised(work, 1)
+
+
+def test_work_that_cannot_be_ended_is_not_waited_for(monkeypatch):
+    """As where a disk does not answer: the process stays, and its supervisor can go."""
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "kill", lambda self: None)
+    join = multiprocessing.process.BaseProcess.join
+    monkeypatch.setattr(
+        multiprocessing.process.BaseProcess, "join", lambda self, limit=None: join(self, 0.1)
+    )
+    with pytest.raises(Stalled) as stalled:
+        run_supervised(lambda tell: tell(os.getpid()) or time.sleep(30), SHORT)
+    assert [one.pid for one in multiprocessing.active_children()] == []
+    os.kill(stalled.value.last, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL])
+def test_work_that_a_signal_ends(by):
+    def work(tell):
+        tell("so far")
+        faulthandler.disable()
+        os.kill(os.getpid(), by)
+
+    with pytest.raises(Crashed) as crash:
+        run_supervised(work, 1)
+    assert (crash.value.by, crash.value.last) == (by.name, "so far")
+
+
+def test_when_the_attendant_is_killed_the_work_ends(tmp_path):
+    program = f"""
+import os, time
+from pathlib import Path
+from gigatile.parallel.supervision import run_supervised
+
+def work(tell):
+    Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
+    time.sleep(60)
+
+run_supervised(work, 1)
+"""
+    attendant = subprocess.Popen([sys.executable, "-c", program])
+    until = time.monotonic() + 30
+    while not (pid := (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    attendant.kill()
+    attendant.wait()
+    while "\nState:\tZ" not in _status(pid):
+        assert time.monotonic() < until, "the work outlived its attendant"
+        time.sleep(0.02)
+
+
+def _status(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
