@@ -152,7 +152,6 @@ def evaluate(folder: Path, sheet: Path) -> None:
     """Score the test cases by the workflow's own command."""
     arguments = {
         "--samples": sheet,
-        "--task": "volume_segmentation",
         "--table": folder / "cases.tsv",
         "--segmentations": folder / "evaluation/segmentations",
         "--described": folder / "model/settings.json",
@@ -163,7 +162,8 @@ def evaluate(folder: Path, sheet: Path) -> None:
 
 
 def _run(name: str, arguments: Mapping[str, Any]) -> None:
-    line = [sys.executable, str(ROOT / "scripts" / f"{name}.py")]
+    script = str(ROOT / "scripts" / f"{name}.py")
+    line = [sys.executable, script, "--task", "volume_segmentation"]
     for option, value in arguments.items():
         line += [option, str(value)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
@@ -237,7 +237,7 @@ def _split(folder: Path, sheet: Path) -> None:
 
 def _shards(folder: Path) -> None:
     arguments = {
-        "--slides": folder / "cases.tsv",
+        "--table": folder / "cases.tsv",
         "--records": folder / "volumes",
         "--settings": '{"target_mb": 100.0, "seed": 2}',
         "--out": folder / "shards",

@@ -139,7 +139,7 @@ def test_a_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> N
 def test_a_case_that_was_prepared_and_not_segmented_is_refused(case_run: Path) -> None:
     name = "evaluation/segmentations/C4.json"
     write_json(case_run / name, {"schema": 1, "case": "C4", "state": "failed"})
-    assert "was not segmented" in refused(case_run)
+    assert "was prepared but not segmented" in refused(case_run)
 
 
 def test_figures_of_other_volumes_are_refused(case_run: Path) -> None:
