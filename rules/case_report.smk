@@ -30,12 +30,13 @@ rule report:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        **provenance("report", "write_case_report"),
+        **provenance("report", "write_report"),
+        task=SETTINGS.task,
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.cases, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
-            "python scripts/write_case_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+            "python scripts/write_report.py --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}"
             " --out {params.report:q}"
         )

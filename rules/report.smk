@@ -30,11 +30,12 @@ rule report:
         runtime=grow(240),
     params:
         **provenance("report", "write_report"),
+        task=SETTINGS.task,
         sheet=sheet(SETTINGS.samples),
         run=subpath(input.slides, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
-            "python scripts/write_report.py --run-dir {params.run:q} --samples {input.samples:q}"
+            "python scripts/write_report.py --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}"
             " --out {params.report:q}"
         )

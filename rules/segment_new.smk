@@ -68,12 +68,13 @@ rule prediction_pages:
         mem_mb=grow(4000),
         runtime=grow(240),
     params:
-        **provenance("prediction_pages", "write_case_prediction_pages"),
+        **provenance("prediction_pages", "write_prediction_pages"),
+        task=SETTINGS.task,
         run=folder(),
         pages=subpath(output.index, parent=True),
     shell:
         recorded(
-            "python scripts/write_case_prediction_pages.py --run-dir {params.run:q}"
+            "python scripts/write_prediction_pages.py --task {params.task} --run-dir {params.run:q}"
             " --cohort {params.run:q} --matches {output.matches:q}"
             " --out {params.pages:q}"
         )
