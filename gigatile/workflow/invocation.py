@@ -17,13 +17,37 @@ from gigatile.workflow.snakemake_internals import LOCKS, is_scheduling, parse_co
 
 # Options with which Snakemake runs no jobs.
 READ_ONLY_OPTIONS = tuple(
-    """
-    archive cleanup_metadata cleanup_shadow conda_cleanup_envs conda_create_envs_only
-    container_cleanup_images containerize d3dag dag delete_all_output delete_temp_output
-    detailed_summary dryrun filegraph generate_unit_tests lint list_changes list_conda_envs
-    list_input_changes list_params_changes list_rules list_target_rules list_untracked
-    print_compilation report rulegraph summary touch unlock
-    """.split()
+    [
+        "archive",
+        "cleanup_metadata",
+        "cleanup_shadow",
+        "conda_cleanup_envs",
+        "conda_create_envs_only",
+        "container_cleanup_images",
+        "containerize",
+        "d3dag",
+        "dag",
+        "delete_all_output",
+        "delete_temp_output",
+        "detailed_summary",
+        "dryrun",
+        "filegraph",
+        "generate_unit_tests",
+        "lint",
+        "list_changes",
+        "list_conda_envs",
+        "list_input_changes",
+        "list_params_changes",
+        "list_rules",
+        "list_target_rules",
+        "list_untracked",
+        "print_compilation",
+        "report",
+        "rulegraph",
+        "summary",
+        "touch",
+        "unlock",
+    ]
 )
 
 

@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from gigatile.making.costs import (
     MODELS,
     OF_SLIDES,
@@ -15,6 +14,7 @@ from gigatile.making.costs import (
     megapixels_of,
     seconds_of,
 )
+
 from gigatile.provenance.output_records import record_path, write_output_record
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
