@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TASKS = ("tile_classification", "volume_segmentation")
 
-Part = Literal["cohort", "training", "validation", "prediction", "evaluation", "report", "planning"]
+Part = Literal["cohort", "preparation", "training", "validation", "prediction", "evaluation", "report", "planning"]
 
 
 def find_task(name: str) -> "Task":
