@@ -7,6 +7,7 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.files import fingerprint, sha256_of
+from gigatile.json_models import write_model
 from gigatile.provenance.output_records import (
     outputs_changed,
     record_path,
@@ -14,6 +15,7 @@ from gigatile.provenance.output_records import (
     stall_limit_raised,
     write_output_record,
 )
+from gigatile.records.manifest import Manifest, Shard, ShardedSplit
 
 
 @pytest.fixture
@@ -240,7 +242,10 @@ def test_shards_are_recorded_with_the_checksums_of_the_manifest(run):
         "index": "a.index.npy",
         "index_sha256": "of the index",
     }
-    manifest.write_text(json.dumps({"splits": {"train": {"shards": [shard]}}}))
+    split = ShardedSplit(
+        records=1, unit="slide", members=1, by_label={}, shards=[Shard(**shard, records=1)]
+    )
+    write_model(manifest, Manifest(classes=[], splits={"train": split}))
     record = record_path(run, "write_shards")
     write_output_record(record, [manifest], manifest=manifest)
     assert record == run / "provenance/write_shards.json"

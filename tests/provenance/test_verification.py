@@ -109,9 +109,7 @@ def test_stale_is_reported_only_for_undamaged_files(run):
     run.stale = dict.fromkeys(TILED, "other settings")
     assert run.states() == [("stale", "tile", "tiles/S1.json"), ("stale", "tile", TILED[0])]
     (run.folder / TILED[0]).write_text("damaged")
-    assert run.states() == [("damaged", "tile", TILED[0])], (
-        "a damaged file reruns the job anyway"
-    )
+    assert run.states() == [("damaged", "tile", TILED[0])], "a damaged file reruns the job anyway"
 
 
 def test_files_without_a_recorded_checksum_are_stale(run):
