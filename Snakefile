@@ -22,7 +22,6 @@ configfile: "config.yaml"
 include: "rules/start.smk"
 include: "rules/cohort.smk"
 include: "rules/common.smk"
-include: "rules/demo.smk"
 
 
 if ELSEWHERE:
@@ -30,34 +29,13 @@ if ELSEWHERE:
     include: "rules/elsewhere.smk"
 
 
-if VOLUMES:
-
-    include: "rules/volumes.smk"
-
-else:
-
-    include: "rules/tiles.smk"
-
-
-include: "rules/collect.smk"
 include: "rules/splits.smk"
+include: "rules/collect.smk"
 include: "rules/shards.smk"
 include: "rules/train.smk"
-
-
-if VOLUMES:
-
-    include: "rules/segment.smk"
-    include: "rules/case_report.smk"
-    include: "rules/segment_new.smk"
-
-else:
-
-    include: "rules/evaluate.smk"
-    include: "rules/report.smk"
-    include: "rules/predict.smk"
-
-
+# From the sample sheet to records, evaluation and prediction.
+include: f"rules/{SETTINGS.task}.smk"
+include: "rules/report.smk"
 include: "rules/verify.smk"
 
 

@@ -30,14 +30,10 @@ with user_errors():
     keep_metadata_in_results(INVOCATION)
     INVOCATION.await_earlier_jobs()
 
-# --- The task
-
-VOLUMES = SETTINGS.task == "volume_segmentation"
-UNIT, RECORDS = TASK.unit, TASK.records
-
 # --- Paths
 
 RUN = f"results/{SETTINGS.run}"
+UNIT, RECORDS = TASK.unit, TASK.records
 # Tables of the slides or cases for training, of all of them, and of new data.
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
 ALL_TABLE, NEW_TABLE = f"{RUN}/{TASK.table}", f"{RUN}/predictions/{TASK.table}"

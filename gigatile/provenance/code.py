@@ -187,10 +187,12 @@ def _plugin_calls(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _data(package: Path) -> Iterator[Path]:
-    """Yield the data files of a package, without those that editors leave."""
+    """Yield the data files of a package, without hidden files and those of packages in it."""
     for path in package.rglob("*"):
         if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
-            yield path
+            nearest = next(parent for parent in path.parents if (parent / "__init__.py").exists())
+            if nearest == package:
+                yield path
 
 
 @cache

@@ -124,7 +124,7 @@ def _records_by_file(
     for record, files in records.items():
         by_file |= {file.parent: record for file in files}
     for record, files in records.items():
-        by_file |= {file: record for file in files}
+        by_file |= dict.fromkeys(files, record)
     for record, files in records.items():
         stage = record.relative_to(run / FOLDER).parts[0].removesuffix(".json")
         for file in files:

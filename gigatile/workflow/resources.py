@@ -8,7 +8,6 @@ from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.workflow.snakemake_internals import declare_parameters
 
-
 # Sections of the settings with a layout of MPI ranks.
 Layout = ShardSettings | TrainSettings
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from gigatile.models import ARCHITECTURES
 from gigatile.planning.costs import (
     Cohort,
     PlannedJob,
@@ -13,11 +14,11 @@ from gigatile.planning.costs import (
     mean_megapixels,
     measured_rates,
 )
-from gigatile.planning.stages import MODELS, SLIDE_STAGES
 from gigatile.provenance.output_records import record_path, write_output_record
+from gigatile.tasks.tile_classification.planning import PLAN
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
-COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks=8)
+COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks=8, plan=PLAN)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +44,13 @@ def test_slides_that_a_job_processes(stage, epoch, expected):
 
 
 def test_duration_of_a_job():
-    tile = SLIDE_STAGES["tile"]
+    tile = PLAN.stages["tile"]
     assert estimate_seconds(PlannedJob("tile"), COHORT) == tile.start + 500 * tile.megapixel
-    shards = SLIDE_STAGES["write_shards"]
+    shards = PLAN.stages["write_shards"]
     both = estimate_seconds(PlannedJob("write_shards", cores=4), COHORT)
     assert both == pytest.approx(shards.start + 80 * 500 * shards.megapixel / 4)
-    on_core, on_gpu = MODELS["resnet50"]
-    pixels, start = 60 * 4 * 500, SLIDE_STAGES["train"].start
+    on_core, on_gpu = ARCHITECTURES["resnet50"].seconds
+    pixels, start = 60 * 4 * 500, PLAN.stages["train"].start
     on_cores = estimate_seconds(PlannedJob("train", cores=32, epoch=4), COHORT)
     assert on_cores == pytest.approx(start + pixels * on_core / 32)
     on_gpus = estimate_seconds(PlannedJob("train", cores=32, gpus=8, epoch=4), COHORT)
@@ -79,12 +80,12 @@ def test_costs_of_a_plan():
     assert (tile.jobs, tile.seconds, tile.measured) == (100, 101, True)
     assert tile.core_hours == pytest.approx(100 * 101 / 3600)
     assert tile.storage == 100 * 500 * 1e6
-    assert costs["write_shards"].storage == 80 * 500 * SLIDE_STAGES["write_shards"].storage
+    assert costs["write_shards"].storage == 80 * 500 * PLAN.stages["write_shards"].storage
     assert train.jobs == 2 and not train.measured
     duration = estimate_seconds(jobs[-2], COHORT)
     assert train.seconds == pytest.approx(2 * duration)
     assert train.gpu_hours == pytest.approx(8 * 2 * duration / 3600)
-    seconds, chain = longest_chain(costs)
+    seconds, chain = longest_chain(costs, PLAN)
     assert chain == ["tile", "write_shards", "train", "evaluate"]
     assert seconds == pytest.approx(sum(cost.seconds for cost in costs.values()))
 
@@ -93,8 +94,8 @@ def test_longest_chain_is_not_the_sum():
     costs = estimate_costs(
         [PlannedJob("split_patients"), PlannedJob("tile"), PlannedJob("tile_new")], COHORT, {}
     )
-    assert longest_chain(rates) == (rates["tile"].seconds, ["tile_new"])
-    assert longest_chain({}) == (0, [])
+    assert longest_chain(costs, PLAN) == (costs["tile"].seconds, ["tile_new"])
+    assert longest_chain({}, PLAN) == (0, [])
 
 
 # --- Earlier runs
@@ -108,7 +109,11 @@ def results(tmp_path: Path) -> Path:
         (run / name).mkdir(parents=True)
     rows = [f"{split}\t{split}\t100" for split in ("train", "valid", "test")]
     (run / "tiles.tsv").write_text("\n".join(["slide\tsplit\ttiles", *rows, ""]))
-    settings = {"tiles": {"size": 1000}, "train": {"model": "small_cnn", "ranks": 2}}
+    settings = {
+        "task": "tile_classification",
+        "tiles": {"size": 1000},
+        "train": {"model": "small_cnn", "ranks": 2},
+    }
     (run / "model/settings.json").write_text(json.dumps(settings))
     for slide in ("train", "valid", "test"):
         (run / f"benchmarks/tile/{slide}.tsv").write_text("s\th:m:s\n21.0\t0:00:21\n")
@@ -123,7 +128,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_rates_of_earlier_runs(results):
-    rates = measured_rates(results, "small_cnn")
+    rates = measured_rates(results, "small_cnn", PLAN)
     assert rates["tile"].megapixel == pytest.approx(20 / 100)
     assert rates["tile"].storage == pytest.approx(50)
     # Two ranks in 2 × 60 s, over 4 + 2 epochs of 100 megapixels.
@@ -135,15 +140,15 @@ def test_rates_of_earlier_runs(results):
 def test_small_runs_do_not_show_the_storage(results):
     text = (results / "one/model/settings.json").read_text()
     (results / "one/model/settings.json").write_text(text.replace("1000", "100"))
-    assert measured_rates(results, "small_cnn")["tile"] == Rate(megapixel=20, storage=None)
+    assert measured_rates(results, "small_cnn", PLAN)["tile"] == Rate(megapixel=20, storage=None)
 
 
 def test_runs_with_another_model_do_not_count(results):
-    assert set(measured_rates(results, "resnet50")) == {"tile"}
+    assert set(measured_rates(results, "resnet50", PLAN)) == {"tile"}
 
 
 def test_incomplete_run_does_not_count(results):
     (results / "one/model/settings.json").unlink()
-    assert measured_rates(results, "small_cnn") == {}
+    assert measured_rates(results, "small_cnn", PLAN) == {}
     assert mean_megapixels(results / "one") is None
-    assert measured_rates(results / "none", "small_cnn") == {}
+    assert measured_rates(results / "none", "small_cnn", PLAN) == {}

@@ -36,9 +36,10 @@ PLUGINS = {
 TILING = {"tile_slide"}
 TRAINING = {"train", "validate"}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
-# The pages of cases are held against the figures, which the evaluation computes.
-CASE_PAGES = {"write_case_report", "write_case_prediction_pages"}
-PAGES = {"write_report", "write_prediction_pages"} | CASE_PAGES
+PAGES = {"write_report", "write_prediction_pages"}
+SLIDE_PAGES = {f"{name} of tiles" for name in PAGES}
+# Pages of cases are checked against the figures that the evaluation computes.
+CASE_PAGES = {f"{name} of volumes" for name in PAGES}
 
 
 @pytest.fixture
@@ -147,6 +148,15 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),
         ("gigatile/report/templates/style.css", "color", "background", PAGES),
+        (
+            "gigatile/report/slides/heatmap.py",
+            "\n    return ",
+            "\n    return None or ",
+            SLIDE_PAGES,
+        ),
+        ("gigatile/report/slides/templates/slide.html.j2", "<h1>", "<h1 >", SLIDE_PAGES),
+        ("gigatile/report/cases/slices.py", "\n    return ", "\n    return None or ", CASE_PAGES),
+        ("gigatile/report/cases/templates/case.css", "flex", "grid", CASE_PAGES),
         ("gigatile/demo/tissue.py", "\n    return ", "\n    return None or ", {"make_demo_slide"}),
         ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
         ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),

@@ -14,8 +14,6 @@ from scipy import ndimage
 
 from gigatile.cohort.collect import collect_states
 from gigatile.files import checksums, read_json, sha256_of, write_json
-from gigatile.report.case_predictions import CasePredictionFiles
-from gigatile.report.case_report import CaseReportFiles
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import write_table
@@ -150,30 +148,10 @@ def add_new_cases(folder: Path, plans: Sequence[CasePlan] | None = None) -> None
     collect_states(rows, new, folder / "predictions/cases.tsv")
 
 
-def report_files(run: Path) -> CaseReportFiles:
-    return CaseReportFiles(
-        run / "cases.tsv",
-        run / "splits.json",
-        run / "shards/manifest.json",
-        run / "volumes",
-        run / "model",
-        run / "evaluation",
-        run.parent / "data/cases.tsv",
-    )
-
-
-def prediction_files(run: Path) -> CasePredictionFiles:
-    new = run / "predictions"
-    return CasePredictionFiles(
-        new / "cases.tsv", new / "volumes", new / "segmentations", run / "model"
-    )
-
-
 def evaluate(folder: Path, sheet: Path) -> None:
     """Score the test cases by the workflow's own command."""
     arguments = {
         "--samples": sheet,
-        "--task": "volume_segmentation",
         "--table": folder / "cases.tsv",
         "--segmentations": folder / "evaluation/segmentations",
         "--described": folder / "model/settings.json",
@@ -184,7 +162,8 @@ def evaluate(folder: Path, sheet: Path) -> None:
 
 
 def _run(name: str, arguments: Mapping[str, Any]) -> None:
-    line = [sys.executable, str(ROOT / "scripts" / f"{name}.py")]
+    script = str(ROOT / "scripts" / f"{name}.py")
+    line = [sys.executable, script, "--task", "volume_segmentation"]
     for option, value in arguments.items():
         line += [option, str(value)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
@@ -258,7 +237,7 @@ def _split(folder: Path, sheet: Path) -> None:
 
 def _shards(folder: Path) -> None:
     arguments = {
-        "--slides": folder / "cases.tsv",
+        "--table": folder / "cases.tsv",
         "--records": folder / "volumes",
         "--settings": '{"target_mb": 100.0, "seed": 2}',
         "--out": folder / "shards",

@@ -6,25 +6,25 @@ import shutil
 from pathlib import Path
 
 import pytest
-from case_runs import EDEMA, CasePlan, build_case_run, case_cohort, report_files
+from case_runs import EDEMA, CasePlan, build_case_run, case_cohort
 from test_self_contained import Page
+from written import write_cases
 
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.files import checksums, combined_checksum, sha256_of, write_json
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.case_report import write_case_report
 from gigatile.tables import read_table, write_table
 
 
 def index(run: Path) -> Page:
-    write_case_report(report_files(run), run / "report", "Demo")
+    write_cases(run, run / "report")
     return Page(run / "report/index.html")
 
 
 @pytest.fixture(scope="module")
 def page(whole_case_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
     out = tmp_path_factory.mktemp("report")
-    write_case_report(report_files(whole_case_run), out / "report", "Demo")
+    write_cases(whole_case_run, out / "report")
     return Page(out / "report/index.html")
 
 
@@ -95,12 +95,13 @@ def test_the_worst_case_stands_first(page: Page) -> None:
 
 
 def test_regions_that_are_not_everywhere_are_told(page: Page) -> None:
-    assert "Not every case has whole tumour. In 1 case the truth has it" in page.text
-    told = re.search(r"Not every case has tumour core\.(.*?)These weigh", page.text)
-    assert told
-    assert "In 1 case the prediction has it and the truth does not" in told[1]
-    assert "In 1 case the truth has it and the prediction does not" in told[1]
-    assert "neither has it" not in told[1]
+    reference = "In 1 case, the reference segmentation has it and the prediction does not"
+    assert f"Not every case has whole tumour. {reference}" in page.text
+    warning = re.search(r"Not every case has tumour core\.(.*?)These cases count", page.text)
+    assert warning
+    assert "In 1 case, the prediction has it and the reference segmentation does not" in warning[1]
+    assert reference in warning[1]
+    assert "neither has it" not in warning[1]
     assert "as in the BraTS challenge" in page.text
 
 
@@ -109,7 +110,8 @@ def test_regions_that_neither_has_count_as_found(tmp_path: Path) -> None:
     plans.append(CasePlan("C4", "P4", "test", {1: EDEMA}, {1: EDEMA}))
     text = index(build_case_run(tmp_path / "demo", plans)).text
     assert (
-        "Not every case has tumour core. In 1 case neither has it: Dice 1 and distance 0." in text
+        "Not every case has tumour core. In 1 case, neither has it: Dice is 1 and the distance 0."
+        in text
     )
 
 
@@ -120,14 +122,14 @@ def test_the_cohort_is_counted(page: Page) -> None:
     assert "all 8 10 8 2 0" in page.text
     assert "1 × 1 × 2 LPS 1" in page.text
     assert "1 × 1 × 1 RAS 5" in page.text
-    assert "lack a modality, filled with zeros 1" in page.text
+    assert "lack a modality, which was filled with zeros 1" in page.text
     assert "north 3 3 0 3 0 0" in page.text
 
 
 def test_failed_cases_are_listed_with_their_reasons(page: Page) -> None:
     assert "F1 P1 train flair (flair.nii.gz): it is an HTML page" in page.text
     assert "F2 P7 test segmentation (segmentation.nii.gz): it has values that" in page.text
-    assert "Of the cohort, 2 cases were left out" in page.text
+    assert "2 cases of the cohort were left out" in page.text
 
 
 def test_labels_and_regions_are_told_as_declared(page: Page) -> None:
@@ -189,7 +191,7 @@ def refresh(run: Path) -> None:
 
 
 def test_a_sound_run_holds_every_claim(page: Page) -> None:
-    assert page.text.count("✓ holds") == 14
+    assert page.text.count("✓ passed") == 14
     assert "The splits are not clean" not in page.text
 
 
@@ -197,14 +199,16 @@ def test_a_patient_in_two_splits_is_an_alarm(case_run: Path) -> None:
     rewrite(case_run, "cases.tsv", C0={"patient": "P3"})
     text = index(case_run).text
     assert "The splits are not clean" in text
-    assert "Broken: patients(train) ∩ patients(valid) = ∅. Found: P3" in text
+    assert "Failed: patients(train) ∩ patients(valid) = ∅. Found: P3" in text
 
 
 def test_counts_that_are_others_are_an_alarm(case_run: Path) -> None:
     splits = json.loads((case_run / "splits.json").read_text())
     splits["splits"]["train"]["cases"] = 5
     write_json(case_run / "splits.json", splits)
-    assert "train: 3 patients and 5 cases stated, 3 and 4 counted" in index(case_run).text
+    assert (
+        "train: 3 patients and 5 cases in splits.json, 3 and 4 in the table" in index(case_run).text
+    )
 
 
 def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
@@ -212,12 +216,11 @@ def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
     taken = states["C1"]["sources"]["flair"]["fingerprint"]
     states["C4"]["sources"]["flair"]["fingerprint"] = taken
     write_json(case_run / "volumes/C4.json", states["C4"])
-    rewrite(
-        case_run, "cases.tsv", C4={"sources": fingerprints_of(CaseState(**states["C4"]).sources)}
-    )
+    sources = fingerprints_of(CaseState(**states["C4"]).sources)
+    rewrite(case_run, "cases.tsv", C4={"sources": sources})
     text = index(case_run).text
     assert "no image file is in two splits" in text
-    assert "✗ broken by 1: C1 (flair) = C4 (flair)" in text
+    assert "✗ failed, 1 fault: C1 (flair) = C4 (flair)" in text
 
 
 def test_equal_bad_files_are_no_leak(page: Page) -> None:
@@ -236,7 +239,7 @@ def test_shards_of_other_records_are_an_alarm(case_run: Path) -> None:
     refresh(case_run)
     text = index(case_run).text
     assert "train: the shards were written from other records" in text
-    assert "valid: 2 cases in the shards, 1 prepared" in text
+    assert "valid: 2 cases in the shards, 1 in the table" in text
 
 
 def test_a_scored_case_of_another_split_is_an_alarm(case_run: Path) -> None:

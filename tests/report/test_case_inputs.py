@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from case_runs import report_files
+from written import write_cases
 
 from gigatile.errors import UserError
 from gigatile.files import checksums, read_json, sha256_of, write_json
-from gigatile.report.case_report import write_case_report
 from gigatile.tables import read_table, write_table
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.restoring import write_segmentation
@@ -20,7 +19,7 @@ from gigatile.volumes.restoring import write_segmentation
 
 def refused(run: Path) -> str:
     with pytest.raises(UserError) as caught:
-        write_case_report(report_files(run), run / "report", "Demo")
+        write_cases(run, run / "report")
     assert not (run / "report").exists()
     return str(caught.value)
 
@@ -123,7 +122,7 @@ def test_a_segmentation_of_another_grid_is_refused(case_run: Path) -> None:
     folder = case_run / "evaluation/segmentations"
     shutil.copy(folder / "C5.nii.gz", folder / "C4.nii.gz")
     assert re.search(
-        r"C4\.nii\.gz: has .* voxels where the case has \(24, 28, 20\)", refused(case_run)
+        r"C4\.nii\.gz: has .* voxels, but the case has \(24, 28, 20\)", refused(case_run)
     )
 
 
@@ -140,14 +139,14 @@ def test_a_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> N
 def test_a_case_that_was_prepared_and_not_segmented_is_refused(case_run: Path) -> None:
     name = "evaluation/segmentations/C4.json"
     write_json(case_run / name, {"schema": 1, "case": "C4", "state": "failed"})
-    assert "was not segmented" in refused(case_run)
+    assert "was prepared but not segmented" in refused(case_run)
 
 
 def test_figures_of_other_volumes_are_refused(case_run: Path) -> None:
     change_table(case_run, "evaluation/cases.tsv", 0, truth_ml="0.7")
     refresh(case_run)
     told = refused(case_run)
-    assert "has 0.700 ml of whole_tumour in the truth, the case has 0.576 ml" in told
+    assert "has 0.700 ml of whole_tumour in the reference, the case has 0.576 ml" in told
     change_table(case_run, "evaluation/cases.tsv", 0, truth_ml="0.576", predicted_ml="0.9")
     refresh(case_run)
     assert "0.900 ml of whole_tumour in the prediction, the case has 0.756" in refused(case_run)
@@ -158,7 +157,7 @@ def test_means_of_other_figures_are_refused(case_run: Path, figure: str) -> None
     change_table(case_run, "evaluation/cases.tsv", 0, **{figure: "0.123"})
     refresh(case_run)
     told = refused(case_run)
-    assert f"metrics.json: its {figure} of whole_tumour is not what evaluation/cases.tsv" in told
+    assert f"metrics.json: its {figure} of whole_tumour differs from evaluation/cases.tsv" in told
 
 
 def test_a_count_of_empty_regions_that_is_another_is_refused(case_run: Path) -> None:
@@ -167,7 +166,7 @@ def test_a_count_of_empty_regions_that_is_another_is_refused(case_run: Path) -> 
         "evaluation/metrics.json",
         lambda told: told["empty"]["tumour_core"].update(both=3),
     )
-    assert "number of cases that lack tumour_core is not what" in refused(case_run)
+    assert "number of cases without tumour_core differs from" in refused(case_run)
 
 
 def test_a_state_that_the_table_does_not_tell_of_is_refused(case_run: Path) -> None:
@@ -180,7 +179,7 @@ def test_a_state_that_the_table_does_not_tell_of_is_refused(case_run: Path) -> N
         path = case_run / "volumes/C4.json"
         kept = path.read_bytes()
         change(case_run, "volumes/C4.json", edit)
-        assert "C4.json: is not the state that the table of cases tells of" in refused(case_run)
+        assert "C4.json: cases.tsv has another state, SHA-256" in refused(case_run)
         path.write_bytes(kept)
 
 
@@ -192,7 +191,7 @@ def test_a_table_that_changed_after_the_evaluation_is_refused(case_run: Path) ->
 def test_a_sheet_that_changed_after_the_division_is_refused(case_run: Path) -> None:
     sheet = case_run.parent / "data/cases.tsv"
     sheet.write_text(sheet.read_text().replace("south", "east"))
-    assert "splits.json: was made from another the sheet of cases" in refused(case_run)
+    assert "splits.json: was made from another the sample sheet" in refused(case_run)
 
 
 @pytest.mark.parametrize(

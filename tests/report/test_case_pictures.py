@@ -18,7 +18,6 @@ from case_runs import (
     boxes,
     build_case_run,
     case_cohort,
-    report_files,
     write_volume,
 )
 from hypothesis import given
@@ -26,8 +25,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 from test_self_contained import Page
+from written import write_cases
 
-from gigatile.report.case_pictures import (
+from gigatile.report.cases.slices import (
     PLANES,
     Slices,
     Volumes,
@@ -38,7 +38,6 @@ from gigatile.report.case_pictures import (
     outline,
     stack_numbers,
 )
-from gigatile.report.case_report import write_case_report
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.geometry import geometry_of
 from gigatile.volumes.grid import Grid, plan_grid
@@ -226,7 +225,7 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
         for case, order in orders.items()
     ]
     run = build_case_run(tmp_path_factory.mktemp("painted") / "demo", plans)
-    write_case_report(report_files(run), run / "report", "Demo")
+    write_cases(run, run / "report")
     return {case: Page(run / f"report/cases/{case}.html") for case in orders}
 
 

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from case_runs import add_new_cases, prediction_files
+from case_runs import add_new_cases
 from test_self_contained import Page
+from written import write_new_cases
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_json
-from gigatile.report.case_predictions import write_case_prediction_pages
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def new(case_run: Path) -> Path:
 
 def write(run: Path) -> Path:
     out = run / "predictions/pages"
-    write_case_prediction_pages(prediction_files(run), out, "New cases")
+    write_new_cases(run, out)
     return out
 
 
@@ -38,20 +38,20 @@ def test_volumes_are_shown_and_nothing_is_judged(new: Path) -> None:
         assert not re.search(r"Dice|HD95|[Ss]ensitivity|✓|✗|agree|differ", page.text)
     for region in regions:
         assert re.search(rf"{region.replace('_', ' ')} [a-z_, ]+ {told[region]:.2f}", case.text)
-    assert "truth" not in re.sub("The truth of th[ei]s[e]? cases? is not known", "", case.text)
+    assert "reference" not in case.text.replace("This case has no reference segmentation", "")
 
 
 def test_only_the_prediction_is_outlined(new: Path) -> None:
     page = Page(write(new) / "cases/N1.html")
     assert 'class="predicted"' in page.html
-    assert 'class="truth"' not in page.html
+    assert 'class="reference"' not in page.html
     assert "Where the prediction is largest" in page.text
     assert "blue" not in page.text
 
 
 def test_a_prediction_of_nothing_says_so(new: Path) -> None:
     page = Page(write(new) / "cases/N2.html")
-    assert "The middle, as the prediction does not have any of the regions" in page.text
+    assert "The middle slices: the prediction does not have any of the regions" in page.text
     assert "t1gd is missing; its channel was filled with zeros." in page.text
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Plan, build_run, cohort, jpeg
-from test_self_contained import Page, report_files
+from test_self_contained import Page
+from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.records import Tile, encode_tile, write_records
-from gigatile.report import gallery, write_report
-from gigatile.report.inputs import SlideTiles
+from gigatile.report.slides import gallery
+from gigatile.report.slides.inputs import SlideTiles
 
 
 def record(x: int, image: bytes) -> bytes:
@@ -82,7 +83,7 @@ def test_a_page_of_ten_thousand_tiles_stays_small(
     shape = (2048 * width // height, 2048)
     noise = np.random.default_rng(1).integers(0, 255, (2048, shape[0], 3)).astype(np.uint8)
     (run / "tiles/S03.jpg").write_bytes(jpeg(noise))
-    write_report(report_files(run), run / "report", "Demo")
+    write_slides(run, run / "report")
     page = Page(run / "report/slides/S03.html")
     kept = int(page.text.partition("Kept ")[2].split()[0].replace(",", ""))
     assert kept > 10_000
@@ -93,7 +94,7 @@ def test_a_page_of_ten_thousand_tiles_stays_small(
 def test_the_shown_pictures_are_the_records_own_bytes(run: Path) -> None:
     from gigatile.records import decode_tile, read_records
 
-    write_report(report_files(run), run / "report", "Demo")
+    write_slides(run, run / "report")
     page = Page(run / "report/slides/S03b.html")
     stored = {decode_tile(data).image for data in read_records(run / "tiles/S03b.tfrecord")}
     shown = [a["src"] for a in page.all("img") if a["alt"].startswith("Tile ")]

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from conftest import Plan, build_run, cohort
 from PIL import Image
-from test_self_contained import Page, report_files
+from test_self_contained import Page
+from written import write_slides
 
 from gigatile.errors import UserError
-from gigatile.report import heatmap, write_report
-from gigatile.report.inputs import Grid, SlideTiles
+from gigatile.report.inputs import Grid
+from gigatile.report.slides import heatmap
+from gigatile.report.slides.inputs import SlideTiles
 
 EXTENT = 31.7
 MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
@@ -44,7 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
         Plan("S03", "P03", "adeno", "test", EXTENT, columns=45, rows=35, scores=dict(MARKED))
     )
     run = build_run(tmp_path_factory.mktemp("marked") / "demo", plans)
-    write_report(report_files(run), run / "report", "Demo")
+    write_slides(run, run / "report")
     return Page(run / "report/slides/S03.html")
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, missing
-from case_runs import report_files
-
-from gigatile.report.case_report import write_case_report
+from written import write_cases
 
 PICTURE = ".scroller img:not([hidden])"
 STATE = """
@@ -22,7 +20,7 @@ return [shown.length, shown[0].dataset.slice, scroller.querySelector("output").v
 @pytest.fixture(scope="module")
 def report(whole_case_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "report"
-    write_case_report(report_files(whole_case_run), out, "Demo")
+    write_cases(whole_case_run, out)
     return out
 
 

@@ -5,21 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from case_runs import add_new_cases, prediction_files
+from case_runs import add_new_cases
 from conftest import add_predictions, jpeg
 from test_leaks import Run
 from test_self_contained import Page
-from test_self_contained import prediction_files as slide_files
+from written import write_new_cases, write_new_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.records import write_records
 from gigatile.records.volume_form import encode_volume
-from gigatile.report import write_prediction_pages
-from gigatile.report.case_predictions import write_case_prediction_pages
-from gigatile.report.in_cohort import InCohort, compare_with_cohort
-from gigatile.report.inputs import CohortSlide
-from gigatile.report.records import read_tile, read_volume
+from gigatile.report.cases.records import VOLUMES
+from gigatile.report.known_samples import CohortMatches, compare_with_cohort
+from gigatile.report.slides.inputs import CohortSlide
+from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
 
@@ -45,13 +44,13 @@ def random_tiles(count: int, seed: int) -> list[bytes]:
     return [jpeg(rng.integers(0, 255, (16, 16, 3), np.uint8)) for _ in range(count)]
 
 
-def compare(new: Run, cohort: Run) -> InCohort:
+def compare(new: Run, cohort: Run) -> CohortMatches:
     return compare_with_cohort(
         list(new.rows.values()),
         new.folder / "tiles",
         list(cohort.rows.values()),
         cohort.folder / "tiles",
-        read_tile,
+        TILES,
     )
 
 
@@ -126,7 +125,7 @@ def test_a_case_is_found_by_one_channel(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.tfrecord"
         write_records(path, [encode_volume(name, voxels, None, ("a", "b"), {})])
         rows.append(CohortSlide(name, name, "", "train", "prepared", 0, "", sha256_of(path), ""))
-    result = compare_with_cohort(rows[1:3], tmp_path, [rows[0], rows[3]], tmp_path, read_volume)
+    result = compare_with_cohort(rows[1:3], tmp_path, [rows[0], rows[3]], tmp_path, VOLUMES)
     assert [(m.new, m.known.id, m.images) for m in result.matches] == [("N", "C", 1)]
 
 
@@ -141,10 +140,8 @@ def test_the_pages_of_slides_name_what_is_in_the_cohort(run: Path, tmp_path: Pat
     rows = read_table(run / "tiles.tsv")
     known = [row for row in rows if row["slide"] != "S14"]
     write_table(cohort / "tiles.tsv", list(rows[0]), [list(row.values()) for row in known])
-    files = slide_files(run)
-    files = type(files)(**{**vars(files), "cohort": cohort})
     table = run / "predictions/in_cohort.tsv"
-    write_prediction_pages(files, run / "pages", "New slides", matches=table)
+    write_new_slides(run, run / "pages", cohort, table)
     index, slide, other = (
         Page(run / "pages" / name) for name in ("index.html", "slides/S03.html", "slides/S14.html")
     )
@@ -165,7 +162,7 @@ def test_the_pages_of_slides_name_what_is_in_the_cohort(run: Path, tmp_path: Pat
 
 def test_pages_that_were_not_compared_say_so(run: Path) -> None:
     add_predictions(run)
-    write_prediction_pages(slide_files(run), run / "pages", "New slides")
+    write_new_slides(run, run / "pages")
     index = Page(run / "pages/index.html")
     assert "Not compared with the cohort." in index.text
     assert "In the cohort" not in index.text
@@ -173,10 +170,8 @@ def test_pages_that_were_not_compared_say_so(run: Path) -> None:
 
 def test_the_pages_of_cases_name_what_is_in_the_cohort(case_run: Path) -> None:
     add_new_cases(case_run)
-    files = prediction_files(case_run)
-    files = type(files)(**{**vars(files), "cohort": case_run})
     table, pages = case_run / "predictions/in_cohort.tsv", case_run / "pages"
-    write_case_prediction_pages(files, pages, "New cases", table)
+    write_new_cases(case_run, pages, case_run, table)
     index = Page(pages / "index.html")
     assert "in the cohort:" not in index.text
     assert "by the pixels of 8 cases" in index.text
@@ -186,7 +181,7 @@ def test_the_pages_of_cases_name_what_is_in_the_cohort(case_run: Path) -> None:
         list((rows := read_table(case_run / "cases.tsv"))[0]),
         [list((row | {"patient": "Q1"} if row["case"] == "C1" else row).values()) for row in rows],
     )
-    write_case_prediction_pages(files, pages, "New cases", table)
+    write_new_cases(case_run, pages, case_run, table)
     assert "1 case or its patients are in the cohort: N1" in Page(pages / "index.html").text
     page = Page(pages / "cases/N1.html")
     assert "The patient of this case is in the cohort." in page.text

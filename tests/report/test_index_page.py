@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 from conftest import CLASSES, Plan, build_run, cohort
-from test_self_contained import Page, report_files
+from test_self_contained import Page
+from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
-from gigatile.report import figures, write_report
+from gigatile.report import figures
 
 
 def index(run: Path, samples: Path | None = None) -> Page:
-    files = report_files(run)
-    files = type(files)(**{**vars(files), "samples": samples})
-    write_report(files, run / "report", "Demo")
+    write_slides(run, run / "report", samples)
     return Page(run / "report/index.html")
 
 
@@ -34,7 +33,7 @@ def section(page: Page, name: str) -> str:
 
 
 def test_the_verdict_counts_slides_and_patients(whole_run: Path, tmp_path: Path) -> None:
-    write_report(report_files(whole_run), tmp_path / "report", "Demo")
+    write_slides(whole_run, tmp_path / "report")
     page = Page(tmp_path / "report/index.html")
     metrics = json.loads((whole_run / "evaluation/metrics.json").read_text())
     assert "On 9 test slides of 6 patients" in page.text
@@ -49,7 +48,7 @@ def test_every_claim_of_the_proof_is_spelled_out(run: Path) -> None:
     proof = section(index(run), "splits")
     for claim in ("train) ∩ patients(valid)", "train) ∩ patients(test)", "valid) ∩ patients(test)"):
         assert f"patients({claim} = ∅" in proof
-    assert proof.count("✓ holds") == 12 and proof.count("not checked") == 1
+    assert proof.count("✓ passed") == 12 and proof.count("not checked") == 1
     assert "ab" * 32 in proof  # the sheet's checksum
     assert re.search(r"train adeno 2 3 40\.0\s%\s40\.0\s%", proof)
 
@@ -59,8 +58,8 @@ def test_a_patient_in_two_splits_raises_the_alarm(tmp_path: Path) -> None:
     next(plan for plan in plans if plan.slide == "S14").patient = "P11"
     page = index(build_run(tmp_path / "demo", plans))
     assert page.html.count('class="banner alarm"') == 1
-    assert "Broken: patients(train) ∩ patients(test) = ∅. Found: P11" in page.text
-    assert "✗ broken by 1: P11" in section(page, "splits")
+    assert "Failed: patients(train) ∩ patients(test) = ∅. Found: P11" in page.text
+    assert "✗ failed, 1 fault: P11" in section(page, "splits")
 
 
 def test_a_leak_that_splits_json_alone_states_is_believed(run: Path) -> None:
@@ -84,7 +83,7 @@ def test_one_slide_file_under_two_names_is_found(run: Path) -> None:
         path = run / f"tiles/{slide}.json"
         change(path, source=json.loads(path.read_text())["source"] | {"fingerprint": "same"})
     page = index(run)
-    assert "no slide file is in two splits. Found: S00 = S14" in page.text
+    assert "no image file is in two splits. Found: S00 = S14" in page.text
 
 
 @pytest.mark.parametrize("other", ["p 11", "\u042011"])  # a Cyrillic letter
@@ -113,7 +112,7 @@ def test_a_scored_slide_of_another_split_is_found(run: Path) -> None:
         inputs={"tiles.tsv": sha256_of(table)},
     )
     page = index(run)
-    claim = "every scored slide is a test slide, with the patient and label of the table"
+    claim = "every scored slide is a test slide with the patient and label of the table"
     assert f"{claim}. Found: S14 is in valid" in page.text
 
 
@@ -174,7 +173,9 @@ def test_a_figure_without_interval_or_reason_is_refused(run: Path) -> None:
 
 
 def test_the_band_claims_each_rate_and_not_the_curve(run: Path) -> None:
-    assert "It holds at each rate alone, not for the whole curve" in section(index(run), "roc")
+    assert "It applies to each rate separately, not to the whole curve" in section(
+        index(run), "roc"
+    )
 
 
 def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
@@ -191,7 +192,7 @@ def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
 def test_the_choice_of_the_model_is_told(run: Path) -> None:
     told = section(index(run), "training")
     assert "The model is that of epoch 6, with the least loss" in told
-    assert "(0.222) of 6 that were validated" in told
+    assert "(0.222) of 6 validated epochs" in told
 
 
 def test_epochs_that_were_not_validated_leave_no_hole_in_the_line() -> None:
@@ -217,8 +218,10 @@ def test_a_test_slide_that_nobody_scored_is_listed(run: Path) -> None:
     shutil.copy(run / "tiles/S14.parquet", run / "tiles/S99.parquet")
     change(run / "evaluation/metrics.json", inputs={})
     page = index(run)
-    assert "S99 P14 normal test it is a test slide with tiles, yet" in section(page, "left-out")
-    claim = "Broken: every test slide that could be used is scored. Found: S99 is not scored"
+    assert "S99 P14 normal test a usable test slide, but the evaluation" in section(
+        page, "left-out"
+    )
+    claim = "Failed: every usable test slide is scored. Found: S99 is not scored"
     assert claim in page.text
 
 
@@ -240,7 +243,7 @@ def test_wrong_calls_stand_out_and_are_linked(run: Path) -> None:
     ("wanted", "scales", "warned"),
     [
         (None, (0.25, 0.5), "The slides' scales differ (from 0.25 to 0.5 µm per pixel)"),
-        (None, (None, 0.5), "1 of the slides tell no scale"),
+        (None, (None, 0.5), "1 of the slides have no known scale"),
         (0.5, (0.25, 0.5), ""),
         (None, (0.499, 0.5), ""),
     ],

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from conftest import jpeg
-from test_self_contained import report_files
+from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
-from gigatile.report import write_report
 
 FILES = (
     "tiles.tsv",
@@ -38,7 +37,7 @@ def refusal(run: Path) -> str:
     """The message; neither pages nor traces may be left."""
     before = sorted(path.name for path in run.iterdir())
     with pytest.raises(UserError) as caught:
-        write_report(report_files(run), run / "report", "Demo")
+        write_slides(run, run / "report")
     assert sorted(path.name for path in run.iterdir()) == before
     return str(caught.value)
 
@@ -142,7 +141,7 @@ def test_records_that_were_made_again_are_refused(run: Path) -> None:
         path.write_text(path.read_text().replace(sha256_of(run / "tiles/S03.tfrecord"), "0" * 64))
     trust_again(run)
     message = refusal(run)
-    assert str(run / "tiles/S03.tfrecord") in message and "stale" in message
+    assert str(run / "tiles/S03.tfrecord") in message and "out of date" in message
 
 
 def rewrite_tiles(run: Path, change: Any) -> None:
@@ -164,7 +163,7 @@ def test_scored_tiles_of_another_tiling_are_refused(run: Path) -> None:
     rewrite_tiles(run, move)
     message = refusal(run)
     assert str(run / "evaluation/tiles.parquet") in message
-    assert "does not stand on the slide's grid" in message
+    assert "is not on the slide's grid" in message
 
 
 def test_a_missing_class_among_the_tiles_is_refused(run: Path) -> None:
@@ -185,7 +184,7 @@ def test_a_state_of_another_slide_is_refused(run: Path) -> None:
 
 
 def test_names_that_look_like_missing_values_are_names(run: Path) -> None:
-    from gigatile.report.inputs import read_cohort
+    from gigatile.report.slides.inputs import read_cohort
 
     table = run / "tiles.tsv"
     table.write_text(table.read_text().replace("S00\tP00\tadeno", "NA\tnan\tnull"))

@@ -17,12 +17,14 @@ from gigatile.records.shards import INDEX
 from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
-from gigatile.report.inputs import CohortSlide
-from gigatile.report.records import read_tile, read_volume
+from gigatile.report.cases.records import VOLUMES
 from gigatile.report.shard_contents import Contents, read_contents
+from gigatile.report.slides.inputs import CohortSlide
+from gigatile.report.slides.records import TILES
 from gigatile.settings.shards import ShardSettings
 
 SETTINGS = ShardSettings(target_mb=100, seed=2)
+OTHER_CONTENT = "has different content in the shards and in its own file"
 
 
 class Run:
@@ -72,7 +74,7 @@ class Run:
 
     def contents(self) -> Contents:
         rows = list(self.rows.values())
-        return read_contents(self.manifest, self.folder / "tiles", rows, read_tile, "slide")
+        return read_contents(self.manifest, self.folder / "tiles", rows, TILES, "slide")
 
     def images(self, slide: str) -> list[bytes]:
         return [image_of(data) for data in read_records(self.path(slide))]
@@ -129,7 +131,7 @@ def test_a_test_slide_under_the_name_of_a_train_slide(planted: Run) -> None:
     planted.shard()
     planted.path("A").write_bytes(own)
     planted.rows["A"] = row
-    assert planted.contents().faults == ["train: A has other content in the shards than of its own"]
+    assert planted.contents().faults == [f"train: A {OTHER_CONTENT}"]
 
 
 def test_a_copy_of_a_slide_under_another_patient_has_the_same_pixels(planted: Run) -> None:
@@ -166,7 +168,7 @@ def test_a_tile_twice_and_another_one_left_out(planted: Run) -> None:
         return records
 
     planted.edit_shard(edit)
-    assert "train: B has other content in the shards than of its own" in planted.contents().faults
+    assert f"train: B {OTHER_CONTENT}" in planted.contents().faults
 
 
 def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> None:
@@ -179,7 +181,7 @@ def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> Non
         return records
 
     planted.edit_shard(edit)
-    assert "train: B has other content in the shards than of its own" in planted.contents().faults
+    assert f"train: B {OTHER_CONTENT}" in planted.contents().faults
 
 
 def test_labels_that_are_swapped_in_the_index(planted: Run) -> None:
@@ -222,7 +224,7 @@ def test_counts_and_records_that_the_table_tells_otherwise(planted: Run) -> None
     planted.change("T", tiles=5, sha256="0" * 64)
     assert planted.contents().faults == [
         "test: T has other records than the table states",
-        "test: T has 5 tiles in the table and 4 records",
+        "test: T has 5 tiles in the table, but 4 records",
     ]
 
 
@@ -284,7 +286,7 @@ def test_a_joined_manifest_that_names_a_shard_of_another_run(planted: Run, tmp_p
     write_json(planted.manifest, joined)
     faults = planted.contents().faults
     assert "train: T is in the shards and is a slide of test" in faults
-    assert "train: A has 8 records in the shards and 4 of its own" in faults
+    assert "train: A has 8 records in the shards, but 4 in its own file" in faults
 
 
 def test_a_manifest_with_the_shard_of_another_split_of_the_same_slides(
@@ -339,7 +341,7 @@ class Cases:
 
     def contents(self) -> Contents:
         manifest = self.folder / "shards/manifest.json"
-        return read_contents(manifest, self.folder, self.rows, read_volume, "case")
+        return read_contents(manifest, self.folder, self.rows, VOLUMES, "case")
 
 
 @pytest.fixture
@@ -391,6 +393,6 @@ def test_the_segmentations_of_two_cases_swapped_after_the_shards_were_written(
 ) -> None:
     cases.write(VOXELS, LABELS[[1, 0, 2]])
     assert cases.contents().faults == [
-        "train: C0 has other content in the shards than of its own",
-        "valid: C1 has other content in the shards than of its own",
+        f"train: C0 {OTHER_CONTENT}",
+        f"valid: C1 {OTHER_CONTENT}",
     ]

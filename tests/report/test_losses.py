@@ -11,8 +11,14 @@ from scipy.stats import permutation_test
 from test_index_page import index, section
 
 from gigatile.errors import UserError
-from gigatile.report import losses
-from gigatile.report.losses import SlideLoss, at_edge, compare_losses, loss_warnings, read_loss
+from gigatile.report.slides import losses
+from gigatile.report.slides.losses import (
+    SlideLoss,
+    at_edge,
+    compare_losses,
+    loss_warnings,
+    read_loss,
+)
 
 LABELS = ("adeno", "normal", "squamous")
 

@@ -5,22 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from case_runs import report_files as case_files
 from conftest import shard_tiles, write_metrics
 from test_case_index import index as case_index
 from test_case_index import refresh, rewrite
 from test_index_page import change, index, section
 from test_leaks import SETTINGS
+from written import sheet_of_cases
 
 from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
-from gigatile.report.inputs import Chosen, CohortSlide
+from gigatile.report.cases.records import VOLUMES
+from gigatile.report.inputs import Chosen
 from gigatile.report.leakage import Check, Evidence, leakage_checks
 from gigatile.report.shard_contents import Contents
 from gigatile.report.sites import site_notes
+from gigatile.report.slides.inputs import CohortSlide
+from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
 
@@ -41,9 +44,7 @@ def test_the_planted_leak_is_at_the_top_of_the_page(run: Path) -> None:
     sign_model(run)
     page = index(run)
     assert page.html.count('class="banner alarm"') == 1
-    told = (
-        "Broken: the shards contain the tiles of the train and valid slides, no more and no fewer"
-    )
+    told = "Failed: the shards contain exactly the tiles of train and valid"
     assert told in page.text
     assert "train: S03 is in the shards and is a slide of test" in page.text
 
@@ -53,7 +54,7 @@ def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
     inputs.pop("shards/manifest.json")
     change(run / "model/settings.json", inputs=inputs | {"segments/0006.keras": "0" * 64})
     text = index(run).text
-    assert "Broken: the model was trained on these shards, and this model was evaluated" in text
+    assert "Failed: the model was trained on these shards, and this model was evaluated" in text
     assert "model/settings.json has no checksum of shards/manifest.json" in text
     assert "model/model.keras is not the trained model of epoch 6" in text
 
@@ -103,7 +104,7 @@ def rewrite_slides(run: Path, **changes: dict[str, str]) -> None:
 
 def test_a_sound_run_holds_against_its_sheet(run: Path) -> None:
     proof = section(index(run, add_sheet(run)), "splits")
-    assert proof.count("✓ holds") == 13 and "not checked" not in proof
+    assert proof.count("✓ passed") == 13 and "not checked" not in proof
 
 
 def test_a_patient_under_two_names_in_table_and_shards(run: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_patient_under_two_names_in_table_and_shards(run: Path) -> None:
     sheet = add_sheet(run)
     rewrite_slides(run, S03b={"patient": "P99", "split": "train"})
     page = index(run, sheet)
-    assert "Broken: patients, labels and splits are those of the sample sheet" in page.text
+    assert "Failed: patients, labels and splits are those of the sample sheet" in page.text
     assert "S03b: patient is 'P99', must be 'P03'" in page.text
     assert "S03b: split is 'train', must be 'test'" in page.text
 
@@ -136,7 +137,7 @@ def test_splits_that_the_seed_does_not_give(run: Path) -> None:
     write_table(sheet, list(rows[0]), [list((row | {"split": ""}).values()) for row in rows])
     change(run / "splits.json", sheet_sha256=sha256_of(sheet))
     text = index(run, sheet).text
-    assert "Broken: patients, labels and splits are those of the sample sheet" in text
+    assert "Failed: patients, labels and splits are those of the sample sheet" in text
     change(run / "splits.json", shares={"train": 0.9})
     assert "splits.json has no valid shares and seed" in index(run, sheet).text
 
@@ -149,7 +150,7 @@ def test_a_bad_test_slide_left_out_of_the_evaluation(run: Path) -> None:
     rows = [[*c[:4], *map(float, c[4 : 4 + count]), *c[4 + count :]] for c in kept[1:]]
     write_metrics(run, rows, [name[2:] for name in kept[0][4 : 4 + count]])
     text = index(run).text
-    assert "Broken: every test slide that could be used is scored. Found: S14 is not scored" in text
+    assert "Failed: every usable test slide is scored. Found: S14 is not scored" in text
 
 
 def test_a_slide_that_only_the_table_calls_failed(run: Path) -> None:
@@ -190,10 +191,9 @@ def test_a_case_of_another_patient_than_in_the_sheet(case_run: Path) -> None:
 
 
 def test_sites_swapped_after_the_split(case_run: Path) -> None:
-    sheet = case_files(case_run).samples
-    assert sheet
+    sheet = sheet_of_cases(case_run)
     sheet.write_text(sheet.read_text().replace("north", "east"))
-    with pytest.raises(UserError, match=r"splits\.json: was made from another the sheet of cases"):
+    with pytest.raises(UserError, match=r"splits\.json: was made from another the sample sheet"):
         case_index(case_run)
 
 
@@ -213,12 +213,13 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
     stated = {"seed": 1, "labels": [], "shared_patients": {}, "sheet_sha256": ""}
     evidence = {
         "unit": unit,
+        "kind": {"slide": TILES, "case": VOLUMES}[unit],
         "splits": SplitProof.model_validate(stated | {"splits": dict.fromkeys(
             ("train", "valid", "test"), one)}),
         "cohort": cohort,
         "sheet": None,
-        "files": [],
-        "sharded": [],
+        "image_files": [],
+        "manifest_faults": [],
         "contents": Contents(),
         "scored": {"T": {"patient": "P-T"}},
         "chain": Check("chain", [], ""),
@@ -226,7 +227,7 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
         "history": {"epoch": [1, 2, 3], "valid_loss": [0.6, 0.5, float("nan")]},
     }  # fmt: skip
     checks = leakage_checks(Evidence(**(evidence | values)))
-    return {check.claim: check.shared for check in checks if check.shared}
+    return {check.claim: check.faults for check in checks if check.faults}
 
 
 UNITS = pytest.mark.parametrize("unit", ["slide", "case"])
@@ -253,10 +254,10 @@ def test_nothing_is_found_where_there_is_nothing(unit: str) -> None:
         ({"scored": {"T": {"patient": "P-A"}}}, "T has another patient in the table"),
         ({"scored": {"T": {"patient": "P-T"}, "V": {"patient": "P-V"}}}, "V is in valid"),
         ({"scored": {"T": {"patient": "P-T"}, "Z": {"patient": "P-Z"}}}, "Z is not in the cohort"),
-        ({"files": [("train", "f", "A"), ("test", "f", "T")]}, "A = T"),
+        ({"image_files": [("train", "f", "A"), ("test", "f", "T")]}, "A = T"),
         ({"contents": Contents(shared=["A = T"])}, "A = T"),
         ({"contents": Contents(faults=["A is gone"])}, "A is gone"),
-        ({"sharded": ["test is in the shards"]}, "test is in the shards"),
+        ({"manifest_faults": ["test is in the shards"]}, "test is in the shards"),
     ],
 )  # fmt: skip
 def test_each_fault_breaks_one_claim(unit: str, values: dict[str, Any], told: str) -> None:
@@ -281,7 +282,7 @@ def test_sites_of_the_test_that_training_has_not_seen() -> None:
     ]
     assert site_notes(cohort[:2])[1:] == [
         "Test sites that are not in train: none.",
-        "The figures say nothing about a site that training has not seen.",
+        "The figures do not apply to a site that training has not seen.",
     ]
     assert site_notes([row("A", "train"), row("T", "test")]) == []
 

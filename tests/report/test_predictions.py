@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from conftest import add_predictions
-from test_self_contained import Page, prediction_files
+from test_self_contained import Page
+from written import write_new_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.report import write_prediction_pages
 
 
 @pytest.fixture
@@ -18,17 +18,17 @@ def new(run: Path) -> Path:
 
 
 def pages(run: Path) -> tuple[Page, Page]:
-    write_prediction_pages(prediction_files(run), run / "predictions", "New slides")
+    write_new_slides(run, run / "predictions")
     return Page(run / "predictions/index.html"), Page(run / "predictions/slides/S03.html")
 
 
 def test_calls_are_shown_and_nothing_is_judged(run: Path, new: Path) -> None:
     index, slide = pages(run)
-    assert "The model called 9 new slides; 1 slide could not be called" in index.text
+    assert "The model classified 9 new slides; 1 slide could not be classified" in index.text
     for page in (index, slide):
-        assert not re.search(r"Truth|✓|✗|ROC|[Aa]ccuracy", page.text)
+        assert not re.search(r"Label|✓|✗|ROC|[Aa]ccuracy", page.text)
     row = (new / "slides.tsv").read_text().splitlines()[1].split("\t")
-    assert f"Call by the mean of tile scores {row[-2]}" in slide.text
+    assert f"Predicted by the mean score of the tiles {row[-2]}" in slide.text
     assert "those of predictions/tiles.parquet" in slide.text
     assert " predictions/tiles/S03.tfrecord " in slide.text
     assert len([a for a in slide.all("img") if a["alt"].startswith("Tile ")]) == 24

@@ -13,16 +13,9 @@ import case_runs
 import pytest
 from case_runs import case_cohort
 from conftest import CLASSES, Plan, add_predictions, build_run, cohort
+from written import write_cases, write_new_cases, write_new_slides, write_slides
 
 from gigatile.files import write_json
-from gigatile.report import (
-    PredictionFiles,
-    ReportFiles,
-    write_prediction_pages,
-    write_report,
-)
-from gigatile.report.case_predictions import write_case_prediction_pages
-from gigatile.report.case_report import write_case_report
 from gigatile.tables import read_table, write_table
 
 LOADS = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "background"}
@@ -61,27 +54,10 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def report_files(run: Path) -> ReportFiles:
-    return ReportFiles(
-        run / "tiles.tsv",
-        run / "splits.json",
-        run / "shards/manifest.json",
-        run / "tiles",
-        run / "model",
-        run / "evaluation",
-    )
-
-
-def prediction_files(run: Path) -> PredictionFiles:
-    new = run / "predictions"
-    tables = new / "tiles.parquet", new / "slides.tsv"
-    return PredictionFiles(new / "tiles.tsv", new / "tiles", *tables, run / "model")
-
-
 def write_both(run: Path) -> list[Page]:
-    write_report(report_files(run), run / "report", "Demo")
+    write_slides(run, run / "report")
     add_predictions(run)
-    write_prediction_pages(prediction_files(run), run / "predictions", "New slides")
+    write_new_slides(run, run / "predictions")
     found = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
     assert len(found) == 2 * (1 + 9)
     return [Page(path) for path in found]
@@ -127,9 +103,8 @@ def case_pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
             row["warnings"] = "1" if row["state"] == "prepared" else "0"
         write_table(folder / "cases.tsv", list(rows[0]), [list(row.values()) for row in rows])
     case_runs.evaluate(run, run.parent / "data/cases.tsv")
-    write_case_report(case_runs.report_files(run), run / "report", f"Demo {EVIL}")
-    files = case_runs.prediction_files(run)
-    write_case_prediction_pages(files, run / "predictions/pages", "New cases")
+    write_cases(run, run / "report", f"Demo {EVIL}")
+    write_new_cases(run, run / "predictions/pages")
     found = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
     assert len(found) == (1 + 4) + (1 + 2)
     return [Page(path) for path in found]
@@ -247,7 +222,7 @@ def test_no_number_is_printed_raw(pages: list[Page]) -> None:
 
 def test_the_same_run_on_volumes_gives_the_same_bytes(whole_case_run: Path, tmp_path: Path) -> None:
     for out in ("one", "two"):
-        write_case_report(case_runs.report_files(whole_case_run), tmp_path / out, "Demo")
+        write_cases(whole_case_run, tmp_path / out)
     one, two = (sorted((tmp_path / out).rglob("*.html")) for out in ("one", "two"))
     assert len(one) == 5
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
@@ -255,7 +230,7 @@ def test_the_same_run_on_volumes_gives_the_same_bytes(whole_case_run: Path, tmp_
 
 def test_the_same_run_gives_the_same_bytes(whole_run: Path, tmp_path: Path) -> None:
     for out in ("one", "two"):
-        write_report(report_files(whole_run), tmp_path / out, "Demo")
+        write_slides(whole_run, tmp_path / out)
     files = {
         out: {
             str(path.relative_to(tmp_path / out)): path.read_bytes()

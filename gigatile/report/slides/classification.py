@@ -1,0 +1,157 @@
+"""The sections with the figures of a classification: ROC curves, confusion, and the test slides."""
+
+from pathlib import Path
+from typing import Any
+
+from gigatile.report.pages import data_uri
+from gigatile.report.slides import figures
+from gigatile.report.slides.metrics import (
+    Level,
+    SlideMetrics,
+    SlideRun,
+    count_labels,
+    why_undefined,
+)
+from gigatile.report.task_report import Content, Section
+
+TEMPLATES = Path(__file__).parent / "templates"
+LEVELS = ("slide", "patient")
+# The two predictions in metrics.json.
+PREDICTIONS = {
+    "mean_call": "mean score of the tiles",
+    "vote_call": "majority vote of the tiles",
+}
+
+
+def roc_section() -> Section:
+    """Return the section with the ROC curves."""
+    return Section(
+        "roc",
+        "ROC curves",
+        TEMPLATES / "roc.html.j2",
+        lambda run: Content({"levels": [_roc(run.metrics, name) for name in LEVELS]}),
+    )
+
+
+def confusion_section() -> Section:
+    """Return the section with the confusion matrices."""
+    return Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
+
+
+def figures_section() -> Section:
+    """Return the section with all figures and their intervals."""
+    title = "Figures with their intervals"
+    return Section("figures", title, TEMPLATES / "figures.html.j2", _figures, "Figures")
+
+
+def scored_slides_section() -> Section:
+    """Return the section with a row for each test slide."""
+    return Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)
+
+
+def summary(run: SlideRun) -> dict[str, Any]:
+    """Return the values of the top of the first page."""
+    levels = {name: _summary(run.metrics, name) for name in LEVELS}
+    return {**levels, "classes": run.metrics.classes}
+
+
+def _summary(metrics: SlideMetrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    correct = {
+        prediction: sum(row[k] for k, row in enumerate(getattr(level.confusion, prediction)))
+        for prediction in PREDICTIONS
+    }
+    why = why_undefined(level, metrics.classes, name)
+    return {"name": name, "level": level, "correct": correct, "why": why}
+
+
+def _unit(level: Level, name: str) -> str:
+    """Return what a level counts; a patient whose slides have two labels is a case of each."""
+    return name if name == "slide" or level.n == level.patients else "case"
+
+
+def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    counts = count_labels(level, metrics.classes)
+    panels = []
+    for label in metrics.classes:
+        curve = level.roc_curve.get(label)
+        defined = curve is not None and len(curve.fpr) > 1
+        panels.append(
+            {
+                "class": label,
+                "auc": level.roc_auc.per_class[label],
+                "n": counts[label],
+                "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and defined else "",
+                "why": why_undefined(level, metrics.classes, name, label),
+            }
+        )
+    return {"name": name, "unit": _unit(level, name), "level": level, "panels": panels}
+
+
+def _confusion(run: SlideRun) -> Content:
+    classes = run.metrics.classes
+    levels = []
+    for name in LEVELS:
+        level: Level = getattr(run.metrics, name)
+        tables = []
+        for prediction, text in PREDICTIONS.items():
+            counts = getattr(level.confusion, prediction)
+            rows = [
+                {
+                    "label": label,
+                    "total": sum(row),
+                    "cells": [
+                        {"n": n, "share": n / sum(row) if sum(row) else 0.0, "correct": k == j}
+                        for j, n in enumerate(row)
+                    ],
+                }
+                for k, (label, row) in enumerate(zip(classes, counts, strict=True))
+            ]
+            correct = sum(counts[k][k] for k in range(len(counts)))
+            tables.append({"text": text, "rows": rows, "correct": correct, "total": level.n})
+        levels.append({"name": name, "tables": tables})
+    return Content({"classes": classes, "levels": levels})
+
+
+def _figures(run: SlideRun) -> Content:
+    """Return a row for each figure, with its interval at both levels."""
+    metrics = run.metrics
+    getters: list[tuple[str, str | None, Any]] = [
+        (f"Accuracy, {text}", None, lambda level, name=name: getattr(level.accuracy, name))
+        for name, text in PREDICTIONS.items()
+    ]
+    for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
+        getters.append(
+            (
+                f"{title}, mean of the classes",
+                None,
+                lambda level, key=key: getattr(level, key).macro,
+            )
+        )
+        getters += [
+            (
+                f"{title}, {label}",
+                label,
+                lambda level, key=key, label=label: getattr(level, key).per_class[label],
+            )
+            for label in metrics.classes
+        ]
+    rows = []
+    for title, label, getter in getters:
+        cells = [
+            {
+                "interval": getter(getattr(metrics, name)),
+                "why": why_undefined(getattr(metrics, name), metrics.classes, name, label),
+            }
+            for name in LEVELS
+        ]
+        rows.append({"title": title, "cells": cells, "minor": label is not None})
+    return Content({"rows": rows, "levels": LEVELS, "intervals": metrics.intervals})
+
+
+def _scored_slides(run: SlideRun) -> Content:
+    wrong = [slide for slide in run.scored if slide.call_mean != slide.label]
+    pages = {row.id for row in run.cohort}
+    values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes}
+    return Content(values | {"pages": pages})
