@@ -5,7 +5,6 @@ command in `recorded(…)`. Then its jobs run again if their code, their outputs
 their slide has changed, and at its end each job records its outputs.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -89,8 +88,8 @@ class RuleProvenance:
         def changed(wildcards: Any) -> str:
             if invocation.is_planning:
                 return outputs_changed(record_path(run, rule, *wildcards))
-            # The job makes its outputs again. Snakemake caches the parameters of the plan, and would
-            # record those after the job.
+            # The job makes its outputs again. Snakemake caches the parameters of the plan and would
+            # record those.
             if invocation.is_main_process:
                 forget_params(invocation.workflow)
             return ""
@@ -115,7 +114,7 @@ class RuleProvenance:
             if invocation.is_planning:
                 if stalled := stall_limit_raised(record, limit):
                     return stalled
-                if not record.exists() and not os.path.exists(f"{states}/{sample}.json"):
+                if not record.exists() and not Path(states, f"{sample}.json").exists():
                     return ""  # not processed yet: no need to read it for the plan
             elif invocation.workflow.dryrun or not invocation.is_main_process:
                 return ""  # nothing is recorded from a dry run, or from the process of a job
