@@ -141,14 +141,14 @@ def test_the_slice_of_a_plane_is_where_the_truth_covers_most(tmp_path: Path) -> 
     # What is found elsewhere, however much it is, does not lead away from it.
     predicted[6, 7, 1:9] = 2
     found = slices(truth, predicted, tmp_path)
-    assert (found.largest(), found.of_truth) == ((2, 3, 5), True)
+    assert (found.largest(), found.of_reference) == ((2, 3, 5), True)
     assert found.most_different() == [6, 7, 5]
     # Not a slice that is shown already: a picture twice tells nothing new.
     assert found.most_different(found.largest()) == [6, 7, 4]
     assert found.most_different((6, 7, 5)) == [2, 3, 4]
     for nothing in (None, np.zeros_like(truth)):
         found = slices(nothing, predicted, tmp_path)
-        assert (found.largest(), found.of_truth) == ((6, 7, 1), False)
+        assert (found.largest(), found.of_reference) == ((6, 7, 1), False)
 
 
 def test_a_difference_that_no_region_has_is_none(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_outlines_lie_where_the_labels_are(painted: dict[str, Page], case: str, 
     regions = drawing.findall("g")
     assert len(regions) == 3
     for region in regions:
-        for kind, box in (("truth", TRUTH), ("predicted", PREDICTED)):
+        for kind, box in (("reference", TRUTH), ("predicted", PREDICTED)):
             (path,) = [p for p in region.findall("path") if p.get("class") == kind]
             wanted = expected(box, plane)
             assert np.array_equal(filled(path.get("d") or "", *wanted.shape), wanted), kind
@@ -322,7 +322,7 @@ def test_the_same_scale_holds_in_the_three_planes_of_a_row(painted: dict[str, Pa
 def test_a_turned_grid_is_told() -> None:
     turn = np.eye(4)
     turn[:2, :2] = [[np.cos(0.2), -np.sin(0.2)], [np.sin(0.2), np.cos(0.2)]]
-    from gigatile.report.case_page import _oblique
+    from gigatile.report.cases.page import _oblique
 
     def grid(affine: np.ndarray) -> Grid:
         told = tuple(tuple(row) for row in affine.tolist())

@@ -47,7 +47,7 @@ def test_a_record_that_is_no_tile_is_told(tmp_path: Path) -> None:
 def test_a_tile_whose_picture_is_damaged_is_told(tmp_path: Path) -> None:
     image = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3)).astype(np.uint8))
     write_records(tmp_path / "S1.tfrecord", [record(0, image[: len(image) // 2])])
-    with pytest.raises(UserError, match=r"S1\.tfrecord: holds a damaged JPEG"):
+    with pytest.raises(UserError, match=r"S1\.tfrecord: contains a damaged JPEG"):
         gallery.pick(tmp_path / "S1.tfrecord", {(0, 0)})
 
 

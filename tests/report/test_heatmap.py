@@ -13,6 +13,7 @@ from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.report.inputs import Grid
+from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
 
@@ -155,7 +156,7 @@ def test_cells_of_a_level_that_was_taken_as_it_is() -> None:
     tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
     column, row = heatmap.cells(tiles, grid_of(1042.7, 50, 30, scale), "S1")
     assert (column == columns.ravel()).all() and (row == rows.ravel()).all()
-    with pytest.raises(UserError, match="does not stand on the slide's grid"):
+    with pytest.raises(UserError, match="is not on the slide's grid"):
         heatmap.cells(tiles_at([9], [0]), grid_of(1042.7, 50, 30, scale), "S1")
 
 
@@ -178,7 +179,7 @@ def test_tiles_of_another_grid_are_refused(x: list[int], y: list[int]) -> None:
     ],
 )
 def test_the_scale_bar_has_a_round_length(width: int, mpp: float, text: str) -> None:
-    bar = heatmap.scale_bar(width, mpp)
+    bar = scale_bar(width, mpp)
     length = float(text.split()[0]) * (1000 if text.endswith("mm") else 1)
     assert bar.text == text
     assert bar.share * width * mpp == pytest.approx(length)

@@ -16,8 +16,8 @@ from gigatile.files import sha256_of
 from gigatile.records import write_records
 from gigatile.records.volume_form import encode_volume
 from gigatile.report.cases.records import VOLUMES
+from gigatile.report.inputs import CohortRow
 from gigatile.report.known_samples import CohortMatches, compare_with_cohort
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
@@ -35,7 +35,9 @@ def new(tmp_path: Path) -> Run:
 
 
 def add(run: Run, slide: str, patient: str, images: list[bytes]) -> None:
-    run.rows[slide] = CohortSlide(slide, patient, "", "", "tiled", 0, "", "", "")
+    run.rows[slide] = CohortRow(
+        id=slide, patient=patient, split="", state="tiled", records=0, sha256=""
+    )
     run.write(slide, images)
 
 
@@ -124,7 +126,16 @@ def test_a_case_is_found_by_one_channel(tmp_path: Path) -> None:
     for name, voxels in (("C", image), ("N", other), ("M", empty), ("E", empty + empty)):
         path = tmp_path / f"{name}.tfrecord"
         write_records(path, [encode_volume(name, voxels, None, ("a", "b"), {})])
-        rows.append(CohortSlide(name, name, "", "train", "prepared", 0, "", sha256_of(path), ""))
+        rows.append(
+            CohortRow(
+                id=name,
+                patient=name,
+                split="train",
+                state="prepared",
+                records=1,
+                sha256=sha256_of(path),
+            )
+        )
     result = compare_with_cohort(rows[1:3], tmp_path, [rows[0], rows[3]], tmp_path, VOLUMES)
     assert [(m.new, m.known.id, m.images) for m in result.matches] == [("N", "C", 1)]
 

@@ -14,6 +14,7 @@ from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
+from gigatile.report.inputs import read_cohort
 
 FILES = (
     "tiles.tsv",
@@ -184,9 +185,7 @@ def test_a_state_of_another_slide_is_refused(run: Path) -> None:
 
 
 def test_names_that_look_like_missing_values_are_names(run: Path) -> None:
-    from gigatile.report.slides.inputs import read_cohort
-
     table = run / "tiles.tsv"
     table.write_text(table.read_text().replace("S00\tP00\tadeno", "NA\tnan\tnull"))
-    first = read_cohort(table)[0]
-    assert (first.slide, first.patient, first.label) == ("NA", "nan", "null")
+    first = read_cohort(table, "slide", ("label", "tiles"))[0]
+    assert (first.id, first.patient, first.label) == ("NA", "nan", "null")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
+from gigatile.report.inputs import CohortRow
 from gigatile.report.shard_contents import Contents, read_contents
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.settings.shards import ShardSettings
 
@@ -33,7 +34,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rng = np.random.default_rng(7)
-        self.rows: dict[str, CohortSlide] = {}
+        self.rows: dict[str, CohortRow] = {}
         for slide, label, split in (
             ("A", "x", "train"),
             ("B", "y", "train"),
@@ -41,8 +42,14 @@ class Run:
             ("T", "x", "test"),
         ):
             images = [jpeg(self.rng.integers(0, 255, (16, 16, 3), np.uint8)) for _ in range(4)]
-            self.rows[slide] = CohortSlide(
-                slide, f"P-{slide}", label, split, "tiled", 4, "", "", ""
+            self.rows[slide] = CohortRow(
+                id=slide,
+                patient=f"P-{slide}",
+                label=label,
+                split=split,
+                state="tiled",
+                records=4,
+                sha256="",
             )
             self.write(slide, images)
 
@@ -54,13 +61,13 @@ class Run:
         return self.folder / f"tiles/{slide}.tfrecord"
 
     def change(self, slide: str, **values: object) -> None:
-        self.rows[slide] = CohortSlide(**{**vars(self.rows[slide]), **values})  # type: ignore[arg-type]
+        self.rows[slide] = replace(self.rows[slide], **values)
 
     def write(self, slide: str, images: Sequence[bytes]) -> None:
         """Write a slide's records, and what the table says of them."""
         tiles = [Tile(image, slide, 16 * k, 0, 16.0, 0.5, 0.9) for k, image in enumerate(images)]
         write_records(self.path(slide), map(encode_tile, tiles))
-        self.change(slide, tiles=len(images), sha256=sha256_of(self.path(slide)))
+        self.change(slide, records=len(images), sha256=sha256_of(self.path(slide)))
 
     def shard(self, **splits: str) -> None:
         """Write the shards, by default of the table's slides; as rows of a table say otherwise."""
@@ -221,7 +228,7 @@ def test_a_slide_that_is_moved_to_another_split_in_the_table(planted: Run) -> No
 
 
 def test_counts_and_records_that_the_table_tells_otherwise(planted: Run) -> None:
-    planted.change("T", tiles=5, sha256="0" * 64)
+    planted.change("T", records=5, sha256="0" * 64)
     assert planted.contents().faults == [
         "test: T has other records than the table states",
         "test: T has 5 tiles in the table, but 4 records",
@@ -236,7 +243,7 @@ def test_classes_that_are_reversed_in_the_manifest(planted: Run) -> None:
 def test_shards_of_another_run(planted: Run, tmp_path: Path) -> None:
     other = Run(tmp_path / "other")
     other.rows = {name.lower(): row for name, row in other.rows.items()}
-    other.rows = {n: CohortSlide(**{**vars(r), "slide": n}) for n, r in other.rows.items()}
+    other.rows = {n: replace(row, id=n) for n, row in other.rows.items()}
     for name in other.rows:
         other.write(name, [jpeg(other.rng.integers(0, 255, (16, 16, 3), np.uint8))])
     other.shard()
@@ -318,7 +325,7 @@ class Cases:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows: list[CohortSlide] = []
+        self.rows: list[CohortRow] = []
         self.write(VOXELS, LABELS)
 
     def write(self, voxels: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
@@ -329,7 +336,14 @@ class Cases:
             record = encode_volume(f"C{number}", voxels[number], labels[number], ("a", "b"), {})
             write_records(path, [record])
             self.rows.append(
-                CohortSlide(f"C{number}", f"P{number}", "", split, "", 1, "", sha256_of(path), "")
+                CohortRow(
+                    id=f"C{number}",
+                    patient=f"P{number}",
+                    split=split,
+                    state="prepared",
+                    records=1,
+                    sha256=sha256_of(path),
+                )
             )
 
     def shard(self) -> None:

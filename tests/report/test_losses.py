@@ -200,7 +200,7 @@ def planted(tmp_path: Path, lost: bool) -> Path:
 
 def test_the_report_warns_at_the_top_and_lists_every_label(tmp_path: Path) -> None:
     page = index(planted(tmp_path, lost=True))
-    assert "What is missing depends on the label." in page.text
+    assert "Missing data depends on the label." in page.text
     assert "Tiles with tissue are dropped more often for some labels than for others: normal" in (
         page.text
     )
@@ -218,4 +218,4 @@ def test_the_report_tells_that_patients_are_too_few(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if not plan.slide.startswith("S") or plan.slide[2] != "0"]
     assert isinstance(plans[0], Plan) and len(CLASSES) == 3
     page = index(build_run(tmp_path / "demo", plans))
-    assert section(page, "left-out").count("too few patients to tell") == 2
+    assert section(page, "left-out").count("too few patients") == 2

@@ -18,11 +18,10 @@ from gigatile.files import sha256_of
 from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
-from gigatile.report.inputs import Chosen
+from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.leakage import Check, Evidence, leakage_checks
 from gigatile.report.shard_contents import Contents
 from gigatile.report.sites import site_notes
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
@@ -200,10 +199,9 @@ def test_sites_swapped_after_the_split(case_run: Path) -> None:
 # --- The checks of slides and of cases are the same
 
 
-def row(name: str, split: str, **values: Any) -> CohortSlide:
-    told = {"slide": name, "patient": f"P-{name}", "label": "x", "split": split, "state": "tiled"}
-    numbers = {"tiles": 1, "reason": "", "sha256": "", "site": ""}
-    return CohortSlide(**(told | numbers | values))
+def row(name: str, split: str, **values: Any) -> CohortRow:
+    cells = {"id": name, "patient": f"P-{name}", "label": "x", "split": split, "state": "tiled"}
+    return CohortRow(**(cells | {"records": 1, "sha256": ""} | values))
 
 
 def broken(unit: str, **values: Any) -> dict[str, list[str]]:
