@@ -44,7 +44,7 @@ def files(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(command, name):
+def test_every_command_has_help(command, name):
     shown = command(name, "--help")
     assert shown.returncode == 0
     assert "usage:" in shown.stdout
@@ -52,7 +52,7 @@ def test_every_command_explains_itself(command, name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_of_the_data_stages_imports_what_it_does_not_need(name):
+def test_data_commands_import_only_what_they_need(name):
     line = [sys.executable, "-X", "importtime", ROOT / "scripts" / name, "--help"]
     shown = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = set(re.findall(r"\| +(\w+)", shown.stderr))
@@ -61,7 +61,7 @@ def test_no_command_of_the_data_stages_imports_what_it_does_not_need(name):
     assert not imported & (HEAVY - ({"pyarrow"} if name == "tile_slide.py" else set()))
 
 
-def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_data):
+def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
     source = shared_data / "wsi/cmu-1-small-region.svs"
     line = [
         *(sys.executable, "-X", "importtime", ROOT / "scripts/tile_slide.py"),
@@ -129,7 +129,7 @@ def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_dat
         ("tile_slide.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
     ],
 )
-def test_a_mistake_ends_in_one_message_that_names_it(command, files, line, message):
+def test_user_error_gives_one_message(command, files, line, message):
     name, *arguments = line.split()
     if name == "tile_slide.py":
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))

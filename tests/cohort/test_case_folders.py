@@ -66,7 +66,7 @@ def test_decathlon_task(decathlon: Path, command: Command, tmp_path: Path) -> No
     assert "each case is assumed to be another patient" in done.stderr
 
 
-def test_decathlon_cases_without_labels_are_new_ones(
+def test_decathlon_cases_without_labels_are_new(
     decathlon: Path, command: Command, tmp_path: Path
 ) -> None:
     sheet = tmp_path / "new.tsv"
@@ -80,7 +80,7 @@ def test_decathlon_cases_without_labels_are_new_ones(
     assert [case.case for case in read_cases(sheet, ["flair"], labelled=False)] == ["BRATS_557"]
 
 
-def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
+def test_unpaired_files_are_skipped_with_a_remark(decathlon: Path) -> None:
     (decathlon / "labelsTr/BRATS_457.nii.gz").unlink()
     write_volume(decathlon / "labelsTr/BRATS_999.nii.gz")
     dataset = DECATHLON | {"training": [*DECATHLON["training"], {"image": "imagesTr/B_1.nii.gz"}]}
@@ -94,9 +94,7 @@ def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
     )
 
 
-def test_an_error_page_is_in_the_sheet_for_the_workflow_to_judge(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_unreadable_files_are_listed_in_the_sheet(shared_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "task"
     shutil.copytree(shared_data / "nifti/odd/html_saved_as_niigz", folder)
     (folder / "dataset.json").write_text(json.dumps(DECATHLON | {"training": []}))
@@ -120,7 +118,7 @@ def test_other_tasks_of_the_decathlon(tmp_path: Path) -> None:
     assert [one.files["image"].name for one in new.cases] == ["liver_0002.nii.gz"]
 
 
-def test_an_id_that_ends_like_a_channel_is_still_an_id(tmp_path: Path) -> None:
+def test_id_may_end_like_a_channel(tmp_path: Path) -> None:
     dataset = DECATHLON | {"training": [], "test": ["./imagesTs/liver_0001.nii.gz"]}
     files = ("imagesTr/liver_0000", "labelsTr/liver_0000", "imagesTs/liver_0001")
     folder = write_task(tmp_path, dataset, *files)
@@ -133,7 +131,7 @@ def test_an_id_that_ends_like_a_channel_is_still_an_id(tmp_path: Path) -> None:
 # nnU-Net
 
 
-def test_nnunet_folder_has_a_file_for_each_channel(tmp_path: Path) -> None:
+def test_nnunet_folder_has_one_file_per_channel(tmp_path: Path) -> None:
     files = ["labelsTr/p_1", "labelsTr/p_2", "imagesTr/p_1_0000", "imagesTr/p_1_0001"]
     files += ["imagesTr/p_2_0000", "imagesTs/p_3_0000", "imagesTs/p_3_0001"]
     folder = write_task(tmp_path / "task", NNUNET, *files)
@@ -200,7 +198,7 @@ def test_brats_2020_folder(tmp_path: Path, command: Command, end: str) -> None:
     assert "these names have no patients" in done.stderr
 
 
-def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
+def test_brats_2023_names_contain_patients(tmp_path: Path) -> None:
     for case in ("BraTS-GLI-00005-101", "BraTS-GLI-00005-100", "BraTS-GLI-00007-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
     found = read_case_folder(tmp_path)
@@ -221,7 +219,7 @@ def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
     assert "those of BraTS 2023" in found.remarks[0]
 
 
-def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
+def test_unknown_labels_must_be_named(tmp_path: Path) -> None:
     for case in ("BraTS-PED-00005-000", "BraTS-PED-00006-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
     text = settings_of(read_case_folder(tmp_path), Path("cases.tsv"))
@@ -233,7 +231,7 @@ def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
     assert load_settings(named).volumes.label_values == {"enhancing": 1, "edema": 2}
 
 
-def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Path) -> None:
+def test_folder_with_several_data_sets_is_refused(decathlon: Path, tmp_path: Path) -> None:
     """In one run a value means one thing; and no case is left out without a word."""
     write_brats(tmp_path / "both", "BraTS-GLI-00005-100", *OF_2023, join="-")
     write_brats(tmp_path / "both", "BraTS20_Training_001", *OLD)
@@ -248,7 +246,7 @@ def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Pa
     assert remark.startswith(f"{decathlon / 'copy'}: skipped")
 
 
-def test_files_whose_names_tell_no_modality_are_told(tmp_path: Path) -> None:
+def test_files_with_unknown_names_are_reported(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_Training_001", *OLD)
     for number in range(4):
         write_volume(tmp_path / f"OTHER/s{number}/MPRAGE.nii.gz")
@@ -268,7 +266,7 @@ def write_labels(folder: Path, case: str, values: list[int], join: str = "_") ->
     nib.save(nib.Nifti1Image(labels, np.eye(4)), path)
 
 
-def test_labels_are_proposed_with_their_reason(
+def test_labels_are_proposed_with_a_reason(
     decathlon: Path, command: Command, tmp_path: Path
 ) -> None:
     for case, join, kinds in (
@@ -295,7 +293,7 @@ def test_labels_are_proposed_with_their_reason(
     assert "decathlon is proposed, since dataset.json declares these values" in done.stderr
 
 
-def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:
+def test_brats_2018_has_folders_by_grade(tmp_path: Path) -> None:
     write_brats(tmp_path / "HGG", "Brats18_CBICA_AAB_1", *OLD)
     write_brats(tmp_path / "LGG", "Brats18_TCIA09_141_1", *OLD)
     found = read_case_folder(tmp_path)
@@ -305,7 +303,7 @@ def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:
         read_case_folder(tmp_path)
 
 
-def test_segmentation_with_a_name_of_its_own(tmp_path: Path) -> None:
+def test_segmentation_with_another_name(tmp_path: Path) -> None:
     """As BraTS20_Training_355 of 2020 has it."""
     write_brats(tmp_path, "BraTS20_Training_355", *OLD[:4])
     write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
@@ -314,7 +312,7 @@ def test_segmentation_with_a_name_of_its_own(tmp_path: Path) -> None:
     assert "W39_1998.09.19_Segm.nii.gz is assumed to be its segmentation" in found.remarks[0]
 
 
-def test_brats_cases_with_gaps(tmp_path: Path) -> None:
+def test_brats_cases_with_missing_files(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_a", *OLD)
     write_brats(tmp_path, "BraTS20_b", "flair", "t1", "seg")
     write_brats(tmp_path, "BraTS20_c", "flair", "t1", "t1ce", "t2")
@@ -347,7 +345,7 @@ def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:
 # Faults
 
 
-def test_two_files_for_one_volume_are_told_together(tmp_path: Path) -> None:
+def test_all_duplicate_files_are_listed(tmp_path: Path) -> None:
     for case in ("a", "b"):
         write_brats(tmp_path / "brats", case, *OLD)
         write_volume(tmp_path / f"brats/{case}/{case}_t1.nii")
@@ -359,7 +357,7 @@ def test_two_files_for_one_volume_are_told_together(tmp_path: Path) -> None:
         read_case_folder(task)
 
 
-def test_folders_that_hold_no_case(decathlon: Path, tmp_path: Path) -> None:
+def test_folder_without_cases_is_refused(decathlon: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_case_folder(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -375,7 +373,7 @@ def test_folders_that_hold_no_case(decathlon: Path, tmp_path: Path) -> None:
         read_case_folder(decathlon)
 
 
-def test_ids_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+def test_unsafe_ids_are_listed(tmp_path: Path) -> None:
     for case in ("first case", "zweiter/Fall", "ü"):
         write_volume(tmp_path / case / "t1.nii.gz")
         write_volume(tmp_path / case / "seg.nii.gz")
@@ -383,7 +381,7 @@ def test_ids_that_no_file_can_have_are_told(tmp_path: Path) -> None:
         read_case_folder(tmp_path)
 
 
-def test_paths_that_a_sheet_cannot_tell_are_refused(tmp_path: Path) -> None:
+def test_paths_with_tabs_or_double_blanks_are_refused(tmp_path: Path) -> None:
     write_brats(tmp_path / "two  blanks", "a", *OLD)
     found = read_case_folder(tmp_path / "two  blanks")
     with pytest.raises(UserError, match="double blanks"):
@@ -392,7 +390,7 @@ def test_paths_that_a_sheet_cannot_tell_are_refused(tmp_path: Path) -> None:
     write_case_sheet(found, tmp_path / "two  blanks" / "cases.tsv")
 
 
-def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Path) -> None:
+def test_paths_are_valid_if_the_sheet_is_behind_a_link(tmp_path: Path) -> None:
     write_brats(tmp_path / "disk/deep/data", "a", *OLD)
     (tmp_path / "elsewhere/sheets").mkdir(parents=True)
     (tmp_path / "sheets").symlink_to(tmp_path / "elsewhere/sheets")
@@ -401,7 +399,7 @@ def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Pat
     assert read_cases(tmp_path / "sheets/cases.tsv", ["flair", "t1", "t1gd", "t2"])
 
 
-def test_no_labels_are_proposed_if_one_case_has_another_name(tmp_path: Path) -> None:
+def test_no_labels_if_one_case_has_another_name(tmp_path: Path) -> None:
     brats = ["BraTS-GLI-00001-000", "BraTS-GLI-00002-000"]
     proposed = declared_by_names(brats, tmp_path)
     assert proposed is not None

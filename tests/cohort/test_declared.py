@@ -24,7 +24,7 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
         ({"labels": None}, "labels: found None"),
     ],
 )
-def test_dataset_json_with_faults(tmp_path: Path, change: dict, told: str) -> None:
+def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, told: str) -> None:
     write_task(tmp_path, DECATHLON | change)
     with pytest.raises(UserError, match=r"not a dataset\.json of the Decathlon") as caught:
         read_declared(tmp_path / "dataset.json")
@@ -32,7 +32,7 @@ def test_dataset_json_with_faults(tmp_path: Path, change: dict, told: str) -> No
 
 
 @pytest.mark.parametrize("text", ["<html>", "[1]", ""])
-def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
+def test_dataset_json_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(UserError, match=r"dataset\.json: (damaged|found)"):
         read_declared(tmp_path / "dataset.json")
@@ -47,12 +47,12 @@ def check(tmp_path: Path, labels: str | dict[str, int] | None) -> list[str]:
     return check_declared(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
 
 
-def test_declared_labels_agree(tmp_path: Path) -> None:
+def test_equal_labels_are_accepted(tmp_path: Path) -> None:
     assert check(tmp_path, "decathlon") == []
     assert check(tmp_path, CONVENTIONS["decathlon"]) == []
 
 
-def test_names_may_differ(tmp_path: Path) -> None:
+def test_other_names_give_a_remark(tmp_path: Path) -> None:
     assert check(tmp_path, {"swelling": 1, "non_enhancing": 2, "enhancing": 3}) == [
         "value 1 is 'swelling' in volumes.labels, but 'edema' there"
     ]
@@ -63,7 +63,7 @@ def test_labels_must_be_set(tmp_path: Path) -> None:
         check(tmp_path, None)
 
 
-def test_values_may_not_differ(tmp_path: Path) -> None:
+def test_other_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         check(tmp_path, "brats2017")
     message = str(caught.value)
@@ -75,7 +75,7 @@ def test_values_may_not_differ(tmp_path: Path) -> None:
         check(tmp_path, {"enhancing": 1, "non_enhancing": 2, "edema": 3})
 
 
-def test_check_from_the_command_line(decathlon: Path, command: Command, tmp_path: Path) -> None:
+def test_command_compares_labels(decathlon: Path, command: Command, tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     made = command("make_case_sheet.py", decathlon, "--out", tmp_path / "cases.tsv")
     config.write_text(made.stdout)

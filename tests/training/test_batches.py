@@ -178,7 +178,7 @@ def test_a_tile_of_another_size_is_named(tmp_path, size):
     manifest = shards(tmp_path / "odd", records)
     told = message(manifest)
     assert told.startswith(where(manifest, records[last]) + "its image: ")
-    assert "is expected" in told or "too small" in told
+    assert ", expected (" in told or "too small" in told
 
 
 def test_a_first_image_that_is_damaged_is_named(tmp_path):
