@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gigatile.tasks.image_brightness.cohort import ImageState, sheet
+
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.records.example import some_bytes
 from gigatile.records.tfrecord import read_sized
@@ -21,7 +23,6 @@ from gigatile.report.sections import (
 )
 from gigatile.report.task_report import Content, NewSamples, Section, TaskReport
 from gigatile.tables import read_table
-from gigatile.tasks.image_brightness.cohort import ImageState, sheet
 
 TEMPLATES = Path(__file__).parent / "templates"
 
