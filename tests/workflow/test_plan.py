@@ -97,7 +97,7 @@ def test_one_slide_under_two_patients_is_refused_by_the_plan(clone):
 def test_another_cohort_needs_a_name_of_its_own(clone):
     clone.write("mine.yaml", "samples: mine.tsv\n")
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    assert "give a run over mine.tsv a name of its own" in done.stdout + done.stderr
+    assert "give the run of mine.tsv another name" in done.stdout + done.stderr
 
 
 def test_the_ranks_are_launched_as_the_settings_and_the_profile_say(clone):
@@ -119,7 +119,7 @@ def test_a_module_or_another_folder_is_refused_in_one_line(clone, tmp_path_facto
     asked = ("snakemake", "-n", "--directory", str(elsewhere))
     text = f'module gigatile:\n    snakefile: "{snakefile}"\nuse rule * from gigatile\n'
     (elsewhere / "Snakefile").write_text(text)
-    module = "Gigatile is no module of another workflow"
+    module = "Gigatile cannot be a module of another workflow"
     for name, told in (
         (elsewhere / "Snakefile", f"{module}: call Snakemake in {clone.folder}"),
         (snakefile, f"call Snakemake in {clone.folder}, or with --directory {clone.folder}"),
