@@ -6,7 +6,6 @@ lasted long enough, otherwise from defaults.
 """
 
 import argparse
-import math
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -26,9 +25,10 @@ from gigatile.planning.costs import (
     mean_megapixels,
     measured_rates,
 )
-from gigatile.planning.stages import MEGAVOXELS, STAGES, TILES_PER_SLIDE
+from gigatile.planning.stages import TaskPlan
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings, load_settings
+from gigatile.tasks import TASKS, find_task, task_part
 from gigatile.tasks.sheets import read_any_sheet
 
 # More cores than any job requests: Snakemake reduces the threads of a job to the available cores.
@@ -42,27 +42,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configfile", type=Path, help="settings of the run")
     parser.add_argument("--profile", type=Path, help="profile of the cluster that it will run on")
-    parser.add_argument(
-        "--tiles-per-slide",
-        type=int,
-        default=TILES_PER_SLIDE,
-        help="estimate until slides are tiled (%(default)s)",
-    )
-    parser.add_argument(
-        "--megavoxels-per-case",
-        type=float,
-        default=MEGAVOXELS,
-        help="estimate until cases are prepared (%(default)s)",
-    )
+    for name in TASKS:
+        unit, plan = find_task(name).unit, task_part(name, "planning").PLAN
+        parser.add_argument(
+            f"--{plan.column}-per-{unit}",
+            type=float,
+            dest=name,
+            default=plan.estimate,
+            help=f"estimate until each {unit} is prepared (%(default)g)",
+        )
     args = parser.parse_args()
-    if args.tiles_per_slide < 1:
-        parser.error(f"--tiles-per-slide: found {args.tiles_per_slide}; must be 1 or more")
-    if args.megavoxels_per_case <= 0:
-        parser.error(f"--megavoxels-per-case: found {args.megavoxels_per_case}; must be above 0")
     settings = read_settings(args.configfile)
+    estimate = getattr(args, settings.task)
+    if not estimate > 0:
+        parser.error(
+            f"the estimate per {find_task(settings.task).unit} is {estimate:g}; must be above 0"
+        )
     jobs = list(planned_jobs(args.configfile, args.profile))
-    cohort = cohort_of(settings, args.tiles_per_slide, args.megavoxels_per_case)
-    rates = measured_rates(Path("results"), settings.train.model, cohort.unit)
+    cohort = cohort_of(settings, estimate)
+    rates = measured_rates(Path("results"), settings.train.model, cohort.plan)
     costs = estimate_costs(jobs, cohort, rates)
     if not costs:
         print("nothing to do")
@@ -71,7 +69,7 @@ def main() -> None:
     for name, cost in costs.items():
         print(table_row(name, cost))
     print(table_row("total", total(costs.values())))
-    seconds, chain = longest_chain(costs, cohort.unit)
+    seconds, chain = longest_chain(costs, cohort.plan)
     print(f"longest chain: {format_duration(seconds)} ({', '.join(chain)})")
 
 
@@ -92,28 +90,24 @@ def read_settings(configfile: Path | None) -> Settings:
     return load_settings(config, str(configfile or "config.yaml"))
 
 
-def cohort_of(settings: Settings, tiles_per_slide: int, megavoxels_per_case: float) -> Cohort:
-    """Return the data of a run, with the megapixels of its results or of the options."""
+def cohort_of(settings: Settings, estimate: float) -> Cohort:
+    """Return the data of a run, with the megapixels of its results or of the estimate."""
+    values = settings.model_dump()
+    plan: TaskPlan = task_part(settings.task, "planning").PLAN
     members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
     split_of = assign(members, settings.split)
     splits = [split_of[member.patient] for member in members]
     counts = {split: splits.count(split) for split in SPLITS}
     new = settings.predict.samples
     counts["new"] = len(read_any_sheet(Path(new), False, lambda path: True)) if new else 0
-    if settings.task == "volume_segmentation":
-        unit, estimate = "case", megavoxels_per_case
-        per_epoch = settings.patches.per_case * math.prod(settings.patches.size) / 1e6
-    else:
-        unit, estimate = "slide", tiles_per_slide * settings.tiles.size**2 / 1e6
-        per_epoch = None
     return Cohort(
         counts,
-        mean_megapixels(Path("results") / settings.run) or estimate,
+        mean_megapixels(Path("results") / settings.run) or estimate * plan.megapixels(values),
         settings.train.segments,
         settings.train.model,
         settings.train.ranks,
-        unit,
-        per_epoch,
+        plan,
+        plan.per_epoch(values),
     )
 
 
@@ -136,7 +130,7 @@ def planned_jobs(configfile: Path | None, profile: Path | None) -> Iterator[Plan
             f"the dry run lists no jobs; is `quiet` set in a profile?\n{dry_run.stdout}"
         )
     for _, rule, lines in jobs:
-        if any(rule in stages for stages in STAGES.values()):
+        if any(rule in task_part(name, "planning").PLAN.stages for name in TASKS):
             resources = dict(re.findall(r"([a-z_]+)=([^,\n]*)", _field("resources", lines)))
             nodes = int(resources.get("nodes", 1))
             epoch = re.search(r"epoch=(\d+)", _field("wildcards", lines))

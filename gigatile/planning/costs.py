@@ -5,7 +5,6 @@ their tiles. For volumes, read cases and megavoxels instead. Speeds come from ea
 jobs lasted long enough, otherwise from `gigatile.planning.stages`.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,12 @@ from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.files import read_json
-from gigatile.planning.stages import MODELS, STAGES, UNIT_STAGES
+from gigatile.models import ARCHITECTURES
+from gigatile.planning.stages import TaskPlan
 from gigatile.provenance.output_records import FOLDER, read_output_record
 from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table
+from gigatile.tasks import TASKS, find_task, task_part
 
 # An earlier run with fewer megapixels does not show the storage per megapixel: other outputs
 # outweigh its tiles.
@@ -33,7 +34,7 @@ class Cohort:
         segments: the last epoch of each segment of the training.
         model: name of the model.
         ranks: of the training.
-        unit: `slide` or `case`.
+        plan: of the task.
         per_epoch: megapixels or megavoxels of a slide or case that an epoch shows. None: all.
     """
 
@@ -42,7 +43,7 @@ class Cohort:
     segments: Sequence[int]
     model: str
     ranks: int
-    unit: str = "slide"
+    plan: TaskPlan
     per_epoch: float | None = None
 
     def megapixels_in(self, stage: str) -> float:
@@ -54,7 +55,7 @@ class Cohort:
     def slides_in(self, stage: str, epoch: int = 0) -> int:
         """Return the number of slides that a job processes; in training, summed over its epochs."""
         count = self.slides
-        if stage in UNIT_STAGES:
+        if stage in self.plan.per_unit:
             return 1
         match stage:
             case "collect_training" | "write_shards":
@@ -119,14 +120,14 @@ class Cost:
 
 def estimate_seconds(job: PlannedJob, cohort: Cohort, rate: Rate = Rate()) -> float:
     """Return the estimated duration of a job."""
-    stage = STAGES[cohort.unit][job.stage]
+    stage = cohort.plan.stages[job.stage]
     slides = cohort.slides_in(job.stage, job.epoch)
     megapixels = slides * cohort.megapixels_in(job.stage)
     workers = cohort.ranks if job.stage == "train" else 1
     if rate.megapixel is not None:
         per_megapixel = rate.megapixel
     elif stage.model:
-        on_core, on_gpu = MODELS[cohort.model]
+        on_core, on_gpu = ARCHITECTURES[cohort.model].seconds
         per_megapixel = stage.model * (on_gpu if job.gpus else on_core * workers / job.cores)
     else:
         per_megapixel = stage.megapixel / job.cores
@@ -141,7 +142,7 @@ def estimate_costs(
     for job in jobs:
         by_stage[job.stage].append(job)
     costs = {}
-    for name, stage in STAGES[cohort.unit].items():
+    for name, stage in cohort.plan.stages.items():
         if name not in by_stage:
             continue
         rate = rates.get(name, Rate())
@@ -160,10 +161,10 @@ def estimate_costs(
     return costs
 
 
-def longest_chain(costs: Mapping[str, Cost], unit: str = "slide") -> tuple[float, list[str]]:
+def longest_chain(costs: Mapping[str, Cost], plan: TaskPlan) -> tuple[float, list[str]]:
     """Return the duration of the longest chain of dependent jobs in seconds, and its stages."""
     chains: dict[str, tuple[float, list[str]]] = {}
-    for name, stage in STAGES[unit].items():
+    for name, stage in plan.stages.items():
         seconds, names = max((chains[other] for other in stage.after), default=(0.0, []))
         cost = costs.get(name)
         chains[name] = (seconds + cost.seconds, [*names, name]) if cost else (seconds, names)
@@ -173,7 +174,7 @@ def longest_chain(costs: Mapping[str, Cost], unit: str = "slide") -> tuple[float
 # --- Earlier runs
 
 
-def measured_rates(results: Path, model: str, unit: str = "slide") -> dict[str, Rate]:
+def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]:
     """Return the measurements of earlier runs by stage.
 
     A speed is returned if the jobs worked at least as long as they took to start. For stages that
@@ -182,7 +183,7 @@ def measured_rates(results: Path, model: str, unit: str = "slide") -> dict[str, 
     Args:
         results: the folder that contains all runs.
         model: name of the model.
-        unit: `slide` or `case`; other runs are ignored.
+        plan: of the task; runs of other tasks are ignored.
     """
     seconds: dict[str, float] = defaultdict(float)
     starts: dict[str, float] = defaultdict(float)
@@ -190,9 +191,9 @@ def measured_rates(results: Path, model: str, unit: str = "slide") -> dict[str, 
     storage: dict[str, float] = defaultdict(float)
     for run in sorted(results.glob("*/")):
         cohort = _cohort_of(run)
-        if cohort is None or cohort.unit != unit:
+        if cohort is None or cohort.plan is not plan:
             continue
-        for name, stage in STAGES[cohort.unit].items():
+        for name, stage in cohort.plan.stages.items():
             if not (stage.megapixel or stage.model):
                 continue
             if stage.model and cohort.model != model:
@@ -232,16 +233,12 @@ def _cohort_of(run: Path) -> Cohort | None:
     """Return the data of an earlier run; None if it has no model yet."""
     try:
         settings = read_json(run / "model/settings.json")
-        unit = "case" if "volumes" in settings else "slide"
-        table, column = ("cases.tsv", "megavoxels") if unit == "case" else ("tiles.tsv", "tiles")
-        rows = read_table(run / table, ("split", column))
-        scale, per_epoch = 1.0, None
-        if unit == "slide":
-            scale = settings["tiles"]["size"] ** 2 / 1e6
-        else:
-            patches = settings["patches"]
-            per_epoch = patches["per_case"] * math.prod(patches["size"]) / 1e6
-        megapixels = sum(float(row[column]) for row in rows) * scale
+        if settings["task"] not in TASKS:
+            return None
+        table = find_task(settings["task"]).table
+        plan: TaskPlan = task_part(settings["task"], "planning").PLAN
+        rows = read_table(run / table, ("split", plan.column))
+        megapixels = sum(float(row[plan.column]) for row in rows) * plan.megapixels(settings)
         model, ranks = settings["train"]["model"], settings["train"]["ranks"]
         new = run / "predictions" / table
         slides = {split: sum(row["split"] == split for row in rows) for split in SPLITS}
@@ -251,7 +248,8 @@ def _cohort_of(run: Path) -> Cohort | None:
     if not rows:
         return None
     segments = sorted(int(path.stem) for path in (run / "segments").glob("????.json"))
-    return Cohort(slides, megapixels / len(rows), segments, model, ranks, unit, per_epoch)
+    per_epoch = plan.per_epoch(settings)
+    return Cohort(slides, megapixels / len(rows), segments, model, ranks, plan, per_epoch)
 
 
 def _files_of(folder: Path, stage: str, suffix: str) -> list[Path]:

@@ -1,6 +1,8 @@
-"""Assumptions about the stages of each task: which files they read, and how fast they are."""
+"""Assumptions about the stages of a task: which files they read, and how fast they are."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class Stage:
         slide: seconds per slide, or case.
         megapixel: seconds of one core per megapixel of tiles, or per megavoxel of prepared cases.
         model: for a stage that runs a model: its time per megapixel, as a fraction of training
-            (`MODELS`).
+            (`Architecture.seconds`).
         storage: bytes of output per megapixel.
     """
 
@@ -25,71 +27,67 @@ class Stage:
     storage: float = 0
 
 
-# Measured on a core of a server. A tile of 224 px has 0.05 megapixels and about 15 kB.
-SLIDE_STAGES = {
-    "demo_slide": Stage(start=2),
-    "split_patients": Stage(slide=0.001),
-    "tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000),
-    "collect": Stage(("tile",), slide=0.002),
-    "collect_training": Stage(("tile",), slide=0.002),
-    "write_shards": Stage(("collect_training",), start=2, megapixel=0.0005, storage=300_000),
-    "train": Stage(("write_shards",), start=10, model=1),
-    "validate": Stage(("write_shards", "train"), start=8, model=0.3),
-    "choose_model": Stage(("train", "validate")),
-    "evaluate": Stage(("collect", "choose_model"), start=8, model=0.3),
-    "report": Stage(
-        ("split_patients", "collect", "write_shards", "choose_model", "evaluate"),
-        start=3,
-        slide=1,
-    ),
-    "tile_new": Stage(megapixel=0.012, storage=300_000),
-    "collect_new": Stage(("tile_new",), slide=0.002),
-    "predict": Stage(("collect_new", "choose_model"), start=8, model=0.3),
-    "prediction_pages": Stage(
-        ("collect", "collect_new", "choose_model", "predict"), start=3, slide=1
-    ),
-}
-# A voxel with four channels and labels has 9 bytes. Sliding windows that overlap by half visit each
-# voxel eight times.
-CASE_STAGES = {
-    "demo_case": Stage(start=1),
-    "split_patients": Stage(slide=0.001),
-    "prepare": Stage(("demo_case",), start=1, megapixel=1.5, storage=9_000_000),
-    "collect": Stage(("prepare",), slide=0.002),
-    "collect_training": Stage(("prepare",), slide=0.002),
-    "write_shards": Stage(("collect_training",), start=2, megapixel=0.01, storage=9_000_000),
-    "train": Stage(("write_shards",), start=10, model=1),
-    "validate": Stage(("write_shards", "train"), start=8, model=2.4),
-    "choose_model": Stage(("train", "validate")),
-    "segment": Stage(("prepare", "choose_model"), start=8, model=2.4, storage=10_000),
-    "evaluate": Stage(("collect", "choose_model", "segment"), start=2, megapixel=0.3),
-    "report": Stage(
-        ("split_patients", "collect", "write_shards", "choose_model", "segment", "evaluate"),
-        start=3,
-        slide=1,
-    ),
-    "prepare_new": Stage(start=1, megapixel=1.5, storage=9_000_000),
-    "collect_new": Stage(("prepare_new",), slide=0.002),
-    "segment_new": Stage(("prepare_new", "choose_model"), start=8, model=2.4, storage=10_000),
-    "prediction_pages": Stage(
-        ("collect", "collect_new", "choose_model", "segment_new"), start=3, slide=1
-    ),
-}
-# By the unit of the task.
-STAGES = {"slide": SLIDE_STAGES, "case": CASE_STAGES}
-# Stages with a job for each slide or case.
-UNIT_STAGES = frozenset(
-    ("demo_slide", "tile", "tile_new")
-    + ("demo_case", "prepare", "prepare_new", "segment", "segment_new")
-)
-# Seconds of training per megapixel, or megavoxel: on a core, and on a GPU.
-MODELS = {
-    "small_cnn": (0.2, 0.02),
-    "resnet50": (5.0, 0.05),
-    "small_unet": (1.1, 0.01),
-    "unet": (17.0, 0.05),
-}
-# Before any slide is tiled: tiles of a slide. Before any case is prepared: its megavoxels, for a
-# head at 1 mm.
-TILES_PER_SLIDE = 10_000
-MEGAVOXELS = 3.5
+@dataclass(frozen=True)
+class TaskPlan:
+    """What an estimate needs to know of a task. Read megavoxels for megapixels of volumes.
+
+    Attributes:
+        stages: all stages in their order; see `with_shared_stages`.
+        per_unit: stages with a job for each slide or case.
+        column: column of the table of units that counts what was prepared of each.
+        estimate: what that column will say, until it is known.
+        megapixels: returns the megapixels of one count of `column`, from the settings as JSON.
+        per_epoch: returns the megapixels of a unit that an epoch shows, from the settings as JSON;
+            None: all.
+    """
+
+    stages: Mapping[str, Stage]
+    per_unit: frozenset[str]
+    column: str
+    estimate: float
+    megapixels: Callable[[Mapping[str, Any]], float]
+    per_epoch: Callable[[Mapping[str, Any]], float | None] = lambda settings: None
+
+
+def with_shared_stages(
+    demo: Mapping[str, Stage],
+    prepare: Mapping[str, Stage],
+    evaluate: Mapping[str, Stage],
+    predict: Mapping[str, Stage],
+    shards: Stage,
+    validate: float,
+) -> dict[str, Stage]:
+    """Return the stages of a task in their order, together with those that all tasks share.
+
+    Args:
+        demo: the stage that renders the demo data.
+        prepare: the stage that prepares units. It runs for new data as `<name>_new`.
+        evaluate: the stages of the evaluation; the last one is `evaluate`.
+        predict: the stages that predict new data.
+        shards: seconds and bytes per megapixel of writing shards.
+        validate: `Stage.model` of the validation.
+    """
+    (prepare_name,) = prepare
+    (prepared,) = prepare.values()
+    pages = Stage(start=3, slide=1)
+    return {
+        **demo,
+        "split_patients": Stage(slide=0.001),
+        **prepare,
+        "collect": Stage((prepare_name,), slide=0.002),
+        "collect_training": Stage((prepare_name,), slide=0.002),
+        "write_shards": replace(shards, after=("collect_training",), start=2),
+        "train": Stage(("write_shards",), start=10, model=1),
+        "validate": Stage(("write_shards", "train"), start=8, model=validate),
+        "choose_model": Stage(("train", "validate")),
+        **evaluate,
+        "report": replace(
+            pages, after=("split_patients", "collect", "write_shards", "choose_model", *evaluate)
+        ),
+        f"{prepare_name}_new": replace(prepared, after=()),
+        "collect_new": Stage((f"{prepare_name}_new",), slide=0.002),
+        **predict,
+        "prediction_pages": replace(
+            pages, after=("collect", "collect_new", "choose_model", *predict)
+        ),
+    }
