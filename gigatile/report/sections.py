@@ -91,7 +91,9 @@ SPLITS_SECTION = Section(
     _splits,
     "Splits",
 )
-SETTINGS = Section(
+SETTINGS_SECTION = Section(
     "settings", "Settings and software", TEMPLATES / "settings.html.j2", _settings, "Settings"
 )
-PROVENANCE = Section("provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance)
+PROVENANCE_SECTION = Section(
+    "provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance
+)

@@ -73,8 +73,8 @@ REPORT = TaskReport(
         classification.FIGURES,
         classification.TEST_SLIDES,
         left_out.SECTION,
-        sections.SETTINGS,
-        sections.PROVENANCE,
+        sections.SETTINGS_SECTION,
+        sections.PROVENANCE_SECTION,
     ),
     new=NewSamples(
         template=classification.TEMPLATES / "new_slides.html.j2",

@@ -57,8 +57,8 @@ REPORT = TaskReport(
             "after each epoch: train, solid, per patch; valid, dashed, per whole case. The dotted "
             "line is the model.",
         ),
-        sections.SETTINGS,
-        sections.PROVENANCE,
+        sections.SETTINGS_SECTION,
+        sections.PROVENANCE_SECTION,
     ),
     new=NewSamples(
         template=segmentation.TEMPLATES / "new_cases.html.j2",
