@@ -2,16 +2,12 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
+
+from gigatile.json_models import JsonModel
 
 
-class Figures(BaseModel):
-    """A part of metrics.json; keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Interval(Figures):
+class Interval(JsonModel):
     """A figure and its 95 % interval; None: not defined.
 
     Attributes:
@@ -32,7 +28,7 @@ class Interval(Figures):
         return self
 
 
-class Intervals(Figures):
+class Intervals(JsonModel):
     """Method and settings of the intervals.
 
     Attributes:
@@ -49,7 +45,7 @@ class Intervals(Figures):
         return {"resamples": self.resamples, "seed": self.seed}
 
 
-class Metrics(Figures):
+class Metrics(JsonModel):
     """evaluation/metrics.json: what all tasks have."""
 
     intervals: Intervals

@@ -11,21 +11,22 @@ from pydantic import Field
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
+from gigatile.json_models import JsonModel, read_model
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.inputs import CohortRow, ScoredRow, Told, TrainedModel, bad_cell, read_recorded
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell, read_recorded
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 
 
-class Windows(Told):
+class Windows(JsonModel):
     """The windows in which the model segmented a case."""
 
-    size: tuple[int, int, int]
+    size: list[int]
     overlap: float
     flips: bool
 
 
-class SegmentationState(Told):
+class SegmentationState(JsonModel):
     """The prediction for a case: segmentations/<case>.json."""
 
     case: str
@@ -153,7 +154,7 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
 
 def read_segmentation(path: Path, case: str) -> SegmentationState:
     """Read the state of a segmentation; it must be that case's, and not failed."""
-    state = read_recorded(SegmentationState, path)
+    state = read_model(SegmentationState, path)
     if state.case != case:
         raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
     if state.state != "segmented":

@@ -9,10 +9,10 @@ from pydantic import model_validator
 
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import FIGURES
+from gigatile.json_models import JsonModel, read_model
 from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import CaseModel, ScoredCase
-from gigatile.report.inputs import read_recorded
-from gigatile.report.metrics import Figures, Interval, Metrics
+from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.task_report import Run
 
 # Both files hold six decimals.
@@ -25,14 +25,14 @@ class Mean(Interval):
     n: int
 
 
-class RegionMeans(Figures):
+class RegionMeans(JsonModel):
     """A figure of each region, and their mean."""
 
     mean: Mean
     per_region: dict[str, Mean]
 
 
-class Empty(Figures):
+class Empty(JsonModel):
     """Number of cases without a region in the reference, in the prediction, or in both."""
 
     truth: int
@@ -78,7 +78,7 @@ def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> 
         UserError: it is damaged, its regions are not the model's, or its means are not those of the
             scored cases.
     """
-    metrics, regions = read_recorded(CaseMetrics, path), list(model.volumes.region_labels)
+    metrics, regions = read_model(CaseMetrics, path), list(model.volumes.region_labels)
     if metrics.regions != regions:
         raise UserError(
             f"{path}: its regions are {', '.join(metrics.regions)}, the model's "

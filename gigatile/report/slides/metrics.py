@@ -7,34 +7,35 @@ from pathlib import Path
 from pydantic import model_validator
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import SlideState, read_recorded
-from gigatile.report.metrics import Figures, Interval, Metrics
+from gigatile.json_models import JsonModel, read_model
+from gigatile.report.inputs import SlideState
+from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.slides.inputs import ScoredSlide, SlideModel
 from gigatile.report.task_report import Run
 
 
-class ByClass(Figures):
+class ByClass(JsonModel):
     """A figure for each class and their mean."""
 
     macro: Interval
     per_class: dict[str, Interval]
 
 
-class Accuracy(Figures):
+class Accuracy(JsonModel):
     """The share of correct predictions, by the mean score and by majority vote."""
 
     mean_call: Interval
     vote_call: Interval
 
 
-class Confusion(Figures):
+class Confusion(JsonModel):
     """Counts; rows: labels, columns: predicted classes, both in the order of the classes."""
 
     mean_call: list[list[int]]
     vote_call: list[list[int]]
 
 
-class Band(Figures):
+class Band(JsonModel):
     """The interval of the true positive rate at each of these false positive rates."""
 
     fpr: list[float]
@@ -42,7 +43,7 @@ class Band(Figures):
     high: list[float]
 
 
-class Curve(Figures):
+class Curve(JsonModel):
     """A ROC curve; the band is None with too few patients."""
 
     fpr: list[float]
@@ -50,7 +51,7 @@ class Curve(Figures):
     band: Band | None = None
 
 
-class Level(Figures):
+class Level(JsonModel):
     """All figures by slide, or by patient."""
 
     n: int
@@ -92,7 +93,7 @@ def read_metrics(path: Path, model: SlideModel, scored: Sequence[ScoredSlide]) -
         UserError: it is damaged, its classes are not the model's, or its confusion matrices do not
             count the predicted classes of the scored slides.
     """
-    metrics, classes = read_recorded(SlideMetrics, path), model.classes
+    metrics, classes = read_model(SlideMetrics, path), model.classes
     if metrics.classes != classes:
         raise UserError(f"{path}: classes are {metrics.classes}, the model's are {classes}")
     for name, prediction in (("mean_call", "call_mean"), ("vote_call", "call_vote")):

@@ -8,9 +8,10 @@ from typing import Any
 from gigatile.tasks.image_brightness.cohort import ImageState, sheet
 
 from gigatile.cohort.sheet_reading import read_sheet
+from gigatile.json_models import read_model
 from gigatile.records.example import some_bytes
 from gigatile.records.tfrecord import read_sized
-from gigatile.report.inputs import ScoredRow, TrainedModel, read_recorded
+from gigatile.report.inputs import ScoredRow, TrainedModel
 from gigatile.report.metrics import Metrics
 from gigatile.report.pages import render
 from gigatile.report.records import Record, RecordKind
@@ -82,9 +83,9 @@ REPORT = TaskReport(
     model=ImageModel,
     columns=(),
     read_sheet=lambda path: read_sheet(path, sheet(), may_be_missing=lambda file: True),
-    read_state=lambda row, folder: read_recorded(ImageState, folder / f"{row.id}.json"),
+    read_state=lambda row, folder: read_model(ImageState, folder / f"{row.id}.json"),
     read_scored=_scored,
-    read_metrics=lambda path, model, scored: read_recorded(ImageMetrics, path),
+    read_metrics=lambda path, model, scored: read_model(ImageMetrics, path),
     image_files=lambda run: (),
     measure="error",
     shows={
