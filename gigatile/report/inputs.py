@@ -198,10 +198,10 @@ class ScoredRow:
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+    """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the figure beside the loss.
+        measure: the metric beside the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

@@ -1,4 +1,4 @@
-"""Figures of evaluation/metrics.json with their intervals, for all tasks."""
+"""Metrics with their intervals, as in evaluation/metrics.json of every task."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from gigatile.json_models import JsonModel
 
 
 class Interval(JsonModel):
-    """A figure and its 95 % interval; None: not defined.
+    """A metric and its 95 % interval; None: not defined.
 
     Attributes:
-        patients: number of patients of the figure, in the class with the fewest.
+        patients: number of patients of the metric, in the class with the fewest.
         no_interval: the reason why there is no interval; None if there is one.
     """
 
@@ -24,7 +24,7 @@ class Interval(JsonModel):
     @model_validator(mode="after")
     def _complete(self) -> "Interval":
         if (self.low is None, self.high is None) != (self.no_interval is not None,) * 2:
-            raise ValueError("a figure has neither an interval nor the reason why, or both")
+            raise ValueError("a metric has neither an interval nor the reason why, or both")
         return self
 
 

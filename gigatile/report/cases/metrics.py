@@ -1,4 +1,4 @@
-"""The figures of evaluation/metrics.json of cases."""
+"""The metrics of cases, evaluation/metrics.json."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ ROUNDING = 2e-6
 
 
 class Mean(Interval):
-    """A mean over the `n` cases for which the figure is defined, and its interval."""
+    """A mean over the `n` cases for which the metric is defined, and its interval."""
 
     n: int
 
 
 class RegionMeans(JsonModel):
-    """A figure of each region, and their mean."""
+    """A metric of each region, and their mean."""
 
     mean: Mean
     per_region: dict[str, Mean]
@@ -60,7 +60,7 @@ class CaseMetrics(Metrics):
         }
         for name, part in (parts | {"empty": self.empty}).items():
             if missing := [region for region in self.regions if region not in part]:
-                raise ValueError(f"{name}: no figures of region {missing[0]!r}")
+                raise ValueError(f"{name}: no metrics of region {missing[0]!r}")
         return self
 
     def settings(self) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> 
         raise stale(f"number of cases, {metrics.n},")
     for region in regions:
         rows = [case.regions[region] for case in scored]
-        for figure in FIGURES:
-            stated: Mean = getattr(metrics, figure).per_region[region]
-            values = [value for row in rows if (value := getattr(row, figure)) is not None]
+        for metric in FIGURES:
+            stated: Mean = getattr(metrics, metric).per_region[region]
+            values = [value for row in rows if (value := getattr(row, metric)) is not None]
             mean = math.fsum(values) / len(values) if values else None
             near = mean is not None and math.isclose(
                 mean, math.nan if stated.value is None else stated.value, abs_tol=ROUNDING
             )
             if stated.n != len(values) or not (near or mean is stated.value is None):
-                raise stale(f"{figure} of {region}")
+                raise stale(f"{metric} of {region}")
         for where in Empty.model_fields:
             if getattr(metrics.empty[region], where) != sum(row.empty == where for row in rows):
                 raise stale(f"number of cases without {region}")

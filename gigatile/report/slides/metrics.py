@@ -1,4 +1,4 @@
-"""The figures of evaluation/metrics.json of slides, and why a figure is not defined."""
+"""The metrics of slides, evaluation/metrics.json, and why a metric is not defined."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from gigatile.report.task_report import Run
 
 
 class ByClass(JsonModel):
-    """A figure for each class and their mean."""
+    """A metric for each class and their mean."""
 
     macro: Interval
     per_class: dict[str, Interval]
@@ -52,7 +52,7 @@ class Curve(JsonModel):
 
 
 class Level(JsonModel):
-    """All figures by slide, or by patient."""
+    """All metrics by slide, or by patient."""
 
     n: int
     patients: int
@@ -74,9 +74,9 @@ class SlideMetrics(Metrics):
     def _complete(self) -> "SlideMetrics":
         size = len(self.classes)
         for name, level in (("slide", self.slide), ("patient", self.patient)):
-            for figure in (level.roc_auc, level.average_precision):
-                if missing := [c for c in self.classes if c not in figure.per_class]:
-                    raise ValueError(f"{name}: no figures of class {missing[0]!r}")
+            for metric in (level.roc_auc, level.average_precision):
+                if missing := [c for c in self.classes if c not in metric.per_class]:
+                    raise ValueError(f"{name}: no metrics of class {missing[0]!r}")
             for counts in (level.confusion.mean_call, level.confusion.vote_call):
                 if len(counts) != size or any(len(row) != size for row in counts):
                     raise ValueError(f"{name}: a confusion matrix is not {size} × {size}")
@@ -113,7 +113,7 @@ def count_labels(level: Level, classes: Sequence[str]) -> dict[str, int]:
 
 
 def why_undefined(level: Level, classes: Sequence[str], unit: str, name: str | None = None) -> str:
-    """Return why a figure is not defined, for one class or (name None) for all classes.
+    """Return why a metric is not defined, for one class or (name None) for all classes.
 
     Args:
         unit: what is counted, "slide" or "patient".
