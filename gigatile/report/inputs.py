@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
+from gigatile.json_models import JsonModel
 from gigatile.tables import read_table
 
 
@@ -102,8 +103,8 @@ class SlideState(Told):
     records: Records
 
 
-class Chosen(Told):
-    """Which epoch's model it is: the one with the least validation loss of so many."""
+class Chosen(JsonModel):
+    """The epoch of the model: the one with the least validation loss of `of` validated epochs."""
 
     epoch: int
     valid_loss: float
@@ -129,7 +130,7 @@ def read_recorded(model: type[M], path: Path) -> M:
         raise all_faults(f"{path}: not what the report needs", faults) from None
 
 
-class TrainedModel(Told):
+class TrainedModel(JsonModel):
     """model/settings.json: what all tasks have."""
 
     chosen: Chosen
@@ -197,10 +198,10 @@ class ScoredRow:
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+    """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the figure beside the loss.
+        measure: the metric beside the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}
