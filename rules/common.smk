@@ -17,8 +17,7 @@ from gigatile.workflow.rule_provenance import RuleProvenance, recorded
 
 
 wildcard_constraints:
-    slide=SAFE_ID,
-    case=SAFE_ID,
+    **{TASK.unit: SAFE_ID},
     epoch=r"\d{4}",
 
 
