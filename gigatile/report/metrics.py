@@ -1,5 +1,7 @@
 """Figures of evaluation/metrics.json with their intervals, for all tasks."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, model_validator
 
 
@@ -45,3 +47,14 @@ class Intervals(Figures):
     def settings(self) -> dict[str, int]:
         """Return the section `evaluate` of the settings."""
         return {"resamples": self.resamples, "seed": self.seed}
+
+
+class Metrics(Figures):
+    """evaluation/metrics.json: what all tasks have."""
+
+    intervals: Intervals
+    inputs: dict[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the section `evaluate` of the settings."""
+        return self.intervals.settings()

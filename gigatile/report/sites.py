@@ -7,7 +7,7 @@ sites. If the site alone gives the label, a model can learn the site instead of 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from gigatile.cohort.sheet import Member
 from gigatile.report.inputs import CohortRow
@@ -15,14 +15,11 @@ from gigatile.settings.split import SPLITS
 
 NOT_GIVEN = "not given"
 
-Row = TypeVar("Row", bound=CohortRow)
 
-
-def with_sites(cohort: Sequence[Row], sheet: Sequence[Member]) -> list[Row]:
+def with_sites(cohort: Sequence[CohortRow], sheet: Sequence[Member]) -> list[CohortRow]:
     """Return the rows of the table with the sites of the sheet; the table has no sites."""
     sites: dict[str, str] = {member.id: getattr(member, "site", "") for member in sheet}
-    rows: Sequence[Any] = cohort
-    return [replace(row, site=sites.get(row.id, "")) for row in rows]
+    return [replace(row, site=sites.get(row.id, "")) for row in cohort]
 
 
 def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.inputs import Chosen, Told, bad_cell, read_recorded, whole_number
+from gigatile.report.inputs import CohortRow, ScoredRow, Told, TrainedModel, bad_cell, read_recorded
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 
@@ -35,15 +35,12 @@ class SegmentationState(Told):
     inputs: dict[str, str] = Field(default_factory=dict)
 
 
-class CaseModel(Told):
+class CaseModel(TrainedModel):
     """model/settings.json."""
 
     outputs: list[str]
     volumes: VolumeSettings
     patches: dict[str, Any]
-    train: dict[str, Any]
-    chosen: Chosen
-    inputs: dict[str, str]
     sha256: str
 
     def settings(self) -> dict[str, Any]:
@@ -54,44 +51,6 @@ class CaseModel(Told):
             "train": self.train,
         }
         return {name: _joined(section) for name, section in sections.items()}
-
-
-@dataclass(frozen=True)
-class CohortCase:
-    """A row of cases.tsv."""
-
-    label: ClassVar[str] = ""
-    case: str
-    patient: str
-    split: str
-    state: str
-    warnings: int
-    reason: str
-    sources: str
-    sha256: str
-    site: str = ""
-
-    @property
-    def id(self) -> str:
-        """The case's id."""
-        return self.case
-
-    @property
-    def records(self) -> int:
-        """A prepared case is one record."""
-        return int(self.state == "prepared")
-
-
-def read_cohort(path: Path) -> list[CohortCase]:
-    """Read cases.tsv; the split of new cases is empty."""
-    columns = ("case", "patient", "split", "state", "warnings", "reason", "sources", "sha256")
-    return [
-        CohortCase(
-            **{name: row[name] for name in columns if name != "warnings"},
-            warnings=whole_number(path, number, row, "warnings"),
-        )
-        for number, row in enumerate(read_table(path, columns), 2)
-    ]
 
 
 @dataclass(frozen=True)
@@ -113,18 +72,10 @@ class RegionScores:
 
 
 @dataclass(frozen=True)
-class ScoredCase:
+class ScoredCase(ScoredRow):
     """The rows of a test case in evaluation/cases.tsv."""
 
-    label: ClassVar[None] = None
-    case: str
-    patient: str
     regions: Mapping[str, RegionScores]
-
-    @property
-    def id(self) -> str:
-        """The case's id."""
-        return self.case
 
     @property
     def dice(self) -> float:
@@ -168,31 +119,31 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
                 f"{', '.join(regions)}"
             )
     return [
-        ScoredCase(case, patients[case], {region: figures[region] for region in regions})
+        ScoredCase(case, patients[case], None, {region: figures[region] for region in regions})
         for case, figures in by_case.items()
     ]
 
 
 def read_new(
-    folder: Path, model: CaseModel, rows: Sequence[CohortCase]
+    folder: Path, model: CaseModel, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
     """Return the new cases that were prepared. They have no figures: None."""
     return {row.id: None for row in rows if row.records}
 
 
-def read_state_of(row: CohortCase, folder: Path) -> CaseState:
+def read_state_of(row: CohortRow, folder: Path) -> CaseState:
     """Read the state of a case, which must match the row of cases.tsv.
 
     Raises:
         UserError: it is missing, damaged or another.
     """
-    path = folder / f"{row.case}.json"
+    path = folder / f"{row.id}.json"
     state = read_recorded(CaseState, path)
-    if state.case != row.case:
-        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.case!r}")
+    if state.case != row.id:
+        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
     fingerprints = fingerprints_of(state.sources)
-    stated = (state.state, state.records.sha256, fingerprints, len(state.warnings))
-    if stated != (row.state, row.sha256, row.sources, row.warnings):
+    stated = (state.state, state.records.sha256, fingerprints, str(len(state.warnings)))
+    if stated != (row.state, row.sha256, row.cells["sources"], row.cells["warnings"]):
         raise UserError(
             f"{path}: cases.tsv has another state, SHA-256, source file or number of warnings; one "
             "of the two is out of date"

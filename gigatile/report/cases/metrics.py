@@ -10,9 +10,9 @@ from pydantic import model_validator
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import FIGURES
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.cases.inputs import CaseModel, CohortCase, ScoredCase
+from gigatile.report.cases.inputs import CaseModel, ScoredCase
 from gigatile.report.inputs import read_recorded
-from gigatile.report.metrics import Figures, Interval, Intervals
+from gigatile.report.metrics import Figures, Interval, Metrics
 from gigatile.report.task_report import Run
 
 # Both files hold six decimals.
@@ -40,12 +40,11 @@ class Empty(Figures):
     both: int
 
 
-class CaseMetrics(Figures):
+class CaseMetrics(Metrics):
     """evaluation/metrics.json."""
 
     regions: list[str]
     hd95: Literal["surface", "voxels"]
-    intervals: Intervals
     n: int
     patients: int
     dice: RegionMeans
@@ -53,7 +52,6 @@ class CaseMetrics(Figures):
     sensitivity: RegionMeans
     specificity: RegionMeans
     empty: dict[str, Empty]
-    inputs: dict[str, str]
 
     @model_validator(mode="after")
     def _complete(self) -> "CaseMetrics":
@@ -67,10 +65,10 @@ class CaseMetrics(Figures):
 
     def settings(self) -> dict[str, Any]:
         """Return the section `evaluate` of the settings."""
-        return self.intervals.settings() | {"hd95": self.hd95}
+        return super().settings() | {"hd95": self.hd95}
 
 
-CaseRun = Run[CohortCase, CaseState, ScoredCase, CaseModel, CaseMetrics]
+CaseRun = Run[CaseState, ScoredCase, CaseModel, CaseMetrics]
 
 
 def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> CaseMetrics:

@@ -13,7 +13,6 @@ from gigatile.records.volume import VolumeRecord
 from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import (
     CaseModel,
-    CohortCase,
     ScoredCase,
     SegmentationState,
     read_segmentation,
@@ -50,7 +49,7 @@ SAME_ML = 0.01
 # Degrees between the grid and the patient's axes from which on the page says so.
 OBLIQUE = 1.0
 
-CasePageInputs = PageInputs[CohortCase, ScoredCase, CaseModel]
+CasePageInputs = PageInputs[ScoredCase, CaseModel]
 
 
 def case_pages(inputs: CasePageInputs) -> WritePage:
@@ -61,14 +60,7 @@ def case_pages(inputs: CasePageInputs) -> WritePage:
 def _page(
     inputs: CasePageInputs, model_sha256: str, case: str, neighbours: Neighbours
 ) -> tuple[str, dict[str, str]]:
-    """Render the page of a case.
-
-    Returns:
-        The page, and the checksums of the case's files by their names in the run.
-
-    Raises:
-        UserError: a file is missing, damaged, or does not match the others.
-    """
+    """Return the page of a case, and the checksums of its files by their names in the run."""
     row, scored, settings = inputs.rows[case], inputs.scored[case], inputs.model.volumes
     files = inputs.files.expand(list(FILES), case)
     state_path, records_path, segmented_path, segmentation_path = files.values()
@@ -143,11 +135,7 @@ def _read_volumes(
     records: Path,
     segmentation: Path,
 ) -> Volumes:
-    """Read the prepared volumes of a case, and its segmentation on the same grid.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another case or grid.
-    """
+    """Read the prepared volumes of a case, and its segmentation on the same grid."""
     with records.open("rb", buffering=0) as handle:
         record = VolumeRecord(handle.fileno(), 0, records.stat().st_size, records)
         head = record.head

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import model_validator
 
 from gigatile.errors import UserError
 from gigatile.report.inputs import SlideState, read_recorded
-from gigatile.report.metrics import Figures, Interval, Intervals
-from gigatile.report.slides.inputs import CohortSlide, ScoredSlide, SlideModel
+from gigatile.report.metrics import Figures, Interval, Metrics
+from gigatile.report.slides.inputs import ScoredSlide, SlideModel
 from gigatile.report.task_report import Run
 
 
@@ -63,14 +62,12 @@ class Level(Figures):
     roc_curve: dict[str, Curve | None]
 
 
-class SlideMetrics(Figures):
+class SlideMetrics(Metrics):
     """evaluation/metrics.json."""
 
     classes: list[str]
-    intervals: Intervals
     slide: Level
     patient: Level
-    inputs: dict[str, str]
 
     @model_validator(mode="after")
     def _complete(self) -> "SlideMetrics":
@@ -84,12 +81,8 @@ class SlideMetrics(Figures):
                     raise ValueError(f"{name}: a confusion matrix is not {size} × {size}")
         return self
 
-    def settings(self) -> dict[str, Any]:
-        """Return the section `evaluate` of the settings."""
-        return self.intervals.settings()
 
-
-SlideRun = Run[CohortSlide, SlideState, ScoredSlide, SlideModel, SlideMetrics]
+SlideRun = Run[SlideState, ScoredSlide, SlideModel, SlideMetrics]
 
 
 def read_metrics(path: Path, model: SlideModel, scored: Sequence[ScoredSlide]) -> SlideMetrics:
