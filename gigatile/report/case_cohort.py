@@ -6,10 +6,11 @@ from typing import Any
 
 from gigatile.cohort.splits import SplitProof
 from gigatile.records.manifest import Manifest
-from gigatile.report.case_inputs import CaseState, CohortCase, ScoredCase
+from gigatile.report.case_inputs import CohortCase, ScoredCase
 from gigatile.report.leakage import other_records
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.state import CaseState
 
 SEGMENTATION = "segmentation"
 
@@ -157,8 +158,7 @@ def other_shards(manifest: Manifest, cohort: Sequence[CohortCase]) -> list[str]:
 
 
 def _resampled(state: CaseState) -> bool:
-    grid: Mapping[str, Any] = state.grid or {}
-    return any(
-        abs(one - two) > 1e-6
-        for one, two in zip(grid["canonical_spacing"], grid["spacing"], strict=True)
+    grid = state.grid
+    return grid is not None and any(
+        abs(one - two) > 1e-6 for one, two in zip(grid.canonical_spacing, grid.spacing, strict=True)
     )

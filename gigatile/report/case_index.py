@@ -9,7 +9,6 @@ from gigatile.report import case_cohort as cohort_part
 from gigatile.report import figures
 from gigatile.report.case_inputs import (
     CaseModel,
-    CaseState,
     CohortCase,
     ScoredCase,
 )
@@ -21,6 +20,7 @@ from gigatile.report.leakage import Evidence, leakage_checks
 from gigatile.report.pages import render
 from gigatile.report.sites import site_notes
 from gigatile.report.training_section import curves
+from gigatile.volumes.state import CaseState
 
 # What is told of each region: its name in the files, its title, and its digits.
 TOLD = (

@@ -13,7 +13,6 @@ from gigatile.files import read_json
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.case_inputs import (
     CaseModel,
-    CaseState,
     CohortCase,
     RegionScores,
     ScoredCase,
@@ -37,6 +36,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.grid import Grid, forward_labels
 from gigatile.volumes.reader import open_volume
+from gigatile.volumes.state import CaseState
 
 # Up to so many modalities can be laid under each slice; the row of all shows the others too.
 MODALITIES_SWITCHED = 4
@@ -237,7 +237,7 @@ def read_volumes(
                 f"must be of {case!r} with {', '.join(settings.modalities)}"
             )
         image, truth = record.read((0, 0, 0), head.shape)
-    grid = state.placed(files.volumes_dir / f"{case}.json")
+    grid = state.prepared_grid(files.volumes_dir / f"{case}.json")
     if grid.shape != head.shape:
         raise UserError(f"{path}: has {head.shape} voxels, its state says {grid.shape}; delete it")
     segmentation = files.segmentations_dir / f"{case}.nii.gz"

@@ -13,7 +13,6 @@ from gigatile.report.inputs import (
     CohortSlide,
     ModelSettings,
     ScoredSlide,
-    SlideState,
     read_cohort,
     read_history,
     read_metrics,
@@ -28,6 +27,7 @@ from gigatile.report.records import read_tile
 from gigatile.report.shard_contents import read_contents
 from gigatile.report.sites import with_sites
 from gigatile.report.slide_page import KINDS, SlideFiles, check_state, write_slide_pages
+from gigatile.slides.state import SlideState
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 from gigatile.cohort.splits import SplitProof
 from gigatile.records.manifest import Manifest
 from gigatile.report.fates import FAULTS
-from gigatile.report.inputs import CohortSlide, ScoredSlide, SlideState
+from gigatile.report.inputs import CohortSlide, ScoredSlide
 from gigatile.report.leakage import other_records
 from gigatile.settings.split import SPLITS
+from gigatile.slides.state import SlideState
 
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
 MPP_TOLERANCE = 0.02

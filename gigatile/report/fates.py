@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from gigatile.errors import UserError
 from gigatile.report import heatmap
-from gigatile.report.inputs import Grid
+from gigatile.slides.state import TileGrid
 
 # Why a tile is dropped or marked, in the order in which it is asked; what the report says of it;
 # and its colour: those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which are told apart
@@ -55,7 +55,7 @@ class TileFates:
     marks: Sequence[str]
 
 
-def read_fates(path: Path, grid: Grid) -> TileFates:
+def read_fates(path: Path, grid: TileGrid) -> TileFates:
     """Read a slide's table of tiles; it must have a row for each place of the grid.
 
     Raises:
@@ -91,7 +91,7 @@ def fate_rows(fates: TileFates) -> list[Fate]:
     return [row for row in rows if row.dropped or row.marked]
 
 
-def paint_fates(fates: TileFates, grid: Grid) -> bytes:
+def paint_fates(fates: TileFates, grid: TileGrid) -> bytes:
     """Return a PNG, one pixel for each place of the grid; transparent where nothing is wrong."""
     pixels = np.zeros((grid.rows * grid.columns, 4), np.uint8)
     for place, (dropped, marks) in enumerate(zip(fates.dropped, fates.marks, strict=True)):

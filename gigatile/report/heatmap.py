@@ -17,7 +17,8 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Grid, SlideTiles
+from gigatile.report.inputs import SlideTiles
+from gigatile.slides.state import TileGrid
 
 # Viridis: perceptually uniform, and read alike with any colour vision. So is cividis, but its
 # middle is grey, as is the tissue under it.
@@ -34,12 +35,12 @@ class Box:
     height: float
 
 
-def placement(grid: Grid) -> Box:
+def placement(grid: TileGrid) -> Box:
     """Return where the heat map of a grid lies on the slide."""
     return Box(0, 0, grid.columns * grid.extent, grid.rows * grid.extent)
 
 
-def cells(tiles: SlideTiles, grid: Grid, whose: str) -> tuple[np.ndarray, np.ndarray]:
+def cells(tiles: SlideTiles, grid: TileGrid, whose: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the (column, row) of each tile: two arrays (n,) int64.
 
     Args:
@@ -72,7 +73,7 @@ def cells(tiles: SlideTiles, grid: Grid, whose: str) -> tuple[np.ndarray, np.nda
     return column, row
 
 
-def paint(values: np.ndarray, column: np.ndarray, row: np.ndarray, grid: Grid) -> bytes:
+def paint(values: np.ndarray, column: np.ndarray, row: np.ndarray, grid: TileGrid) -> bytes:
     """Return a PNG, one pixel for each place of the grid; transparent where there is no tile.
 
     Args:

@@ -14,7 +14,6 @@ from gigatile.report.inputs import (
     CohortSlide,
     ModelSettings,
     ScoredSlide,
-    SlideState,
 )
 from gigatile.report.leakage import Evidence, leakage_checks
 from gigatile.report.losses import (
@@ -29,6 +28,7 @@ from gigatile.report.metrics import Interval, Level, Metrics, truths, why_undefi
 from gigatile.report.pages import render
 from gigatile.report.sites import site_notes
 from gigatile.report.training_section import curves
+from gigatile.slides.state import SlideState
 
 LEVELS = ("slide", "patient")
 CALLS = {"mean_call": "mean of the tile scores", "vote_call": "majority vote of the tiles"}

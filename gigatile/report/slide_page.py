@@ -10,15 +10,14 @@ from gigatile.report import fates, gallery, heatmap
 from gigatile.report.in_cohort import InCohort, Match
 from gigatile.report.inputs import (
     CohortSlide,
-    Grid,
     ScoredSlide,
-    SlideState,
     SlideTiles,
     read_recorded,
     read_slide_tiles,
 )
 from gigatile.report.pages import Neighbours, neighbours_of, render
 from gigatile.report.provenance import checksum
+from gigatile.slides.state import SlideState, TileGrid
 
 # Up to so many classes, each has its tiles on the page; beyond, the called and the true one have.
 CLASSES_SHOWN = 4
@@ -161,14 +160,14 @@ def check_state(row: CohortSlide, folder: Path) -> SlideState:
     return state
 
 
-def _shape(state: SlideState, path: Path) -> tuple[Grid, int, int]:
+def _shape(state: SlideState, path: Path) -> tuple[TileGrid, int, int]:
     source = state.source
     if state.state != "tiled" or not state.grid or not source.width or not source.height:
         raise UserError(f"{path}: slide {state.slide!r} gave no tiles, yet it was scored")
     return state.grid, source.width, source.height
 
 
-def _layers(tiles: SlideTiles, grid: Grid, whose: str) -> list[str]:
+def _layers(tiles: SlideTiles, grid: TileGrid, whose: str) -> list[str]:
     column, row = heatmap.cells(tiles, grid, whose)
     return [
         heatmap.data_uri(heatmap.paint(scores, column, row, grid), "image/png")
@@ -180,7 +179,7 @@ def _galleries(
     scored: ScoredSlide,
     classes: Sequence[str],
     tiles: SlideTiles,
-    grid: Grid,
+    grid: TileGrid,
     records: Path,
     top_tiles: int,
 ) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def test_the_worst_case_stands_first(page: Page) -> None:
 
 def test_regions_that_are_not_everywhere_are_told(page: Page) -> None:
     assert "Not every case has whole tumour. In 1 case the truth has it" in page.text
-    told = re.search(r"Not every case has tumour core\.(.*?)These weigh", page.text)
+    told = re.search(r"Not every case has tumour core\.(.*?)These apply_weights", page.text)
     assert told
     assert "In 1 case the prediction has it and the truth does not" in told[1]
     assert "In 1 case the truth has it and the prediction does not" in told[1]

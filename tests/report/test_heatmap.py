@@ -12,7 +12,8 @@ from test_self_contained import Page, report_files
 
 from gigatile.errors import UserError
 from gigatile.report import heatmap, write_report
-from gigatile.report.inputs import Grid, SlideTiles
+from gigatile.report.inputs import SlideTiles
+from gigatile.slides.state import TileGrid
 
 EXTENT = 31.7
 MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
@@ -20,11 +21,12 @@ MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
 
 def grid_of(
     extent: float, columns: int = 5, rows: int = 4, scale: tuple[float, float] = (1, 1)
-) -> Grid:
-    return Grid(
+) -> TileGrid:
+    return TileGrid(
         size=32,
         mpp=0.5,
         extent=extent,
+        level=0,
         scale=scale,
         resampled=scale == (1, 1),
         columns=columns,

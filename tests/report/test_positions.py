@@ -12,8 +12,9 @@ from known_slides import STAIN, tissue, write_svs
 from gigatile.demo.svs import shrink
 from gigatile.records import decode_tile, read_records
 from gigatile.report import heatmap
-from gigatile.report.inputs import SlideState, SlideTiles, read_recorded
+from gigatile.report.inputs import SlideTiles, read_recorded
 from gigatile.settings.tiles import TileSettings
+from gigatile.slides.state import SlideState
 from gigatile.slides.tiling import TilingFiles, tile_slide
 
 SIZE = 32
