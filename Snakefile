@@ -1,5 +1,4 @@
-# Gigatile: from raw slides, or volumes, to a trained model and a report.
-# Data goes one way, and the stages stand in its order.
+# Gigatile: from slides or volumes to a trained model and a report. The stages follow the data.
 import os
 
 from snakemake.exceptions import WorkflowError
@@ -7,11 +6,11 @@ from snakemake.utils import min_version
 
 min_version("9.0")
 
-# The commands and the sheets of a configuration are found from this folder.
+# The paths of commands and in configurations are relative to this folder.
 PROJECT = os.path.realpath(workflow.current_basedir)
 if os.path.dirname(os.path.realpath(workflow.main_snakefile)) != PROJECT:
     raise WorkflowError(
-        f"Gigatile is no module of another workflow: call Snakemake in {PROJECT}, and read what it makes in results/"
+        f"Gigatile cannot be a module of another workflow: call Snakemake in {PROJECT}, and use the files in results/"
     )
 if os.path.realpath(os.getcwd()) != PROJECT:
     raise WorkflowError(f"call Snakemake in {PROJECT}, or with --directory {PROJECT}")
@@ -23,7 +22,6 @@ configfile: "config.yaml"
 include: "rules/start.smk"
 include: "rules/cohort.smk"
 include: "rules/common.smk"
-include: "rules/demo.smk"
 
 
 if ELSEWHERE:
@@ -31,34 +29,13 @@ if ELSEWHERE:
     include: "rules/elsewhere.smk"
 
 
-if VOLUMES:
-
-    include: "rules/volumes.smk"
-
-else:
-
-    include: "rules/tiles.smk"
-
-
-include: "rules/collect.smk"
 include: "rules/splits.smk"
+include: "rules/collect.smk"
 include: "rules/shards.smk"
 include: "rules/train.smk"
-
-
-if VOLUMES:
-
-    include: "rules/segment.smk"
-    include: "rules/case_report.smk"
-    include: "rules/segment_new.smk"
-
-else:
-
-    include: "rules/evaluate.smk"
-    include: "rules/report.smk"
-    include: "rules/predict.smk"
-
-
+# From the sample sheet to records, evaluation and prediction.
+include: f"rules/{SETTINGS.task}.smk"
+include: "rules/report.smk"
 include: "rules/verify.smk"
 
 

@@ -28,12 +28,12 @@ from snakemake.settings.types import (
     StorageSettings,
 )
 
-from gigatile.making.made import note_of, write_note
+from gigatile.provenance.output_records import record_path, write_output_record
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 # Only what Snakemake reads: the commands of the rules run nowhere here.
-PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "gigatile", "repairs", "envs", "profiles")
+PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "gigatile", "envs", "profiles")
 HEAD = "slide\tpatient\tlabel\tpath\n"
 BARE = """
 SLIDES = [line.split("\\t")[0] for line in open("cohort/samples.tsv")][1:]
@@ -119,8 +119,8 @@ def make_results(folder: Path, slides: int) -> None:
             for file in files:
                 file.touch()
             if run != "bare":
-                note = note_of(folder / run, "tile", f"S{number:06d}")
-                write_note(note, files, [folder / f"cohort/S{number:06d}.svs"])
+                record = record_path(folder / run, "tile", f"S{number:06d}")
+                write_output_record(record, files, [folder / f"cohort/S{number:06d}.svs"])
         later = [
             folder / run / n for n in (LATER if run != "bare" else ("tiles.tsv", "report.html"))
         ]

@@ -60,7 +60,16 @@ def write(folder: Path, out: Path, ranks: int) -> float:
     """Write the shards; return the peak of the largest process in MB."""
     line = [
         *("mpirun", "-n", str(ranks), sys.executable, str(ROOT / "scripts/write_shards.py")),
-        *("--slides", str(folder / "tiles.tsv"), "--records", str(folder), "--out", str(out)),
+        *(
+            "--task",
+            "tile_classification",
+            "--table",
+            str(folder / "tiles.tsv"),
+            "--records",
+            str(folder),
+            "--out",
+            str(out),
+        ),
         *("--settings", json.dumps({}), "--ranks", str(ranks)),
     ]
     given = environment(os.environ, Layout(1, ranks, 1), None) | {"PYTHONPATH": str(ROOT)}

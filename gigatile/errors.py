@@ -1,4 +1,4 @@
-"""Errors that a user can act on, and how a command shows them."""
+"""Errors that a user can fix, and how a command reports them."""
 
 import contextlib
 import errno
@@ -15,56 +15,57 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """A mistake in the user's input or settings.
+    """An error in the user's input or settings.
 
-    The message names the file, the row where there is one, what was found and what would be right.
-    It is shown as it stands, without a traceback.
+    The message names the file, the row if there is one, the value found and the value expected. It
+    is printed without a traceback.
     """
 
 
-# The status of a command that did not finish and is to be called again: it was asked to stop, or
-# lost one that it worked with, and goes on from where it was. It is EX_TEMPFAIL of sysexits.h.
+# Exit status of a command that stopped early and resumes when it is run again: it received a
+# signal, or lost another rank. It is EX_TEMPFAIL of sysexits.h.
 START_AGAIN = 75
 
 
 class StartAgain(Exception):
-    """A command ends early through no fault, and the same command goes on. The message says why."""
+    """A command stops early without an error. Run again, it resumes. The message says why."""
 
 
 def all_faults(heading: str, faults: Sequence[str], at_most: int = 50) -> UserError:
-    """Gather every fault of one file into one `UserError`, so that all are mended in one go."""
+    """Return one `UserError` that lists all faults of a file, so that all can be fixed at once."""
     lines = [f"  - {fault}" for fault in faults[:at_most]]
     if len(faults) > at_most:
         lines.append(f"  … and {len(faults) - at_most} more")
     return UserError("\n".join([heading, *lines]))
 
 
-# No space, no quota left, mounted for reading only, a device that fails.
+# No space left, quota exceeded, mounted read-only, I/O error of the device.
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-# Those that a library's own exception may name in its text; the last one is said of much else, too.
+# Texts by which they are recognised in the exceptions of libraries. EIO's text is too general.
 _DISK_TEXTS = tuple(map(os.strerror, _DISK_FAULTS[:-1]))
 
 
 def describe_error(error: Exception) -> str | None:
-    """Return what a user is told of an error; None for a bug, which is shown with its traceback.
+    """Return the message for an error; None for a bug, which is shown with its traceback.
 
-    Told is a `UserError`, and a file or a disk that the system refuses: no permission, a folder in
-    place of a file, no space left. Of a disk the message names the path and the host, in one line.
+    There is a message for a `UserError` and for an error of the file system: permission denied, a
+    folder instead of a file, no space left. If the disk is the cause, the message also names the
+    host and the free space.
     """
     if isinstance(error, UserError):
         return str(error)
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
-        path = error.filename2 or error.filename  # of a rename, what it was to become
+        path = error.filename2 or error.filename  # of a rename, the target
         if error.errno in _DISK_FAULTS:
             return _disk_message(os.strerror(error.errno), path)
         if path is not None:
             return f"{path}: {error.strerror}"
         if error.errno == errno.EFBIG:
             return error.strerror
-        if "No usable temporary directory" in text:  # of `tempfile`, also where all are full
+        if "No usable temporary directory" in text:  # from `tempfile`, also if all disks are full
             return _disk_message(str(error.strerror), None)
-    if any(fault in text for fault in _DISK_TEXTS):  # of TensorFlow, which names the file
+    if any(fault in text for fault in _DISK_TEXTS):  # from TensorFlow, with the file name
         return _disk_message(text, None)
     return None
 
@@ -72,7 +73,7 @@ def describe_error(error: Exception) -> str | None:
 def _disk_message(fault: str, path: str | bytes | None) -> str:
     """Return one line with the path, the fault, the host and the free space.
 
-    If the path is not known, name the folders in which the command is likely to write.
+    If the path is unknown, name the folders that the command is likely to write to.
     """
     host = socket.gethostname()
     if path is not None:
@@ -81,69 +82,65 @@ def _disk_message(fault: str, path: str | bytes | None) -> str:
     folders = []
     with contextlib.suppress(OSError):
         folders.append(Path.cwd())
-    with contextlib.suppress(OSError):  # no folder for temporary files can be written
+    with contextlib.suppress(OSError):  # no temporary folder is writable
         folders.append(Path(tempfile.gettempdir()))
-    if asked := os.environ.get("TMPDIR"):
-        folders.append(Path(asked).absolute())
+    if tmpdir := os.environ.get("TMPDIR"):
+        folders.append(Path(tmpdir).absolute())
     if output := _file_of_stdout():
         folders.append(output.parent)
-    known = "; ".join(f"{folder}: {_free_space(folder)}" for folder in dict.fromkeys(folders))
-    return f"{fault} (on {host}; {known})"
+    space = "; ".join(f"{folder}: {_free_space(folder)}" for folder in dict.fromkeys(folders))
+    return f"{fault} (on {host}; {space})"
 
 
 def _free_space(path: Path) -> str:
-    """Return how much space is free in a folder, or in that of a file, which may not exist yet."""
+    """Return the free space at a path, which need not exist yet."""
     try:
         while not path.exists():
             path = path.parent
         disk = os.statvfs(path)
     except OSError as error:
         return str(error.strerror)
-    # Some file systems don't count their files: 0 of 0.
+    # Some file systems report no inode counts: 0 of 0.
     full = ", but no more files" if disk.f_files and not disk.f_favail else ""
     return f"{disk.f_bavail * disk.f_frsize / 1e6:.0f} MB free{full}"
 
 
 def _file_of_stdout() -> Path | None:
-    with contextlib.suppress(OSError, ValueError):  # closed, or not a file of the system
+    with contextlib.suppress(OSError, ValueError):  # closed, or not an open file of the system
         path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").readlink()
         return path if path.is_file() else None
     return None
 
 
-# Characters of an unexpected error's own message that are recorded.
-_MOST_OF_A_MESSAGE = 200
-# What Python says of the system without an error number.
-_SYSTEM_MESSAGES = ("can't start new thread", "can't allocate")
+# Recorded length of the message of an unexpected error, in characters.
+_MAX_MESSAGE = 200
+# Messages for missing resources that Python raises without an error number.
+_RESOURCE_MESSAGES = ("can't start new thread", "can't allocate")
 
 
 def is_resource_error(error: BaseException) -> bool:
-    """Return whether an error is the system's or the user's, and not of the input that is read.
+    """Return whether an error comes from the system or the user, not from the data that is read.
 
-    The system's are: no memory, a disk or file that it refuses, an environment that lacks a
-    module. With these the job fails, and may be tried again.
+    Examples are too little memory, a full disk, a missing file and a missing Python module. Then
+    the job fails and may be tried again; otherwise the slide or case is recorded as unusable.
     """
     if isinstance(error, OSError):
-        return error.errno is not None  # Pillow raises OSError for damaged pictures, without one
+        return error.errno is not None  # Pillow raises OSError without errno for damaged images
     if isinstance(error, MemoryError | ImportError | UserError | StartAgain):
         return True
     text = str(error)
-    # OpenCV's code for no memory is -4.
-    return getattr(error, "code", None) == -4 or any(one in text for one in _SYSTEM_MESSAGES)
+    # OpenCV's code for out of memory is -4.
+    return getattr(error, "code", None) == -4 or any(part in text for part in _RESOURCE_MESSAGES)
 
 
 def unexpected_error(error: Exception) -> str:
     """Return the reason to record for an unexpected error; print its traceback to stderr."""
     traceback.print_exception(error)
     message = " ".join(str(error).split())
-    if len(message) > _MOST_OF_A_MESSAGE:
-        message = f"{message[:_MOST_OF_A_MESSAGE]}…"
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}…"
     kind = type(error).__name__
-    return (
-        f"unexpected error, please report: {kind}: {message}"
-        if message
-        else (f"unexpected error, please report: {kind}")
-    )
+    return f"unexpected error, please report: {kind}" + (f": {message}" if message else "")
 
 
 def record_unexpected_error(
@@ -157,17 +154,17 @@ def record_unexpected_error(
     Call this in the handler of the error.
 
     Args:
-        error: what the work on the slide or case raised.
+        error: the exception.
         give_up: takes the reason, writes the state and returns it.
-        clean_up: removes half-written files.
-        forget: discards all results so far. It is called if `give_up` fails, which may be because
-            one of them cannot be written; then `give_up` is called again.
+        clean_up: removes partial files.
+        forget: discards all results so far. If `give_up` raises, perhaps because one of them cannot
+            be written, they are discarded and `give_up` is called again.
 
     Returns:
         What `give_up` returns.
 
     Raises:
-        Exception: the error itself, if it is the system's or the user's (`is_resource_error`).
+        Exception: the error itself if `is_resource_error`.
     """
     if is_resource_error(error):
         raise error
@@ -183,9 +180,10 @@ def record_unexpected_error(
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's `main`; an error that can be told ends it with status 2 and one message.
+    """Run a command's `main` and set the exit status.
 
-    `StartAgain` ends it with its message and with `START_AGAIN`.
+    An error with a message (see `describe_error`) exits with status 2 and the message. `StartAgain`
+    exits with `START_AGAIN`.
     """
     try:
         try:
@@ -201,7 +199,7 @@ def run_command(main: Callable[[], None]) -> None:
         message = describe_error(error)
         if message is None:
             raise
-        with contextlib.suppress(OSError):  # a log on the disk that is full
+        with contextlib.suppress(OSError):  # stderr may be a log on the full disk
             print(f"error: {message}", file=sys.stderr)
         with contextlib.suppress(OSError):
             _flush_stdout()
@@ -209,11 +207,11 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def _flush_stdout() -> None:
-    """Write what was printed.
+    """Flush stdout.
 
     Raises:
-        OSError: the disk is full, or fails; it names the file. The rest is dropped: Python would
-            try again as it ends, and leave with a status of its own.
+        OSError: the disk is full or fails; names the file. The rest of the output is dropped:
+            otherwise Python would flush again at exit and change the exit status.
     """
     try:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the checksums that identify them."""
+"""Atomic writes, JSON files and checksums."""
 
 import contextlib
 import glob
@@ -16,7 +16,7 @@ from gigatile.errors import UserError
 
 @contextlib.contextmanager
 def named_in_errors(path: Path | str | None) -> Iterator[None]:
-    """Name a file in the block's errors of the system, which name none on reading and writing."""
+    """Add a file name to the block's OSErrors: those of read and write have none."""
     try:
         yield
     except OSError as error:
@@ -27,17 +27,17 @@ def named_in_errors(path: Path | str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which takes its place when the block ends well.
+    """Write a file atomically: yield a temporary path, and rename it to `path` after the block.
 
-    The bytes are on the disk before the rename, so that neither a kill nor a power cut leaves a
-    half-written file under the final name. When the block raises, nothing is left behind.
+    The data are flushed to disk before the rename, so neither a killed process nor a power failure
+    leaves a partial file under the final name. If the block raises, the temporary file is removed.
 
     Raises:
-        OSError: the disk is full, or fails; it names `path`, which a library's error may not.
+        OSError: the disk is full or fails; names `path`, even if the library's error does not.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix is kept: some libraries choose the format by it.
+    # Keep the suffix: some libraries choose the format by it.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -46,7 +46,7 @@ def write_whole(path: Path) -> Iterator[Path]:
             yield temporary
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-            # mkstemp makes private files; results are as readable as the umask allows.
+            # mkstemp creates private files; apply the umask instead.
             umask = os.umask(0)
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
@@ -56,27 +56,27 @@ def write_whole(path: Path) -> Iterator[Path]:
 
 
 def remove_half_written(*paths: Path) -> None:
-    """Remove what a process that was killed while it wrote these files has left beside them."""
+    """Remove the temporary files that a killed process left while it wrote these files."""
     for path in paths:
-        # mkstemp's eight characters; other files' names may begin alike.
-        for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{path.suffix}"):
-            left.unlink(missing_ok=True)
+        # Match exactly the eight characters of mkstemp: other files may share the prefix.
+        for leftover in path.parent.glob(f".{glob.escape(path.stem)}-????????{path.suffix}"):
+            leftover.unlink(missing_ok=True)
 
 
 def copy_whole(source: Path, path: Path) -> None:
-    """Copy a file's bytes, whole or not at all."""
+    """Copy a file atomically."""
     with write_whole(path) as temporary:
         shutil.copyfile(source, temporary)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 `text`, line ends as they are, whole or not at all."""
+    """Write `text` as UTF-8, atomically and without changing line ends."""
     with write_whole(path) as temporary:
         temporary.write_bytes(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, keys in their given order; NaN and infinity are refused."""
+    """Write `value` as indented JSON, keys in the given order; refuse NaN and infinity."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -84,16 +84,14 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        UserError: the file is missing or is no JSON; the message names it.
+        UserError: the file is missing or is not JSON.
     """
     try:
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except ValueError as error:
-        raise UserError(
-            f"{path}: damaged, not JSON ({error}); delete it to have it remade"
-        ) from None
+        raise UserError(f"{path}: damaged, not JSON ({error}); delete it and run again") from None
 
 
 def sha256_of(path: Path) -> str:
@@ -103,12 +101,11 @@ def sha256_of(path: Path) -> str:
 
 
 def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
-    """Identify a file's content at a cost that does not grow with its size.
+    """Return a hash of a file's content whose cost does not grow with the file.
 
-    BLAKE2b of the size and of `blocks` blocks spread evenly from the first byte to the last: all
-    of a file up to 1 MiB, 1 MiB of a larger one. What it can miss: a change of equal length that
-    lies between the blocks of a larger file. A rescan, another slide, a file cut short and a
-    file grown do not escape.
+    BLAKE2b of the size and of `blocks` blocks at equal distances from the first byte to the last:
+    the whole file up to 1 MiB, 1 MiB of a larger file. It detects a rescan, another slide and a
+    truncated or longer file. It misses a change of equal length between the blocks of a large file.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(str(size).encode(), digest_size=16)
@@ -126,12 +123,12 @@ def combined_checksum(files: Mapping[str, str]) -> str:
     """Return one SHA-256 for many files, as `sha256sum … | sha256sum` prints it.
 
     Args:
-        files: from name to SHA-256; sorted by name, as the shell's C locale does.
+        files: SHA-256 by file name. They are sorted by name, as in the C locale.
     """
     lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def checksums(paths: dict[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of each named file: what a result says it was made from."""
+    """Return the SHA-256 of each named file, to record the inputs of a result."""
     return {name: sha256_of(path) for name, path in paths.items()}

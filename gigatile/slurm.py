@@ -1,4 +1,4 @@
-"""What is asked of SLURM: which jobs are in its queue, where this one runs, to take it back.
+"""Query SLURM's queue, and requeue a job.
 
 Source of the formats: `man squeue`, OUTPUT FORMAT; `man scontrol`, requeue.
 """
@@ -14,16 +14,16 @@ from typing import TypeVar
 
 from gigatile.errors import UserError
 
-# Seconds: for one question; between two; and how long none may be answered before that is an error.
+# Seconds: limit of one command, pause between two tries, and limit of all tries.
 ANSWER_LIMIT = 60.0
-ASK_EVERY = 10.0
+RETRY_EVERY = 10.0
 SILENCE_LIMIT = 1800.0
 
 Answer = TypeVar("Answer")
 
 
 class SlurmError(Exception):
-    """SLURM did not answer, or refused; the message is its own."""
+    """SLURM did not answer, or refused; the message is SLURM's."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Job:
     Attributes:
         number: its id.
         state: RUNNING, PENDING, COMPLETING, ….
-        rule: what it does for Snakemake, whose executor writes this into the comment, with the
-            rule's wildcards; of a group, its rules.
-        nodes: where it runs as SLURM writes it, `n[1-2]`, or why it waits.
+        rule: Snakemake's rule and wildcards, which the executor writes into the comment; for a
+            group, its rules.
+        nodes: its nodes in SLURM's notation, `n[1-2]`, or why it is pending.
         folder: where it was submitted.
     """
 
@@ -47,7 +47,7 @@ class Job:
 
 
 def ask(*command: str) -> str:
-    """Return what one of SLURM's commands prints.
+    """Run a command of SLURM and return its output.
 
     Raises:
         SlurmError: it failed, or did not answer.
@@ -61,8 +61,8 @@ def ask(*command: str) -> str:
     return done.stdout
 
 
-def patiently(ask: Callable[[], Answer]) -> Answer:
-    """Return what SLURM answers; a controller that is away for a while is asked again.
+def retry(query: Callable[[], Answer]) -> Answer:
+    """Return the result of `query`; retry while SLURM's controller does not answer.
 
     Raises:
         UserError: there was no answer for half an hour.
@@ -70,65 +70,63 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
     begun = time.monotonic()
     while True:
         try:
-            return ask()
+            return query()
         except SlurmError as error:
             if time.monotonic() - begun > SILENCE_LIMIT:
                 raise UserError(
                     f"SLURM has not answered for {SILENCE_LIMIT / 60:g} minutes: {error}"
                 ) from None
-        time.sleep(ASK_EVERY)
+        time.sleep(RETRY_EVERY)
 
 
-def _jobs(*which: str) -> list[Job]:
-    """Return those of the jobs asked for that a Snakemake submitted."""
+def _jobs(*options: str) -> list[Job]:
+    """Return the jobs that `squeue` lists and that Snakemake submitted."""
     jobs = []
-    for line in ask("squeue", *which, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
-        number, state, comment, nodes, home = line.split("\t", 4)
+    for line in ask("squeue", *options, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
+        number, state, comment, nodes, folder = line.split("\t", 4)
         if comment.startswith("rule_"):
             rule = comment.removeprefix("rule_").replace("_wildcards_", " ")
-            jobs.append(Job(number, state, rule, nodes, Path(home).resolve()))
+            jobs.append(Job(number, state, rule, nodes, Path(folder).resolve()))
     return jobs
 
 
 def own_job() -> Job | None:
-    """Return the job in which this process runs; None where it is not one that Snakemake submitted.
+    """Return the job in which this process runs, if Snakemake submitted it; otherwise None.
 
-    So a Snakemake that runs as a whole inside somebody's job, with its ranks, is not in a job of
-    its own: nothing here would give that job back.
+    So if Snakemake itself runs inside a job, that job is never requeued.
 
     Raises:
         SlurmError: the queue cannot be read.
     """
-    # SLURM's own variables tell more, but Snakemake's executor leaves only this one.
+    # Snakemake's executor removes the other variables of SLURM.
     number = os.environ.get("SLURM_JOB_ID")
     return next(iter(_jobs("--job", number)), None) if number else None
 
 
-def await_jobs_of(folder: Path, tell: Callable[[str], None]) -> None:
-    """Return when no job that a Snakemake in `folder` submitted is left; say what is waited for.
+def await_jobs_of(folder: Path, log: Callable[[str], None]) -> None:
+    """Wait until no job that Snakemake submitted from `folder` is left, and log the jobs.
 
     Raises:
         UserError: SLURM gave no answer for half an hour.
     """
-    wanted, shown = folder.resolve(), None
-    while jobs := [job for job in patiently(lambda: _jobs("--me")) if job.folder == wanted]:
-        if jobs != shown:
-            shown = jobs
-            tell(_told(jobs, folder))
-        time.sleep(ASK_EVERY)
+    submitted_from, logged = folder.resolve(), None
+    while jobs := [job for job in retry(lambda: _jobs("--me")) if job.folder == submitted_from]:
+        if jobs != logged:
+            logged = jobs
+            log(_waiting_for(jobs, folder))
+        time.sleep(RETRY_EVERY)
 
 
-def _told(jobs: list[Job], folder: Path) -> str:
+def _waiting_for(jobs: list[Job], folder: Path) -> str:
     lines = [f"  {job.number}  {job.state}  {job.rule}  {job.nodes}" for job in jobs[:20]]
     if len(jobs) > 20:
         lines.append(f"  … and {len(jobs) - 20} more")
     numbers = " ".join(job.number for job in jobs)
     return "\n".join(
         [
-            f"an earlier run in {folder} left {len(jobs)} job(s) with SLURM; their results are "
-            "waited for:",
+            f"waiting for {len(jobs)} SLURM job(s) of an earlier run in {folder}:",
             *lines,
-            f"to give them up instead: scancel {numbers}",
+            f"to cancel them instead: scancel {numbers}",
         ]
     )
 
@@ -143,21 +141,21 @@ def state_of(job: str) -> str:
 
 
 def restarts_of(job: str) -> int:
-    """Return how often SLURM has started a job again.
+    """Return how often SLURM has restarted a job.
 
     Raises:
-        SlurmError: the controller does not tell.
+        SlurmError: the controller does not answer.
     """
-    found = re.search(r"\bRestarts=(\d+)", ask("scontrol", "show", "job", job))
-    if found is None:
-        raise SlurmError(f"scontrol show job {job}: nothing about restarts")
-    return int(found[1])
+    match = re.search(r"\bRestarts=(\d+)", ask("scontrol", "show", "job", job))
+    if match is None:
+        raise SlurmError(f"scontrol show job {job}: no field Restarts")
+    return int(match[1])
 
 
 def requeue(job: str) -> None:
-    """Give a job back to the queue; SLURM then ends its present start.
+    """Requeue a job; SLURM then ends its current start.
 
     Raises:
-        SlurmError: SLURM does not take it back.
+        SlurmError: SLURM refuses.
     """
     ask("scontrol", "requeue", job)

@@ -1,4 +1,4 @@
-"""Which software made a result, and which need not be loaded for it."""
+"""Software versions, and imports that are not needed."""
 
 import platform
 import sys
@@ -23,22 +23,22 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that decide results."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the libraries that results depend on."""
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def import_less() -> None:
-    """Keep Keras from importing libraries for wrappers and plots that nothing here uses.
+    """Keep Keras from importing matplotlib and scikit-learn, for which it has wrappers.
 
-    It does so where they are installed; without them a process starts two seconds sooner. To be
-    called before TensorFlow is imported, by a command that needs none of them itself.
+    A process then starts two seconds sooner. Call this before TensorFlow is imported, in a command
+    that does not use these libraries.
     """
-    # `None` has an import fail, as if there were no such library: docs.python.org, sys.modules.
+    # None makes the import fail as if the library were not installed: docs.python.org, sys.modules.
     missing: dict[str, Any] = dict.fromkeys(("matplotlib", "sklearn"))
     sys.modules.update(missing)

@@ -1,117 +1,59 @@
-# The settings, the sheets, and the names of a run's files. No rule is here.
-import os
-import sys
+# The settings, the sample sheets, and the paths of a run's files. No rules.
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
-from gigatile.cohort.cases import read_cases
-from gigatile.cohort.copies import check_copies, known_before
-from gigatile.cohort.declared import check_declared, datasets_of
-from gigatile.cohort.samples import read_samples
-from gigatile.cohort.sheet import doubts
-from gigatile.cohort.splits import assign, check_labels
-from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
-from gigatile.slurm import await_jobs_of
 from gigatile.tasks import find_task
+from gigatile.workflow.errors import user_errors
+from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
+from gigatile.workflow.sheets import check_sheets, read_sheet
 
-DEMO_SLIDES, DEMO_VOLUMES = Path("demo/slides"), Path("demo/volumes")
-
-
-# A setting of this machine, not of the run: the slides may be on another one.
+# A setting of this machine, not of the run: the slides are on another machine.
 ELSEWHERE = config.get("slides") == "elsewhere"
 if ELSEWHERE:
     del config["slides"]
 
 
-def warn(warnings):
-    """Print warnings."""
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
+def may_be_missing(path):
+    """Return whether a file of a sheet may be missing: elsewhere, or the demo will create it."""
+    demo = (Path("demo/slides"), Path("demo/volumes"))
+    return ELSEWHERE or path.parent == demo[0] or path.parent.parent == demo[1]
 
 
-def read_sheet(settings, sheet, labelled=True):
-    """Return the slides or cases of a sheet by their ids; the demo's may still be to be made."""
-
-    def may_be_missing(path):
-        return ELSEWHERE or path.parent == DEMO_SLIDES or path.parent.parent == DEMO_VOLUMES
-
-    # Each job has a process of its own; if all of them checked every file, 30,000 slides would cost
-    # 1.9 billion calls of stat.
-    look = workflow.is_main_process
-    if settings.task == "volume_segmentation":
-        modalities = settings.volumes.modalities
-        members = read_cases(Path(sheet), modalities, labelled, may_be_missing, look)
-        for dataset in datasets_of(members):
-            check_declared(dataset, settings.volumes)
-    else:
-        members = read_samples(Path(sheet), labelled, may_be_missing, look)
-    if workflow.is_main_process:
-        warn(f"{sheet}: {doubt}" for doubt in doubts(members))
-    return {member.id: member for member in members}
-
-
-def check_sheets():
-    """Refuse splits that cannot be used and files of two patients; warn of other copies."""
-    members, path = list(COHORT.values()), Path(SETTINGS.samples)
-    check_labels(members, assign(members, SETTINGS.split), path)
-    if ELSEWHERE:
-        return  # the files are not here
-    warnings = check_copies(members, path)
-    if NEW:
-        warnings += known_before(list(NEW.values()), members, Path(SETTINGS.predict.samples))
-    warn(warnings)
-
-
-try:
+with user_errors():
     SETTINGS = load_settings(config, "the configuration")
-    COHORT = read_sheet(SETTINGS, SETTINGS.samples)
-    new_sheet = SETTINGS.predict.samples
-    NEW = read_sheet(SETTINGS, new_sheet, labelled=False) if new_sheet else {}
-    if workflow.is_main_process:
-        check_sheets()
-    # Jobs that a killed Snakemake left with SLURM must not run a second time beside themselves.
-    # What they make is waited for, before the plan is made.
-    check_writable(".", "results", f"results/{SETTINGS.run}")
-    keep_metadata_beside_results()
-    if submits_to_slurm():
-        await_jobs_of(Path.cwd(), tell=lambda text: print(text, file=sys.stderr, flush=True))
-except UserError as error:
-    raise WorkflowError(str(error)) from None
+    TASK = find_task(SETTINGS.task)
+    # The rows of the sheets by id: of the cohort, and of new data.
+    COHORT = read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
+    NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
+    check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE)
+    INVOCATION.check_writable(".", "results", f"results/{SETTINGS.run}")
+    keep_metadata_in_results(INVOCATION)
+    INVOCATION.await_earlier_jobs()
+
+# --- Paths
 
 RUN = f"results/{SETTINGS.run}"
-TASK = find_task(SETTINGS.task)
-VOLUMES = SETTINGS.task == "volume_segmentation"
-# What a row of the sheet is about, and where the records that are made of it lie.
-UNIT, RECORDS = ("case", "volumes") if VOLUMES else ("slide", "tiles")
-# What became of those that are learnt from, and of all.
+UNIT, RECORDS = TASK.unit, TASK.records
+# Tables of the slides or cases for training, of all of them, and of new data.
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
-TABLE = "cases.tsv" if VOLUMES else "tiles.tsv"
-ALL_TABLE, NEW_TABLE = f"{RUN}/{TABLE}", f"{RUN}/predictions/{TABLE}"
-# The SHA-256 of each state, for those who read states and the files beside them.
+ALL_TABLE, NEW_TABLE = f"{RUN}/{TASK.table}", f"{RUN}/predictions/{TASK.table}"
+# The SHA-256 of each state: inputs of rules that read states, and files listed in states.
 ALL_STATES, NEW_STATES = f"{RUN}/states.tsv", f"{RUN}/predictions/states.tsv"
-# The files of all slides or cases.
-FILES = sorted(
-    {os.path.normpath(path) for one in [*COHORT.values(), *NEW.values()] for path in one.files}
-)
-# The training's segments, by the epochs that are complete at the end of each.
+# The segments of the training, by their last epoch.
 SEGMENTS = [f"{epoch:04d}" for epoch in SETTINGS.train.segments]
 
 
-def recorded_files():
+def outputs_with_metadata():
     """Yield outputs of the run: one or two of each stage, then the states of all rows of the sheets.
 
-    Without states of slides that left the sheet: no job makes them, so no option can cure them.
+    Not the states of slides that were removed from the sheet: no job makes them again.
     """
     yield from (f"{RUN}/splits.tsv", ALL_TABLE, NEW_TABLE, TRAINING_TABLE)
     yield from (f"{RUN}/{name}" for name in ("shards/manifest.json", "model/settings.json"))
     yield f"{RUN}/report/index.html"
-    yield from (f"{RUN}/{RECORDS}/{member}.json" for member in COHORT)
-    yield from (f"{RUN}/predictions/{RECORDS}/{member}.json" for member in NEW)
+    yield from (f"{RUN}/{RECORDS}/{name}.json" for name in COHORT)
+    yield from (f"{RUN}/predictions/{RECORDS}/{name}.json" for name in NEW)
 
 
-try:
-    check_known(RUN, recorded_files())
-except UserError as error:
-    raise WorkflowError(str(error)) from None
+with user_errors():
+    check_metadata(INVOCATION, RUN, outputs_with_metadata())

@@ -1,8 +1,8 @@
-# What became of each slide or case, gathered into tables.
+# Tables of the states of all slides or cases.
 
 
-# They depend on what the sheet says of their rows, and not on the sheet: a new site, or a slide of another
-# split, makes none of them again.
+# The tables depend on their rows of the sheet, not on the whole sheet: a new column, or a slide of another
+# split, does not run these rules again.
 rule collect:
     input:
         samples=ancient(SETTINGS.samples),
@@ -20,23 +20,22 @@ rule collect:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
-        code=code("collect_states"),
-        intact=intact("collect"),
-        note=note("collect"),
+        **provenance("collect", "collect_states"),
         states=folder(RECORDS),
         rows=rows_of(*SPLITS),
+        task=SETTINGS.task,
         settings=section("split"),
-        of=SPLITS,
+        splits=SPLITS,
         checksums=["--checksums", ALL_STATES],
     shell:
-        "python scripts/collect_states.py --samples {input.samples:q} --settings {params.settings:q}"
-        " --of {params.of} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/collect_states.py --task {params.task} --samples {input.samples:q} --settings {params.settings:q}"
+            " --of {params.splits} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q}"
+        )
 
 
-# The slides for training have a table of their own, without pictures and measures: a change of a
-# test slide or of a picture must not start training again.
+# Training has a table of its own, without pictures and quality measures: changes of test slides or pictures
+# must not start training again.
 use rule collect as collect_training with:
     input:
         samples=ancient(SETTINGS.samples),
@@ -48,20 +47,19 @@ use rule collect as collect_training with:
     benchmark:
         f"{RUN}/benchmarks/collect_training.tsv"
     params:
-        code=code("collect_states"),
-        intact=intact("collect_training"),
-        note=note("collect_training"),
+        **provenance("collect_training", "collect_states"),
         states=folder(RECORDS),
         rows=rows_of("train", "valid"),
+        task=SETTINGS.task,
         settings=section("split"),
-        of=("train", "valid"),
+        splits=("train", "valid"),
         checksums=[],
 
 
 rule collect_new:
     input:
         samples=ancient(SETTINGS.predict.samples or []),
-        states=expand(f"{RUN}/predictions/{RECORDS}/{{one}}.json", one=NEW),
+        states=expand(f"{RUN}/predictions/{RECORDS}/{{member}}.json", member=NEW),
     output:
         table=NEW_TABLE,
         states=NEW_STATES,
@@ -75,13 +73,12 @@ rule collect_new:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
-        code=code("collect_states"),
-        intact=intact("collect_new"),
-        note=note("collect_new"),
+        **provenance("collect_new", "collect_states"),
+        task=SETTINGS.task,
         sheet=sheet(SETTINGS.predict.samples),
         states=folder(f"predictions/{RECORDS}"),
     shell:
-        "python scripts/collect_states.py --new {input.samples:q} --states {params.states:q}"
-        " --out {output.table:q} --checksums {output.states:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/collect_states.py --task {params.task} --new {input.samples:q} --states {params.states:q}"
+            " --out {output.table:q} --checksums {output.states:q}"
+        )

@@ -1,16 +1,22 @@
-# Slides that are on another machine: a plan names them, and no file is made up.
-ABSENT = [path for path in FILES if not os.path.exists(path)]
+# Slides on another machine: a plan lists them, but cannot create them.
+import os
+import sys
 
-if workflow.is_main_process:
-    told = f"slides=elsewhere: {len(ABSENT):,} of {len(FILES):,} {of_task('slides', 'volumes')} are not on this machine"
-    print(told, file=sys.stderr)
+FILES = {os.path.normpath(path) for row in [*COHORT.values(), *NEW.values()] for path in row.files}
+ABSENT = sorted(path for path in FILES if not os.path.exists(path))
+
+if INVOCATION.is_main_process:
+    print(
+        f"slides=elsewhere: {len(ABSENT):,} of {len(FILES):,} files are not on this machine",
+        file=sys.stderr,
+    )
 
 if ABSENT:
 
-    # Of those alone that are not here: what a rule makes is deleted before it is made.
+    # Only missing files are outputs: Snakemake deletes outputs before a job starts.
     rule slides_elsewhere:
         output:
             update(ABSENT),
         localrule: True
         shell:
-            "echo error: {output[0]:q} 'is not on this machine, and nothing can be made of it here' >&2; exit 2"
+            "echo error: {output[0]:q} 'is not on this machine; run this job where it is' >&2; exit 2"

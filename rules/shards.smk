@@ -1,12 +1,12 @@
-# The records of train and valid, shuffled into shards.
+# The records of the splits `train` and `valid`, shuffled into shards.
 
 
-# The number of shards follows from the tiles, so the manifest stands for them: it names each with
-# its checksum and is written last. The layout of the writers stands among the resources, as they write
-# the same bytes whatever it is.
+# The number of shards depends on the records, so the output is the manifest, which lists the shards with
+# checksums and is written last. The layout of the ranks is a resource, not a parameter: it does not change
+# the shards.
 rule write_shards:
     input:
-        slides=TRAINING_TABLE,
+        table=TRAINING_TABLE,
     output:
         manifest=f"{RUN}/shards/manifest.json",
     log:
@@ -17,25 +17,25 @@ rule write_shards:
         "../envs/cpu.yaml"
     threads: SETTINGS.shards.ranks
     resources:
-        **mpi_job(SETTINGS.shards),
+        **mpi_resources(SETTINGS.shards),
         launcher="mpirun",
         cpus_per_task=1,
-        # Of each node; a rank holds one shard.
+        # Per node. A rank holds one shard in memory.
         mem_mb=grow(SETTINGS.shards.ranks_per_node * round(500 + 2 * SETTINGS.shards.target_mb)),
         runtime=grow(240),
         launch=launch_options(SETTINGS.shards),
         ranks=SETTINGS.shards.ranks,
     params:
-        code=code("write_shards"),
-        intact=intact("write_shards"),
-        note=note("write_shards"),
+        **provenance("write_shards", "write_shards"),
         records=folder(RECORDS),
         shards=subpath(output.manifest, parent=True),
+        task=SETTINGS.task,
         settings=section("shards"),
     shell:
-        "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
-        " --log {log:q} --"
-        " python scripts/write_shards.py --slides {input.slides:q} --records {params.records:q}"
-        " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " --manifest {output.manifest:q} >> {log:q} 2>&1"
+        recorded(
+            "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+            " --log {log:q} --"
+            " python scripts/write_shards.py --task {params.task} --table {input.table:q} --records {params.records:q}"
+            " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}",
+            manifest="{output.manifest:q}",
+        )

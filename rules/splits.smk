@@ -1,4 +1,4 @@
-# Patients into cohorts. Only the sheet decides, so this needs no slide.
+# Patients to splits. This reads the sheet only.
 
 
 rule split_patients:
@@ -11,7 +11,7 @@ rule split_patients:
         f"{RUN}/logs/split_patients.log",
     benchmark:
         f"{RUN}/benchmarks/split_patients.tsv"
-    # A division that cannot be used is told before days of tiling.
+    # Report unusable splits before days of tiling.
     priority: 100
     conda:
         "../envs/cpu.yaml"
@@ -19,14 +19,12 @@ rule split_patients:
         mem_mb=grow(1000),
         runtime=grow(10),
     params:
-        code=code("split_patients"),
-        intact=intact("split_patients"),
-        note=note("split_patients"),
+        **provenance("split_patients", "split_patients"),
         sheet=sheet(SETTINGS.samples),
+        task=SETTINGS.task,
         settings=section("split"),
     shell:
-        "python scripts/split_patients.py --samples {input.samples:q}"
-        " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
-        " > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/split_patients.py --task {params.task} --samples {input.samples:q}"
+            " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
+        )

@@ -1,23 +1,24 @@
-# Shards to a model, in segments of a few epochs: each goes on from the one before it, and is
-# validated by a small job while the next one trains. The best is the model.
+# From shards to a model. Training is divided into segments of a few epochs: each continues the previous one,
+# and a small job validates it while the next one trains. The best segment becomes the model.
 
 
-# All ranks under one MPI launcher, whose exit code is the job's.
+# One MPI launcher starts all ranks, and its exit code is that of the job.
 #
-# Checkpoints are no output: Snakemake deletes outputs before a job starts, and a killed
-# training could not go on.
+# Checkpoints are not outputs: Snakemake deletes outputs before a job starts, and a killed training could not
+# resume.
 #
-# What a segment has left stays until it is replaced. Where shards are written anew and come out as they
-# were, the training goes on from its end: there is nothing to do. Of other shards, settings or code it
-# passes the state over. If it fails, they are those of before, and no note vouches for them.
+# The outputs stay until the job replaces them. If shards are written again with the same content, training
+# resumes at the end of the segment and has nothing to do. It skips a state made with other shards, settings
+# or code. If training fails, the previous outputs stay, but without their record, so the next run trains
+# again.
 #
-# The layout stands among the resources and not the parameters: the same training on other machines
-# is the same training, and is not done again. Nor is what is done, where there are to be more epochs.
+# The layout of the ranks is a resource, not a parameter: it does not change the model. More epochs do not
+# repeat the segments that exist.
 rule train:
     input:
         manifest=f"{RUN}/shards/manifest.json",
-        before=segment_before("json"),
-        state_before=segment_before("npz"),
+        previous=previous_segment(f"{RUN}/segments", SEGMENTS, "json"),
+        previous_state=previous_segment(f"{RUN}/segments", SEGMENTS, "npz"),
     output:
         state=update(f"{RUN}/segments/{{epoch}}.npz"),
         model=update(f"{RUN}/segments/{{epoch}}.keras"),
@@ -30,39 +31,37 @@ rule train:
         "../envs/gpu.yaml"
     threads: SETTINGS.train.ranks * SETTINGS.train.cores_per_rank
     resources:
-        **mpi_job(SETTINGS.train),
+        **mpi_resources(SETTINGS.train),
         launcher="mpirun",
         cpus_per_task=SETTINGS.train.cores_per_rank,
-        # GPUs are asked for by the node, with `gres`; the executor would take `tasks` for their number.
+        # A profile requests GPUs per node, with `gres`; otherwise the executor would request one per task.
         tasks_per_gpu=0,
-        # Of each node.
+        # Per node.
         mem_mb=grow(4000 * SETTINGS.train.ranks_per_node),
         runtime=1440,
         launch=launch_options(SETTINGS.train),
-        each_rank=rank_options(SETTINGS.train),
-        # SLURM asks the ranks to save this long before the time limit.
-        # Not in slurm_extra, which a profile's own would replace; see repairs/slurm_submission.py.
+        rank_options=rank_options(SETTINGS.train),
+        # SLURM sends this signal 120 s before the time limit, and the ranks save. Not in slurm_extra, which
+        # a profile may replace; see gigatile/workflow/slurm_submission.py.
         signal="USR2@120",
     params:
-        code=code("train"),
+        **provenance("train", "train", "{epoch}"),
         task=SETTINGS.task,
         task_settings=task_settings("training"),
-        intact=intact("train"),
-        note=note("train", "{epoch}"),
         segments=subpath(output.state, parent=True),
         checkpoints=folder("checkpoints"),
-        # As checkpoints, no output: it is watched, and what a killed job wrote stays.
+        # Not an output, for the same reason as the checkpoints.
         events=folder("tensorboard/train"),
         settings=section("train"),
     shell:
-        "rm -f {params.note:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
-        " --log {log:q} --checkpoints {params.checkpoints:q} --"
-        " python scripts/train.py --task {params.task} --manifest {input.manifest:q}"
-        " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
-        " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
-        " {resources.each_rank}"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "rm -f {params.record:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+            " --log {log:q} --checkpoints {params.checkpoints:q} --"
+            " python scripts/train.py --task {params.task} --manifest {input.manifest:q}"
+            " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
+            " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
+            " {resources.rank_options}"
+        )
 
 
 rule validate:
@@ -83,18 +82,16 @@ rule validate:
         mem_mb=grow(4000),
         runtime=grow(480),
     params:
-        code=code("validate"),
+        **provenance("validate", "validate", "{epoch}"),
         task=SETTINGS.task,
         task_settings=task_settings("validation"),
-        intact=intact("validate"),
-        note=note("validate", "{epoch}"),
         segments=subpath(output.validated, parent=True),
         events=folder("tensorboard/valid"),
     shell:
-        "python scripts/validate.py --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}"
-        " --manifest {input.manifest:q} --events {params.events:q} --task-settings {params.task_settings:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/validate.py --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}"
+            " --manifest {input.manifest:q} --events {params.events:q} --task-settings {params.task_settings:q}"
+        )
 
 
 rule choose_model:
@@ -117,14 +114,12 @@ rule choose_model:
         mem_mb=grow(1000),
         runtime=grow(60),
     params:
-        code=code("choose_model"),
-        intact=intact("choose_model"),
-        note=note("choose_model"),
+        **provenance("choose_model", "choose_model"),
         segments=folder("segments"),
         epochs=SEGMENTS,
         model=subpath(output.model, parent=True),
     shell:
-        "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
-        " --out {params.model:q} > {log:q} 2>&1"
-        " && python scripts/note_made.py --note {params.note:q} --outputs {output:q}"
-        " >> {log:q} 2>&1"
+        recorded(
+            "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
+            " --out {params.model:q}"
+        )

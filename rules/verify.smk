@@ -1,16 +1,15 @@
-# All of a run against the present settings, sheet and code; to be asked for by name.
+# Verification of a run against the present settings, sheet and code. Runs on request only.
 import json
 
 
-# It has no output, so it is always done. Another Snakemake says what should be there, and why it is
-# not current.
+# Without outputs, the rule always runs. Its command calls Snakemake to list the expected files.
 rule verify:
     log:
         f"{RUN}/logs/verify.log",
     localrule: True
     conda:
         "../envs/cpu.yaml"
-    # As many as there are.
+    # All cores: Snakemake reduces the number to those available.
     threads: 1000
     params:
         run=RUN,

@@ -10,9 +10,11 @@ from gigatile.slurm import await_jobs_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path(), help="where Snakemake was started")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(), help="working directory of that Snakemake"
+    )
     args = parser.parse_args()
-    await_jobs_of(args.folder.resolve(), tell=lambda text: print(text, flush=True))
+    await_jobs_of(args.folder.resolve(), log=lambda text: print(text, flush=True))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Find the seed whose division into train, valid and test is best balanced over the labels.
+"""Find the seed whose splits have the best balance of labels.
 
-Only the sheet is looked at, neither images nor results, so choosing is honest.
+Only the sheet is read, neither images nor results, so the choice does not bias the figures.
 """
 
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.members import read_members
 from gigatile.cohort.splits import assign, best_seed, check_labels
 from gigatile.errors import UserError, run_command
 from gigatile.settings.section import check_section
 from gigatile.settings.split import SPLITS, SplitSettings
+from gigatile.tasks.sheets import read_any_sheet
 
 
 def main() -> None:
@@ -26,17 +26,17 @@ def main() -> None:
         raise UserError(f"--tries {args.tries}: at least one seed must be tried")
     shares = {name: getattr(args, name) for name in SPLITS}
     settings = check_section(SplitSettings, shares, "--train, --valid, --test")
-    samples = read_members(args.samples, made_later=lambda path: True)
+    samples = read_any_sheet(args.samples, may_be_missing=lambda path: True)
     ranked = best_seed(samples, settings, args.tries)
     if ranked[0][0] == float("inf"):
         raise UserError(
-            f"{args.samples}: with none of {args.tries} seeds has each split every label; a label "
+            f"{args.samples}: none of {args.tries} seeds gives every label to each split; a label "
             "needs at least three patients, or the sheet's column `split`"
         )
     best = settings.model_copy(update={"seed": ranked[0][1]})
     check_labels(samples, assign(samples, best), args.samples)
     for distance, seed in ranked[:5]:
-        print(f"seed {seed}: shares within {100 * distance:.1f} percentage points of the wanted")
+        print(f"seed {seed}: shares within {100 * distance:.1f} percentage points of the settings")
     print(f"In your configuration:\nsplit:\n  seed: {best.seed}")
 
 

@@ -1,29 +1,30 @@
 #!/usr/bin/env python3
-"""Gather the state of every slide, or case, into one table, and check that enough can be used."""
+"""Collect the states of all slides or cases into one table, and check that enough are usable."""
 
 import argparse
 from pathlib import Path
 
 from gigatile.cohort.collect import check_any, check_remaining, collect_states, rows_of_sheet
-from gigatile.cohort.members import read_members
+from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.cohort.splits import assign, check_labels, checksum_of, rows_of_splits
 from gigatile.errors import UserError, run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.split import SPLITS, SplitSettings
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    add_task(parser)
     sheet = parser.add_mutually_exclusive_group(required=True)
     sheet.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
-    sheet.add_argument("--new", type=Path, help="a sheet of new ones")
-    parser.add_argument("--settings", help="of a cohort: the section `split` as JSON")
+    sheet.add_argument("--new", type=Path, help="a sheet of new slides or cases")
+    parser.add_argument("--settings", help="the section `split` as JSON; for --samples")
     parser.add_argument(
-        "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits of the cohort (all)"
+        "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits to collect (all)"
     )
-    parser.add_argument(
-        "--rows", help="checksum of what the sheet said of them when this was asked"
-    )
+    parser.add_argument("--rows", help="checksum of the rows of the sheet when the job was planned")
     parser.add_argument(
         "--states", type=Path, required=True, help="folder of <slide>.json or <case>.json"
     )
@@ -32,20 +33,23 @@ def main() -> None:
         "--checksums", type=Path, help="also write the SHA-256 of each state (.tsv)"
     )
     args = parser.parse_args()
-    samples = read_members(args.samples or args.new, bool(args.samples), lambda path: True)
+    cohort = task_part(args.task, "cohort")
+    sheet, tables = cohort.sheet(), {cohort.sheet().unit: cohort.STATE_TABLE}
+    members = read_sheet(args.samples or args.new, sheet, bool(args.samples), lambda path: True)
     if args.samples:
         if args.settings is None:
             parser.error("--samples needs --settings")
         settings = parse_section(SplitSettings, args.settings)
-        # Whoever asks for no more than this learns it here, too.
-        check_labels(samples, assign(samples, settings), args.samples)
-        rows = rows_of_splits(samples, settings, *args.of)
+        # Checked here, too, as this job may run without the job that splits the patients.
+        check_labels(members, assign(members, settings), args.samples)
+        rows = rows_of_splits(members, settings, *args.of)
         if args.rows not in (None, checksum_of(rows)):
-            raise UserError(f"{args.samples}: changed while the workflow ran; call it again")
-        collect_states(rows, args.states, args.out, args.checksums)
+            raise UserError(f"{args.samples}: changed while the workflow ran; run it again")
+        collect_states(rows, args.states, args.out, args.checksums, tables)
         check_remaining(args.out, args.of)
     else:
-        collect_states(rows_of_sheet(samples), args.states, args.out, args.checksums)
+        rows = rows_of_sheet(members)
+        collect_states(rows, args.states, args.out, args.checksums, tables)
         check_any(args.out)
 
 

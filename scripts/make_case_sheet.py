@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the sheet of cases of a Decathlon, nnU-Net or BraTS folder, and print settings for it.
+"""Write a sheet of cases for a Decathlon, nnU-Net or BraTS folder, and print settings for it.
 
-The settings go to standard output, remarks on what was left out to standard error.
+Settings are printed to stdout, remarks on skipped files to stderr.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def settings_from(path: Path) -> Settings:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where dataset.json or the cases' folders lie")
+    parser.add_argument("folder", type=Path, help="the folder of dataset.json or of the cases")
     parser.add_argument("--out", type=Path, default=Path("cases.tsv"), help="the sheet to write")
-    parser.add_argument("--new", action="store_true", help="of the cases without a segmentation")
+    parser.add_argument("--new", action="store_true", help="take the cases without a segmentation")
     parser.add_argument(
         "--check",
         type=Path,
@@ -47,12 +47,12 @@ def main() -> None:
     if args.check:
         remarks = check_declared(args.folder / "dataset.json", settings_from(args.check).volumes)
     else:
-        found = read_case_folder(args.folder, args.new)
-        write_case_sheet(found, args.out, args.new)
-        print(settings_of(found, args.out, args.new), end="")
-        remarks = [f"{args.out}: {len(found.cases)} case(s)", *found.remarks]
+        content = read_case_folder(args.folder, args.new)
+        write_case_sheet(content, args.out, args.new)
+        print(settings_of(content, args.out, args.new), end="")
+        remarks = [f"{args.out}: {len(content.cases)} case(s)", *content.remarks]
         if not args.new:
-            remarks += remarks_on_labels(found)
+            remarks += remarks_on_labels(content)
     for remark in remarks:
         print(remark, file=sys.stderr)
 

@@ -11,8 +11,8 @@ from gigatile.files import write_text
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="the sheets' folder")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of the sheets")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if they differ")
     args = parser.parse_args()
 
     sheets = {
@@ -31,7 +31,9 @@ def main() -> None:
         if not path.exists() or path.read_bytes() != text.encode()
     ]
     if faults:
-        raise all_faults("the demo's sheets are stale; run this command without --check:", faults)
+        raise all_faults(
+            "the sheets of the demo are out of date; run this command without --check:", faults
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw one slide of the demo cohort and write it as an Aperio SVS file."""
+"""Render a slide of the demo cohort and write it as an Aperio SVS file."""
 
 import argparse
 from pathlib import Path

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw one case of the demo cohort of volumes and write its NIfTI files."""
+"""Render a case of the demo cohort of volumes and write its NIfTI files."""
 
 import argparse
 from pathlib import Path

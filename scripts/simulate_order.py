@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Show how well a training would shuffle a cohort of some size, and what it would read."""
+"""Simulate the shuffling of a cohort: how well samples are mixed, and how much is read."""
 
 import argparse
 
@@ -14,15 +14,15 @@ from gigatile.training.simulation import simulate
 def main() -> None:
     default = TrainSettings()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tiles", type=int, required=True, help="to train on")
-    parser.add_argument("--tile-kb", type=float, default=15, help="size of one, in kilobytes")
+    parser.add_argument("--tiles", type=int, required=True, help="number of training tiles")
+    parser.add_argument("--tile-kb", type=float, default=15, help="size of a tile in kilobytes")
     parser.add_argument("--shard-mb", type=float, default=100, help="shards.target_mb")
     parser.add_argument("--shuffle-mb", type=float, default=default.shuffle_mb)
     parser.add_argument("--batch-size", type=int, default=default.batch_size)
-    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
+    parser.add_argument("--ranks", type=int, default=1, help="number of training processes")
     args = parser.parse_args()
     if min(args.tiles - 1, args.tile_kb, args.shard_mb, args.shuffle_mb, args.batch_size) <= 0:
-        raise UserError("every number must be more than 0, and --tiles more than 1")
+        raise UserError("all numbers must be positive, and --tiles at least 2")
     if args.ranks < 1 or args.batch_size % args.ranks:
         raise UserError("--batch-size must be a multiple of --ranks")
     shards = max(1, min(args.tiles, round(args.tiles * args.tile_kb / 1000 / args.shard_mb)))

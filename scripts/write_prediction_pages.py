@@ -1,30 +1,35 @@
 #!/usr/bin/env python3
-"""Write the pages of new slides: index.html and a page for each slide that the model called."""
+"""Write the pages of new slides or cases: index.html and a page for each prediction."""
 
 import argparse
+from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.report import PredictionFiles, write_prediction_pages
-from gigatile.report.command_line import add_arguments, add_cohort_arguments, input_paths
-
-INPUTS = {
-    "slides_table": "predictions/tiles.tsv",
-    "tiles_dir": "predictions/tiles",
-    "tile_scores": "predictions/tiles.parquet",
-    "slide_scores": "predictions/slides.tsv",
-    "model_dir": "model",
-}
+from gigatile.report import write_prediction_pages
+from gigatile.report.command_line import add_arguments, input_paths
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, INPUTS)
-    add_cohort_arguments(parser)
-    args = parser.parse_args()
-    files = PredictionFiles(**input_paths(args, INPUTS), cohort=args.cohort)
-    write_prediction_pages(
-        files, args.out, args.title or "New slides", args.top_tiles, args.matches
+    if name := add_task(parser):
+        task = task_part(name, "report").REPORT
+        add_arguments(parser, task.new_inputs, task.options)
+    parser.add_argument(
+        "--cohort",
+        type=Path,
+        metavar="RUN_DIR",
+        help="results of the run that trained the model, to find what is in its cohort",
     )
+    parser.add_argument(
+        "--matches", type=Path, help="table to write, of slides or cases in the cohort"
+    )
+    args = parser.parse_args()
+    files = input_paths(args, task.new_inputs)
+    title = args.title or f"New {task.unit}s"
+    options = {option: getattr(args, option) for option in task.options}
+    write_prediction_pages(task, files, args.out, title, args.cohort, args.matches, **options)
 
 
 if __name__ == "__main__":

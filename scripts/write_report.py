@@ -1,31 +1,27 @@
 #!/usr/bin/env python3
-"""Write the report of a run: index.html and a page for each test slide."""
+"""Write the report of a run: index.html and a page for each test slide or case."""
 
 import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.report import ReportFiles, write_report
+from gigatile.report import write_report
 from gigatile.report.command_line import add_arguments, input_paths
-
-INPUTS = {
-    "slides_table": "tiles.tsv",
-    "splits": "splits.json",
-    "shards": "shards/manifest.json",
-    "tiles_dir": "tiles",
-    "model_dir": "model",
-    "evaluation_dir": "evaluation",
-}
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, INPUTS)
-    parser.add_argument("--samples", type=Path, help="the sample sheet, for the table of sites")
+    if name := add_task(parser):
+        task = task_part(name, "report").REPORT
+        add_arguments(parser, task.inputs, task.options)
+    parser.add_argument("--samples", type=Path, help="the sample sheet, for sites and splits")
     args = parser.parse_args()
-    files = ReportFiles(**input_paths(args, INPUTS), samples=args.samples)
+    files = input_paths(args, task.inputs)
     title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"
-    write_report(files, args.out, title, args.top_tiles)
+    options = {option: getattr(args, option) for option in task.options}
+    write_report(task, files, args.out, title, args.samples, **options)
 
 
 if __name__ == "__main__":

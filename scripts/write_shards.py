@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Group the records of train and valid at random into shards; alone, or as ranks of an MPI launch.
+"""Shuffle the records of train and valid into shards, with one process or with the ranks of MPI.
 
-However many write, the bytes are the same.
+The bytes do not depend on the number of ranks.
 """
 
 import argparse
 from functools import partial
 from pathlib import Path
 
-from gigatile.cohort.collect import unit_of, usable
+from gigatile.cohort.collect import usable_rows
 from gigatile.errors import run_command
 from gigatile.files import combined_checksum
 from gigatile.parallel.world import join
@@ -16,48 +16,38 @@ from gigatile.records.shard_layout import Source
 from gigatile.records.writing import stall_limit, write_shards
 from gigatile.settings.section import parse_section
 from gigatile.settings.shards import ShardSettings
-from gigatile.tables import read_table
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 SPLITS = ("train", "valid")
-# Where the records of each kind lie in a run.
-FOLDERS = {"slide": "tiles", "case": "volumes"}
 
 
-def read_sources(slides: Path, records: Path) -> dict[str, list[Source]]:
+def read_sources(table: Path, records: Path, unit: str) -> dict[str, list[Source]]:
     return {
         split: [
             Source(
-                row[unit_of(row)],
-                row["patient"],
-                row.get("label", ""),
-                records / f"{row[unit_of(row)]}.tfrecord",
+                row[unit], row["patient"], row.get("label", ""), records / f"{row[unit]}.tfrecord"
             )
-            for row in usable(slides, split)
+            for row in usable_rows(table, split)
         ]
         for split in SPLITS
     }
 
 
-def read_inputs(slides: Path) -> dict[str, str]:
-    # By split: a table of more slides than are written here makes the same manifest.
-    found = {}
-    for split in SPLITS:
-        rows = usable(slides, split)
-        unit = read_unit(slides)
-        folder = FOLDERS[unit]
-        found[f"{folder}/<{unit}>.tfrecord of {split}"] = combined_checksum(
-            {f"{folder}/{row[unit]}.tfrecord": row["sha256"] for row in rows}
+def read_inputs(table: Path, folder: str, unit: str) -> dict[str, str]:
+    # By split: rows of other splits in the table do not change the manifest.
+    return {
+        f"{folder}/<{unit}>.tfrecord of {split}": combined_checksum(
+            {f"{folder}/{row[unit]}.tfrecord": row["sha256"] for row in usable_rows(table, split)}
         )
-    return found
-
-
-def read_unit(slides: Path) -> str:
-    return unit_of(read_table(slides)[0])
+        for split in SPLITS
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slides", type=Path, required=True, help="table of slides, or of cases")
+    add_task(parser)
+    parser.add_argument("--table", type=Path, required=True, help="table of slides or cases")
     parser.add_argument("--records", type=Path, required=True, help="folder of their .tfrecord")
     parser.add_argument("--settings", required=True, help="the section `shards` as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder for shards and manifest")
@@ -68,11 +58,12 @@ def main() -> None:
     args = parser.parse_args()
     settings = parse_section(ShardSettings, args.settings)
     limit = args.stall_limit or stall_limit(settings)
-    with join(args.ranks, limit, "all shards are written anew") as world:
-        sources = world.on_rank0(partial(read_sources, args.slides, args.records))
-        inputs = world.on_rank0(partial(read_inputs, args.slides))
-        unit = world.on_rank0(partial(read_unit, args.slides))
-        write_shards(sources, settings, args.out, world, inputs, unit)
+    with join(args.ranks, limit, "all shards will be written again") as world:
+        cohort, records = task_part(args.task, "cohort"), task_part(args.task, "records")
+        unit = cohort.sheet().unit
+        sources = world.on_rank0(partial(read_sources, args.table, args.records, unit))
+        inputs = world.on_rank0(partial(read_inputs, args.table, cohort.RECORDS, unit))
+        write_shards(sources, settings, args.out, world, inputs, unit, records.record_id)
 
 
 if __name__ == "__main__":

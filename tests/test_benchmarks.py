@@ -33,7 +33,7 @@ SMALL = {
 ON_THE_CLUSTER = {"slurm"}
 
 
-def test_each_is_tried_and_on_the_page_of_speed():
+def test_every_benchmark_is_tested_and_documented():
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     assert names == set(SMALL) | ON_THE_CLUSTER
     page = (ROOT / "docs/speed.md").read_text()
@@ -42,7 +42,7 @@ def test_each_is_tried_and_on_the_page_of_speed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_it_runs(name):
+def test_benchmark_runs(name):
     options, ratio = SMALL[name]
     line = [sys.executable, f"benchmarks/{name}.py", *options]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)

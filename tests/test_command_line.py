@@ -19,7 +19,11 @@ COMMANDS = (
     "write_config.py",
     "write_shards.py",
 )
-COLLECT = "collect_states.py --settings {}"
+TILES = "--task tile_classification"
+SPLIT = f"split_patients.py {TILES} --table t --proof p"
+COLLECT = f"collect_states.py {TILES} --out o"
+COHORT = f"{COLLECT} --settings {{}}"
+SHARDS = f"write_shards.py {TILES} --records . --settings {{}} --out o"
 # Each takes a second or more to import, where a tile job of a small slide takes half of one.
 HEAVY = {"tensorflow", "keras", "horovod", "pandas", "sklearn", "scipy", "matplotlib", "pyarrow"}
 
@@ -40,7 +44,7 @@ def files(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(command, name):
+def test_every_command_has_help(command, name):
     shown = command(name, "--help")
     assert shown.returncode == 0
     assert "usage:" in shown.stdout
@@ -48,7 +52,7 @@ def test_every_command_explains_itself(command, name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_of_the_data_stages_imports_what_it_does_not_need(name):
+def test_data_commands_import_only_what_they_need(name):
     line = [sys.executable, "-X", "importtime", ROOT / "scripts" / name, "--help"]
     shown = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = set(re.findall(r"\| +(\w+)", shown.stderr))
@@ -57,7 +61,7 @@ def test_no_command_of_the_data_stages_imports_what_it_does_not_need(name):
     assert not imported & (HEAVY - ({"pyarrow"} if name == "tile_slide.py" else set()))
 
 
-def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_data):
+def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
     source = shared_data / "wsi/cmu-1-small-region.svs"
     line = [
         *(sys.executable, "-X", "importtime", ROOT / "scripts/tile_slide.py"),
@@ -79,32 +83,53 @@ def test_a_whole_tile_job_imports_what_it_needs_and_no_more(tmp_path, shared_dat
         ("choose_split_seed.py binary", "binary, row 3: not utf-8-sig text"),
         ("choose_split_seed.py folder", "folder: cannot be read: Is a directory"),
         ("choose_split_seed.py sheet.tsv", "a label needs at least three patients"),
-        ("split_patients.py --samples gone.tsv --settings {} --table t --proof p", "gone.tsv: no "),
-        ("split_patients.py --samples sheet.tsv --settings {x --table t --proof p", "not JSON"),
+        (f"{SPLIT} --samples gone.tsv --settings {{}}", "gone.tsv: no "),
+        (f"{SPLIT} --samples sheet.tsv --settings {{x", "not valid JSON"),
         (
-            'split_patients.py --samples sheet.tsv --settings {"sed":1} --table t --proof p',
+            f'{SPLIT} --samples sheet.tsv --settings {{"sed":1}}',
             "sed: no such key; did you mean 'seed'?",
         ),
-        ("collect_states.py --samples cohort.tsv --states . --out o", "--samples needs --settings"),
-        (f"{COLLECT} --samples gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
-        (f"{COLLECT} --samples sheet.tsv --states . --out o", "a classifier needs two"),
-        (f"{COLLECT} --samples binary --states . --out o", "binary, row 3: not utf-8-sig text"),
-        (f"{COLLECT} --samples folder --states . --out o", "folder: cannot be read: Is a direct"),
-        (f"{COLLECT} --samples cohort.tsv --states folder --out o", "folder/S1.json: no such file"),
-        (f"{COLLECT} --samples cohort.tsv --states . --out o", "S1.json: damaged, not JSON"),
-        ("collect_states.py --new gone.tsv --states . --out o", "gone.tsv: no such sample sheet"),
-        ("write_shards.py --slides gone.tsv --records . --settings {} --out o", "gone.tsv: no suc"),
-        ("write_shards.py --slides sheet.tsv --records . --settings {} --out o", "column(s) split"),
+        (f"{COLLECT} --samples cohort.tsv --states .", "--samples needs --settings"),
+        (
+            f"{COHORT} --samples gone.tsv --states .",
+            "gone.tsv: no such sample sheet",
+        ),
+        (
+            f"{COHORT} --samples sheet.tsv --states .",
+            "a classifier needs two",
+        ),
+        (
+            f"{COHORT} --samples binary --states .",
+            "binary, row 3: not utf-8-sig text",
+        ),
+        (
+            f"{COHORT} --samples folder --states .",
+            "folder: cannot be read: Is a direct",
+        ),
+        (
+            f"{COHORT} --samples cohort.tsv --states folder",
+            "folder/S1.json: no such file",
+        ),
+        (
+            f"{COHORT} --samples cohort.tsv --states .",
+            "S1.json: damaged, not JSON",
+        ),
+        (f"{COLLECT} --new gone.tsv --states .", "gone.tsv: no such sample sheet"),
+        (f"{SHARDS} --table gone.tsv", "gone.tsv: no suc"),
+        (f"{SHARDS} --table sheet.tsv", "column(s) split"),
         ("write_config.py --out folder", "folder: Is a directory"),
         ("write_config.py --check --out gone.yaml", "gone.yaml is not what gigatile/settings/"),
         ("tile_slide.py --mpp 0", "mpp '0' must be micrometres per pixel, a number in 0.01-100"),
         ("tile_slide.py --mpp -1", "mpp '-1' must be micrometres per pixel"),
         ("tile_slide.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
-        ("tile_slide.py --mpp 1 --settings [1]", "--settings: 1 wrong setting(s)\n  - found [1]; "),
+        (
+            "tile_slide.py --mpp 1 --settings [1]",
+            "--settings: 1 invalid setting(s)\n  - found [1]",
+        ),
         ("tile_slide.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
     ],
 )
-def test_a_mistake_ends_in_one_message_that_names_it(command, files, line, message):
+def test_user_error_gives_one_message(command, files, line, message):
     name, *arguments = line.split()
     if name == "tile_slide.py":
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))

@@ -54,7 +54,7 @@ def run(*command: str | Path, **options) -> subprocess.CompletedProcess[str]:
 # --- The lock file
 
 
-def test_every_package_of_the_lock_has_one_version_and_checksums():
+def test_locked_packages_have_version_and_checksums():
     blocks = re.split(r"\n(?=[a-z0-9])", LOCK.read_text())[1:]
     assert len(blocks) > 100
     faulty = [
@@ -69,18 +69,18 @@ def test_every_package_of_the_lock_has_one_version_and_checksums():
     assert len(locked()) == len(blocks)
 
 
-def test_the_lock_names_no_address_and_no_folder_of_a_machine():
+def test_lock_has_no_addresses_or_folders():
     assert re.findall(r"://|--index|--find-links|--trusted|(?<![\w.-])/\w+", LOCK.read_text()) == []
 
 
-def test_the_lock_holds_everything_that_is_wanted_at_a_version_that_is_allowed():
+def test_lock_satisfies_the_requirements():
     versions = locked()
     assert wanted("Runtime") | wanted("Development") <= versions.keys()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", WANTED.read_text(), re.MULTILINE))
     assert {name: versions[name] for name in pinned} == pinned
 
 
-def test_the_environment_holds_just_what_the_lock_says():
+def test_environment_matches_the_lock():
     """Also what is compiled here, Horovod. The system's MPI may stand for the wheel."""
     freeze = run(sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable")
     found = dict(line.split("==") for line in freeze.stdout.splitlines() if "==" in line)
@@ -98,7 +98,7 @@ def test_the_environment_holds_just_what_the_lock_says():
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_conda_holds_every_runtime_package_and_no_other(kind):
+def test_conda_has_every_runtime_package(kind):
     names = {CONDA_NAMES.get(name, name) for name in wanted("Runtime")}
     assert conda_packages(kind).keys() - CONDA_ONLY == names
 
@@ -128,7 +128,7 @@ def test_conda_has_the_same_python(kind):
 
 
 @pytest.mark.parametrize(("kind", "build"), [("cpu", "cpu"), ("gpu", "cuda")])
-def test_conda_takes_tensorflow_and_horovod_of_one_kind(kind, build):
+def test_conda_tensorflow_and_horovod_match(kind, build):
     packages = conda_packages(kind)
     assert packages["tensorflow"][1] == f"{build}*"
     assert packages["horovod"][1] == f"{build}_mpi_openmpi_*"
@@ -151,12 +151,12 @@ def two_ranks(program: Path, environment: Path) -> subprocess.CompletedProcess[s
     return run("mpirun", "-n", "2", "python", program, env={**os.environ, **settings})
 
 
-def test_horovod_is_built_with_mpi_and_two_ranks_add_their_numbers():
+def test_horovod_reduces_over_two_ranks():
     done = two_ranks(ROOT / "envs/two_ranks.py", Path(sys.prefix))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_check_of_the_set_up_notices_a_lone_rank():
+def test_setup_check_detects_a_lone_rank():
     done = run(sys.executable, ROOT / "envs/two_ranks.py")
     assert done.returncode != 0
     assert "1 rank(s) in this world, not 2" in done.stderr
@@ -202,7 +202,7 @@ def real_python(tools: Path) -> None:
     (tools / "python3.11").symlink_to(Path(sys.base_prefix) / "bin/python3.11")
 
 
-def test_a_finished_set_up_does_nothing():
+def test_finished_setup_does_nothing():
     environment = Path(sys.prefix)
     assert environment == ROOT / ".venv", "these tests belong in the project's .venv: make test"
     state = run("bash", ROOT / "envs/setup.sh", "--is-complete")
@@ -214,20 +214,20 @@ def test_a_finished_set_up_does_nothing():
     assert [(path.stat().st_mtime_ns, path.stat().st_ino) for path in watched] == before
 
 
-def test_without_a_python_the_set_up_says_what_to_install(project, tools):
+def test_missing_python_is_named(project, tools):
     message = set_up(project, tools)
     assert "needs Python 3.11; found: no Python at all" in message
     assert "apt-get install python3 python3-venv" in message
 
 
-def test_another_python_is_named_with_its_version(project, tools):
+def test_other_python_version_is_named(project, tools):
     for name, version in (("python3", "3.9.18"), ("python", "2.7.18")):
         (tools / name).write_text(f"#!/bin/sh\necho {version}\n")
         (tools / name).chmod(0o755)
     assert "found: python3 is 3.9.18, python is 2.7.18" in set_up(project, tools)
 
 
-def test_a_python_without_venv_is_named(project, tools):
+def test_python_without_venv_is_named(project, tools):
     python = tools / "python3.11"
     real = Path(sys.base_prefix) / "bin/python3.11"
     # A blocked import: the real interpreter as Debian ships it without python3-venv.
@@ -242,7 +242,7 @@ def test_a_python_without_venv_is_named(project, tools):
     assert "apt-get install python3-venv" in message
 
 
-def test_missing_compilers_are_named_together(project, tools):
+def test_missing_compilers_are_listed(project, tools):
     real_python(tools)
     message = set_up(project, tools)
     assert "not found on the PATH: g++ make;" in message
@@ -250,7 +250,7 @@ def test_missing_compilers_are_named_together(project, tools):
 
 
 @pytest.mark.slow
-def test_a_set_up_that_was_killed_is_repaired_and_takes_the_compiled_horovod_from_the_cache(
+def test_killed_setup_is_repaired_from_the_cache(
     project,
 ):
     """In another folder than the one that it was compiled for."""

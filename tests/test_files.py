@@ -40,7 +40,7 @@ def files_in(folder: Path) -> list[str]:
 # --- Whole or not at all
 
 
-def test_a_file_appears_when_its_block_ends(tmp_path):
+def test_file_appears_after_the_block(tmp_path):
     path = tmp_path / "new" / "folder" / "x.json"
     with write_whole(path) as temporary:
         assert temporary.parent == path.parent
@@ -53,7 +53,7 @@ def test_a_file_appears_when_its_block_ends(tmp_path):
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, old):
+def test_error_keeps_the_previous_file(tmp_path, old):
     path = tmp_path / "x.txt"
     if old:
         path.write_text(old)
@@ -70,7 +70,7 @@ def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_a_kill_leaves_what_was_there(tmp_path, old):
+def test_kill_keeps_the_previous_file(tmp_path, old):
     path = tmp_path / "x.txt"
     if old:
         path.write_text(old)
@@ -88,7 +88,7 @@ with write_whole(Path({str(path)!r})) as temporary:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
-def test_a_file_is_as_readable_as_the_umask_allows(tmp_path, umask, mode):
+def test_file_mode_follows_the_umask(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_text(tmp_path / "x.txt", "text")
@@ -97,13 +97,13 @@ def test_a_file_is_as_readable_as_the_umask_allows(tmp_path, umask, mode):
     assert stat.S_IMODE((tmp_path / "x.txt").stat().st_mode) == mode
 
 
-def test_text_is_written_as_it_stands(tmp_path):
+def test_text_is_written_unchanged(tmp_path):
     text = "a\r\nb\nµ\u2028"
     write_text(tmp_path / "x.txt", text)
     assert (tmp_path / "x.txt").read_bytes() == text.encode()
 
 
-def test_a_full_disk_ends_a_command_with_one_message_and_no_file(tmp_path, command):
+def test_full_disk_gives_one_message_and_no_file(tmp_path, command):
     """A limit on the size of files stands for the disk: both refuse the next byte."""
 
     def limit() -> None:
@@ -118,7 +118,7 @@ def test_a_full_disk_ends_a_command_with_one_message_and_no_file(tmp_path, comma
 # --- JSON
 
 
-def test_json_keeps_its_order_and_its_letters(tmp_path):
+def test_json_round_trip_keeps_order_and_letters(tmp_path):
     value = {"b": 1, "a": [None, 0.1, "µ"], "c": {}}
     write_json(tmp_path / "x.json", value)
     assert read_json(tmp_path / "x.json") == value
@@ -130,23 +130,23 @@ def test_json_keeps_its_order_and_its_letters(tmp_path):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_json_does_not_know_is_refused(tmp_path, number):
+def test_nan_and_infinity_are_refused_in_json(tmp_path, number):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "x.json", {"value": number})
     assert files_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a": ', b"\xff\xfe{", b"no"])
-def test_what_is_no_json_is_named(tmp_path, content):
+def test_invalid_json_is_named(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
         read_json(path)
     assert str(caught.value).startswith(f"{path}: damaged, not JSON (")
-    assert str(caught.value).endswith("); delete it to have it remade")
+    assert str(caught.value).endswith("); delete it and run again")
 
 
-def test_json_that_is_missing_is_named(tmp_path):
+def test_missing_json_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.json: no such file"):
         read_json(tmp_path / "gone.json")
 
@@ -154,7 +154,7 @@ def test_json_that_is_missing_is_named(tmp_path):
 # --- Checksums
 
 
-def test_checksums_are_sha_256(tmp_path):
+def test_checksums_are_sha256(tmp_path):
     for name, size in (("empty", 0), ("large", 3_000_001)):
         (tmp_path / name).write_bytes(os.urandom(size))
     found = checksums({"a": tmp_path / "empty", "b": tmp_path / "large"})
@@ -176,7 +176,7 @@ cells = st.text(max_size=8).map(lambda text: " ".join(text.split()))
         lambda n: st.tuples(st.just(n), st.lists(st.lists(cells, min_size=n, max_size=n)))
     )
 )
-def test_a_table_comes_back_as_it_was(tmp_path_factory, columns):
+def test_table_round_trip(tmp_path_factory, columns):
     n, rows = columns
     path = tmp_path_factory.mktemp("table") / "x.tsv"
     names = [f"column {number}" for number in range(n)]
@@ -195,12 +195,12 @@ def test_cells_are_plain(tmp_path):
     [
         (b"a\tb\n1\t2\n", "column(s) c missing; found: 'a\\tb'"),
         (b"", "column(s) a, c missing; found: ''"),
-        (b"a\tc\n1\t2\n3\n", "row 3: 1 cells where the header has 2; damaged"),
-        (b"a\tc\n1\t2\t3\n", "row 2: 3 cells where the header has 2; damaged"),
-        (b"a\tc\n\xff\t2\n", "damaged, not UTF-8 text; delete it to have it remade"),
+        (b"a\tc\n1\t2\n3\n", "row 3: 1 cells, but 2 columns in the header; damaged"),
+        (b"a\tc\n1\t2\t3\n", "row 2: 3 cells, but 2 columns in the header; damaged"),
+        (b"a\tc\n\xff\t2\n", "damaged, not UTF-8 text; delete it and run again"),
     ],
 )
-def test_a_table_that_is_not_whole_is_named(tmp_path, content, fault):
+def test_damaged_table_is_named(tmp_path, content, fault):
     path = tmp_path / "x.tsv"
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
@@ -209,7 +209,7 @@ def test_a_table_that_is_not_whole_is_named(tmp_path, content, fault):
     assert fault in str(caught.value)
 
 
-def test_a_table_that_is_missing_is_named(tmp_path):
+def test_missing_table_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.tsv: no such file"):
         read_table(tmp_path / "gone.tsv")
 
@@ -217,7 +217,7 @@ def test_a_table_that_is_missing_is_named(tmp_path):
 # --- Messages
 
 
-def test_all_faults_stand_in_one_message():
+def test_all_faults_are_in_one_message():
     assert str(all_faults("sheet:", ["one", "two"])) == "sheet:\n  - one\n  - two"
     many = str(all_faults("sheet:", [str(n) for n in range(60)])).splitlines()
     assert len(many) == 52
@@ -233,23 +233,21 @@ def ends(error: Exception, capsys) -> tuple[object, str]:
     return caught.value.code, capsys.readouterr().err
 
 
-def test_a_users_mistake_ends_with_status_2_and_its_message(capsys):
+def test_user_error_exits_with_status_2(capsys):
     assert ends(UserError("sheet.tsv, row 3: wrong"), capsys) == (
         2,
         "error: sheet.tsv, row 3: wrong\n",
     )
 
 
-def test_what_the_system_refuses_ends_with_status_2_and_names_the_file(capsys):
+def test_system_error_names_the_file(capsys):
     denied = PermissionError(errno.EACCES, "Permission denied", "/data/x.tsv")
     assert ends(denied, capsys) == (2, "error: /data/x.tsv: Permission denied\n")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("name", ["gone/x.tsv", None])
-def test_what_a_disk_refuses_names_path_host_and_free_space(
-    number, name, capsys, tmp_path, monkeypatch
-):
+def test_disk_error_names_path_host_and_space(number, name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
     fault, host = os.strerror(number), socket.gethostname()
@@ -263,7 +261,7 @@ def test_what_a_disk_refuses_names_path_host_and_free_space(
     assert status == 2 and re.fullmatch(expected, message), message
 
 
-def test_a_library_that_speaks_of_a_full_disk_is_no_bug(capsys):
+def test_full_disk_in_a_library_message_is_no_bug(capsys):
     """As TensorFlow, whose errors are none of the system's."""
     status, message = ends(RuntimeError("/x/events; No space left on device\n [Op:Write]"), capsys)
     assert status == 2 and message.count("\n") == 1
@@ -307,7 +305,7 @@ PRINTING = " -c 'from gigatile.errors import run_command; run_command(lambda: pr
         ),
     ],
 )
-def test_a_command_names_what_does_not_fit_on_the_disk(tmp_path, line, path):
+def test_command_names_the_file_on_a_full_disk(tmp_path, line, path):
     start = sys.executable if line.startswith(PRINTING) else f"{sys.executable} {ROOT}/scripts/"
     done = on_a_full_disk(tmp_path, f"{start}{line}")
     host = socket.gethostname()
@@ -315,7 +313,7 @@ def test_a_command_names_what_does_not_fit_on_the_disk(tmp_path, line, path):
     assert (done.returncode, done.stderr) == (2, expected)
 
 
-def test_a_slides_copy_that_does_not_fit_on_the_disk_is_named(tmp_path):
+def test_slide_copy_on_a_full_disk_is_named(tmp_path):
     slide, script = tmp_path / "slide.svs", ROOT / "scripts/tile_slide.py"
     make = [sys.executable, ROOT / "scripts/make_demo_slide.py", "--slide", "P01-1", "--out", slide]
     subprocess.run(make, check=True, capture_output=True)
@@ -330,7 +328,7 @@ def test_a_slides_copy_that_does_not_fit_on_the_disk_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), OSError(errno.EBADF, "ours")])
-def test_our_own_mistakes_keep_their_traceback(error):
+def test_bugs_keep_their_traceback(error):
     def main() -> None:
         raise error
 
@@ -341,7 +339,7 @@ def test_our_own_mistakes_keep_their_traceback(error):
 # --- Software
 
 
-def test_the_versions_are_those_of_what_is_installed():
+def test_versions_are_those_installed():
     found = versions()
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     assert found["numpy"] == numpy.__version__
@@ -355,7 +353,7 @@ def test_the_versions_are_those_of_what_is_installed():
 
 @settings(max_examples=50)
 @given(size=st.integers(1, 200_000), data=st.data())
-def test_every_byte_and_the_length_of_a_small_file_count(tmp_path_factory, size, data):
+def test_fingerprint_covers_all_of_a_small_file(tmp_path_factory, size, data):
     path = tmp_path_factory.mktemp("print") / "file"
     content = numpy.random.default_rng(size).bytes(size)
     path.write_bytes(content)
@@ -368,7 +366,7 @@ def test_every_byte_and_the_length_of_a_small_file_count(tmp_path_factory, size,
         assert fingerprint(path) != before
 
 
-def test_the_fingerprint_of_a_large_file_sees_its_ends_and_its_length(tmp_path):
+def test_fingerprint_covers_ends_and_length_of_a_large_file(tmp_path):
     path = tmp_path / "file"
     size = 100_000_000
 
@@ -385,7 +383,7 @@ def test_the_fingerprint_of_a_large_file_sees_its_ends_and_its_length(tmp_path):
     assert changed(None) == seen[0]
 
 
-def test_the_fingerprint_says_how_it_was_made_and_stays_what_it_was(tmp_path):
+def test_fingerprint_format_never_changes(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"slide")
     assert fingerprint(path) == "blake2b-16x65536:5e1ce61f18acfe883b5fe87d53e8f81c"

@@ -52,7 +52,7 @@ def check_copies(members: Sequence[Member], sheet: Path) -> list[str]:
     return warnings
 
 
-def known_before(new: Sequence[Member], cohort: Sequence[Member], sheet: Path) -> list[str]:
+def copies_in_cohort(new: Sequence[Member], cohort: Sequence[Member], sheet: Path) -> list[str]:
     """Return a warning for each new slide or case with the id or a file of one in the cohort.
 
     Args:

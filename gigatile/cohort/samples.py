@@ -1,4 +1,4 @@
-"""The sheet of slides: who is in the cohort. Read and checked once, every fault in one message."""
+"""Sample sheets of slides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,26 +6,24 @@ from pathlib import Path
 from typing import ClassVar
 
 from gigatile.cohort.mpp import parse_mpp
-from gigatile.cohort.sheet import Cells, faults_of_names, read_sheet, text_of
+from gigatile.cohort.sheet import Row, SheetLayout
+from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.errors import UserError
-
-REQUIRED = ("slide", "patient", "label", "path")
-REQUIRED_NEW = ("slide", "path")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One slide of the cohort.
+    """A slide.
 
     Attributes:
         slide: its id, unique in the sheet and safe as a file name.
-        patient: whose slide it is; the unit that is never divided.
-        label: its class; empty for a new slide.
-        path: the slide's file.
-        mpp: micrometres per pixel of level 0, where the sheet overrides the file.
-        split: the cohort that the sheet fixes for it, or empty.
-        site: where it comes from, or empty.
-        row: its line in the sheet; the header is line 1.
+        patient: the patient; all slides of a patient are in the same split.
+        label: the class; empty for a new slide.
+        path: the file.
+        mpp: micrometres per pixel of level 0, if the sheet overrides the file.
+        split: the split that the sheet fixes, or empty.
+        site: where the slide comes from, or empty.
+        row: the line number in the sheet; the header is line 1.
     """
 
     unit: ClassVar[str] = "slide"
@@ -45,55 +43,30 @@ class Sample:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The slide's file, where the row names one."""
+        """The slide's file; empty if the row has none."""
         return (self.path,) if self.path.name else ()
+
+
+def _build(row: Row) -> tuple[Sample, list[str]]:
+    mpp, faults = None, []
+    if text := row.cells.get("mpp"):
+        try:
+            mpp = parse_mpp(text)
+        except UserError as error:
+            faults.append(str(error))
+    path = row.files.get("path", Path())
+    sample = Sample(row.id, row.patient, row.label, path, mpp, row.split, row.site, row.number)
+    return sample, faults
+
+
+SLIDE_SHEET = SheetLayout(unit="slide", build=_build, files=("path",), label=True)
 
 
 def read_samples(
     sheet: Path,
     labelled: bool = True,
-    made_later: Callable[[Path], bool] = lambda path: False,
+    may_be_missing: Callable[[Path], bool] = lambda path: False,
     look: bool = True,
 ) -> list[Sample]:
-    """Read and check a sheet of slides.
-
-    Args:
-        sheet: tab-separated text with a header line; further columns are ignored.
-        labelled: False for a sheet of new slides, which needs only slide and path.
-        made_later: tells for a missing slide file whether the workflow will make it.
-        look: False: do not check whether the files exist; see `read_sheet`.
-
-    Returns:
-        The samples in the order of the sheet.
-
-    Raises:
-        UserError: everything that is wrong with the sheet, with row numbers.
-    """
-    required = REQUIRED if labelled else REQUIRED_NEW
-
-    def parse(row: int, cells: Cells, folder: Path) -> tuple[Sample, list[str]]:
-        return _parse_row(row, cells, folder, labelled, required)
-
-    return read_sheet(Path(sheet), "slide", lambda header: required, parse, made_later, look)
-
-
-def _parse_row(
-    row: int, cells: Cells, folder: Path, labelled: bool, required: tuple[str, ...]
-) -> tuple[Sample, list[str]]:
-    slide, patient, label, site = (
-        text_of(cells, column) for column in ("slide", "patient", "label", "site")
-    )
-    if not labelled:
-        patient, label = patient or slide, ""
-        cells = cells | {"split": ""}
-    named = {"patient": patient, "label": label}
-    faults = faults_of_names("slide", slide, named, required, cells)
-    mpp = None
-    if cells.get("mpp"):
-        try:
-            mpp = parse_mpp(cells["mpp"])
-        except UserError as error:
-            faults.append(str(error))
-    path = folder / cells["path"] if cells["path"] else Path()
-    sample = Sample(slide, patient, label, path, mpp, cells.get("split", ""), site, row)
-    return sample, [f"row {row}: {fault}" for fault in faults]
+    """Read and check a sheet of slides; see `read_sheet`."""
+    return read_sheet(Path(sheet), SLIDE_SHEET, labelled, may_be_missing, look)

@@ -1,4 +1,5 @@
-"""The demo cohort: synthetic lung slides, so that the whole workflow runs without anyone's data.
+"""Synthetic lung slides and brain volumes, to run the whole workflow without patient data.
 
-`cohort` says who is in it, `tissue` draws a slide, `svs` writes it as a scanner would.
+Slides: `cohort` lists them, `tissue` renders a slide, `svs` writes it in the format of a scanner.
+Volumes: `cases` lists them, `head` models a brain with a tumour, `volumes` scans it into files.
 """

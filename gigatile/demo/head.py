@@ -1,8 +1,8 @@
-"""Drawing a head: what tissue there is at any place of a brain with a tumour, and how it shines.
+"""A model of a brain with a tumour: the tissues at any position, and their intensities.
 
-A head is a function of places in millimetres, not of voxels, so that it can be seen by any scanner
-on any grid. The same values come out on every machine: nothing but sums, products and square roots
-is computed, as the last bit of sines and exponentials depends on the processor.
+A head is a function of positions in millimetres, not of voxels, so it can be sampled on any grid.
+The values are the same on every machine: they are computed with sums, products and square roots
+only, since the last bit of sines and exponentials depends on the processor.
 """
 
 import dataclasses
@@ -12,33 +12,34 @@ import numpy as np
 from gigatile.demo.cases import LABELS, MODALITIES, DemoCase
 from gigatile.demo.cohort import seed_of
 
-# How bright a tissue is in flair, t1, t1gd and t2, as radiologists know them: oedema and water
-# light up in T2, FLAIR darkens free water alone, contrast medium lights up in T1 where it leaks.
-_SHINE = {
+# Intensity of each tissue in flair, t1, t1gd and t2, as radiologists know them: edema and water
+# are bright in T2, FLAIR suppresses free water only, and contrast medium that leaks is bright in
+# T1.
+_INTENSITIES = {
     "white": (0.46, 0.76, 0.76, 0.42),
     "grey": (0.58, 0.56, 0.58, 0.60),
     "fluid": (0.14, 0.20, 0.20, 1.00),
     "vessel": (0.34, 0.52, 1.00, 0.22),
-    "spot": (0.82, 0.60, 0.60, 0.70),  # harmless, in the white matter of most people over fifty
+    "spot": (0.82, 0.60, 0.60, 0.70),  # a harmless lesion of the white matter
     "edema": (0.80, 0.58, 0.58, 0.72),
-    "dead": (0.48, 0.30, 0.32, 0.92),  # the core of a tumour that outgrew its vessels
-    "solid": (0.74, 0.44, 0.46, 0.86),  # a tumour that takes up no contrast medium
+    "dead": (0.48, 0.30, 0.32, 0.92),  # the necrotic core of a tumour
+    "solid": (0.74, 0.44, 0.46, 0.86),  # a tumour without contrast uptake
     "enhancing": (0.72, 0.50, 0.96, 0.66),
 }
-_REACH = 128.0  # mm from the middle of the head to where the lattices end
+_REACH = 128.0  # mm from the centre of the head to the end of the lattices
 
 
 class Hills:
-    """Smooth noise in space, in about -1..1, whose hills are about `scale` mm wide."""
+    """Smooth noise in 3D, in about -1..1, with hills about `scale` mm wide."""
 
     def __init__(self, rng: np.random.Generator, scale: float) -> None:
         self._scale = scale
         self._side = int(2 * _REACH / scale) + 3
         self._lattice = rng.uniform(-1, 1, self._side**3)
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the height at places (3, n) in mm: (n,) float64."""
-        cells = np.clip((places + _REACH) / self._scale, 0, self._side - 1.001)
+    def sample(self, positions: np.ndarray) -> np.ndarray:
+        """Return the height at positions (3, n) in mm: (n,) float64."""
+        cells = np.clip((positions + _REACH) / self._scale, 0, self._side - 1.001)
         corner = cells.astype(np.int64)
         x, y, z = (cells - corner) ** 2 * (3 - 2 * (cells - corner))
         first = (corner[0] * self._side + corner[1]) * self._side + corner[2]
@@ -56,34 +57,34 @@ class Hills:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """A head at n places.
+class HeadSamples:
+    """A head at n positions.
 
     Attributes:
-        inside: which places are brain: (n,) bool.
-        shine: how bright each modality is, in about 0..1 and 0 outside: {modality: (n,) float64}.
-        labels: as `LABELS` has them, 0 where there is no tumour: (n,) uint8.
+        inside: (n,) bool, whether the position is in the brain.
+        intensities: {modality: (n,) float64}, in about 0..1; 0 outside the brain.
+        labels: (n,) uint8, values of `LABELS`; 0 outside the tumour.
     """
 
     inside: np.ndarray
-    shine: dict[str, np.ndarray]
+    intensities: dict[str, np.ndarray]
     labels: np.ndarray
 
 
 class Head:
-    """The brain of a case's patient, as it was at that examination."""
+    """The brain of a case's patient at the time of the examination."""
 
     def __init__(self, case: DemoCase) -> None:
         rng = np.random.default_rng(seed_of(f"gigatile demo, head of {case.patient}"))
         self._enhancing = case.enhancing
         self._half = np.array([69.0, 85.0, 62.0]) * rng.uniform(0.94, 1.05, 3)
-        self._turn = turned(rng.uniform(-0.06, 0.06, 3))
-        self._middle = rng.uniform(-8, 8, 3)
+        self._rotation = rotation_matrix(rng.uniform(-0.06, 0.06, 3))
+        self._centre_offset = rng.uniform(-8, 8, 3)
         self._ventricle = np.array([7.0, 30.0, 9.0]) * rng.uniform(0.8, 1.4, 3)
-        # Tissues of patients differ, and so do the scanners' settings.
-        shake = rng.uniform(-0.05, 0.05, (len(_SHINE), len(MODALITIES)))
-        values = np.array(list(_SHINE.values())) + shake
-        self._shine = dict(zip(_SHINE, values, strict=True))
+        # Intensities vary between patients and scanner settings.
+        variation = rng.uniform(-0.05, 0.05, (len(_INTENSITIES), len(MODALITIES)))
+        values = np.array(list(_INTENSITIES.values())) + variation
+        self._intensities = dict(zip(_INTENSITIES, values, strict=True))
         self._hills = {
             name: Hills(rng, scale)
             for name, scale in {
@@ -108,17 +109,17 @@ class Head:
         self._core_centre = self._centre + rng.uniform(-4, 4, 3)
         self._core = rng.uniform(17, 24) * rng.uniform(0.85, 1.15, 3)
         self._rim = rng.uniform(0.60, 0.76)
-        # A tumour has grown by the second examination.
+        # The tumour has grown at the second examination.
         examination = int(case.case.partition("-")[2])
         self._edema = self._edema * (1 + 0.12 * (examination - 1))
         self._core = self._core * (1 + 0.18 * (examination - 1))
 
-    def at(self, places: np.ndarray) -> Seen:
-        """Return what there is at places (3, n) in mm: to the right, to the front, upwards."""
-        x, y, z = places - self._middle[:, None]
-        own = np.stack([row[0] * x + row[1] * y + row[2] * z for row in self._turn])
+    def sample(self, positions: np.ndarray) -> HeadSamples:
+        """Return the head at positions (3, n) in mm: to the right, to the front, upwards."""
+        x, y, z = positions - self._centre_offset[:, None]
+        own = np.stack([row[0] * x + row[1] * y + row[2] * z for row in self._rotation])
         radius = _length(own / self._half[:, None])
-        radius += 0.05 * self._hills["form"].at(own)
+        radius += 0.05 * self._hills["form"].sample(own)
         # The underside is flatter than the top.
         radius += 0.12 * _ramp(own[2], -30, -70)
         inside = radius < 1
@@ -127,24 +128,24 @@ class Head:
         amounts = self._tissues(brain, depth)
         labels = np.zeros(len(radius), np.uint8)
         labels[inside] = self._labels(amounts)
-        texture = 0.05 * self._hills["texture"].at(brain)
-        shine = {}
+        texture = 0.05 * self._hills["texture"].sample(brain)
+        intensities = {}
         for number, modality in enumerate(MODALITIES):
-            shine[modality] = np.zeros(len(radius))
-            mixed = self._shine["white"][number] + texture
+            intensities[modality] = np.zeros(len(radius))
+            mixed = self._intensities["white"][number] + texture
             for tissue, amount in amounts.items():
-                mixed += amount * (self._shine[tissue][number] + texture - mixed)
-            shine[modality][inside] = mixed
-        return Seen(inside, shine, labels)
+                mixed += amount * (self._intensities[tissue][number] + texture - mixed)
+            intensities[modality][inside] = mixed
+        return HeadSamples(inside, intensities, labels)
 
     def _tissues(self, own: np.ndarray, depth: np.ndarray) -> dict[str, np.ndarray]:
-        """Return how much of each tissue lies over those before it, 0..1: {tissue: (n,)}.
+        """Return the opacity of each tissue over the previous ones, 0..1: {tissue: (n,)}.
 
-        The places (3, n) and their `depth` (n,) below the brain's surface are in mm.
+        The positions (3, n) and their `depth` (n,) below the brain's surface are in mm.
         """
-        hills = {name: of.at(own) for name, of in self._hills.items()}
+        hills = {name: hills.sample(own) for name, hills in self._hills.items()}
         x = np.abs(own[0])
-        # Sulci are sheets that go down from the surface, and grey matter follows both.
+        # Sulci are sheets that start at the surface; grey matter covers both.
         sheet = np.abs(hills["folds"])
         deep = _ramp(depth, 34, 26)
         between = _ramp(x, 4, 1) * deep  # the two hemispheres
@@ -157,14 +158,14 @@ class Head:
             np.stack([x - 11 - 0.15 * np.abs(own[1]), own[1] + 6, own[2] - 10]), self._ventricle
         )
         fluid = np.maximum.reduce([_ramp(depth, 2.5, 0), sulcus, between, ventricles])
-        # The sinus between the hemispheres at the top, and vessels that branch from nowhere.
+        # The sinus between the hemispheres at the top, and other vessels.
         sinus = _ramp(x, 5, 2) * _ramp(depth, 7, 4) * _ramp(own[2], 5, 15)
         course = np.maximum(np.abs(hills["course"]), np.abs(hills["across"]))
         vessel = np.maximum(sinus, _ramp(course, 0.10, 0.04) * _ramp(depth, 40, 30))
         spot = _ramp(hills["spots"], self._spots, self._spots + 0.1) * (1 - grey) * (1 - fluid)
 
         away = _length((own - self._centre[:, None]) / self._edema[:, None])
-        # It spreads along the white matter, and stops at the fluid.
+        # The edema spreads along the white matter and ends at the fluid.
         away += 0.42 * hills["edema"] + 0.12 * hills["folds"] + 0.22 * grey + 0.8 * fluid
         core = _length((own - self._core_centre[:, None]) / self._core[:, None])
         core += 0.35 * hills["core"]
@@ -179,7 +180,7 @@ class Head:
         return {**harmless, **tumour}
 
     def _labels(self, amounts: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the labels (n,) uint8: what a place mostly is."""
+        """Return the labels (n,) uint8 of the predominant tissues."""
         core = amounts["dead" if self._enhancing else "solid"]
         labels = np.where(amounts["edema"] > 0.5, LABELS["edema"], 0)
         labels[core > 0.5] = LABELS["non_enhancing"]
@@ -188,10 +189,10 @@ class Head:
         return labels.astype(np.uint8)
 
 
-def turned(half_tangents: np.ndarray) -> np.ndarray:
-    """Return a rotation (3, 3), by angles about each axis whose halves' tangents are given (3,)."""
+def rotation_matrix(half_tangents: np.ndarray) -> np.ndarray:
+    """Return a rotation (3, 3), given the tangents (3,) of half the angle about each axis."""
     b, c, d = half_tangents
-    # Of the quaternion (1, b, c, d): a rotation without sines, exact on every machine.
+    # From the quaternion (1, b, c, d): without sines, so the same on every machine.
     rows = [
         [1 + b * b - c * c - d * d, 2 * (b * c - d), 2 * (b * d + c)],
         [2 * (b * c + d), 1 - b * b + c * c - d * d, 2 * (c * d - b)],
@@ -206,10 +207,10 @@ def _length(vectors: np.ndarray) -> np.ndarray:
 
 
 def _ramp(values: np.ndarray, zero: float, one: float) -> np.ndarray:
-    """Return 0 up to where `values` is `zero`, 1 from `one` on, and a straight line between."""
+    """Return 0 where `values` is `zero`, 1 where it is `one`, linear between and clipped beyond."""
     return np.clip((values - zero) / (one - zero), 0, 1)
 
 
 def _blob(away: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return 1 inside an ellipsoid and 0 outside, with a soft border; `away` (3, n) in mm."""
+    """Return 1 inside an ellipsoid, 0 outside, with a soft border; `away` (3, n) in mm."""
     return _ramp(_length(away / half[:, None]), 1.15, 0.85)

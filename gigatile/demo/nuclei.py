@@ -1,24 +1,24 @@
-"""Nuclei and small cells, as stamps that are set down by the thousand."""
+"""Nuclei and small cells: stamps that are rendered once and copied to thousands of positions."""
 
 import dataclasses
 
 import numpy as np
 
 TURNS = 24  # orientations of a stamp over half a turn
-VARIANTS = 5  # stamps of one orientation, so that no two neighbours look the same
+VARIANTS = 5  # different stamps per orientation
 
 
 @dataclasses.dataclass(frozen=True)
 class NucleusKind:
-    """How one kind of nucleus looks. Lengths in px of level 0, depths in steps of the stain."""
+    """The appearance of a kind of nucleus: lengths in px of level 0, depths in stain steps."""
 
     long: float  # semi-axis
     short: float  # semi-axis
     spread: float  # relative variation of the size
     body: float  # depth of the inside
-    rim: float  # what the membrane adds
-    clumps: float  # how unevenly the chromatin lies
-    nucleolus: float = 0.0  # what the nucleolus adds
+    rim: float  # additional depth of the membrane
+    clumps: float  # variation of the depth, by clumps of chromatin
+    nucleolus: float = 0.0  # additional depth of the nucleolus
 
 
 COLUMNAR = NucleusKind(long=9.5, short=6.5, spread=0.16, body=80, rim=42, clumps=30, nucleolus=80)
@@ -27,17 +27,17 @@ FLAT = NucleusKind(long=7.5, short=3.2, spread=0.20, body=150, rim=20, clumps=30
 SPINDLE = NucleusKind(long=11, short=2.8, spread=0.25, body=130, rim=20, clumps=30)
 LYMPHOCYTE = NucleusKind(long=5.8, short=5.4, spread=0.10, body=170, rim=15, clumps=45)
 MACROPHAGE = NucleusKind(long=5.5, short=4.2, spread=0.12, body=110, rim=30, clumps=30)
-# Cells whole, which take eosin.
+# Whole cells, stained with eosin.
 MACROPHAGE_BODY = NucleusKind(long=11, short=9.5, spread=0.15, body=78, rim=6, clumps=18)
 RED_CELL = NucleusKind(long=5.6, short=4.6, spread=0.12, body=170, rim=20, clumps=10)
 
 
 def draw_stamps(rng: np.random.Generator, kind: NucleusKind) -> np.ndarray:
-    """Draw the stamps of one kind.
+    """Render the stamps of a kind of nucleus.
 
     Returns:
-        (TURNS, VARIANTS, side, side) uint8: depth of stain, 0 outside the nucleus. Turn k lies at
-        k / TURNS of half a turn from the x axis.
+        (TURNS, VARIANTS, side, side) uint8: depth of stain, 0 outside the nucleus. The angle to the
+        x axis of turn k is k / TURNS of half a turn.
     """
     reach = int(kind.long * (1 + 2 * kind.spread)) + 3
     side = 2 * reach + 1
@@ -67,32 +67,32 @@ def set_down(
     angles: np.ndarray,
     clears: np.ndarray | None = None,
 ) -> None:
-    """Set a stamp on `plane` (height, width) uint8, in place, at each point that has room for it.
+    """Copy a stamp to `plane` (height, width) uint8, in place, at each point where it fits.
 
     Args:
         stamps: from `draw_stamps`.
         points: (n, 2) float, x and y in px.
         angles: (n,) float, radians from the x axis.
-        clears: the other stain's plane, emptied where a stamp is set.
+        clears: the plane of the other stain, set to 0 under the stamps.
     """
     side = stamps.shape[-1]
     corners = np.rint(points).astype(np.int64) - side // 2
     turns = np.rint(angles * (TURNS / np.pi)).astype(np.int64) % TURNS
     variants = rng.integers(0, stamps.shape[1], len(points))
-    room = ((corners >= 0) & (corners + side <= plane.shape[::-1])).all(axis=1)
-    columns, rows = corners[room].T.tolist()
-    chosen = zip(columns, rows, turns[room].tolist(), variants[room].tolist(), strict=True)
+    fits = ((corners >= 0) & (corners + side <= plane.shape[::-1])).all(axis=1)
+    columns, rows = corners[fits].T.tolist()
+    chosen = zip(columns, rows, turns[fits].tolist(), variants[fits].tolist(), strict=True)
     for column, row, turn, variant in chosen:
         stamp = stamps[turn, variant]
-        place = (slice(row, row + side), slice(column, column + side))
-        # Where two overlap, the deeper stain shows.
-        np.maximum(plane[place], stamp, out=plane[place])
+        box = (slice(row, row + side), slice(column, column + side))
+        # Overlapping stamps: the deeper stain is visible.
+        np.maximum(plane[box], stamp, out=plane[box])
         if clears is not None:
-            clears[place] *= stamp < 90
+            clears[box] *= stamp < 90
 
 
 def _smooth(grain: np.ndarray) -> np.ndarray:
-    """Return noise (..., side, side) with each pixel the mean of its 3x3 block, wrapped round."""
+    """Return noise (..., side, side) averaged over 3x3 blocks, with periodic borders."""
     for axis in (-1, -2):
         grain = grain + np.roll(grain, 1, axis) + np.roll(grain, -1, axis)
-    return grain / 3.0  # not 9: the contrast stays
+    return grain / 3.0  # not 9, to keep the contrast

@@ -1,4 +1,4 @@
-"""Outlines of cells, glands and air spaces, and the brush that fills them."""
+"""Outlines of cells, glands and air spaces, and a brush to fill them."""
 
 import contextlib
 import dataclasses
@@ -10,18 +10,18 @@ from scipy.spatial import Voronoi
 
 from gigatile.demo.section import Section
 
-_CORNERS = 40  # of a polygon drawn for a wavy outline
+_CORNERS = 40  # of the polygon of a wavy outline
 
 
 @dataclasses.dataclass(frozen=True)
 class WavyOutlines:
-    """Closed wavy outlines around n centres, each a stretched circle with bumps."""
+    """Closed wavy outlines around n centres: stretched circles with bumps."""
 
     centre: np.ndarray  # (n, 2), x and y in px
     radius: np.ndarray  # (n,), px
     stretch: np.ndarray  # (n,), long axis over radius
     tilt: np.ndarray  # (n,), radians from the x axis to the long axis
-    swing: np.ndarray  # (n, waves), height of each wave, as a part of the radius
+    swing: np.ndarray  # (n, waves), amplitude of each wave relative to the radius
     shift: np.ndarray  # (n, waves), phase of each wave, radians
 
     @classmethod
@@ -40,11 +40,11 @@ class WavyOutlines:
         )
 
     def scaled(self, by: np.ndarray | float) -> "WavyOutlines":
-        """Return the same shapes, `by` times larger."""
+        """Return the same shapes, scaled by a factor."""
         return dataclasses.replace(self, radius=self.radius * by)
 
     def rougher(self, rng: np.random.Generator, swing: float) -> "WavyOutlines":
-        """Return the same shapes with four more, shorter waves up to `swing`."""
+        """Return the same shapes with four additional, shorter waves of up to `swing`."""
         more = (len(self.radius), 4)
         return dataclasses.replace(
             self,
@@ -71,20 +71,20 @@ class WavyOutlines:
     def ring(
         self, rng: np.random.Generator, apart: float, share: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Place things all along the outlines, about `apart` px from each other.
+        """Return points along the outlines, at distances of about `apart` px.
 
         Returns:
-            points (m, 2), x and y in px, on a `share` of the places, and the direction from the
-            centre to each, (m,) radians.
+            A random `share` of these points (m, 2), x and y in px, and the direction from the
+            centre to each of them, (m,) radians.
         """
         count = np.maximum((2 * np.pi / apart * self.radius).astype(np.int64), 3)
         number = np.arange(count.max(initial=0))
-        shaken = number + rng.uniform(-0.3, 0.3, (len(count), len(number)))
-        turn = shaken * (2 * np.pi) / count[:, None]
+        jittered = number + rng.uniform(-0.3, 0.3, (len(count), len(number)))
+        turn = jittered * (2 * np.pi) / count[:, None]
         centre = self.centre[:, None]
         away = (self.at(turn) - centre) * rng.uniform(0.94, 1.06, (*turn.shape, 1))
-        there = (number < count[:, None]) & (rng.random(turn.shape) < share)
-        return (away + centre)[there], np.arctan2(away[there, 1], away[there, 0])
+        chosen = (number < count[:, None]) & (rng.random(turn.shape) < share)
+        return (away + centre)[chosen], np.arctan2(away[chosen, 1], away[chosen, 0])
 
 
 class Brush:
@@ -97,13 +97,13 @@ class Brush:
 
     def fill(self, polygon: np.ndarray, haematoxylin: int, eosin: int) -> None:
         """Fill a polygon (corners, 2), x and y in px, with a depth of each stain."""
-        # Whole pixels: a rounding error in a coordinate must not show in the picture.
+        # Whole pixels, so that rounding errors of coordinates do not change the image.
         corners = np.rint(polygon).astype(np.int64).ravel().tolist()
         for pen, depth in zip(self._pens, (haematoxylin, eosin), strict=True):
             pen.polygon(corners, fill=depth)
 
-    def lay_down(self) -> None:
-        """Give the section what was painted, its edges softened as optics do."""
+    def apply(self) -> None:
+        """Copy the painted planes to the section, with edges softened as by optics."""
         soft = ImageFilter.BoxBlur(1)
         section = self._section
         for plane, painted in zip((section.haematoxylin, section.eosin), self._planes, strict=True):
@@ -112,19 +112,19 @@ class Brush:
 
 @contextlib.contextmanager
 def painting(section: Section) -> Iterator[Brush]:
-    """Yield a brush for a section; what it paints is laid down when the block ends."""
+    """Yield a brush for a section; it is applied at the end of the block."""
     brush = Brush(section)
     yield brush
-    brush.lay_down()
+    brush.apply()
 
 
 def cells_around(points: np.ndarray, reach: float) -> Iterator[tuple[int, np.ndarray]]:
-    """Divide the plane between the points (n, 2): the cell of each is what lies nearest to it.
+    """Yield the Voronoi cells of points (n, 2).
 
     Yields:
-        the number of a point and the corners of its cell (corners, 2), in order, x and y in px.
-        Cells with a corner further than `reach` px from their point are left out: those at the rim
-        of the tissue have no neighbour to end at.
+        The index of a point, and the corners of its cell (corners, 2) in order, x and y in px.
+        Cells with a corner more than `reach` px from their point along an axis are skipped: at the
+        rim of the tissue, no neighbour limits them.
     """
     diagram = Voronoi(points)
     for number, region in enumerate(diagram.point_region):
@@ -136,17 +136,18 @@ def cells_around(points: np.ndarray, reach: float) -> Iterator[tuple[int, np.nda
             yield number, cell
 
 
-def drawn_in(cell: np.ndarray, centre: np.ndarray, by: float) -> np.ndarray:
-    """Return a cell (corners, 2) with every corner `by` px nearer to the centre."""
+def contracted(cell: np.ndarray, centre: np.ndarray, by: float) -> np.ndarray:
+    """Return a cell (corners, 2) with every corner moved `by` px towards the centre."""
     away = cell - centre
     distance = np.sqrt((away * away).sum(axis=1, keepdims=True))
     return centre + away * np.maximum(1 - by / np.maximum(distance, 1.0), 0.15)
 
 
 def rounded(cell: np.ndarray, cuts: int, share: float) -> np.ndarray:
-    """Return a polygon (corners, 2) with a `share` of each side cut off its corners, `cuts` times.
+    """Return a polygon (corners, 2) with rounded corners.
 
-    Corner cutting after Chaikin (1974); each cut doubles the number of corners.
+    Chaikin's corner cutting (1974), repeated `cuts` times: each cut removes a `share` of each side
+    at both ends and doubles the number of corners.
     """
     for _ in range(cuts):
         ahead = np.roll(cell, -1, axis=0)

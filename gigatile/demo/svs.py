@@ -1,4 +1,4 @@
-"""Writing pixels as a pyramidal Aperio SVS file, laid out as the scanner's software does it."""
+"""Write pixels as a pyramidal Aperio SVS file with the layout of the scanner's software."""
 
 from pathlib import Path
 from typing import Any
@@ -8,23 +8,23 @@ import tifffile
 
 from gigatile.files import write_whole
 
-TILE = 256  # px, side of the file's own JPEG tiles
+TILE = 256  # px, side of the JPEG tiles
 QUALITY = 80  # of the JPEG tiles
 STRIP = 16  # rows per strip of the thumbnail
-DOWNSAMPLES = (4, 16)  # of the levels above level 0
+DOWNSAMPLES = (4, 16)  # of the levels after level 0
 
 
 def write_svs(path: Path, pixels: np.ndarray, *, mpp: float, objective_power: int) -> None:
-    """Write a slide as SVS: level 0, a thumbnail in strips, and levels 4 and 16 times smaller.
+    """Write a slide as SVS: level 0, a thumbnail in strips, and levels with downsamples 4 and 16.
 
-    The file is written whole or not at all, and equal pixels give equal bytes: it carries no date
-    and no version of the writing software.
+    The file is written atomically. Equal pixels give equal bytes: the file has no date and no
+    software version.
 
     Args:
-        path: where to write; the folder is made.
+        path: the file to write; its folder is created.
         pixels: the slide at full resolution (height, width, 3) uint8 RGB.
         mpp: micrometres per pixel of `pixels`.
-        objective_power: the objective's magnification that the file states.
+        objective_power: the objective's magnification in the file's metadata.
 
     Raises:
         ValueError: `pixels` has another shape or type, or is too small for the smallest level.
@@ -43,14 +43,14 @@ def write_svs(path: Path, pixels: np.ndarray, *, mpp: float, objective_power: in
 
     with (
         write_whole(path) as temporary,
-        # The byte order would else be the machine's own.
+        # The default byte order is that of the machine.
         tifffile.TiffWriter(temporary, byteorder="<") as tiff,
     ):
 
         def write(image: np.ndarray, description: str, **layout: Any) -> None:
             tiff.write(
                 image,
-                photometric="rgb",  # what the pixels are; the file holds YCbCr
+                photometric="rgb",  # of `image`; the file has YCbCr
                 subsampling=(2, 2),
                 compression="jpeg",
                 compressionargs={"level": QUALITY},
@@ -61,8 +61,8 @@ def write_svs(path: Path, pixels: np.ndarray, *, mpp: float, objective_power: in
             )
 
         write(pixels, f"{software}{scan} {coding}{facts}", tile=(TILE, TILE))
-        # OpenSlide takes every tiled image for a level, and the second one in strips for the
-        # thumbnail: the order is part of the format.
+        # OpenSlide reads every tiled image as a level, and an image in strips in second place as
+        # the thumbnail: the order is part of the format.
         thumbnail = levels[0]
         size = f"{thumbnail.shape[1]}x{thumbnail.shape[0]}"
         write(thumbnail, f"{software}{width}x{height} -> {size} - {facts}", rowsperstrip=STRIP)
@@ -72,14 +72,14 @@ def write_svs(path: Path, pixels: np.ndarray, *, mpp: float, objective_power: in
 
 
 def shrink(pixels: np.ndarray, factor: int) -> np.ndarray:
-    """Return `pixels` (height, width, 3) uint8, `factor` times smaller, each pixel a block's mean.
+    """Return `pixels` (height, width, 3) uint8 downsampled by `factor`: the mean of each block.
 
-    Rows and columns that fill no whole block are left out, as scanners do: the file's own
-    downsample is then a little above `factor`. In integers, so that the result is exact.
+    Incomplete blocks at the edge are dropped, as by scanners, so the downsample of the file is
+    slightly larger than `factor`. Integer arithmetic gives an exact result.
     """
     height, width = pixels.shape[0] // factor, pixels.shape[1] // factor
     whole = pixels[: height * factor, : width * factor]
-    # Rows first: sums along the first axis of a block run over contiguous memory.
+    # Rows first, so that sums run over contiguous memory.
     sums = whole.reshape(height, factor, width * factor * 3).sum(axis=1, dtype=np.uint32)
     sums = sums.reshape(height, width, factor, 3).sum(axis=2, dtype=np.uint32)
     return ((sums + factor * factor // 2) // (factor * factor)).astype(np.uint8)

@@ -22,27 +22,42 @@ class Architecture:
             `Networks` from patches to scores of each voxel.
         module: has the function `build`.
         description: for the documentation of the settings.
+        seconds: of training per megapixel or megavoxel, on a core and on a GPU, for estimates.
         pretrained: whether `train.weights` can be set.
     """
 
     kind: str
     module: str
     description: str
+    seconds: tuple[float, float]
     pretrained: bool = False
 
 
 ARCHITECTURES = {
     "small_cnn": Architecture(
-        "tile_features", "gigatile.models.small_cnn", "a small network that trains on two cores"
+        "tile_features",
+        "gigatile.models.small_cnn",
+        "a small network that trains on two cores",
+        (0.2, 0.02),
     ),
     "resnet50": Architecture(
-        "tile_features", "gigatile.models.resnet50", "ResNet-50, needs GPUs", pretrained=True
+        "tile_features",
+        "gigatile.models.resnet50",
+        "ResNet-50, needs GPUs",
+        (5.0, 0.05),
+        pretrained=True,
     ),
     "small_unet": Architecture(
-        "voxel_scores", "gigatile.models.unet", "a small 3-D U-Net that trains on two cores"
+        "voxel_scores",
+        "gigatile.models.unet",
+        "a small 3-D U-Net that trains on two cores",
+        (1.1, 0.01),
     ),
     "unet": Architecture(
-        "voxel_scores", "gigatile.models.unet", "the 3-D U-Net of nnU-Net, needs GPUs"
+        "voxel_scores",
+        "gigatile.models.unet",
+        "the 3-D U-Net of nnU-Net, needs GPUs",
+        (17.0, 0.05),
     ),
 }
 

@@ -1,1 +1,1 @@
-"""Several processes at one job: how they are launched, what they tell each other, how they end."""
+"""Launch ranks, let them communicate, and end them together."""

@@ -1,4 +1,4 @@
-"""How many processes the system has killed for their memory."""
+"""Count the processes that the kernel has killed because of too little memory."""
 
 import contextlib
 import re
@@ -8,10 +8,9 @@ _KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """Return how many processes were killed for their memory in this process's control group.
+    """Return the number of OOM kills in this process's control group; 0 if they are not counted.
 
-    SLURM limits the memory of a job by such a group, and says only at the job's end that one was
-    killed. 0 where the system does not count them.
+    SLURM limits the memory of a job by a control group, and reports a kill only at the job's end.
 
     Source of the files: Linux, admin-guide/cgroup-v2, `memory.events`; of version 1,
     admin-guide/cgroup-v1/memory, `memory.oom_control`.
@@ -29,6 +28,6 @@ def oom_kills(root: Path = Path("/")) -> int:
                 file = root / f"sys/fs/cgroup/memory{group}" / "memory.oom_control"
             else:
                 continue
-            with contextlib.suppress(OSError):  # mounted elsewhere, or not for us
+            with contextlib.suppress(OSError):  # mounted elsewhere, or not readable
                 counts += map(int, _KILLED.findall(file.read_text()))
     return max(counts)

@@ -1,6 +1,6 @@
-"""Lines of progress: written every second, shown in place on a terminal, few of them kept in a log.
+"""Progress lines: overwritten in place on a terminal, and thinned out in a log file.
 
-A rank writes them and knows no terminal; whoever started it shows them.
+A rank prints a line every second. The launcher, which knows the terminal, shows them.
 """
 
 import re
@@ -10,16 +10,16 @@ from typing import TextIO
 
 from gigatile.files import named_in_errors
 
-# A line of progress, as `line` writes it.
+# A progress line, as `format_progress` writes it.
 PROGRESS = re.compile(r"^epoch \d+/\d+, step \d+/\d+: ")
-# Seconds between two that are written, and two that are kept where lines cannot be overwritten.
+# Seconds between two progress lines of a rank, and between two of a log file.
 WRITE_EVERY = 1.0
 KEEP_EVERY = 10.0
-# To the start of a terminal's line, and nothing after it: `man 4 console_codes`.
+# Return to the start of the line and erase it: `man 4 console_codes`.
 OVERWRITE = "\r\x1b[K"
 
 
-def line(
+def format_progress(
     epoch: int,
     epochs: int,
     step: int,
@@ -29,7 +29,7 @@ def line(
     left: float,
     samples: str = "tiles",
 ) -> str:
-    """Write how far an epoch is; `rate` in samples per second, `left` in seconds."""
+    """Return a progress line; `rate` is in samples per second, `left` in seconds."""
     shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
     return (
         f"epoch {epoch}/{epochs}, step {step}/{steps}: loss {loss:.4f}, {shown} {samples}/s, "
@@ -37,21 +37,23 @@ def line(
     )
 
 
-def to(
+def progress_log(
     streams: Iterable[TextIO], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[str], None]:
-    """Return what writes whole lines to streams: progress in place on a terminal, else seldom.
+    """Return a function that writes a line to all streams.
+
+    Progress lines overwrite each other on a terminal. Other streams get one every `KEEP_EVERY`.
 
     Args:
-        streams: each a terminal or not.
-        clock: tells seconds.
+        streams: terminals and files.
+        clock: returns seconds.
     """
     written = dict.fromkeys(streams, -KEEP_EVERY)
     terminals = {stream for stream in written if stream.isatty()}
     in_place: set[TextIO] = set()
     names = {stream: _path_of(stream) for stream in written}
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         progress, now = PROGRESS.match(text) is not None, clock()
         for stream, before in written.items():
             with named_in_errors(names[stream]):
@@ -65,7 +67,7 @@ def to(
                         written[stream] = now
                 stream.flush()
 
-    return tell
+    return log
 
 
 def _path_of(stream: TextIO) -> str | None:

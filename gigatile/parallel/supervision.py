@@ -1,4 +1,4 @@
-"""Work on a file that may never end, in a process of its own that is ended when it stands still."""
+"""Run work that may hang or crash in a supervised subprocess."""
 
 import ctypes
 import multiprocessing
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Stalled(Exception):
-    """The work stood still and was ended; `last` is what it told last, None if it told nothing."""
+    """The work made no progress and was killed; `last` is its last report, or None."""
 
     def __init__(self, last: Any) -> None:
         super().__init__(last)
@@ -23,7 +23,10 @@ class Stalled(Exception):
 
 
 class Crashed(Exception):
-    """The work's process was ended by a signal, as when a codec reads where it must not."""
+    """A signal ended the work's process, such as a segmentation fault in a codec.
+
+    `by` is the name of the signal, `last` the last report.
+    """
 
     def __init__(self, by: int, last: Any) -> None:
         super().__init__(by, last)
@@ -31,66 +34,69 @@ class Crashed(Exception):
 
 
 def run_supervised(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:
-    """Return what `work` returns; end it when it tells nothing for so long.
+    """Run `work` in a subprocess and return its result; kill it if it makes no progress.
 
-    It runs in a fork of this process, which must not have opened what it works on. When this
-    process is killed, so is that one.
+    The subprocess is a fork of this process, which must not have opened the files that the work
+    reads. If this process is killed, so is the subprocess.
 
     Args:
-        work: takes a function, with which it tells from time to time how far it is: anything that
-            can be pickled; None repeats what was told last.
-        minutes: how long it may tell nothing.
+        work: takes a function, which it calls to report its progress: any value that can be
+            pickled; None repeats the last report.
+        minutes: the longest time without a report.
 
     Raises:
-        Stalled, Crashed: with what it told last.
-        Exception: what `work` raises.
+        Stalled, Crashed: with the last report.
+        Exception: raised by `work`.
     """
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(work, theirs, ours, os.getpid()))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(work, sender, receiver, os.getpid()))
     process.start()
-    theirs.close()
+    sender.close()
     last = None
     try:
         while True:
-            if not ours.poll(minutes * 60):
+            if not receiver.poll(minutes * 60):
                 raise Stalled(last)
             try:
-                kind, value = ours.recv()
+                kind, value = receiver.recv()
             except EOFError:
                 process.join()
                 if process.exitcode and process.exitcode < 0:
                     raise Crashed(-process.exitcode, last) from None
-                raise RuntimeError(f"it ended with status {process.exitcode}") from None
-            if kind == "done":
+                raise RuntimeError(f"the subprocess ended with status {process.exitcode}") from None
+            if kind == "result":
                 return value
-            if kind == "raised":
+            if kind == "error":
                 raise value
             last = last if value is None else value
     finally:
         process.kill()
         process.join(5)
         if process.is_alive():
-            # It waits for a disk, and cannot be ended. This one shall not wait for it at its end.
+            # It waits for a disk and cannot be killed. Do not wait for it at exit.
             multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
 def _run(
-    work: Callable[[Callable[[Any], None]], Any], to: Connection, others: Connection, parent: int
+    work: Callable[[Callable[[Any], None]], Any],
+    sender: Connection,
+    receiver: Connection,
+    parent: int,
 ) -> None:
-    others.close()  # else it could never be told that nobody listens
+    receiver.close()  # otherwise sending would not fail once the parent is gone
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # of whoever attends, who ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent handles it and ends this process
     try:
-        result = work(lambda value: to.send(("told", value)))
+        result = work(lambda value: sender.send(("progress", value)))
     except Exception as error:
-        error.add_note(traceback.format_exc())  # the way here is lost on the way there
+        error.add_note(traceback.format_exc())  # pickling loses the traceback
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
             error = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        to.send(("raised", error))
+        sender.send(("error", error))
     else:
-        to.send(("done", result))
+        sender.send(("result", result))

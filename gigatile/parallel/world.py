@@ -1,8 +1,8 @@
-"""Processes that do one job together, through MPI and without TensorFlow.
+"""Ranks of an MPI launch, without TensorFlow.
 
-What one of them cannot do, all of them hear of at their next meeting, and they end there together:
-no rank waits for one that has gone, and a user reads one message. Who vanishes without a word is
-noticed by the launcher, which ends the others, and at the latest by each rank's watchdog.
+If a rank fails, all ranks learn of it in the next collective call and exit there together: no rank
+waits for a lost one, and the user reads one message. The launcher detects ranks that die without
+reporting, and ends the others; if it cannot, each rank's watchdog ends the rank.
 """
 
 import contextlib
@@ -23,57 +23,57 @@ from gigatile.parallel.interruption import Watchdog, announce_exit, exit_now
 
 T = TypeVar("T")
 
-# Seconds that MPI has to end the others when one fails where they do not meet.
+# Seconds that MPI has to end the other ranks after a rank failed outside a collective call.
 ABORT_LIMIT = 5.0
-# Seconds between two looks whether all ranks have come, when that takes long.
-LONGEST_PAUSE = 0.005
+# Longest time between two checks whether all ranks have reached a barrier, in seconds.
+MAX_PAUSE = 0.005
 
 
 class Bug(Exception):
-    """A fault of the program on one or several ranks; the text holds their tracebacks."""
+    """A bug on one or several ranks; the text contains their tracebacks."""
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """What kept a rank from doing its part."""
+    """An error of one rank."""
 
     text: str
     bug: bool
 
 
 class World:
-    """This process among those that work together; this very class: alone.
+    """The ranks of a launch. This base class is a launch with a single rank.
 
     Attributes:
-        rank: its number, 0 … size - 1.
-        size: how many processes work together.
+        rank: the number of this rank, 0 … size - 1.
+        size: the number of ranks.
     """
 
     rank = 0
     size = 1
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum of an array over all ranks, the same on each."""
+        """Return the sum of an array over all ranks, on every rank."""
         return values
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        """Do a part of the work on every rank; return what each made of its own, on each.
+        """Call `work` on every rank; return the list of results on every rank.
 
         Raises:
-            UserError, Bug: on every rank, when any of them failed.
+            UserError, Bug: on every rank, if `work` failed on any.
         """
         return [work()]
 
     def on_rank0(self, work: Callable[[], T]) -> T:
-        """Do something on rank 0 alone; return what it made, on every rank.
+        """Call `work` on rank 0; return its result on every rank.
 
         Raises:
-            UserError, Bug: on every rank, when it failed.
+            UserError, Bug: on every rank, if `work` failed.
         """
         return work()
 
     def report_progress(self, where: str) -> None:
-        """Tell the watchdog that this rank got on, and where it is."""
+        """Report to the watchdog that this rank made progress, and where it is."""
 
 
 class _Launched(World):
@@ -84,34 +84,33 @@ class _Launched(World):
         self.rank, self.size = ranks.rank, ranks.size
         self.name = f"rank {self.rank} of {self.size} on {socket.gethostname()}"
 
-    def _meet(self) -> None:
-        """Wait until every rank is here; asleep, where MPI would keep a core busy all the time."""
-        here, pause = self._ranks.Ibarrier(), 1e-5
-        while not here.Test():
+    def _barrier(self) -> None:
+        """Wait for all ranks. MPI's own barrier would keep a core busy; this one sleeps."""
+        request, pause = self._ranks.Ibarrier(), 1e-5
+        while not request.Test():
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.empty_like(values)
-        self._meet()
+        self._barrier()
         self._ranks.Allreduce(np.ascontiguousarray(values), total)
-        self.report_progress("when sums were exchanged")
+        self.report_progress("in a sum over all ranks")
         return total
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        mine = self._try(work)
-        self._meet()
-        found = self._ranks.allgather(mine)
-        self.report_progress("when the ranks met")
-        _raise_together([fault for _, fault in found if fault])
-        return [result for result, _ in found]
+        own = self._try(work)
+        self._barrier()
+        outcomes = self._ranks.allgather(own)
+        self.report_progress("in a gather from all ranks")
+        _raise_together([fault for _, fault in outcomes if fault])
+        return [result for result, _ in outcomes]
 
     def on_rank0(self, work: Callable[[], T]) -> T:
-        mine = self._try(work) if self.rank == 0 else None
-        self._meet()
-        found = self._ranks.bcast(mine)
-        self.report_progress("when rank 0 was waited for")
-        result, fault = found
+        own = self._try(work) if self.rank == 0 else None
+        self._barrier()
+        result, fault = self._ranks.bcast(own)
+        self.report_progress("in a broadcast from rank 0")
         _raise_together([fault] if fault else [])
         return result
 
@@ -130,7 +129,7 @@ class _Launched(World):
 
 
 class _Together(Exception):
-    """Marks an error that every rank has at the same point."""
+    """Marks an error that every rank raises in the same collective call."""
 
 
 class _UserErrorTogether(UserError, _Together):
@@ -153,21 +152,22 @@ def _raise_together(faults: list[_Fault]) -> None:
 
 @contextlib.contextmanager
 def join(ranks: int, limit: float, again: str) -> Iterator[World]:
-    """Join the other processes of this MPI launch for the block; alone, MPI is not even loaded.
+    """Join the other ranks of this MPI launch for the block. A single rank does not load MPI.
 
-    How the block ends decides how the process does, and with several ranks it ends here, not in
-    its caller. Errors of `World.gather` and `World.on_rank0` are told by rank 0, once.
+    With several ranks, an error in the block ends the process here. Rank 0 prints errors of
+    `World.gather` and `World.on_rank0` once.
 
     Args:
-        ranks: processes launched, all in all.
-        limit: seconds after which a rank that got nowhere ends, as another one must be gone.
-        again: what the same command does when it is started again, for that rank's message.
+        ranks: the number of ranks launched.
+        limit: abort if this rank makes no progress for this many seconds; another rank has
+            probably died.
+        again: what the same command does when it is restarted, for that message.
     """
     if ranks == 1:
         yield World()
         return
     watchdog = Watchdog(limit, f"a rank on {socket.gethostname()}", again)
-    leave_munge_out()
+    disable_munge()
     from mpi4py import MPI
 
     world = _Launched(MPI.COMM_WORLD, watchdog)
@@ -175,34 +175,34 @@ def join(ranks: int, limit: float, again: str) -> Iterator[World]:
     try:
         if world.size != ranks:
             raise UserError(
-                f"started as {world.size} process(es) where --ranks is {ranks}; the launcher and "
+                f"started as {world.size} process(es), but --ranks is {ranks}; the launcher and "
                 "the settings must agree"
             )
         yield world
         MPI.Finalize()
     except Exception as error:
         _leave(world, MPI.COMM_WORLD, error)
-    watchdog.off()
+    watchdog.stop()
 
 
-def leave_munge_out() -> None:
-    """Spare every rank a long complaint of PMIx; call it before MPI is loaded.
+def disable_munge() -> None:
+    """Avoid a long PMIx warning on every rank. Call this before MPI is loaded.
 
-    SLURM's PMIx names munge first, which the Open MPI of the lock file does not bring; it says so
-    at length on every rank, and takes the second.
+    SLURM's PMIx lists munge first, which the Open MPI of the lock file does not include. PMIx warns
+    and uses the second entry.
     """
     if "native" in os.environ.get("PMIX_SECURITY_MODE", "").split(","):
         os.environ["PMIX_SECURITY_MODE"] = "native"
 
 
 def _leave(world: _Launched, ranks: Any, error: Exception) -> None:
-    """End this process for an error; for one of its own, the others with it."""
+    """End this process because of an error, and the other ranks if only this one has it."""
     status = 2 if describe_error(error) is not None else 1
     if isinstance(error, _Together):
         if world.rank == 0:
             heading = "error: " if status == 2 else ""
             print(f"{heading}{error}", file=sys.stderr, flush=True)
-        # Whoever leaves first has the launcher end the rest: not before rank 0 has spoken.
+        # The first rank to exit makes the launcher end the others: rank 0 must print first.
         ranks.Barrier()
         exit_now(world.name, status)
     if status == 2:

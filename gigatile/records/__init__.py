@@ -1,7 +1,7 @@
 """Records: the TFRecord container, the tile record, and shards of shuffled records.
 
-Read and written without TensorFlow, which takes seconds to import; its own readers read the same
-files.
+Reading and writing needs no TensorFlow, which takes seconds to import. TensorFlow's readers can
+read the same files.
 """
 
 from gigatile.records.tfrecord import RecordError, read_records, write_records

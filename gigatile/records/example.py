@@ -1,8 +1,8 @@
 """`tf.train.Example`, the message inside a record, without TensorFlow.
 
-The three messages are those of tensorflow/core/example/{example,feature}.proto: Example holds
-Features, a map from a name to a Feature, which is a list of bytes, floats or integers. They are
-declared in a pool of their own, so that TensorFlow can declare its own in the same process.
+The messages are those of tensorflow/core/example/{example,feature}.proto. An Example contains
+Features, a map from a name to a Feature: a list of bytes, floats or integers. They are declared in
+a separate descriptor pool, so that TensorFlow can declare the same names in the same process.
 """
 
 from collections.abc import Mapping
@@ -86,31 +86,31 @@ def encode_example(features: Mapping[str, Value]) -> bytes:
 
 
 def first_bytes(data: bytes, name: str) -> bytes:
-    """Return the first value of one feature, which is of bytes; a quarter of the time of all.
+    """Return the first value of a bytes feature, in a quarter of the time of `decode_example`.
 
     Raises:
-        ValueError: the bytes are no Example, or one without such a value.
+        ValueError: the data are not an Example, or it has no such value.
     """
     return some_bytes(data, name)[0]
 
 
 def some_bytes(data: bytes, *names: str) -> list[bytes]:
-    """Return the first value of each of some features, which are of bytes; as `first_bytes`."""
+    """Return the first value of each of some bytes features; see `first_bytes`."""
     features = _parse(data).features.feature
-    found = []
+    firsts = []
     for name in names:
         values = features[name].bytes_list.value
         if not values:
-            raise ValueError(f"a tf.train.Example without the bytes of {name!r}")
-        found.append(values[0])
-    return found
+            raise ValueError(f"tf.train.Example without the bytes feature {name!r}")
+        firsts.append(values[0])
+    return firsts
 
 
 def decode_example(data: bytes) -> dict[str, bytes | float | int]:
-    """Return the first value of each feature; floats come back in single precision.
+    """Return the first value of each feature; floats are in single precision.
 
     Raises:
-        ValueError: the bytes are no Example.
+        ValueError: the data are not an Example.
     """
     example = _parse(data)
     values: dict[str, bytes | float | int] = {}

@@ -95,8 +95,23 @@ class ShardLayout:
         return records[:, order[begin : begin + self.starts[shard + 1] - self.starts[shard]]]
 
 
+def volume_or_tile_id(path: Path) -> str:
+    """Return the id of the slide or case that a file of records belongs to.
+
+    Only the first record is read.
+    """
+    with path.open("rb", buffering=0) as handle:
+        case = case_of(handle.fileno(), 0, path)
+    return next(read_tiles(path)).slide if case is None else case
+
+
 def lay_out_shards(
-    world: World, split: str, sources: Sequence[Source], settings: ShardSettings, folder: Path
+    world: World,
+    split: str,
+    sources: Sequence[Source],
+    settings: ShardSettings,
+    folder: Path,
+    record_id: Callable[[Path], str] = volume_or_tile_id,
 ) -> ShardLayout:
     """Compute the shard layout of a split. Collective: every rank must call it.
 
@@ -106,13 +121,15 @@ def lay_out_shards(
         sources: slides or cases of the split, in the same order on every call.
         settings: target size of a shard, and the seed.
         folder: where the ranks write their runs; shared by all ranks.
+        record_id: returns the slide or case that a file of records belongs to.
 
     Raises:
         UserError: names every record file that is missing, has a damaged header or first record,
             or belongs to another slide.
     """
     sizes = world.on_rank0(partial(_file_sizes, sources))
-    scan = _Scan(sources, _assigned(sizes, world), settings.seed, world.report_progress)
+    assigned = _assigned(sizes, world)
+    scan = _Scan(sources, assigned, settings.seed, record_id, world.report_progress)
     new_runs = scan.runs()
     names: list[str] = []
     # The ranks synchronise after each run, so a fast rank waits for one run of a slow rank, and
@@ -169,10 +186,11 @@ class _Scan:
         sources: Sequence[Source],
         assigned: Sequence[int],
         seed: int,
+        record_id: Callable[[Path], str],
         report_progress: Callable[[str], None],
     ) -> None:
         self._sources, self._assigned, self._seed = sources, assigned, seed
-        self._report_progress = report_progress
+        self._record_id, self._report_progress = record_id, report_progress
         self.record_counts = np.zeros(len(sources), np.int64)
         self.faults: list[str] = []
 
@@ -198,7 +216,7 @@ class _Scan:
         source = self._sources[index]
         offsets = record_offsets(source.records)
         if len(offsets):
-            _check_slide(source)
+            _check_id(source, self._record_id)
         size = source.records.stat().st_size
         records = np.empty((4, len(offsets)), np.uint64)
         key = key64("shards", self._seed, source.slide)
@@ -209,16 +227,12 @@ class _Scan:
         return records
 
 
-def _check_slide(source: Source) -> None:
-    """Refuse a record file of another slide or case; only the first record is read."""
-    with source.records.open("rb", buffering=0) as handle:
-        content, written_for = "the volume of case", case_of(handle.fileno(), 0, source.records)
-        if written_for is None:
-            content = "tiles of slide"
-            written_for = next(read_tiles(source.records)).slide
-    if written_for != source.slide:
+def _check_id(source: Source, record_id: Callable[[Path], str]) -> None:
+    """Refuse a record file of another slide or case."""
+    found = record_id(source.records)
+    if found != source.slide:
         raise UserError(
-            f"{source.records}: contains {content} {written_for!r}, expected {source.slide!r}; "
+            f"{source.records}: contains the records of {found!r}, expected {source.slide!r}; "
             "delete this file and run again"
         )
 

@@ -1,7 +1,7 @@
-"""Random numbers that are a pure function of what they are for.
+"""Counter-based random numbers: a pure function of a key and a counter.
 
-Nothing here keeps a state: a number follows from its key alone, on every machine and with every
-release of the libraries, so the same settings give the same bytes.
+There is no state. The numbers are the same on every machine and with every release of the
+libraries, so the same settings give the same bytes.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ def key64(*parts: str | int) -> int:
 def random64(key: int, counters: np.ndarray) -> np.ndarray:
     """Return one random 64-bit number per counter: (n,) uint64.
 
-    SplitMix64 (Steele, Lea and Flood 2014, https://doi.org/10.1145/2660193.2660195): the counter
-    steps through the golden-ratio sequence from `key` and is mixed twice.
+    SplitMix64 (Steele, Lea and Flood 2014, https://doi.org/10.1145/2660193.2660195): `key` plus
+    `counter` golden-ratio steps, mixed twice.
     """
     with np.errstate(over="ignore"):
         z = np.uint64(key) + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(
@@ -31,5 +31,5 @@ def random64(key: int, counters: np.ndarray) -> np.ndarray:
 
 
 def permutation(n: int, *key: str | int) -> np.ndarray:
-    """Return the numbers 0 … n-1 in the random order that belongs to `key`: (n,) int64."""
+    """Return a random permutation of 0 … n-1 that depends on `key`: (n,) int64."""
     return np.argsort(random64(key64(*key), np.arange(n)), kind="stable")

@@ -1,8 +1,8 @@
 """The TFRecord container: length, CRC of the length, data, CRC of the data.
 
 Format: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details. All
-numbers are little-endian; the CRC is CRC-32C, rotated and offset so that a CRC of data that holds
-CRCs stays meaningful.
+numbers are little-endian. The CRC is a masked CRC-32C: rotated and offset, since the CRC of data
+that contain their own CRC says little.
 """
 
 import os
@@ -24,11 +24,11 @@ Buffer = bytes | bytearray
 
 
 class RecordError(UserError):
-    """A record file is damaged; the message names the file, the record and the byte."""
+    """A record file is damaged; the message names the file and the byte of the record."""
 
 
 def frame(data: bytes) -> bytes:
-    """Return one record as it stands in a file."""
+    """Return a record with its lengths and CRCs, as it is in a file."""
     return b"".join(_parts(data))
 
 
@@ -38,11 +38,11 @@ def _parts(data: Buffer) -> tuple[bytes, bytes, Buffer, bytes]:
 
 
 def write_records(path: Path, records: Iterable[Buffer]) -> int:
-    """Write records to `path`, whole or not at all; return how many."""
+    """Write records to `path` atomically; return their number."""
     count = 0
     with write_whole(path) as temporary, temporary.open("wb") as handle:
-        for count, data in enumerate(records, 1):  # noqa: B007 - the last number is the result
-            handle.writelines(_parts(data))  # without a copy of the data
+        for count, data in enumerate(records, 1):  # noqa: B007 - the last number is returned
+            handle.writelines(_parts(data))  # does not copy the data
     return count
 
 
@@ -61,9 +61,9 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def read_at(descriptor: int, offset: int, path: Path) -> bytes:
-    """Return the data of the record that begins at byte `offset`, both CRCs checked.
+    """Return the data of the record at byte `offset`; both CRCs are checked.
 
-    The file's own position is neither used nor moved, so threads can share a descriptor.
+    The file position is neither used nor changed, so threads can share a descriptor.
     """
     length = length_of(os.pread(descriptor, HEADER.size, offset), path, offset)
     body = os.pread(descriptor, length + FOOTER.size, offset + HEADER.size)
@@ -71,29 +71,29 @@ def read_at(descriptor: int, offset: int, path: Path) -> bytes:
 
 
 def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
-    """Return the data of the record that an index says fills `size` bytes from `offset` on.
+    """Return the data of a record whose `offset` and `size` are known from an index.
 
-    As `read_at`, with one read in place of two.
+    Like `read_at`, with one read instead of two.
     """
-    found = os.pread(descriptor, size, offset)
-    length = length_of(found[: HEADER.size], path, offset)
+    record = os.pread(descriptor, size, offset)
+    length = length_of(record[: HEADER.size], path, offset)
     if HEADER.size + length + FOOTER.size != size:
-        raise damaged(path, offset, f"it has not the {size} bytes that the index says")
-    return _checked(found[HEADER.size :], length, path, offset)
+        raise damaged(path, offset, f"its size is not the {size} bytes of the index")
+    return _checked(record[HEADER.size :], length, path, offset)
 
 
 def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, path: Path) -> None:
-    """Fill `frame` with the record that begins at byte `offset` and `more` after its data.
+    """Read the record at byte `offset` into `frame`, and append `more` to its data.
 
-    Both CRCs are checked, and those of the longer record are put in: it can be written as it is.
-    The record must be as long as `frame` without `more`.
+    Both CRCs are checked, and replaced by those of the longer record, so that `frame` can be
+    written as it is. It must be as long as the record and `more`.
     """
     end = len(frame) - len(more)
     if os.preadv(descriptor, (frame[:end],), offset) < end:
         raise damaged(path, offset, "the file ends inside it")
     data = bytes(frame[HEADER.size : end - FOOTER.size])
     if length_of(bytes(frame[: HEADER.size]), path, offset) != len(data):
-        raise damaged(path, offset, "its length was another one a moment ago")
+        raise damaged(path, offset, "its length has changed since its header was read")
     crc = google_crc32c.value(data)
     if FOOTER.unpack(frame[end - FOOTER.size : end])[0] != _mask(crc):
         raise damaged(path, offset, "the checksum of its data does not fit")
@@ -103,9 +103,9 @@ def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, 
 
 
 def record_offsets(path: Path) -> np.ndarray:
-    """Return where each record begins, in bytes: (n,) int64.
+    """Return the offset of each record in bytes: (n,) int64.
 
-    Reads the headers alone; their CRCs are checked, the data's are not.
+    Reads and checks the headers only, not the data.
     """
     offsets = []
     with _open(path) as handle:
@@ -120,10 +120,10 @@ def record_offsets(path: Path) -> np.ndarray:
     return np.asarray(offsets, np.int64)
 
 
-def damaged(path: Path, offset: int, what: str) -> RecordError:
-    """Return the error of a damaged record, to be raised; `what` is what is wrong with it."""
+def damaged(path: Path, offset: int, fault: str) -> RecordError:
+    """Return the error to raise for a damaged record."""
     return RecordError(
-        f"{path}: the record at byte {offset} is damaged: {what}; delete the file to have it remade"
+        f"{path}: the record at byte {offset} is damaged: {fault}; delete the file and run again"
     )
 
 
@@ -135,7 +135,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def length_of(header: bytes, path: Path, offset: int) -> int:
-    """Return the bytes of a record's data, as its header tells, whose CRC is checked."""
+    """Return the length of a record's data from its header, whose CRC is checked."""
     if len(header) < HEADER.size:
         raise damaged(path, offset, "the file ends inside its header")
     length, crc = HEADER.unpack(header)
@@ -154,7 +154,7 @@ def _checked(body: bytes, length: int, path: Path, offset: int) -> bytes:
 
 
 def _masked_crc(data: Buffer) -> int:
-    # google_crc32c refuses a bytearray, but takes an array of its bytes.
+    # google_crc32c refuses a bytearray, but accepts an array.
     return _mask(
         google_crc32c.value(data if isinstance(data, bytes) else np.frombuffer(data, "u1"))
     )

@@ -1,4 +1,4 @@
-"""The tile record: one definition for whoever writes, reads, trains on or shows a tile."""
+"""The tile record: its features, encoding and decoding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from gigatile.errors import UserError
 from gigatile.records.example import decode_example, encode_example, first_bytes
 from gigatile.records.tfrecord import read_records
 
-# What each feature of a tile's record is; those that may be missing are None or empty then.
-_KINDS: dict[str, Any] = {
+# The type of each feature. A feature that may be missing is then None or empty.
+_TYPES: dict[str, Any] = {
     "image": bytes,
     "slide": bytes,
     "x": int,
@@ -33,14 +33,14 @@ class Tile:
     """A square of a slide.
 
     Attributes:
-        image: the pixels as JPEG, RGB.
-        slide: whose it is.
-        x, y: its top-left corner, in pixels of the slide's level 0.
-        extent: its side in pixels of level 0; differs from the image's side after resampling.
-        mpp: micrometres per pixel of the image, or None where the slide does not tell.
-        tissue: the share of its area that is not background, 0-1.
-        patient, label: what the cohort says of the slide: in shards. They are empty in a slide's
-            own records, which stay as they are when the cohort's sheet is corrected.
+        image: the pixels as RGB JPEG.
+        slide: the slide's id.
+        x, y: the top-left corner in pixels of level 0.
+        extent: the side in pixels of level 0; it differs from the image's side after resampling.
+        mpp: micrometres per pixel of the image; None if unknown.
+        tissue: the fraction of the area that is tissue, 0-1.
+        patient, label: from the sheet, in shards. They are empty in the records of a slide, so that
+            a correction of the sheet does not change them.
     """
 
     image: bytes
@@ -63,35 +63,35 @@ class Tile:
             return decode_jpeg(self.image)
         except ValueError as error:
             raise UserError(
-                f"slide {self.slide}: the image of its tile at ({self.x}, {self.y}) is damaged: "
-                f"{error}; delete the slide's tiles to have them remade"
+                f"slide {self.slide}: the image of the tile at ({self.x}, {self.y}) is damaged: "
+                f"{error}; delete the slide's tiles and run again"
             ) from None
 
 
 def decode_jpeg(data: bytes, into: np.ndarray | None = None) -> np.ndarray:
-    """Decode a JPEG to RGB: (height, width, 3) uint8, the pixels that Pillow gives.
+    """Decode a JPEG to RGB: (height, width, 3) uint8, with the same pixels as Pillow.
 
-    Other threads run meanwhile.
+    Releases the GIL.
 
     Args:
-        data: the JPEG; grey is given as RGB.
-        into: takes the pixels and is returned; contiguous, and of the image's shape. After an error
-            its content is nothing.
+        data: the JPEG; grey is converted to RGB.
+        into: a contiguous array of the image's shape that receives the pixels and is returned.
+            After an error its content is undefined.
 
     Raises:
-        ValueError: the image is of another shape, or damaged. What libjpeg can make a picture of in
-            spite of the damage is refused too; bits that changed and still make sense go unseen,
-            which is what the checksums of records are for.
+        ValueError: the image has another shape, or is damaged, even if libjpeg could still decode
+            it. A changed bit that gives another valid image is not detected; the checksums of the
+            records detect it.
     """
-    # Strict is the library's default, but all depends on it: half a picture must not be trained on.
+    # Strict is the default of the library, but important: never train on half an image.
     pixels = simplejpeg.decode_jpeg(data, buffer=into, strict=True)
     if into is not None and pixels.shape != into.shape:
-        raise ValueError(f"it has the shape {pixels.shape} where {into.shape} is expected")
+        raise ValueError(f"shape {pixels.shape}, expected {into.shape}")
     return pixels
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return the shape that a JPEG will have when decoded; its header alone is read.
+    """Return the shape of a JPEG when decoded; only the header is read.
 
     Raises:
         ValueError: the header is damaged.
@@ -103,68 +103,68 @@ def jpeg_shape(data: bytes) -> tuple[int, int, int]:
 def encode_jpeg(pixels: np.ndarray, quality: int) -> bytes:
     """Encode RGB pixels, (height, width, 3) uint8, as JPEG without colour profile or metadata.
 
-    Other threads run meanwhile.
+    Releases the GIL.
     """
-    # Byte for byte what Pillow writes, without its streams: a fifth faster.
+    # The same bytes as from Pillow, but 20 % faster, without its streams.
     return bytes(imagecodecs.jpeg8_encode(pixels, level=quality, subsampling="420"))
 
 
 def encode_tile(tile: Tile) -> bytes:
     """Return a tile as a serialised tf.train.Example.
 
-    Features: image, slide (bytes), x, y (int64), extent, tissue (float), and where they are known
-    mpp (float), patient, label (bytes).
+    Features: image, slide (bytes), x, y (int64), extent, tissue (float), and if known mpp (float),
+    patient, label (bytes).
     """
     features = {name: value for name, value in vars(tile).items() if value not in (None, "")}
-    # A whole number may come as an int, which would be another type of feature.
+    # An int would be encoded as another type of feature.
     features |= {name: float(features[name]) for name in _FLOATS & features.keys()}
     return encode_example(features)
 
 
 def encode_sheet_fields(patient: str, label: str) -> bytes:
-    """Return what, appended to an encoded tile, says whose it is.
+    """Return patient and label as encoded features, to be appended to an encoded record.
 
-    Messages that follow each other are read as one:
+    Concatenated messages are read as one:
     https://protobuf.dev/programming-guides/encoding/#last-one-wins.
     """
     return encode_example({"patient": patient, "label": label})
 
 
 def image_of(data: bytes) -> bytes:
-    """Return the JPEG out of what `encode_tile` wrote, without decoding the rest."""
+    """Return the JPEG of an encoded tile, without decoding the other features."""
     return first_bytes(data, "image")
 
 
 def decode_tile(data: bytes) -> Tile:
-    """Read back what `encode_tile` wrote.
+    """Decode a tile that `encode_tile` encoded.
 
     Raises:
-        UserError: it is no such thing, as a record that another program has written.
+        UserError: it is another kind of record, for example of another program.
     """
     try:
-        found: dict[str, Any] = {"mpp": None, "patient": b"", "label": b""}
-        found |= decode_example(data)
+        features: dict[str, Any] = {"mpp": None, "patient": b"", "label": b""}
+        features |= decode_example(data)
     except ValueError as error:
-        raise UserError(f"the record is of no tile: {error}") from None
-    wrong = sorted(found.keys() ^ _KINDS.keys())
-    wrong += [name for name, kind in _KINDS.items() if not isinstance(found.get(name, 0), kind)]
+        raise UserError(f"the record is not a tile: {error}") from None
+    wrong = sorted(features.keys() ^ _TYPES.keys())
+    wrong += [name for name, kind in _TYPES.items() if not isinstance(features.get(name, 0), kind)]
     if wrong:
         raise UserError(
-            f"the record is of no tile: its features are {', '.join(sorted(found))[:200]}, and "
-            f"not as Gigatile writes them: {', '.join(dict.fromkeys(wrong))[:200]}"
+            f"the record is not a tile: its features are {', '.join(sorted(features))[:200]}; "
+            f"missing, unknown or of another type: {', '.join(dict.fromkeys(wrong))[:200]}"
         )
     try:
-        text = {name: found[name].decode() for name in ("slide", "patient", "label")}
+        text = {name: features[name].decode() for name in ("slide", "patient", "label")}
     except UnicodeDecodeError as error:
-        raise UserError(f"the record is of no tile: its text is not UTF-8 ({error})") from None
-    return Tile(**found | text)
+        raise UserError(f"the record is not a tile: its text is not UTF-8 ({error})") from None
+    return Tile(**features | text)
 
 
 def read_tiles(path: Path) -> Iterator[Tile]:
     """Yield the tiles of a record file.
 
     Raises:
-        UserError: the file is damaged, or has a record that is of no tile.
+        UserError: the file is damaged, or has a record that is not a tile.
     """
     for number, data in enumerate(read_records(path), 1):
         try:

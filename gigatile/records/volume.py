@@ -1,4 +1,4 @@
-"""The volume record, read by boxes of voxels; `volume_form.py` says how it is made."""
+"""Read boxes of voxels from a volume record. `volume_form.py` defines the record."""
 
 import json
 import math
@@ -23,31 +23,31 @@ from gigatile.records.volume_form import (
     check_of,
 )
 
-# What is read of a record to get its head: all of it, unless there are many labels.
-_BEGINNING = 1 << 17
-# Blocks are read, checked and laid out in pieces of about so many bytes.
+# Bytes of the first read, which contain the whole head unless there are many labels.
+_FIRST_READ = 1 << 17
+# Blocks are read, checked and copied in pieces of about this size, in bytes.
 _PIECE = 1 << 20
-# Each thread reads into memory of its own, again and again: new memory is slow.
-_MINE = threading.local()
+# Buffers of each thread, which are reused: allocating memory is slow.
+_BUFFERS = threading.local()
 
 
 @dataclass(frozen=True)
 class VolumeHead:
-    """What a record says of its case, without the voxels.
+    """A record without its voxels.
 
     Attributes:
-        case: whose it is.
+        case: the case's id.
         channels: their names.
-        shape: voxels from left to right, from back to front, and upwards.
+        shape: number of voxels from left to right, from back to front, and from bottom to top.
         labelled: whether there are labels.
-        inside: voxels that are not 0 in every channel.
-        ranges: (C, 2) float32, the least and the largest of each channel's values that are not 0;
-            0 and 0 where all are.
-        grid: what the writer gave to go back to the original files.
-        foreground: (n, 4) int64: the value of a label, and x, y, z of a voxel that has it; sorted
-            by the value. Up to `FOREGROUND` of each label that occurs.
+        inside: number of voxels that are not 0 in some channel.
+        ranges: (C, 2) float32, minimum and maximum of the nonzero values of each channel; 0 and 0
+            if there are none.
+        grid: what the writer stored to return to the grid of the original files.
+        foreground: (n, 4) int64: the value of a label, and x, y, z of a voxel with this label;
+            sorted by value. Up to `FOREGROUND` voxels per label.
         crcs: (blocks along x, y, z) uint32.
-        empty: (blocks along x, y, z) bool; all voxels are 0 and have no label.
+        empty: (blocks along x, y, z) bool: all voxels and labels of the block are 0.
     """
 
     case: str
@@ -63,17 +63,17 @@ class VolumeHead:
 
     @property
     def block_bytes(self) -> int:
-        """What a block takes."""
+        """The size of a block."""
         return block_bytes_of(len(self.channels), self.labelled)
 
 
 class VolumeRecord:
-    """One record in a file, of which boxes are read.
+    """A record in an open file.
+
+    Several threads may read from it: the file position is neither used nor changed.
 
     Attributes:
-        head: what it says of its case.
-
-    Safe to read from several threads; the file's own position is neither used nor moved.
+        head: everything except the voxels.
     """
 
     def __init__(self, descriptor: int, offset: int, size: int, path: Path) -> None:
@@ -81,40 +81,40 @@ class VolumeRecord:
 
         Args:
             descriptor: the open file.
-            offset: where the record begins in it.
-            size: bytes that the index says the record fills, with its frame.
+            offset: of the record, in bytes.
+            size: of the record with its lengths and CRCs, in bytes, from an index.
             path: of the file, for messages.
 
         Raises:
-            RecordError: the length or the head does not fit its checksum, the record has another
-                size, or it is no volume's.
+            RecordError: the checksum of the length or the head does not fit, the record has another
+                size, or it is not a volume.
         """
         self._descriptor, self._offset, self._path = descriptor, offset, Path(path)
-        found = os.pread(descriptor, min(size, _BEGINNING), offset)
-        length = length_of(found[: HEADER.size], self._path, offset)
+        start = os.pread(descriptor, min(size, _FIRST_READ), offset)
+        length = length_of(start[: HEADER.size], self._path, offset)
         if HEADER.size + length + FOOTER.size != size:
-            raise self.damaged(f"it has not the {size} bytes that the index says")
-        end = HEADER.size + _end_of_first(found[HEADER.size :])
-        # After the first part stand the check and the names before the voxels.
-        wanted = min(size, end + 128)
-        if wanted > len(found):
-            found = os.pread(descriptor, wanted, offset)
-        first, rest = found[HEADER.size : end], found[end:]
+            raise self.damaged(f"its size is not the {size} bytes of the index")
+        end = HEADER.size + _end_of_first(start[HEADER.size :])
+        # The first part is followed by its check, and by tags and lengths before the voxels.
+        needed = min(size, end + 128)
+        if needed > len(start):
+            start = os.pread(descriptor, needed, offset)
+        first, rest = start[HEADER.size : end], start[end:]
         check = check_of(first)
         if not rest.startswith(check):
             raise self.damaged("the checksum of its head does not fit")
         self.head = self._decode(first)
         voxels = self.head.crcs.size * self.head.block_bytes
-        names = before_voxels(voxels)
-        if not rest.startswith(names, len(check)):
-            raise self.damaged("its voxels are not as many as its head says")
-        self._begin = offset + end + len(check) + len(names)
+        tags = before_voxels(voxels)
+        if not rest.startswith(tags, len(check)):
+            raise self.damaged("the number of its voxels is not that of its head")
+        self._begin = offset + end + len(check) + len(tags)
         if self._begin + voxels + FOOTER.size > offset + size:
-            raise self.damaged("it ends before its voxels do")
+            raise self.damaged("it ends before its last voxel")
 
-    def damaged(self, what: str) -> RecordError:
-        """Return an error to be raised that names where the record stands, and what is wrong."""
-        return damaged(self._path, self._offset, what)
+    def damaged(self, fault: str) -> RecordError:
+        """Return an error that names the file and offset of the record, and its fault."""
+        return damaged(self._path, self._offset, fault)
 
     def _decode(self, first: bytes) -> VolumeHead:
         try:
@@ -122,15 +122,15 @@ class VolumeRecord:
             head = json.loads(features["head"])
             if (head["schema"], head["block"]) != (SCHEMA, BLOCK):
                 raise RecordError(
-                    f"{self._path}: volumes of schema {head['schema']} where {SCHEMA} is read; "
-                    "delete the file to have it remade"
+                    f"{self._path}: volumes of schema {head['schema']}, expected {SCHEMA}; delete "
+                    "the file and run again"
                 )
             x, y, z = head["shape"]
             blocks = blocks_of((x, y, z))
             bits = np.unpackbits(
                 np.frombuffer(features["empty"], np.uint8), count=math.prod(blocks)
             )
-            places = np.frombuffer(features["foreground"], "<u2").reshape(-1, 4)
+            foreground = np.frombuffer(features["foreground"], "<u2").reshape(-1, 4)
             return VolumeHead(
                 case=features["case"].decode(),
                 channels=tuple(head["channels"]),
@@ -139,25 +139,25 @@ class VolumeRecord:
                 inside=head["inside"],
                 ranges=np.array(head["ranges"], np.float32),
                 grid=head["grid"],
-                foreground=places.astype(np.int64),
+                foreground=foreground.astype(np.int64),
                 crcs=np.frombuffer(features["crcs"], "<u4").reshape(blocks),
                 empty=bits.reshape(blocks).astype(bool),
             )
         except (KeyError, ValueError) as error:
-            raise self.damaged(f"it is no volume's ({error!r})") from None
+            raise self.damaged(f"it is not a volume ({error!r})") from None
 
     def read(self, start: Sequence[int], size: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the voxels of a box; what of it lies outside the volume is 0.
+        """Return the voxels and labels of a box; outside the volume both are 0.
 
         Args:
-            start: the first voxel, which may lie outside.
-            size: voxels along each axis.
+            start: the first voxel, which may be outside.
+            size: number of voxels along each axis.
 
         Returns:
-            (*size, C) float16, and (*size) uint8, all 0 where the case has no segmentation.
+            (*size, C) float16, and (*size) uint8, all 0 if the case has no segmentation.
 
         Raises:
-            RecordError: a block does not fit its checksum, or the file ends inside one.
+            RecordError: the checksum of a block does not fit, or the file ends inside one.
         """
         image = np.empty((*size, len(self.head.channels)), np.float16)
         labels = np.empty(tuple(size), np.uint8)
@@ -165,22 +165,22 @@ class VolumeRecord:
         return image, labels
 
     def read_into(self, start: Sequence[int], image: np.ndarray, labels: np.ndarray | None) -> None:
-        """As `read`, into arrays that are there; their shape is the size of the box.
+        """Read the voxels and labels of a box into existing arrays of its size.
 
         Args:
-            start: the first voxel, which may lie outside.
-            image: (x, y, z, C) float16. The voxels of a column, upwards, must lie beside each
-                other; the columns may lie anywhere, as those of `image[::-1, ::-1]` do.
-            labels: (x, y, z) uint8, as `image`; None: not wanted.
+            start: the first voxel, which may be outside.
+            image: (x, y, z, C) float16. The last two axes must be contiguous; the others may have
+                any strides, such as those of `image[::-1, ::-1]`.
+            labels: (x, y, z) uint8, its last axis contiguous; None: labels are not read.
 
         Raises:
-            RecordError: a block does not fit its checksum, or the file ends inside one. What is in
-                the arrays then is nothing.
+            RecordError: the checksum of a block does not fit, or the file ends inside one. The
+                content of the arrays is then undefined.
         """
         head = self.head
         size, channels = image.shape[:3], len(head.channels)
         _check_target(image, (*size, channels), np.dtype(np.float16))
-        # As bytes, a column is one row: with channels or without, the copying is the same.
+        # As bytes, image and labels are copied by the same code.
         targets = [_Target(image.reshape(*size[:2], -1).view(np.uint8), 0, 2 * channels)]
         if labels is not None:
             _check_target(labels, size, np.dtype(np.uint8))
@@ -196,7 +196,7 @@ class VolumeRecord:
         if any(b <= a for a, b in zip(low, high, strict=True)):
             return
         bottom, top = low[2] // BLOCK, -(-high[2] // BLOCK)
-        # So many blocks from back to front at a time.
+        # Number of blocks from back to front per read.
         at_once = max(1, _PIECE // ((top - bottom) * head.block_bytes))
         for x in range(low[0] // BLOCK, -(-high[0] // BLOCK)):
             for y in range(low[1] // BLOCK, -(-high[1] // BLOCK), at_once):
@@ -214,14 +214,14 @@ class VolumeRecord:
     def _blocks(self, x: int, y: int, y_end: int, z: int, z_end: int) -> np.ndarray:
         """Return checked blocks: (y_end - y, z_end - z, bytes of a block) uint8.
 
-        They are gone when the thread reads the next.
+        The next call of the same thread overwrites them.
         """
         size = self.head.block_bytes
         _, rows, columns = self.head.crcs.shape
         needed = (y_end - y) * (z_end - z) * size
-        found = _own_memory("blocks", needed).reshape(y_end - y, z_end - z, size)
-        for number, column in enumerate(found):
-            # From the first block of a column that is not empty to the last, in one read.
+        blocks = _thread_buffer("blocks", needed).reshape(y_end - y, z_end - z, size)
+        for number, column in enumerate(blocks):
+            # One read from the first block of a column that is not empty to the last.
             filled = np.flatnonzero(~self.head.empty[x, y + number, z:z_end])
             first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
             column[:first] = 0
@@ -229,37 +229,37 @@ class VolumeRecord:
             if first == last:
                 continue
             read = column[first:last]
-            place = self._begin + ((x * rows + y + number) * columns + z + first) * size
-            if os.preadv(self._descriptor, [read.data], place) < read.nbytes:
+            offset = self._begin + ((x * rows + y + number) * columns + z + first) * size
+            if os.preadv(self._descriptor, [read.data], offset) < read.nbytes:
                 raise self.damaged("the file ends inside it")
             expected = self.head.crcs[x, y + number, z + first : z + last].tolist()
             if [google_crc32c.value(block) for block in read] != expected:
                 raise self.damaged("the checksum of a block of its voxels does not fit")
-        return found
+        return blocks
 
 
 def case_of(descriptor: int, offset: int, path: Path) -> str | None:
-    """Return whose volume the record that begins at byte `offset` is; its head alone is read.
+    """Return the case of the record at byte `offset`; only its head is read.
 
-    None: it is a record of another kind, which has one part.
+    None: the record is not a volume, and has a single part.
 
     Raises:
         RecordError: the length or the head is damaged.
     """
-    found = os.pread(descriptor, HEADER.size + 11, offset)
-    length = length_of(found[: HEADER.size], path, offset)
-    if _end_of_first(found[HEADER.size :]) >= length:
+    start = os.pread(descriptor, HEADER.size + 11, offset)
+    length = length_of(start[: HEADER.size], path, offset)
+    if _end_of_first(start[HEADER.size :]) >= length:
         return None
     return VolumeRecord(descriptor, offset, HEADER.size + length + FOOTER.size, path).head.case
 
 
 class _Target(NamedTuple):
-    """An array that takes voxels out of blocks.
+    """An array that receives voxels from blocks.
 
     Attributes:
         columns: (x, y, bytes) uint8.
-        begin: where in a block its voxels begin.
-        width: bytes of a voxel.
+        begin: offset of these voxels in a block, in bytes.
+        width: bytes per voxel.
     """
 
     columns: np.ndarray
@@ -267,29 +267,30 @@ class _Target(NamedTuple):
     width: int
 
     def take(self, blocks: np.ndarray, within: Sequence[slice], to: Sequence[slice]) -> None:
-        """Take what lies `within` some blocks, (y, z, bytes), to its place."""
+        """Copy the box `within` some blocks, (y, z, bytes), to the box `to` of the array."""
         rows, columns, _ = blocks.shape
         width = self.width
         own = blocks[:, :, self.begin : self.begin + BLOCK**3 * width]
-        # What lies together in a column of a block is copied as one thing, first into whole columns
-        # that caches hold: copying the parts of blocks right to their places takes longer.
-        thing = np.dtype((np.void, BLOCK * width))
-        things = own.reshape(rows, columns, BLOCK, BLOCK, -1).view(thing)[..., 0]
-        laid = _own_memory("laid", own.size).view(thing).reshape(BLOCK, rows, BLOCK, columns)
-        laid[within[0]] = things[:, :, within[0]].transpose(2, 0, 3, 1)
-        whole = laid.view(np.uint8).reshape(BLOCK, rows * BLOCK, -1)
+        # Copy each column of a block as one item, first to whole columns in a buffer that fits into
+        # the cache. Copying parts of blocks directly to the array takes longer.
+        item = np.dtype((np.void, BLOCK * width))
+        items = own.reshape(rows, columns, BLOCK, BLOCK, -1).view(item)[..., 0]
+        buffer = _thread_buffer("columns", own.size).view(item)
+        buffer = buffer.reshape(BLOCK, rows, BLOCK, columns)
+        buffer[within[0]] = items[:, :, within[0]].transpose(2, 0, 3, 1)
+        whole = buffer.view(np.uint8).reshape(BLOCK, rows * BLOCK, -1)
         up = slice(within[2].start * width, within[2].stop * width)
         target = slice(to[2].start * width, to[2].stop * width)
         self.columns[to[0], to[1], target] = whole[within[0], within[1], up]
 
 
-def _own_memory(name: str, size: int) -> np.ndarray:
-    """Return bytes that belong to this thread, their content by chance."""
-    memory: np.ndarray | None = getattr(_MINE, name, None)
-    if memory is None or len(memory) < size:
-        memory = np.empty(size, np.uint8)
-        setattr(_MINE, name, memory)
-    return memory[:size]
+def _thread_buffer(name: str, size: int) -> np.ndarray:
+    """Return an uninitialised buffer of this thread: (size,) uint8."""
+    buffer: np.ndarray | None = getattr(_BUFFERS, name, None)
+    if buffer is None or len(buffer) < size:
+        buffer = np.empty(size, np.uint8)
+        setattr(_BUFFERS, name, buffer)
+    return buffer[:size]
 
 
 def _check_target(array: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
@@ -300,11 +301,11 @@ def _check_target(array: np.ndarray, shape: tuple[int, ...], kind: np.dtype[Any]
 
 
 def _end_of_first(data: bytes) -> int:
-    """Return where the first part of a record ends; wherever that is, its check is made."""
+    """Return the offset at which the first part of a record ends; a damaged length gives any."""
     length = shift = 0
-    for place, byte in enumerate(data[1:11], 2):
+    for position, byte in enumerate(data[1:11], 2):
         length |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return place + length
+            return position + length
     return 0

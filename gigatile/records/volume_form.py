@@ -1,18 +1,18 @@
-"""How a case becomes a record of which any box of voxels is read without the rest.
+"""The volume record: a case, stored so that any box of voxels can be read without the rest.
 
-A record is a tf.train.Example in three parts, which are read as one because messages that follow
-each other are (https://protobuf.dev/programming-guides/encoding/#last-one-wins): the head, a check
-of the head, and the voxels. Where the voxels begin follows from the length of the head, which
-stands in front of it.
+A record is a tf.train.Example in three parts: the head, a check of the head, and the voxels.
+Concatenated messages are read as one
+(https://protobuf.dev/programming-guides/encoding/#last-one-wins). The offset of the voxels follows
+from the length of the head, with which the record starts.
 
-Features, all of bytes: `case`; `head`, JSON; `crcs`, of each block the CRC-32C as little-endian
-uint32; `empty`, of each block a bit, the highest of a byte first, 1 where all of the block is 0 and
-need not be read; `foreground`, (n, 4) little-endian uint16, the value of a label and the place of a
-voxel that has it; `check`, the CRC-32C of the first part; `voxels`.
+All features are bytes: `case`; `head`, JSON; `crcs`, the CRC-32C of each block as little-endian
+uint32; `empty`, a bit per block, the highest bit of a byte first, 1 if the whole block is 0 and
+need not be read; `foreground`, (n, 4) little-endian uint16, the value of a label and the position
+of a voxel with this label; `check`, the CRC-32C of the first part; `voxels`.
 
-Voxels stand in blocks of 16 × 16 × 16, in C order of the blocks; the volume is filled up with 0 to
-whole blocks. A block is its channels, (16, 16, 16, C) little-endian float16, and after them, where
-there are any, its labels, (16, 16, 16) uint8.
+The voxels are in blocks of 16 × 16 × 16, in C order of the blocks; the volume is padded with 0 to
+whole blocks. A block has the channels, (16, 16, 16, C) little-endian float16, then the labels, if
+there are any, (16, 16, 16) uint8.
 """
 
 import json
@@ -26,15 +26,16 @@ from gigatile.records.example import encode_example
 from gigatile.records.shuffle import key64, random64
 
 SCHEMA = 1
-# The side of a block. Smaller ones: less is read beside a patch, but in shorter pieces.
+# The side of a block. With smaller blocks, reading a patch reads fewer other voxels, but in shorter
+# pieces.
 BLOCK = 16
-# Voxels of each label whose places stand in the head: patches are centred on them.
+# Largest number of voxels per label in the head. Patches are centred on them.
 FOREGROUND = 2048
-# What a message of protobuf can hold, less some room for what shards append.
+# Largest size of the voxels: a protobuf message has up to 2 GiB, and shards append to records.
 LARGEST = 2**31 - 2**20
-# The other zero of float16: written as 0, so that what is 0 is so in all its bits.
+# -0 of float16, which is written as +0, so that all bits of a zero are 0.
 _MINUS_0 = 1 << 15
-# The bits of float16 that are all set in what is infinite or no number.
+# The bits of float16 that are all set in infinities and NaN.
 _INFINITE = 0x7C00
 
 
@@ -48,16 +49,16 @@ def encode_volume(
     """Return a case as a serialised tf.train.Example; equal input gives equal bytes.
 
     Args:
-        case: whose it is.
+        case: the case's id.
         image: (x, y, z, C) float16, finite; voxels outside the head are 0 in every channel.
         labels: (x, y, z) uint8, 0 background; None: the case has no segmentation.
         channels: their names.
-        grid: what is needed to go back to the original files, of what JSON can hold. Its `spacing`
-            is that of the voxels, in mm; without it they are taken to be cubes.
+        grid: what is needed to return to the grid of the original files, as JSON values. `spacing`
+            is the spacing of the voxels in mm; without it they are assumed to be cubes.
 
     Raises:
-        ValueError: the arrays do not fit each other, a value is not finite, or there are more
-            voxels than a record can hold.
+        ValueError: the arrays have different shapes, a value is not finite, or there are too many
+            voxels for a record.
     """
     _check_arrays(image, labels, channels)
     inside, ranges = _inside(image)
@@ -82,17 +83,17 @@ def encode_volume(
     }
 
     def start() -> bytes:
-        """Return everything before the voxels."""
+        """Return the record up to the voxels."""
         first = encode_example(features)
         return b"".join((first, check_of(first), before_voxels(size)))
 
-    # Write the voxels to their final position: a copy of them would need twice the memory. The
-    # checksums, which come first, have the same length whatever their values are.
+    # Write the voxels to their final position, since a copy would need twice the memory. The
+    # checksums, which come first, have a fixed length.
     begin = len(start())
     record = bytearray(begin + size)
     voxels = np.frombuffer(record, np.uint8, offset=begin).reshape(blocks, -1)
     _write_blocks(image, labels, voxels)
-    features["crcs"] = np.array([google_crc32c.value(one) for one in voxels], "<u4").tobytes()
+    features["crcs"] = np.array([google_crc32c.value(block) for block in voxels], "<u4").tobytes()
     features["empty"] = np.packbits(~voxels.any(axis=1)).tobytes()
     record[:begin] = start()
     return record
@@ -112,14 +113,16 @@ def _check_arrays(image: np.ndarray, labels: np.ndarray | None, channels: Sequen
         len(channels), labels is not None
     )
     if size > LARGEST:
-        raise ValueError(f"image: {image.shape} is {size} bytes; a record holds {LARGEST}")
+        raise ValueError(
+            f"image: {image.shape} is {size} bytes; the limit of a record is {LARGEST}"
+        )
 
 
 def _inside(image: np.ndarray) -> tuple[int, list[list[float]]]:
-    """Return how many voxels are not 0 in every channel, and each channel's range without 0.
+    """Return the number of voxels that are not 0 in some channel, and the range of each channel.
 
-    Bits of float16 are compared as integers, which takes a fifth of the time: as int16 the largest
-    is the largest positive number, as uint16 it is the lowest negative one.
+    The ranges are of the nonzero values. To save 80 % of the time, the bits of float16 are compared
+    as integers: the largest int16 is the maximum, the largest uint16 the minimum if it is negative.
 
     Raises:
         ValueError: a value is not finite.
@@ -127,18 +130,18 @@ def _inside(image: np.ndarray) -> tuple[int, list[list[float]]]:
     inside, channels = 0, image.shape[3]
     ends = np.zeros((2, channels), np.uint16)
     for plane in image:
-        shown = np.zeros(plane.shape[:2], bool)
+        nonzero = np.zeros(plane.shape[:2], bool)
         for channel in range(channels):
             bits = np.ascontiguousarray(plane[..., channel]).view(np.uint16)
             largest = bits.max(), max(bits.view(np.int16).max(), 0)
             ends[:, channel] = np.maximum(ends[:, channel], np.array(largest, np.uint16))
-            shown |= bits << 1 != 0
-        inside += int(np.count_nonzero(shown))
+            nonzero |= bits << 1 != 0
+        inside += int(np.count_nonzero(nonzero))
     if (ends & _INFINITE == _INFINITE).any():
         raise ValueError("image: has values that are not finite")
     ranges = ends.view(np.float16).astype(np.float32).T.tolist()
     for channel, (lowest, highest) in enumerate(ranges):
-        if not lowest < 0 < highest:  # no 0 lies between them
+        if not lowest < 0 < highest:  # 0 is not between them
             values = image[..., channel]
             values = values[values != 0].astype(np.float32)
             ranges[channel] = (
@@ -148,21 +151,21 @@ def _inside(image: np.ndarray) -> tuple[int, list[list[float]]]:
 
 
 def blocks_of(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Return how many blocks a volume has along each axis."""
+    """Return the number of blocks of a volume along each axis."""
     x, y, z = (-(-side // BLOCK) for side in shape)
     return x, y, z
 
 
 def block_bytes_of(channels: int, labelled: bool) -> int:
-    """Return the bytes of a block."""
+    """Return the size of a block in bytes."""
     return BLOCK**3 * (2 * channels + labelled)
 
 
 def _write_blocks(image: np.ndarray, labels: np.ndarray | None, blocks: np.ndarray) -> None:
-    """Write the voxels in the order of a record to `blocks`, (blocks, bytes of a block) uint8."""
+    """Write the voxels to `blocks`, (blocks, bytes of a block) uint8, in the order of a record."""
     nx, ny, nz = blocks_of(image.shape[:3])
     channels = image.shape[3]
-    found = blocks.reshape(nx, ny, nz, -1)
+    grid = blocks.reshape(nx, ny, nz, -1)
     parts: list[tuple[np.ndarray, np.dtype[Any], int, int]] = [
         (image, np.dtype("<f2"), channels, 0)
     ]
@@ -179,37 +182,37 @@ def _write_blocks(image: np.ndarray, labels: np.ndarray | None, blocks: np.ndarr
             if kind.itemsize == 2:
                 bits = slab.view(np.uint16)
                 bits[bits == _MINUS_0] = 0
-            cut = slab.reshape(BLOCK, ny, BLOCK, nz, BLOCK, values).transpose(1, 3, 0, 2, 4, 5)
-            found[number, :, :, begin:end] = (
-                np.ascontiguousarray(cut).view(np.uint8).reshape(ny, nz, end - begin)
+            ordered = slab.reshape(BLOCK, ny, BLOCK, nz, BLOCK, values).transpose(1, 3, 0, 2, 4, 5)
+            grid[number, :, :, begin:end] = (
+                np.ascontiguousarray(ordered).view(np.uint8).reshape(ny, nz, end - begin)
             )
 
 
 def _foreground(labels: np.ndarray | None) -> np.ndarray:
-    """Return the places of voxels of each label: (n, 4) uint16, in the order of their places."""
+    """Return value and position of voxels of each label: (n, 4) uint16, sorted by both."""
     if labels is None:
         return np.empty((0, 4), "<u2")
     rows = [np.empty((0, 4), "<u2")]
     flat = labels.reshape(-1)
     for value in np.flatnonzero(np.bincount(flat, minlength=256)[1:]) + 1:
-        places = np.flatnonzero(flat == value)
-        if len(places) > FOREGROUND:
-            # No two counters have the same number, so which are chosen is no matter of their order.
-            random = random64(key64("foreground", int(value)), places)
-            places = np.sort(places[np.argpartition(random, FOREGROUND)[:FOREGROUND]])
-        x, y, z = np.unravel_index(places, labels.shape)
-        rows.append(np.stack([np.full(len(places), value), x, y, z], axis=1).astype("<u2"))
+        positions = np.flatnonzero(flat == value)
+        if len(positions) > FOREGROUND:
+            # All random numbers differ, so the choice does not depend on their order.
+            random = random64(key64("foreground", int(value)), positions)
+            positions = np.sort(positions[np.argpartition(random, FOREGROUND)[:FOREGROUND]])
+        x, y, z = np.unravel_index(positions, labels.shape)
+        rows.append(np.stack([np.full(len(positions), value), x, y, z], axis=1).astype("<u2"))
     return np.concatenate(rows)
 
 
 def check_of(first: bytes) -> bytes:
-    """Return the second part of a record: the check of the first."""
+    """Return the second part of a record: the checksum of the first."""
     return encode_example({"check": google_crc32c.value(first).to_bytes(4, "little")})
 
 
 def before_voxels(size: int) -> bytes:
-    """Return what stands before `size` bytes of voxels in the third part of a record."""
-    # An Example of one feature, from its value outwards.
+    """Return the tags and lengths before `size` bytes of voxels in the third part of a record."""
+    # An Example with a single feature, built from its value outwards.
     inner = _field(1, size)
     feature = _field(1, len(inner) + size) + inner
     name = _field(1, len(b"voxels")) + b"voxels"
@@ -220,9 +223,9 @@ def before_voxels(size: int) -> bytes:
 
 def _field(number: int, length: int) -> bytes:
     """Return the tag and length of a protobuf field of bytes."""
-    found = bytearray([number << 3 | 2])
+    encoded = bytearray([number << 3 | 2])
     while length > 0x7F:
-        found.append(length & 0x7F | 0x80)
+        encoded.append(length & 0x7F | 0x80)
         length >>= 7
-    found.append(length)
-    return bytes(found)
+    encoded.append(length)
+    return bytes(encoded)

@@ -6,7 +6,7 @@ goes where; then the ranks take turns in writing shards. A rank holds one shard 
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -26,6 +26,7 @@ from gigatile.records.shard_layout import (
     ShardLayout,
     Source,
     lay_out_shards,
+    volume_or_tile_id,
 )
 from gigatile.records.shards import INDEX
 from gigatile.records.tfrecord import read_extended
@@ -49,6 +50,7 @@ def write_shards(
     world: World | None = None,
     inputs: Mapping[str, str] | None = None,
     unit: str = "slide",
+    record_id: Callable[[Path], str] = volume_or_tile_id,
 ) -> None:
     """Write the shards of each split, then the manifest that lists them.
 
@@ -60,6 +62,7 @@ def write_shards(
         world: the ranks that write; None: this process alone.
         inputs: names and SHA-256 of the input files, for the manifest.
         unit: `slide` or `case`.
+        record_id: returns the slide or case that a file of records belongs to.
 
     Raises:
         UserError: a record file is damaged or belongs to another slide, or a split is empty. Every
@@ -72,7 +75,7 @@ def write_shards(
         layouts = []
         for split, in_split in sources.items():
             ordered = sorted(in_split, key=lambda source: source.slide)
-            layouts.append(lay_out_shards(world, split, ordered, settings, out / LAYOUT))
+            layouts.append(lay_out_shards(world, split, ordered, settings, out / LAYOUT, record_id))
         shards = [(layout, shard) for layout in layouts for shard in range(layout.shards)]
         writer = _Writer(shards, labels, out, world)
         written: list[Shard] = []

@@ -1,4 +1,4 @@
-"""The arguments that the commands of reports share: each input by itself, or all by the run."""
+"""The arguments of the commands that write reports."""
 
 import argparse
 from collections.abc import Mapping
@@ -8,38 +8,27 @@ from gigatile.errors import UserError
 
 
 def add_arguments(
-    parser: argparse.ArgumentParser, inputs: Mapping[str, str], tiles: bool = True
+    parser: argparse.ArgumentParser,
+    inputs: Mapping[str, str],
+    options: Mapping[str, tuple[int, str]],
 ) -> None:
-    """Add --run-dir, an option for each input, --title, --out and, of tiles, --top-tiles.
+    """Add --run-dir, an option for each input and for the pages, --title and --out.
 
     Args:
-        inputs: from an input's name to its place in the run's folder.
-        tiles: whether the pages show tiles.
+        inputs: their default places in the run's folder, by name.
+        options: default and help of each option of the pages, by name.
     """
-    parser.add_argument("--run-dir", type=Path, help="a run's results, where each input is found")
+    parser.add_argument("--run-dir", type=Path, help="results of a run, which has all inputs")
     for name, place in inputs.items():
         parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{place}")
+    for name, (default, text) in options.items():
+        parser.add_argument(_option(name), type=int, default=default, help=f"{text} (%(default)s)")
     parser.add_argument("--title", help="heading of the first page")
-    if tiles:
-        parser.add_argument(
-            "--top-tiles", type=int, default=8, help="tiles shown per class (%(default)s)"
-        )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
 
 
-def add_cohort_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --cohort and --matches, for predictions."""
-    parser.add_argument(
-        "--cohort",
-        type=Path,
-        metavar="RUN_DIR",
-        help="results of the run that trained the model: name what is in its cohort",
-    )
-    parser.add_argument("--matches", type=Path, help="table to write: what is in the cohort")
-
-
 def input_paths(args: argparse.Namespace, inputs: Mapping[str, str]) -> dict[str, Path]:
-    """Return where each input lies.
+    """Return the path of each input.
 
     Raises:
         UserError: an input is given neither by its option nor by --run-dir.

@@ -1,11 +1,10 @@
-"""The checks that nothing of the test cohort was trained on, for slides and for cases.
+"""Checks that the model was not trained on test patients, images or pixels.
 
-Every figure is counted again from rows and records; what a stage states about itself is compared
-with that count.
+Every number is counted again from tables and records, and compared with what the stages recorded.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -16,13 +15,16 @@ from gigatile.cohort.names import same_names
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import SplitProof, assign
 from gigatile.files import combined_checksum
+from gigatile.records.manifest import Manifest
 from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.provenance import Ledger
+from gigatile.report.records import RecordKind
 from gigatile.report.shard_contents import Contents
 from gigatile.settings.split import SPLITS, SplitSettings
 
 # Losses in history.tsv have six decimals.
 ROUNDING = 1e-6
+PAIRS = tuple(combinations(SPLITS, 2))
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class Check:
     """A claim, and what contradicts it.
 
     Attributes:
-        claim: what must hold.
-        shared: everything found that contradicts it.
-        counted: what the check looked at.
+        claim: what must be true.
+        faults: everything that contradicts it.
+        counted: what was compared.
         checked: False: an input for this check was not given.
     """
 
     claim: str
-    shared: list[str]
+    faults: list[str]
     counted: str
     checked: bool = True
 
@@ -48,12 +50,12 @@ class Evidence:
 
     Attributes:
         unit: `slide` or `case`.
-        splits: splits.json.
+        kind: what a record contains.
         cohort: the rows of the cohort's table.
         sheet: the rows of the sample sheet; None: it was not given.
-        files: split, fingerprint and name of each file of the cohort.
-        sharded: what the manifest states about its shards and the table contradicts.
-        contents: what the shards contain.
+        image_files: split, fingerprint and name of each image file of the cohort.
+        manifest_faults: contradictions between the manifest and the table.
+        contents: of the shards.
         scored: for each scored slide or case, its attributes in the evaluation, by name.
         chain: whether shards, model and evaluation belong together.
         chosen: the epoch whose model is the model of the run.
@@ -61,11 +63,12 @@ class Evidence:
     """
 
     unit: str
+    kind: RecordKind
     splits: SplitProof
     cohort: Sequence[CohortRow]
     sheet: Sequence[Member] | None
-    files: Sequence[tuple[str, str, str]]
-    sharded: Sequence[str]
+    image_files: Sequence[tuple[str, str, str]]
+    manifest_faults: Sequence[str]
     contents: Contents
     scored: Mapping[str, Mapping[str, str | None]]
     chain: Check
@@ -73,24 +76,25 @@ class Evidence:
     history: Mapping[str, Sequence[float]]
 
 
-def leakage_checks(found: Evidence) -> list[Check]:
+def leakage_checks(evidence: Evidence) -> list[Check]:
     """Return all checks of a run; those of patients in two splits come first."""
-    unit, contents = found.unit, found.contents
-    of_cases = unit == "case"
+    unit, kind, contents = evidence.unit, evidence.kind, evidence.contents
+    cohort, scored = evidence.cohort, evidence.scored
+    labelled = any(row.label for row in cohort)
     checks = [
-        *_patient_checks(found.splits, found.cohort),
-        _sheet_check(found),
-        _file_check(f"no {'image' if of_cases else unit} file is in two splits", found.files),
+        *_patient_checks(evidence.splits, cohort),
+        _sheet_check(evidence),
+        _file_check(evidence.image_files),
         Check(
-            f"no {'images' if of_cases else 'tiles'} of two splits have the same pixels",
+            f"no {kind.image}s in two splits have the same pixels",
             contents.shared,
-            f"{contents.images:,} {'channels of images' if of_cases else 'tiles'} compared",
+            f"{contents.images:,} {kind.image}s compared",
         ),
     ]
-    if of_cases:
+    if kind.segmented:
         checks.append(
             Check(
-                "no cases of two splits have the same segmentation",
+                f"no {unit}s in two splits have the same segmentation",
                 contents.labels_shared,
                 f"{contents.labels:,} segmentations compared",
             )
@@ -98,45 +102,44 @@ def leakage_checks(found: Evidence) -> list[Check]:
     return [
         *checks,
         Check(
-            "the shards contain the "
-            + (
-                "prepared train and valid cases"
-                if of_cases
-                else "tiles of the train and valid slides"
-            )
-            + ", no more and no fewer",
-            [*found.sharded, *contents.faults],
-            f"{contents.records:,} {'cases' if of_cases else 'tiles'} read from the shards",
+            f"the shards contain exactly the {kind.record}s of train and valid",
+            [*evidence.manifest_faults, *contents.faults],
+            f"{contents.records:,} {kind.record}s read from the shards",
         ),
         Check(
-            f"every scored {unit} is a test {unit}, with the "
-            f"{'patient' if of_cases else 'patient and label'} of the table",
-            _strangers(found.cohort, found.scored),
-            f"{len(found.scored)} scored {unit}s",
+            f"every scored {unit} is a test {unit} with the "
+            f"{'patient and label' if labelled else 'patient'} of the table",
+            _scored_faults(cohort, scored),
+            f"{len(scored)} scored {unit}s",
         ),
         Check(
-            f"every test {unit} that could be used is scored",
+            f"every usable test {unit} is scored",
             [
-                f"{one.id} is not scored"
-                for one in found.cohort
-                if one.split == "test" and one.state != "failed" and one.id not in found.scored
+                f"{row.id} is not scored"
+                for row in cohort
+                if row.split == "test" and row.state != "failed" and row.id not in scored
             ],
-            f"{sum(one.split == 'test' for one in found.cohort)} test {unit}s",
+            f"{sum(row.split == 'test' for row in cohort)} test {unit}s",
         ),
         Check(
             "the counts in splits.json are those of the table",
-            _miscounted(found.splits, found.cohort, f"{unit}s"),
-            f"{len(found.cohort)} rows counted",
+            _count_faults(evidence.splits, cohort, f"{unit}s"),
+            f"{len(cohort)} rows counted",
         ),
-        _choice_check(found.chosen, found.history),
-        found.chain,
+        _choice_check(evidence.chosen, evidence.history),
+        evidence.chain,
     ]
+
+
+def patients_in_two_splits(checks: Sequence[Check]) -> list[str]:
+    """Return the patients in two splits, from the checks that `leakage_checks` returns."""
+    return list(dict.fromkeys(name for check in checks[: len(PAIRS)] for name in check.faults))
 
 
 def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Check]:
     """Check that no patient is in two splits, and no patient with two spellings of the id."""
     checks = []
-    for one, two in combinations(SPLITS, 2):
+    for one, two in PAIRS:
         stated = splits.shared_patients.get(f"{one}&{two}", [])
         counted = _patients(cohort, one) & _patients(cohort, two)
         checks.append(
@@ -164,43 +167,46 @@ def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Che
     return checks
 
 
-def _sheet_check(found: Evidence) -> Check:
+def _sheet_check(evidence: Evidence) -> Check:
     """Check the table against the sheet, and the splits against the seed."""
     claim = "patients, labels and splits are those of the sample sheet"
-    if found.sheet is None:
+    sheet, splits = evidence.sheet, evidence.splits
+    if sheet is None:
         return Check(claim, [], "no sample sheet was given", checked=False)
     try:
         settings = SplitSettings(
-            **{split: found.splits.shares[split] for split in SPLITS}, seed=found.splits.seed
+            **{split: splits.shares[split] for split in SPLITS}, seed=splits.seed
         )
     except (KeyError, ValidationError):
         return Check(claim, ["splits.json has no valid shares and seed"], "splits.json")
-    divided = assign(found.sheet, settings)
-    rows = {one.id: one for one in found.cohort}
-    faults = [f"{name} is not in the sheet" for name in rows.keys() - {m.id for m in found.sheet}]
-    for member in found.sheet:
+    split_of = assign(sheet, settings)
+    rows = {row.id: row for row in evidence.cohort}
+    faults = [f"{name} is not in the sheet" for name in rows.keys() - {m.id for m in sheet}]
+    for member in sheet:
         row = rows.get(member.id)
         if row is None:
             faults.append(f"{member.id} is not in the table")
             continue
-        wanted = {"patient": member.patient, "split": divided[member.patient]}
-        if found.unit == "slide":
-            wanted["label"] = member.label
+        expected = {
+            "patient": member.patient,
+            "split": split_of[member.patient],
+            "label": member.label,
+        }
         faults += [
             f"{member.id}: {name} is {getattr(row, name)!r}, must be {value!r}"
-            for name, value in wanted.items()
+            for name, value in expected.items()
             if getattr(row, name) != value
         ]
-    return Check(claim, sorted(faults), f"{len(found.sheet)} rows, seed {found.splits.seed}")
+    return Check(claim, sorted(faults), f"{len(sheet)} rows, seed {splits.seed}")
 
 
-def _file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
+def _file_check(files: Sequence[tuple[str, str, str]]) -> Check:
     """Check that no file is in two splits; `files` has split, fingerprint and name of each."""
     by_fingerprint: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for split, fingerprint, name in files:
         by_fingerprint[fingerprint].append((split, name))
     return Check(
-        claim,
+        "no image file is in two splits",
         [
             " = ".join(name for _, name in same)
             for same in by_fingerprint.values()
@@ -210,25 +216,34 @@ def _file_check(claim: str, files: Sequence[tuple[str, str, str]]) -> Check:
     )
 
 
-def other_records(
-    stated: Mapping[str, str], members: Sequence[CohortRow], unit: str, folder: str
+def manifest_faults(
+    manifest: Manifest, rows: Iterable[CohortRow], kind: RecordKind, unit: str, folder: str
 ) -> list[str]:
-    """Return the splits whose shards were written from other records than those of the table.
+    """Return the contradictions between the manifest and the table: numbers and checksums.
 
     Args:
-        stated: the manifest's inputs.
-        members: the rows of the table that have records.
-        unit: `slide` or `case`.
+        rows: of the table, without the slides or cases that have no records.
         folder: name of the folder of the records in the run.
     """
     faults = []
+    rows = list(rows)
     for split in ("train", "valid"):
-        sums = combined_checksum(
-            {f"{folder}/{one.id}.tfrecord": one.sha256 for one in members if one.split == split}
-        )
-        if stated.get(f"{folder}/<{unit}>.tfrecord of {split}") != sums:
+        in_split = [row for row in rows if row.split == split]
+        counts = Counter({row.label: 0 for row in in_split})
+        for row in in_split:
+            counts[row.label] += row.records
+        part = manifest.splits.get(split)
+        stated = dict(part.by_label or {"": part.records}) if part else {}
+        faults += [
+            f"{split}{label and f', {label}'}: {stated.get(label, 0)} {kind.record}s in the "
+            f"shards, {counts[label]} in the table"
+            for label in sorted({*stated, *counts})
+            if stated.get(label, 0) != counts[label]
+        ]
+        sums = combined_checksum({f"{folder}/{row.id}.tfrecord": row.sha256 for row in in_split})
+        if manifest.inputs.get(f"{folder}/<{unit}>.tfrecord of {split}") != sums:
             faults.append(f"{split}: the shards were written from other records")
-    return faults
+    return faults + ["test is in the shards"] * ("test" in manifest.splits)
 
 
 def chain_check(
@@ -236,7 +251,7 @@ def chain_check(
 ) -> Check:
     """Check that the model was trained on these shards, and that this model was evaluated.
 
-    A checksum that differs has already ended the report; this check finds those that are missing.
+    A different checksum is an error before this check, which finds the missing ones.
 
     Args:
         ledger: the files of the report.
@@ -244,12 +259,12 @@ def chain_check(
         trained: the inputs in the model's settings.
         evaluated: for each file, the inputs whose checksums it must have.
     """
-    noted = {(one.by, one.name) for one in ledger.recorded if one.checked}
+    checked = {(entry.by, entry.name) for entry in ledger.recorded if entry.checked}
     faults = [
         f"{by} has no checksum of {name}"
         for by, names in evaluated.items()
         for name in names
-        if (by, name) not in noted
+        if (by, name) not in checked
     ]
     model = next(entry.sha256 for entry in ledger.entries if entry.name == "model/model.keras")
     if trained.get(f"segments/{epoch:04d}.keras") != model:
@@ -263,9 +278,9 @@ def chain_check(
 
 
 def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Check:
-    """Check that the validation loss decided which epoch's model is the model of the run.
+    """Check that the model of the run is the one with the least validation loss.
 
-    A choice by the test cohort would be a leak.
+    Choosing it by the test split would be a leak.
     """
     losses = {
         int(epoch): loss
@@ -287,11 +302,11 @@ def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Che
     )
 
 
-def _strangers(
+def _scored_faults(
     cohort: Sequence[CohortRow], scored: Mapping[str, Mapping[str, str | None]]
 ) -> list[str]:
-    """Return the scored slides or cases that are not test ones, or differ from the table."""
-    rows = {one.id: one for one in cohort}
+    """Return the scored slides or cases that are not test samples, or differ from the table."""
+    rows = {row.id: row for row in cohort}
     faults = []
     for name, stated in scored.items():
         row: Any = rows.get(name)
@@ -310,19 +325,19 @@ def _strangers(
     return faults
 
 
-def _miscounted(splits: SplitProof, cohort: Sequence[CohortRow], units: str) -> list[str]:
+def _count_faults(splits: SplitProof, cohort: Sequence[CohortRow], units: str) -> list[str]:
     """Return the splits for which splits.json has other counts than the table."""
     faults = []
     for name, stated in splits.splits.items():
-        mine = [s for s in cohort if s.split == name]
-        counted = (len({s.patient for s in mine}), len(mine))
-        if counted != (stated.patients, stated.members):
+        rows = [row for row in cohort if row.split == name]
+        patients = len({row.patient for row in rows})
+        if (patients, len(rows)) != (stated.patients, stated.members):
             faults.append(
-                f"{name}: {stated.patients} patients and {stated.members} {units} stated, "
-                f"{counted[0]} and {counted[1]} counted"
+                f"{name}: {stated.patients} patients and {stated.members} {units} in splits.json, "
+                f"{patients} and {len(rows)} in the table"
             )
     return faults
 
 
 def _patients(cohort: Sequence[CohortRow], split: str) -> set[str]:
-    return {one.patient for one in cohort if one.split == split}
+    return {row.patient for row in cohort if row.split == split}

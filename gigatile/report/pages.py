@@ -1,4 +1,4 @@
-"""Rendering: templates, the words for numbers, and a folder of pages that is whole or not there."""
+"""Renders templates, formats numbers, and writes a folder of pages, all of them or none."""
 
 import base64
 import contextlib
@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,23 @@ class Neighbours:
 
 
 def neighbours_of(ids: Sequence[str]) -> list[Neighbours]:
-    """Return those of each page, in the order of the pages."""
+    """Return the neighbours of each page, in the order of the pages."""
     names = [None, *ids, None]
     return [Neighbours(*pair) for pair in zip(names[:-2], names[2:], strict=True)]
 
 
-def render(template: str, **values: Any) -> str:
-    """Render a template; every value is escaped, unless it is markup made here."""
-    return _environment().get_template(template).render(**values)
+def render(template: Path, **values: Any) -> str:
+    """Render a template; every value is escaped, except markup that was rendered before.
+
+    The template can use those in its own folder and in `TEMPLATES`.
+    """
+    return _environment(template.parent).get_template(template.name).render(**values)
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -66,16 +69,13 @@ def _environment() -> jinja2.Environment:
         "some": some,
         "page": page_name,
         "no_folders": without_folders,
-        "told_by": told_by,
         "words": words,
     }
     script = (TEMPLATES / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals |= {
-        "style": Markup((TEMPLATES / "style.css").read_text()),
-        "case_style": Markup((TEMPLATES / "case.css").read_text()),
         "script": Markup(script),
-        # Nothing but what stands in the page may be loaded or run, whatever a label holds.
+        # A page loads and runs nothing that is not in it, whatever a label contains.
         "policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
     }
@@ -83,88 +83,94 @@ def _environment() -> jinja2.Environment:
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """Write a number; None is 'not defined', never 0."""
+    """Format a number; None is 'not defined'."""
     return "not defined" if value is None else f"{value:.{digits}f}"
 
 
-def interval(found: Interval, digits: int = 3) -> str:
-    """Write an interval's two ends, or why there is none."""
-    if found.low is None or found.high is None:
-        return f"no interval: {found.no_interval}"
-    # Narrow spaces and a joiner: an interval is never broken over two lines.
-    return f"{found.low:.{digits}f}\u202f–\u2060\u202f{found.high:.{digits}f}"
+def interval(value: Interval, digits: int = 3) -> str:
+    """Format the two ends of an interval, or the reason why there is none."""
+    if value.low is None or value.high is None:
+        return f"no interval: {value.no_interval}"
+    # Narrow spaces and a joiner keep it on one line.
+    return f"{value.low:.{digits}f}\u202f–\u2060\u202f{value.high:.{digits}f}"
 
 
 def count(number: int) -> str:
-    """Write a whole number with its thousands apart."""
+    """Format a whole number with separators of thousands."""
     return f"{number:,}"
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Write a share as a percentage."""
+    """Format a share as a percentage."""
     return f"{100 * share:.{digits}f}\u202f%"
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """Write a number and its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: int, noun: str) -> str:
+    """Format a number and its noun."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def some(names: Sequence[str], at_most: int = 20) -> str:
-    """List names, the first few of very many."""
+    """List names; of very many, the first."""
     more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 
 
 def without_folders(text: object) -> str:
-    """Cut the folders off absolute paths: a page may be published, a machine's folders may not."""
+    """Remove the folders from absolute paths, since pages may be published."""
     shorter = _QUOTED_PATH.sub(r"\1…/", str(text).replace("file:///", "/"))
     return _WINDOWS_PATH.sub("…/", _POSIX_PATH.sub("…/", shorter))
 
 
-def told_by(source: str | None) -> str:
-    """Write who told a slide's scale."""
-    names = {
-        "sheet": "the sample sheet",
-        "file": "the slide's file",
-        "resolution": "the TIFF file's resolution",
-        "objective": "its objective, by the table tiles.objectives",
-    }
-    return names[source] if source else "–"
-
-
 def words(name: str) -> str:
-    """Write a name of the settings for readers: `whole_tumour` without its underscore."""
+    """Return a name of the settings without underscores: `whole tumour`."""
     return name.replace("_", " ")
 
 
-def page_name(slide: str) -> str:
-    """Return the address of a slide's page, relative to the folder that holds it."""
-    return quote(f"{slide}.html")
+def page_name(name: str) -> str:
+    """Return the address of the page of a slide or case, relative to the folder of pages."""
+    return quote(f"{name}.html")
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """Return bytes as a data: address of the media type `kind`."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested settings as (dotted key, value) pairs, in their order."""
+    if isinstance(values, Mapping):
+        return [
+            pair
+            for key, value in values.items()
+            for pair in flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    if values is None or isinstance(values, bool):
+        return [(prefix, {None: "null", True: "true", False: "false"}[values])]
+    return [(prefix, f"{values:g}" if isinstance(values, float) else str(values))]
 
 
 def check_ids(ids: Iterable[str], source: Path, unit: str = "slide") -> None:
-    """Refuse ids that could name a file elsewhere, or twice.
+    """Refuse ids that could name a file in another folder, or the same file twice.
 
     Raises:
-        UserError: the first id that is unsafe or stands twice in `source`.
+        UserError: the first id that is unsafe or occurs twice in `source`.
     """
     seen: set[str] = set()
-    for one in ids:
-        if not re.fullmatch(SAFE_ID, one):
-            raise UserError(f"{source}: {unit} {one!r} is unsafe as a file name")
-        if one in seen:
-            raise UserError(f"{source}: {unit} {one!r} stands in it twice")
-        seen.add(one)
+    for name in ids:
+        if not re.fullmatch(SAFE_ID, name):
+            raise UserError(f"{source}: {unit} {name!r} is unsafe as a file name")
+        if name in seen:
+            raise UserError(f"{source}: {unit} {name!r} occurs twice")
+        seen.add(name)
 
 
 @contextlib.contextmanager
 def write_pages(out: Path, folder: str = "slides") -> Iterator[Path]:
-    """Yield an empty folder that becomes the pages of `out` (index.html, `folder`) if all is well.
+    """Yield an empty folder whose pages (index.html, `folder`) move to `out` if nothing fails.
 
-    It lies beside `out`. Where `out` exists, only its index.html and `folder` are replaced, its
-    other files stay; the index is taken away first and comes back last, so that it never stands
-    beside pages of another build.
+    If `out` exists, only its index.html and `folder` are replaced. The index is removed first and
+    written last, so it never refers to pages of another build.
     """
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""From which files a report was built: names, checksums, and what each of them shows.
+"""The files that a report was built from, with their checksums.
 
-Names are relative to the run's folder, never a machine's path, so that the table can be checked
-wherever the run is kept: `cd results/<run> && sha256sum <name>`.
+Names are relative to the run's folder, so the checksums can be verified wherever the run is stored:
+`cd results/<run> && sha256sum <name>`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,12 @@ from gigatile.files import combined_checksum, sha256_of
 
 @dataclass(frozen=True)
 class Entry:
-    """One input of the report; `files` above 1 stands for a group under one combined checksum."""
+    """An input of the report, or several files with a combined checksum.
+
+    Attributes:
+        shows: what the report shows of it.
+        files: number of files.
+    """
 
     name: str
     sha256: str
@@ -24,7 +29,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A checksum that an earlier stage wrote down for one of its own inputs."""
+    """A checksum that an earlier stage recorded for one of its inputs.
+
+    Attributes:
+        by: the file with the checksum.
+        checked: whether the input is also one of the report, and so was compared.
+    """
 
     by: str
     name: str
@@ -34,13 +44,13 @@ class Recorded:
 
 @dataclass
 class Ledger:
-    """Collects the inputs while the report is built."""
+    """The inputs of a report, and the checksums recorded for them."""
 
     entries: list[Entry] = field(default_factory=list)
     recorded: list[Recorded] = field(default_factory=list)
 
     def add(self, name: str, path: Path, shows: str) -> Entry:
-        """Take up one file.
+        """Add a file.
 
         Raises:
             UserError: the file is missing.
@@ -50,33 +60,33 @@ class Ledger:
         return entry
 
     def add_folder(self, name: str, folder: Path, shows: Mapping[str, str]) -> None:
-        """Take up files of a folder, named as the run names it, by what each of them shows."""
-        for file, shown in shows.items():
-            self.add(f"{name}/{file}", folder / file, shown)
+        """Add files of a folder; `shows` has the name of each, and what the report shows of it."""
+        for file, text in shows.items():
+            self.add(f"{name}/{file}", folder / file, text)
 
     def add_model(self, folder: Path, settings: str) -> None:
-        """Take up the files of a model; `settings` is what its settings show."""
+        """Add the files of a model; `settings`: what the report shows of its settings."""
         shows = {
             "settings.json": settings,
             "versions.json": "Software",
             "history.tsv": "Training",
-            "model.keras": "nothing is drawn from it; it is the model that was tested",
+            "model.keras": "nothing; it is the tested model",
         }
         self.add_folder("model", folder, shows)
 
     def add_group(self, pattern: str, files: Mapping[str, str], shows: str) -> None:
-        """Take up many files under one checksum, the one that `sha256sum … | sha256sum` prints.
+        """Add files with one combined checksum, the one that `sha256sum … | sha256sum` prints.
 
         Args:
-            files: from name to checksum; sorted by name, as the shell's C locale does.
+            files: the checksum of each file by its name.
         """
         self.entries.append(Entry(pattern, combined_checksum(files), shows, len(files)))
 
     def check(self, by: str, recorded: Mapping[str, str], source: Path) -> None:
-        """Compare what the file `source` says of its own inputs with the files given here.
+        """Compare the checksums that the file `source` records for its inputs with the ledger.
 
         Raises:
-            UserError: one of them is another file than the one that `source` was made from.
+            UserError: an input has changed since `source` was written.
         """
         known = {entry.name: entry.sha256 for entry in self.entries}
         for name, sha256 in recorded.items():
@@ -89,7 +99,7 @@ class Ledger:
 
 
 def checksum(path: Path) -> str:
-    """Return a file's SHA-256; a file that cannot be read is a `UserError` that names it."""
+    """Return the SHA-256 of a file; if it cannot be read, the `UserError` names it."""
     try:
         return sha256_of(path)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""What the shards hold, read record by record, and compared with the cohort's table and records.
+"""Compares the records in the shards with the table and the records of the cohort.
 
-A manifest can be edited, and so can a table; what was trained on are the records. So every record
-of every shard is read, through the index as training does, and every record of the cohort. Of each
-record a few bytes stay in memory.
+Manifest and table can be edited; the model was trained on the records. So every record of every
+shard is read, through the index as in training, and every record of the cohort. A few bytes of each
+record stay in memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -16,16 +16,15 @@ from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
-from gigatile.records.tfrecord import damaged, read_at
-from gigatile.records.tile import encode_sheet_fields, image_of
+from gigatile.records.tfrecord import damaged
+from gigatile.records.tile import encode_sheet_fields
 from gigatile.report.inputs import CohortRow
 from gigatile.report.records import (
     HASHES,
-    ReadRecord,
+    RecordKind,
     hash_of,
-    is_plain,
-    read_tile,
-    records_of,
+    iterate_records,
+    read_record,
     same_hashes,
 )
 
@@ -34,7 +33,7 @@ _MODULUS = 1 << 128
 
 @dataclass
 class _Sum:
-    """Number of records, and the sum of their digests, which does not depend on their order."""
+    """The number of records and the sum of their digests, in any order."""
 
     records: int = 0
     digests: int = 0
@@ -48,10 +47,10 @@ class _Sum:
 
 @dataclass(frozen=True)
 class Contents:
-    """What was found.
+    """The result of the comparison.
 
     Attributes:
-        faults: where the shards, the records and the table say different things.
+        faults: contradictions between shards, records and table.
         shared: slides or cases of different splits with the same pixels.
         labels_shared: cases of different splits with the same segmentation.
         records, images, labels: numbers of shard records read, and of images and segmentations
@@ -67,102 +66,99 @@ class Contents:
 
 
 def read_contents(
-    manifest: Path, folder: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
+    manifest: Path, folder: Path, rows: Sequence[CohortRow], kind: RecordKind, unit: str
 ) -> Contents:
     """Read all shards of a manifest and all records of a cohort, and compare them.
 
     Args:
         manifest: of the shards.
         folder: of the cohort's records, <id>.tfrecord.
-        members: the rows of the table that have records.
-        read: reads one record.
+        rows: of the table, without the slides or cases that have no records.
+        kind: what a record contains.
         unit: `slide` or `case`.
 
     A missing or damaged file is reported as a fault of the shards.
     """
-    own, images, labels, faults = _read_own(folder, members, read)
-    shards, count, more = _read_shards(manifest, members, read, unit)
-    faults += more
-    rows = {one.id: one for one in members}
+    originals, images, labels, faults = _read_originals(folder, rows, kind)
+    shards, count, shard_faults = _read_shards(manifest, rows, kind)
+    faults += shard_faults
+    by_id = {row.id: row for row in rows}
     for split in ("train", "valid"):
-        found = shards.get(split, {})
-        for name in sorted(found.keys() | {one.id for one in members if one.split == split}):
-            row, there, wanted = rows.get(name), found.get(name), own.get(name)
-            if row is None:
+        in_shards = shards.get(split, {})
+        for name in sorted(in_shards.keys() | {row.id for row in rows if row.split == split}):
+            if name not in by_id:
                 faults.append(f"{split}: {name} is in the shards and not in the cohort")
-            elif row.split != split:
-                faults.append(f"{split}: {name} is in the shards and is a {unit} of {row.split}")
-            elif wanted is None:
-                continue  # its records could not be read, which is a fault already
-            elif there is None:
-                if wanted.records:
-                    faults.append(f"{split}: {name} is not in the shards")
-            elif there.records != wanted.records:
-                faults.append(
-                    f"{split}: {name} has {there.records} records in the shards and "
-                    f"{wanted.records} of its own"
-                )
-            elif there != wanted:
-                faults.append(f"{split}: {name} has other content in the shards than of its own")
+            elif (actual := by_id[name].split) != split:
+                faults.append(f"{split}: {name} is in the shards and is a {unit} of {actual}")
+            elif name in originals:  # otherwise the records are damaged, which is a fault already
+                fault = _difference(in_shards.get(name), originals[name])
+                faults += [f"{split}: {name} {fault}"] if fault else []
     for split in sorted(shards.keys() - {"train", "valid"}):
         faults.append(f"{split} is in the shards")
     return Contents(
         faults,
-        _shared(images, members, folder if read is read_tile else None),
-        _shared(labels, members),
+        _shared(images, rows, folder, kind),
+        _shared(labels, rows),
         count,
         len(images),
         len(labels),
     )
 
 
-def _read_own(
-    folder: Path, members: Sequence[CohortRow], read: ReadRecord
+def _difference(shard: _Sum | None, original: _Sum) -> str:
+    if shard is None:
+        return "is not in the shards" if original.records else ""
+    if shard.records != original.records:
+        return f"has {shard.records} records in the shards, but {original.records} in its own file"
+    return "" if shard == original else "has different content in the shards and in its own file"
+
+
+def _read_originals(
+    folder: Path, rows: Sequence[CohortRow], kind: RecordKind
 ) -> tuple[dict[str, _Sum], np.ndarray, np.ndarray, list[str]]:
     """Return the sums of the cohort's records, hashes of images and of labels, and faults."""
     sums: dict[str, _Sum] = {}
     faults: list[str] = []
     images, labels = [np.empty(0, HASHES)], [np.empty(0, HASHES)]
-    for number, one in enumerate(members):
-        path, found = folder / f"{one.id}.tfrecord", _Sum()
-        of_images, of_labels = [], []
+    for number, row in enumerate(rows):
+        path, total = folder / f"{row.id}.tfrecord", _Sum()
+        image_hashes, label_hashes = [], []
         try:
-            for offset, record in records_of(path, read):
-                if record.id != one.id:
+            for offset, record in iterate_records(path, kind):
+                if record.id != row.id:
                     raise damaged(path, offset, f"it is of {record.id!r}")
-                found.add(record.data)
-                of_images += [(hash_of(image), number, offset) for image in record.images]
+                total.add(record.data)
+                image_hashes += [(hash_of(image), number, offset) for image in record.images]
                 if record.labels:
-                    of_labels.append((hash_of(record.labels), number, offset))
-            if sha256_of(path) != one.sha256:
-                faults.append(f"{one.split}: {one.id} has other records than the table states")
+                    label_hashes.append((hash_of(record.labels), number, offset))
+            if sha256_of(path) != row.sha256:
+                faults.append(f"{row.split}: {row.id} has other records than the table states")
         except UserError as error:
-            faults.append(f"{one.split}: {one.id}: {_without_folders(error, path)}")
+            faults.append(f"{row.split}: {row.id}: {_without_folders(error, path)}")
             continue
-        tiles = getattr(one, "tiles", found.records)
-        if tiles != found.records:
+        if row.records != total.records:
             faults.append(
-                f"{one.split}: {one.id} has {tiles} tiles in the table and {found.records} records"
+                f"{row.split}: {row.id} has {row.records} {kind.record}s in the table, but "
+                f"{total.records} records"
             )
-        sums[one.id] = found
-        images.append(np.array(of_images, HASHES))
-        labels.append(np.array(of_labels, HASHES))
+        sums[row.id] = total
+        images.append(np.array(image_hashes, HASHES))
+        labels.append(np.array(label_hashes, HASHES))
     return sums, np.concatenate(images), np.concatenate(labels), faults
 
 
 def _read_shards(
-    manifest: Path, members: Sequence[CohortRow], read: ReadRecord, unit: str
+    manifest: Path, rows: Sequence[CohortRow], kind: RecordKind
 ) -> tuple[dict[str, dict[str, _Sum]], int, list[str]]:
-    rows = {one.id: one for one in members}
-    whose = {one.id: encode_sheet_fields(one.patient, getattr(one, "label", "")) for one in members}
+    """Return the sums of the shards' records by split and id, their number, and faults."""
+    by_id = {row.id: row for row in rows}
     sums: dict[str, dict[str, _Sum]] = {}
-    content, faults, count = read_manifest(manifest), [], 0
-    for split, part in content.splits.items():
+    faults: list[str] = []
+    for split, part in read_manifest(manifest).splits.items():
         if not part.shards:
             faults.append(f"{split}: the manifest names no shard")
             continue
-        found = sums.setdefault(split, {})
-        others, indexed = set(), set()
+        split_sums = sums.setdefault(split, {})
         try:
             reader = ShardReader(manifest, split)
         except (UserError, KeyError, ValueError, IndexError) as error:
@@ -173,20 +169,7 @@ def _read_shards(
                 path = manifest.parent / shard.file
                 if sha256_of(path) != shard.sha256:
                     faults.append(f"{split}: {path.name} is not the file that the manifest names")
-            classes = reader.classes_at(np.arange(len(reader))).tolist()
-            for number, index in enumerate(classes):
-                record = read(*reader.locate(number))
-                data = record.data
-                if record.id in rows:
-                    # What was appended for the shard; see `encode_sheet_fields`.
-                    data = data.removesuffix(whose[record.id])
-                    if len(data) == len(record.data):
-                        others.add(record.id)
-                    label = getattr(rows[record.id], "label", "")
-                    if label and (index >= len(reader.classes) or reader.classes[index] != label):
-                        indexed.add(record.id)
-                found.setdefault(record.id, _Sum()).add(data)
-                count += 1
+            _add_records(reader, split, by_id, kind, split_sums, faults)
             if part.records != len(reader):
                 faults.append(
                     f"{split}: {part.records} records in the manifest, {len(reader)} in the file"
@@ -195,42 +178,78 @@ def _read_shards(
             faults.append(f"{split}: {_without_folders(error, manifest)}")
         finally:
             reader.close()
-        attribute = "patient" if unit == "case" else "patient or label"
-        faults += [
-            f"{split}: {name} has another {attribute} in the shards" for name in sorted(others)
-        ]
-        faults += [f"{split}: {name} has another label in the index" for name in sorted(indexed)]
+    count = sum(total.records for split_sums in sums.values() for total in split_sums.values())
     return sums, count, faults
 
 
+def _add_records(
+    reader: ShardReader,
+    split: str,
+    rows: Mapping[str, CohortRow],
+    kind: RecordKind,
+    sums: dict[str, _Sum],
+    faults: list[str],
+) -> None:
+    """Add the records of a split to `sums`, and slides or cases with other fields to `faults`."""
+    fields = {name: encode_sheet_fields(row.patient, row.label) for name, row in rows.items()}
+    other_fields, other_labels = set(), set()
+    classes = reader.classes_at(np.arange(len(reader))).tolist()
+    try:
+        for number, index in enumerate(classes):
+            record = kind.read(*reader.locate(number))
+            data = record.data
+            if record.id in rows:
+                # Patient and label are appended in the shard.
+                data = data.removesuffix(fields[record.id])
+                if len(data) == len(record.data):
+                    other_fields.add(record.id)
+                label = rows[record.id].label
+                if label and (index >= len(reader.classes) or reader.classes[index] != label):
+                    other_labels.add(record.id)
+            sums.setdefault(record.id, _Sum()).add(data)
+    finally:
+        labelled = any(row.label for row in rows.values())
+        attributes = "patient or label" if labelled else "patient"
+        faults += [
+            f"{split}: {name} has another {attributes} in the shards"
+            for name in sorted(other_fields)
+        ]
+        faults += [
+            f"{split}: {name} has another label in the index" for name in sorted(other_labels)
+        ]
+
+
 def _shared(
-    hashes: np.ndarray, members: Sequence[CohortRow], tiles: Path | None = None
+    hashes: np.ndarray,
+    rows: Sequence[CohortRow],
+    folder: Path | None = None,
+    kind: RecordKind | None = None,
 ) -> list[str]:
-    """Return the members of different splits with equal hashes, and the number of these hashes.
+    """Return the slides or cases of different splits with equal hashes, and how many are equal.
 
     Args:
         hashes: (n,) HASHES.
-        members: the slides or cases, by their index in `hashes`.
-        tiles: the folder of the records if they are tiles: plain tiles do not count.
+        rows: of the slides or cases, by their index in `hashes`.
+        folder, kind: of the records; plain images do not count.
     """
-    found: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], int] = {}
     for same in same_hashes(hashes):
-        mine = sorted(set(same["member"].tolist()))
-        if len({members[one].split for one in mine}) < 2:
+        members = sorted(set(same["member"].tolist()))
+        if len({rows[member].split for member in members}) < 2:
             continue
-        if tiles is not None:
-            path = tiles / f"{members[same[0]['member']].id}.tfrecord"
-            with path.open("rb", buffering=0) as handle:
-                if is_plain(image_of(read_at(handle.fileno(), int(same[0]["offset"]), path))):
-                    continue
+        if folder and kind and kind.is_plain:
+            path = folder / f"{rows[same[0]['member']].id}.tfrecord"
+            images = read_record(path, int(same[0]["offset"]), kind).images
+            if any(hash_of(image) == same[0]["hash"] and kind.is_plain(image) for image in images):
+                continue
         # Only the first of each split: all pairs of many equal ones would be too many to list.
-        for split in sorted({members[one].split for one in mine} - {members[mine[0]].split}):
-            other = next(one for one in mine if members[one].split == split)
-            found[mine[0], other] = found.get((mine[0], other), 0) + 1
+        first = members[0]
+        for split in sorted({rows[member].split for member in members} - {rows[first].split}):
+            other = next(member for member in members if rows[member].split == split)
+            counts[first, other] = counts.get((first, other), 0) + 1
     return [
-        f"{members[one].id} ({members[one].split}) = {members[two].id} ({members[two].split}), "
-        f"{count} equal"
-        for (one, two), count in sorted(found.items())
+        f"{rows[one].id} ({rows[one].split}) = {rows[two].id} ({rows[two].split}), {count} equal"
+        for (one, two), count in sorted(counts.items())
     ]
 
 

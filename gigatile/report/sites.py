@@ -1,43 +1,53 @@
-"""What the sites in the sheet mean for the test: unseen sites, and labels that follow the site.
+"""Sites: whether training has seen the sites of the test split, and whether labels follow the site.
 
-Training and testing on the same site is not a leak, but the figures then say nothing about another
-site. If the site alone gives the label, a model can learn the site instead of the tissue.
+Training and testing on the same site is not a leak, but then the figures do not apply to other
+sites. If the site alone gives the label, a model can learn the site instead of the tissue.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from gigatile.cohort.sheet import Member, OfPatient
+from gigatile.cohort.sheet import Member
+from gigatile.report.inputs import CohortRow
+from gigatile.settings.split import SPLITS
 
 NOT_GIVEN = "not given"
 
 
-class OfSite(OfPatient, Protocol):
-    """A row of the cohort's table with the site from the sheet, or an empty site."""
-
-    @property
-    def site(self) -> str:
-        """The site, or empty."""
-
-
-Row = TypeVar("Row", bound=OfSite)
-
-
-def with_sites(cohort: Sequence[Row], sheet: Sequence[Member]) -> list[Row]:
+def with_sites(cohort: Sequence[CohortRow], sheet: Sequence[Member]) -> list[CohortRow]:
     """Return the rows of the table with the sites of the sheet; the table has no sites."""
     sites: dict[str, str] = {member.id: getattr(member, "site", "") for member in sheet}
-    rows: Sequence[Any] = cohort
-    return [replace(row, site=sites.get(row.id, "")) for row in rows]
+    return [replace(row, site=sites.get(row.id, "")) for row in cohort]
 
 
-def site_notes(cohort: Sequence[OfSite]) -> list[str]:
-    """Return sentences for the report; none if the sheet has no sites."""
-    if not any(one.site for one in cohort):
+def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Count the slides or cases of each site by label and split; without sites, no rows."""
+    sites: dict[str, list[CohortRow]] = defaultdict(list)
+    for row in cohort:
+        sites[row.site].append(row)
+    if not any(sites):
         return []
-    tested = Counter(_site(one) for one in cohort if one.split == "test")
-    trained = {_site(one) for one in cohort if one.split == "train"}
+    return [
+        {
+            "site": site or NOT_GIVEN,
+            "patients": len({row.patient for row in rows}),
+            "rows": len(rows),
+            "failed": sum(row.state == "failed" for row in rows),
+            "by_label": [sum(row.label == label for row in rows) for label in labels],
+            "by_split": [sum(row.split == split for row in rows) for split in SPLITS],
+        }
+        for site, rows in sorted(sites.items())
+    ]
+
+
+def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
+    """Return sentences for the report; none if the sheet has no sites."""
+    if not any(row.site for row in cohort):
+        return []
+    tested = Counter(_site(row) for row in cohort if row.split == "test")
+    trained = {_site(row) for row in cohort if row.split == "train"}
     notes = []
     for text, sites in (
         ("Test sites that are also in train", sorted(tested.keys() & trained)),
@@ -46,13 +56,13 @@ def site_notes(cohort: Sequence[OfSite]) -> list[str]:
         listed = ", ".join(f"{site} ({tested[site]})" for site in sites)
         notes.append(f"{text}: {listed or 'none'}.")
     if not tested.keys() - trained:
-        notes.append("The figures say nothing about a site that training has not seen.")
+        notes.append("The figures do not apply to a site that training has not seen.")
     return notes + _label_note(cohort)
 
 
-def _label_note(cohort: Sequence[OfSite]) -> list[str]:
-    """Say how well the site alone gives the label: each patient by the others of the same site."""
-    known = {(one.patient, getattr(one, "label", ""), _site(one)) for one in cohort}
+def _label_note(cohort: Sequence[CohortRow]) -> list[str]:
+    """Return how often the label of a patient is the most frequent one of the site's others."""
+    known = {(row.patient, row.label, _site(row)) for row in cohort}
     labels = Counter(label for _, label, _ in known)
     sites: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for patient, label, site in known:
@@ -60,8 +70,8 @@ def _label_note(cohort: Sequence[OfSite]) -> list[str]:
     if len(labels) < 2 or len(sites) < 2:
         return []
     by_site = sum(
-        _most_frequent([other for one, other in sites[site] if one != patient]) == label
-        for patient, label, site in known
+        _most_frequent([label for other, label in sites[site] if other != patient]) == true_label
+        for patient, true_label, site in known
     )
     always = max(labels.values())
     return [
@@ -75,5 +85,5 @@ def _most_frequent(labels: Sequence[str]) -> str | None:
     return min(labels, key=lambda label: (-labels.count(label), label)) if labels else None
 
 
-def _site(one: OfSite) -> str:
-    return one.site or NOT_GIVEN
+def _site(row: CohortRow) -> str:
+    return row.site or NOT_GIVEN

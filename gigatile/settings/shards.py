@@ -8,28 +8,30 @@ from gigatile.settings.section import MAX_SEED, Section
 
 
 class ShardSettings(Section):
-    """How training records are grouped into files."""
+    """How training records are grouped into shards."""
 
     EXECUTION: ClassVar[frozenset[str]] = frozenset({"nodes", "ranks_per_node"})
 
-    nodes: int = Field(1, ge=1, le=10_000, description="Machines that write shards together.")
+    nodes: int = Field(1, ge=1, le=10_000, description="Nodes that write shards.")
     ranks_per_node: int = Field(
         2,
         ge=1,
         le=1024,
-        description="Processes on each of them, of one core; each holds a shard in memory.",
+        description="Processes per node, with one core each; each one holds a shard in memory.",
     )
     target_mb: float = Field(
-        100, ge=0.001, le=10_000, description="Wanted size of a shard, in megabytes (10^6 bytes)."
+        100, ge=0.001, le=10_000, description="Target size of a shard in megabytes (10^6 bytes)."
     )
-    seed: int = Field(1, ge=0, le=MAX_SEED, description="Decides which record goes to which shard.")
+    seed: int = Field(
+        1, ge=0, le=MAX_SEED, description="Seed of the shuffle that assigns records to shards."
+    )
 
     @property
     def ranks(self) -> int:
-        """Processes that write together."""
+        """The number of processes."""
         return self.nodes * self.ranks_per_node
 
     @property
     def cores_per_rank(self) -> int:
-        """Cores of a process: it reads, checks and writes in turn."""
+        """The number of cores of a process, which reads, checks and writes in turn."""
         return 1

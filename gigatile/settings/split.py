@@ -8,17 +8,17 @@ SPLITS = ("train", "valid", "test")
 
 
 class SplitSettings(Section):
-    """How patients are divided into cohorts."""
+    """How patients are split into train, valid and test."""
 
-    train: float = Field(0.6, gt=0, lt=1, description="Wanted share of the patients.")
-    valid: float = Field(0.2, gt=0, lt=1, description="Wanted share of the patients.")
-    test: float = Field(0.2, gt=0, lt=1, description="Wanted share of the patients.")
+    train: float = Field(0.6, gt=0, lt=1, description="Share of the patients.")
+    valid: float = Field(0.2, gt=0, lt=1, description="Share of the patients.")
+    test: float = Field(0.2, gt=0, lt=1, description="Share of the patients.")
     seed: int = Field(
         44,
         ge=0,
         le=MAX_SEED,
-        description="Another seed is another division. `scripts/choose_split_seed.py` finds a "
-        "balanced\none for a small cohort.",
+        description="Another seed gives other splits. For a small cohort, "
+        "`scripts/choose_split_seed.py`\nfinds a seed with balanced splits.",
     )
 
     @model_validator(mode="after")

@@ -138,7 +138,7 @@ class TrainSettings(Section):
     @classmethod
     def _known_model(cls, model: str) -> str:
         if model not in ARCHITECTURES:
-            raise ValueError(f"found {model!r}; must be {' or '.join(ARCHITECTURES)}")
+            raise ValueError(f"found {model!r}; must be one of {', '.join(ARCHITECTURES)}")
         return model
 
     @field_validator("boost", mode="before")

@@ -1,13 +1,11 @@
 """The section `volumes`."""
 
-import json
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gigatile.errors import UserError
-from gigatile.settings.section import Section, parse_section
+from gigatile.settings.section import Section
 
 # Which value stands for what, by the data set that a convention comes from.
 CONVENTIONS: dict[str, dict[str, int]] = {
@@ -214,19 +212,3 @@ class VolumeSettings(Section):
             "tumour_core": tuple(name for name in names if name != "edema"),
             "enhancing_tumour": ("enhancing",),
         }
-
-
-def parse_volumes(text: str, regions: str) -> VolumeSettings:
-    """Read the section back from a command line, and the regions that have an option of their own.
-
-    Args:
-        text: the section as `canonical` writes it.
-        regions: JSON of `VolumeSettings.regions`.
-    """
-    try:
-        settings = parse_section(VolumeSettings, text, regions=json.loads(regions))
-    except ValueError as error:
-        raise UserError(f"--regions: not JSON ({error})") from None
-    if settings.labels is None:
-        raise UserError(f"volumes.{LABELS_REQUIRED}")
-    return settings

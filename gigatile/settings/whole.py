@@ -70,7 +70,7 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
     @classmethod
     def _known_task(cls, task: str) -> str:
         if task not in TASKS:
-            raise ValueError(f"found {task!r}; must be {' or '.join(TASKS)}")
+            raise ValueError(f"found {task!r}; must be one of {', '.join(TASKS)}")
         return task
 
     @field_validator("samples")

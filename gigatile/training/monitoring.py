@@ -150,7 +150,7 @@ class ProgressReporter:
         means = position.means(self._names)
         epoch, epochs = position.epoch + 1, self._settings.epochs
         shown = (epoch, epochs, position.step, self._steps, means["loss"], rate, left)
-        self._log(progress.line(*shown, self._samples))
+        self._log(progress.format_progress(*shown, self._samples))
         if self._events and now - self._written >= progress.KEEP_EVERY:
             self._written = now
             times = zip((*PHASES, *BACKGROUND), timer.per_step(), strict=True)

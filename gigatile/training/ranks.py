@@ -49,7 +49,7 @@ class Ranks:
     def wait_no_more(self) -> None:
         """Say that what comes now may take its time: no rank waits for another any more."""
         if self.watchdog:
-            self.watchdog.off()
+            self.watchdog.stop()
 
     def sum_in_step(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of each tensor over all ranks, as one fused reduction within a graph."""

@@ -27,7 +27,7 @@ from gigatile.parallel.interruption import (
     exit_now,
     received_signals,
 )
-from gigatile.parallel.world import leave_munge_out
+from gigatile.parallel.world import disable_munge
 from gigatile.training import cores as cpus
 from gigatile.training.ranks import Ranks
 
@@ -58,7 +58,7 @@ def join_ranks(cores: int, stall_limit: int, tree: Path = cpus.TREE) -> Iterator
     # warns first, and its shutdown time must be longer than its warning time.
     os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, stall_limit // 5))
     os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(stall_limit)
-    leave_munge_out()
+    disable_munge()
     again = "training will resume from the latest checkpoint"
     watchdog = Watchdog(stall_limit, f"a rank on {socket.gethostname()}", again)
     hvd.init()

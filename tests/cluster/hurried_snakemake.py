@@ -20,6 +20,6 @@ async def sleep(executor: Executor) -> None:
 Executor.sleep = sleep
 # The workflow's own modules, as the Snakefile imports them.
 sys.path.insert(0, str(Path.cwd()))
-submission = import_module("repairs.slurm_submission")
-submission.FIRST_WAIT, submission.LOOK_EVERY = 2.0, 2.0
+submission = import_module("gigatile.workflow.slurm_submission")
+submission.FIRST_WAIT, submission.CHECK_INTERVAL = 2.0, 2.0
 sys.exit(main())

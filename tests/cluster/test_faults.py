@@ -197,7 +197,7 @@ def test_a_rank_that_the_kernel_kills_for_its_memory_needs_more(cluster, tmp_pat
     finally:
         group.rmdir()
     log = (tmp_path / "log").read_text()
-    assert "a rank was killed for its memory; the job needs more" in log
+    assert "a rank ran out of memory and was killed; the job needs more" in log
     assert cluster.run(f"scontrol show job {job}").stdout.count("Restarts=0 ") == 1
 
 
@@ -224,7 +224,7 @@ def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
         training.snakemake("--unlock", *TRAIN)
         again = training.start(*TRAIN)
         told = f"  {job}  RUNNING  train 0006"
-        again.until(lambda: told in again.text(), 60, "what is waited for is not told")
+        again.until(lambda: told in again.text(), 60, "the job that is waited for is not listed")
         cluster.stop_service("slurmctld")
         time.sleep(12)
         cluster.start_controller()

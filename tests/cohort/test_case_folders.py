@@ -63,10 +63,10 @@ def test_decathlon_task(decathlon: Path, command: Command, tmp_path: Path) -> No
     assert settings.volumes.regions == "brats"
     # The data set tells no patients, which a user must know.
     assert "2 case(s)" in done.stderr
-    assert "each case is taken for a patient of its own" in done.stderr
+    assert "each case is assumed to be another patient" in done.stderr
 
 
-def test_decathlon_cases_without_labels_are_new_ones(
+def test_decathlon_cases_without_labels_are_new(
     decathlon: Path, command: Command, tmp_path: Path
 ) -> None:
     sheet = tmp_path / "new.tsv"
@@ -80,7 +80,7 @@ def test_decathlon_cases_without_labels_are_new_ones(
     assert [case.case for case in read_cases(sheet, ["flair"], labelled=False)] == ["BRATS_557"]
 
 
-def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
+def test_unpaired_files_are_skipped_with_a_remark(decathlon: Path) -> None:
     (decathlon / "labelsTr/BRATS_457.nii.gz").unlink()
     write_volume(decathlon / "labelsTr/BRATS_999.nii.gz")
     dataset = DECATHLON | {"training": [*DECATHLON["training"], {"image": "imagesTr/B_1.nii.gz"}]}
@@ -88,15 +88,13 @@ def test_unpaired_files_are_left_out_and_told(decathlon: Path) -> None:
     found = read_case_folder(decathlon)
     assert [one.case for one in found.cases] == ["BRATS_306"]
     assert found.remarks[:3] == (
-        "BRATS_457: left out, since labelsTr has no segmentation of it",
-        "BRATS_999: left out, since imagesTr has no image of it",
-        "B_1: left out; dataset.json lists it, but there is no file",
+        "BRATS_457: skipped, since labelsTr has no segmentation of it",
+        "BRATS_999: skipped, since imagesTr has no image of it",
+        "B_1: skipped; dataset.json lists it, but there is no file",
     )
 
 
-def test_an_error_page_is_in_the_sheet_for_the_workflow_to_judge(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_unreadable_files_are_listed_in_the_sheet(shared_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "task"
     shutil.copytree(shared_data / "nifti/odd/html_saved_as_niigz", folder)
     (folder / "dataset.json").write_text(json.dumps(DECATHLON | {"training": []}))
@@ -120,7 +118,7 @@ def test_other_tasks_of_the_decathlon(tmp_path: Path) -> None:
     assert [one.files["image"].name for one in new.cases] == ["liver_0002.nii.gz"]
 
 
-def test_an_id_that_ends_like_a_channel_is_still_an_id(tmp_path: Path) -> None:
+def test_id_may_end_like_a_channel(tmp_path: Path) -> None:
     dataset = DECATHLON | {"training": [], "test": ["./imagesTs/liver_0001.nii.gz"]}
     files = ("imagesTr/liver_0000", "labelsTr/liver_0000", "imagesTs/liver_0001")
     folder = write_task(tmp_path, dataset, *files)
@@ -133,7 +131,7 @@ def test_an_id_that_ends_like_a_channel_is_still_an_id(tmp_path: Path) -> None:
 # nnU-Net
 
 
-def test_nnunet_folder_has_a_file_for_each_channel(tmp_path: Path) -> None:
+def test_nnunet_folder_has_one_file_per_channel(tmp_path: Path) -> None:
     files = ["labelsTr/p_1", "labelsTr/p_2", "imagesTr/p_1_0000", "imagesTr/p_1_0001"]
     files += ["imagesTr/p_2_0000", "imagesTs/p_3_0000", "imagesTs/p_3_0001"]
     folder = write_task(tmp_path / "task", NNUNET, *files)
@@ -197,10 +195,10 @@ def test_brats_2020_folder(tmp_path: Path, command: Command, end: str) -> None:
     settings = load_settings(yaml.safe_load(done.stdout))
     assert settings.volumes.labels == "brats2017"
     assert settings.volumes.regions == "brats"
-    assert "do not tell patients" in done.stderr
+    assert "these names have no patients" in done.stderr
 
 
-def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
+def test_brats_2023_names_contain_patients(tmp_path: Path) -> None:
     for case in ("BraTS-GLI-00005-101", "BraTS-GLI-00005-100", "BraTS-GLI-00007-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
     found = read_case_folder(tmp_path)
@@ -221,11 +219,11 @@ def test_brats_2023_names_tell_patients(tmp_path: Path) -> None:
     assert "those of BraTS 2023" in found.remarks[0]
 
 
-def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
+def test_unknown_labels_must_be_named(tmp_path: Path) -> None:
     for case in ("BraTS-PED-00005-000", "BraTS-PED-00006-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
     text = settings_of(read_case_folder(tmp_path), Path("cases.tsv"))
-    assert "do not tell what their labels' values stand for" in text
+    assert "The meaning of the label values is unknown" in text
     # And are not taken for the default's.
     with pytest.raises(UserError, match=r"volumes\.labels.*NOT_KNOWN.*decathlon"):
         load_settings(yaml.safe_load(text))
@@ -233,7 +231,7 @@ def test_labels_of_unknown_folders_must_be_named(tmp_path: Path) -> None:
     assert load_settings(named).volumes.label_values == {"enhancing": 1, "edema": 2}
 
 
-def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Path) -> None:
+def test_folder_with_several_data_sets_is_refused(decathlon: Path, tmp_path: Path) -> None:
     """In one run a value means one thing; and no case is left out without a word."""
     write_brats(tmp_path / "both", "BraTS-GLI-00005-100", *OF_2023, join="-")
     write_brats(tmp_path / "both", "BraTS20_Training_001", *OLD)
@@ -244,21 +242,21 @@ def test_several_data_sets_in_a_folder_are_refused(decathlon: Path, tmp_path: Pa
         read_case_folder(tmp_path)
     # A data set inside of another one is named.
     shutil.copytree(decathlon, decathlon / "copy")
-    (remark,) = [one for one in read_case_folder(decathlon).remarks if "data set of its own" in one]
-    assert remark.startswith(f"{decathlon / 'copy'}: left out")
+    (remark,) = [one for one in read_case_folder(decathlon).remarks if "another data set" in one]
+    assert remark.startswith(f"{decathlon / 'copy'}: skipped")
 
 
-def test_files_whose_names_tell_no_modality_are_told(tmp_path: Path) -> None:
+def test_files_with_unknown_names_are_reported(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_Training_001", *OLD)
     for number in range(4):
         write_volume(tmp_path / f"OTHER/s{number}/MPRAGE.nii.gz")
     write_volume(tmp_path / "BraTS20_Training_001/pred.nii.gz")
     remarks = read_case_folder(tmp_path).remarks
     assert (
-        "OTHER/s2: 1 NIfTI file(s) left out, whose names are not those of BraTS: MPRAGE.nii.gz"
+        "OTHER/s2: 1 NIfTI file(s) skipped, since their names are not those of BraTS: MPRAGE.nii.gz"
         in remarks
     )
-    assert sum("left out" in remark for remark in remarks) == 5
+    assert sum("skipped" in remark for remark in remarks) == 5
 
 
 def write_labels(folder: Path, case: str, values: list[int], join: str = "_") -> None:
@@ -268,7 +266,7 @@ def write_labels(folder: Path, case: str, values: list[int], join: str = "_") ->
     nib.save(nib.Nifti1Image(labels, np.eye(4)), path)
 
 
-def test_labels_are_proposed_with_their_reason(
+def test_labels_are_proposed_with_a_reason(
     decathlon: Path, command: Command, tmp_path: Path
 ) -> None:
     for case, join, kinds in (
@@ -295,7 +293,7 @@ def test_labels_are_proposed_with_their_reason(
     assert "decathlon is proposed, since dataset.json declares these values" in done.stderr
 
 
-def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:
+def test_brats_2018_has_folders_by_grade(tmp_path: Path) -> None:
     write_brats(tmp_path / "HGG", "Brats18_CBICA_AAB_1", *OLD)
     write_brats(tmp_path / "LGG", "Brats18_TCIA09_141_1", *OLD)
     found = read_case_folder(tmp_path)
@@ -305,16 +303,16 @@ def test_brats_2018_has_cases_in_folders_by_grade(tmp_path: Path) -> None:
         read_case_folder(tmp_path)
 
 
-def test_segmentation_with_a_name_of_its_own(tmp_path: Path) -> None:
+def test_segmentation_with_another_name(tmp_path: Path) -> None:
     """As BraTS20_Training_355 of 2020 has it."""
     write_brats(tmp_path, "BraTS20_Training_355", *OLD[:4])
     write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
     found = read_case_folder(tmp_path)
     assert found.cases[0].files["segmentation"].name == "W39_1998.09.19_Segm.nii.gz"
-    assert "W39_1998.09.19_Segm.nii.gz is taken for its segmentation" in found.remarks[0]
+    assert "W39_1998.09.19_Segm.nii.gz is assumed to be its segmentation" in found.remarks[0]
 
 
-def test_brats_cases_with_gaps(tmp_path: Path) -> None:
+def test_brats_cases_with_missing_files(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_a", *OLD)
     write_brats(tmp_path, "BraTS20_b", "flair", "t1", "seg")
     write_brats(tmp_path, "BraTS20_c", "flair", "t1", "t1ce", "t2")
@@ -323,14 +321,12 @@ def test_brats_cases_with_gaps(tmp_path: Path) -> None:
     assert [one.case for one in found.cases] == ["BraTS20_a", "BraTS20_b"]
     assert found.remarks[:3] == (
         "BraTS20_b: has no t1gd and no t2; the cell is empty",
-        "BraTS20_c: left out, since it has no segmentation",
-        "BraTS20_d: left out, since it has no image",
+        "BraTS20_c: skipped, since it has no segmentation",
+        "BraTS20_d: skipped, since it has no image",
     )
     new = read_case_folder(tmp_path, new=True)
     assert [one.case for one in new.cases] == ["BraTS20_c"]
-    assert (
-        "BraTS20_a: left out, since it has a segmentation, which new cases have not" in new.remarks
-    )
+    assert "BraTS20_a: skipped, since it has a segmentation, unlike new cases" in new.remarks
 
 
 def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:
@@ -349,7 +345,7 @@ def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:
 # Faults
 
 
-def test_two_files_for_one_volume_are_told_together(tmp_path: Path) -> None:
+def test_all_duplicate_files_are_listed(tmp_path: Path) -> None:
     for case in ("a", "b"):
         write_brats(tmp_path / "brats", case, *OLD)
         write_volume(tmp_path / f"brats/{case}/{case}_t1.nii")
@@ -361,7 +357,7 @@ def test_two_files_for_one_volume_are_told_together(tmp_path: Path) -> None:
         read_case_folder(task)
 
 
-def test_folders_that_hold_no_case(decathlon: Path, tmp_path: Path) -> None:
+def test_folder_without_cases_is_refused(decathlon: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_case_folder(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -377,7 +373,7 @@ def test_folders_that_hold_no_case(decathlon: Path, tmp_path: Path) -> None:
         read_case_folder(decathlon)
 
 
-def test_ids_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+def test_unsafe_ids_are_listed(tmp_path: Path) -> None:
     for case in ("first case", "zweiter/Fall", "ü"):
         write_volume(tmp_path / case / "t1.nii.gz")
         write_volume(tmp_path / case / "seg.nii.gz")
@@ -385,7 +381,7 @@ def test_ids_that_no_file_can_have_are_told(tmp_path: Path) -> None:
         read_case_folder(tmp_path)
 
 
-def test_paths_that_a_sheet_cannot_tell_are_refused(tmp_path: Path) -> None:
+def test_paths_with_tabs_or_double_blanks_are_refused(tmp_path: Path) -> None:
     write_brats(tmp_path / "two  blanks", "a", *OLD)
     found = read_case_folder(tmp_path / "two  blanks")
     with pytest.raises(UserError, match="double blanks"):
@@ -394,7 +390,7 @@ def test_paths_that_a_sheet_cannot_tell_are_refused(tmp_path: Path) -> None:
     write_case_sheet(found, tmp_path / "two  blanks" / "cases.tsv")
 
 
-def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Path) -> None:
+def test_paths_are_valid_if_the_sheet_is_behind_a_link(tmp_path: Path) -> None:
     write_brats(tmp_path / "disk/deep/data", "a", *OLD)
     (tmp_path / "elsewhere/sheets").mkdir(parents=True)
     (tmp_path / "sheets").symlink_to(tmp_path / "elsewhere/sheets")
@@ -403,7 +399,7 @@ def test_paths_hold_also_where_the_sheet_is_reached_through_a_link(tmp_path: Pat
     assert read_cases(tmp_path / "sheets/cases.tsv", ["flair", "t1", "t1gd", "t2"])
 
 
-def test_no_labels_are_proposed_if_one_case_has_another_name(tmp_path: Path) -> None:
+def test_no_labels_if_one_case_has_another_name(tmp_path: Path) -> None:
     brats = ["BraTS-GLI-00001-000", "BraTS-GLI-00002-000"]
     proposed = declared_by_names(brats, tmp_path)
     assert proposed is not None

@@ -7,14 +7,12 @@ import pytest
 
 from gigatile.cohort.cases import Case, read_cases
 from gigatile.cohort.collect import (
-    COLUMNS,
     check_any,
     check_remaining,
     collect_states,
     rows_of_sheet,
-    usable,
+    usable_rows,
 )
-from gigatile.cohort.members import read_members
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import (
     assign,
@@ -25,10 +23,12 @@ from gigatile.cohort.splits import (
     prove_splits,
     rows_of_splits,
 )
+from gigatile.cohort.state_tables import CASE_TABLE
 from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table
+from gigatile.tasks.sheets import read_any_sheet
 
 MODALITIES = ("flair", "t1")
 HEADER = "case\tpatient\tflair\tt1\tsegmentation"
@@ -62,7 +62,7 @@ def faults(folder: Path, *lines: str, **options) -> list[str]:
 # --- Good sheets
 
 
-def test_a_sheet_is_read_as_it_stands(folder):
+def test_columns_of_a_case_sheet(folder):
     sheet = write(
         folder,
         "site\tt1\tcase\tsegmentation\tflair\tpatient\tsplit\tage",
@@ -78,18 +78,18 @@ def test_a_sheet_is_read_as_it_stands(folder):
     assert (two.split, two.site, two.row) == ("", "", 3)
 
 
-def test_one_file_may_hold_all_modalities(folder):
+def test_one_file_may_contain_all_modalities(folder):
     sheet = write(folder, STACKED, "C1\tP1\ta.nii\tb.nii")
     (case,) = read_cases(sheet, MODALITIES)
     assert (case.images, case.segmentation) == ({"image": folder / "a.nii"}, folder / "b.nii")
 
 
-def test_a_missing_modality_is_for_the_settings_to_judge(folder):
+def test_missing_modality_is_no_fault_of_the_sheet(folder):
     (case,) = read_cases(write(folder, HEADER, "C1\tP1\t\ta.nii\tb.nii"), MODALITIES)
     assert case.images == {"t1": folder / "a.nii"}
 
 
-def test_who_asks_only_whose_a_case_is_needs_to_name_no_modality(folder):
+def test_modalities_may_be_ignored(folder):
     """The tables and the splits are of sheets of any kind; a fault of an image is not theirs."""
     for header, row in (
         (HEADER, "C1\tP1\ta.nii\tgone.nii\tb.nii"),
@@ -99,7 +99,7 @@ def test_who_asks_only_whose_a_case_is_needs_to_name_no_modality(folder):
         assert (case.id, case.patient, case.segmentation) == ("C1", "P1", folder / "b.nii")
 
 
-def test_new_cases_need_neither_patient_nor_segmentation(folder):
+def test_new_cases_need_no_patient_or_segmentation(folder):
     sheet = write(folder, "case\tflair\tt1", "N1\ta.nii\tb.nii")
     (case,) = read_cases(sheet, MODALITIES, labelled=False)
     assert (case.patient, case.segmentation, case.split) == ("N1", None, "")
@@ -109,15 +109,15 @@ def test_new_cases_need_neither_patient_nor_segmentation(folder):
     assert (case.patient, case.segmentation, case.split) == ("P1", None, "")
 
 
-def test_files_that_will_be_made_may_be_missing(folder):
+def test_files_of_the_workflow_may_be_missing(folder):
     sheet = write(folder, HEADER, "C1\tP1\tlater/a.nii\tb.nii\tlater/c.nii")
     asked = []
 
-    def made_later(path: Path) -> bool:
+    def may_be_missing(path: Path) -> bool:
         asked.append(path)
         return path.parent.name == "later"
 
-    read_cases(sheet, MODALITIES, made_later=made_later)
+    read_cases(sheet, MODALITIES, may_be_missing=may_be_missing)
     assert asked == [folder / "later/a.nii", folder / "later/c.nii"]
 
 
@@ -129,11 +129,11 @@ def test_files_that_will_be_made_may_be_missing(folder):
     [
         ("case\tpatient\tflair", "column(s) t1, segmentation missing; found: case, patient, flair"),
         ("case\timage", "column(s) patient, segmentation missing; found: case, image"),
-        (f"{HEADER}\tt1", "column 't1' stands twice"),
+        (f"{HEADER}\tt1", "column 't1' appears twice"),
         ("case,patient,flair,t1,segmentation", "found 'case,patient,flair,t1,segmentation': separ"),
     ],
 )
-def test_what_a_header_lacks_is_told(folder, header, fault):
+def test_missing_columns_are_named(folder, header, fault):
     (found,) = faults(folder, header, "C1\tP1\ta.nii\tb.nii\tc.nii")
     assert found.startswith(fault)
 
@@ -144,27 +144,30 @@ def test_what_a_header_lacks_is_told(folder, header, fault):
         ("\tP1\ta.nii\tb.nii\tc.nii", "case is empty"),
         ("C1\t\ta.nii\tb.nii\tc.nii", "patient is empty"),
         ("C1\tP1\ta.nii\tb.nii\t", "segmentation is empty"),
-        ("C1\tP1\t\t\tc.nii", "no volume: flair, t1 are all empty"),
+        ("C1\tP1\t\t\tc.nii", "no file: flair, t1 are all empty"),
         ("C/1\tP1\ta.nii\tb.nii\tc.nii", "case 'C/1' is unsafe as a file name; use up to 150"),
-        ("C1\tP\u200b1\ta.nii\tb.nii\tc.nii", "patient 'P\\u200b1' holds an invisible character"),
+        (
+            "C1\tP\u200b1\ta.nii\tb.nii\tc.nii",
+            "patient 'P\\u200b1' contains an invisible character",
+        ),
         ("C1\tP1\ta.nii\tb.nii\tz.nii", "no file "),
         ("C1\tP1\tz.nii\tb.nii\tc.nii", "no file "),
         ("C1\tP1\ta.nii\ta.nii\tc.nii", "file "),
         ("C1\tP1\ta.nii\tb.nii\ta.nii", "file "),
-        ("C1\tP1\ta.nii", "3 cells where the header has 5 columns"),
+        ("C1\tP1\ta.nii", "3 cells, but 5 columns in the header"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_told(folder, row, fault):
+def test_faulty_row_is_refused(folder, row, fault):
     (found,) = faults(folder, HEADER, row)
     assert found.startswith(f"row 2: {fault}")
-    assert fault != "file " or found.endswith("a.nii stands in it twice")
+    assert fault != "file " or found.endswith("a.nii is in two columns")
 
 
-def test_a_stacked_image_must_be_named(folder):
+def test_image_column_must_be_filled(folder):
     assert faults(folder, STACKED, "C1\tP1\t\tb.nii") == ["row 2: image is empty"]
 
 
-def test_all_faults_come_at_once_in_the_order_of_the_rows(folder):
+def test_all_faults_are_listed_by_row(folder):
     found = faults(
         folder,
         f"{HEADER}\tsplit",
@@ -183,23 +186,23 @@ def test_all_faults_come_at_once_in_the_order_of_the_rows(folder):
     ]
     told = "\n".join(found)
     for part in (
-        "row 3: case 'c1' stands already in row 2 as 'C1', which some file systems take as equal",
-        "c.nii is already case 'C1' in row 2; a case may stand once",
+        "row 3: case 'c1' is already in row 2 as 'C1', which is the same name on some file systems",
+        "c.nii is already the file of case 'C1' in row 2",
         "row 4: one patient is spelled in two ways: 'P1' in row 2, 'p1' in row 4",
         "row 5: patient 'P1' is fixed to several splits (train in row 2, valid in row 5); all ",
-        "row 6: no volume: flair, t1 are all empty",
+        "row 6: no file: flair, t1 are all empty",
         "row 6: split 'never' must be train, valid, test or empty",
     ):
         assert part in told
 
 
-def test_the_kind_of_a_sheet_is_seen_by_its_columns(folder):
-    cases = read_members(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
+def test_columns_decide_the_kind_of_a_sheet(folder):
+    cases = read_any_sheet(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
     assert [type(one) for one in cases] == [Case]
     sheet = write(folder, "slide\tpatient\tlabel\tpath\tcase", "S1\tP1\tluad\ta.nii\tx")
-    assert [type(one) for one in read_members(sheet)] == [Sample], "a column of the user's own"
+    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "a column of the user's own"
     with pytest.raises(UserError, match="no such sample sheet"):
-        read_members(folder / "gone.tsv")
+        read_any_sheet(folder / "gone.tsv")
 
 
 # --- Patients into splits
@@ -213,7 +216,7 @@ COHORT = [case(n, f"P{n // 2}") for n in range(40)]
 SETTINGS = SplitSettings(seed=3)
 
 
-def test_all_cases_of_a_patient_come_into_one_split():
+def test_cases_of_a_patient_are_in_one_split():
     rows = rows_of_splits(COHORT, SETTINGS, "train", "valid", "test")
     assert [list(row) for row in rows] == [["case", "patient", "split"]] * 40
     of = {}
@@ -231,7 +234,7 @@ def test_all_cases_of_a_patient_come_into_one_split():
         assert part == expected
 
 
-def test_a_split_without_a_patient_is_refused():
+def test_split_without_a_patient_is_refused():
     cases = [case(0, "P0", "train"), case(1, "P1", "train"), case(2, "P2", "valid")]
     splits = assign(cases, SETTINGS)
     with pytest.raises(UserError) as caught:
@@ -244,7 +247,7 @@ def test_a_split_without_a_patient_is_refused():
     check_labels(cases, assign(cases, SETTINGS), Path("cases.tsv"))
 
 
-def test_the_best_seed_has_the_shares_nearest_to_the_wanted_ones():
+def test_best_seed_has_the_nearest_shares():
     worst, seed = best_seed(COHORT, SETTINGS, 50)[0]
     settings = SETTINGS.model_copy(update={"seed": seed})
     splits = assign(COHORT, settings)
@@ -277,18 +280,18 @@ def rows() -> list[dict[str, str]]:
     return [{"case": c, "patient": f"P{c}", "split": split} for c, split in splits.items()]
 
 
-def test_the_table_tells_what_became_of_each_case(rows, tmp_path):
+def test_table_has_the_outcome_of_each_case(rows, tmp_path):
     for row in rows:
         write_state(tmp_path, row["case"], "it is\na page" if row["case"] == "C2" else None)
     table = tmp_path / "cases.tsv"
     collect_states(rows, tmp_path, table)
     one, two, *_ = found = read_table(table)
-    assert list(one) == list(COLUMNS["case"])
+    assert list(one) == list(CASE_TABLE.columns)
     assert [row["case"] for row in found] == ["C1", "C2", "C3", "C4"]
     assert (one["state"], one["warnings"], one["sha256"]) == ("prepared", "2", "sha of C1")
     assert (one["megavoxels"], two["megavoxels"]) == ("0.600000", "0.000000")
     assert (one["reason"], two["reason"], two["state"]) == ("", "it is a page", "failed")
-    assert [row["case"] for row in usable(table, "train", "valid")] == ["C1", "C3"]
+    assert [row["case"] for row in usable_rows(table, "train", "valid")] == ["C1", "C3"]
     check_remaining(table)
 
     before = table.read_bytes()
@@ -299,7 +302,7 @@ def test_the_table_tells_what_became_of_each_case(rows, tmp_path):
     assert read_table(table)[0]["sources"] != one["sources"], "another file under the same name"
 
 
-def test_a_split_that_lost_its_last_case_is_told_with_the_reasons(rows, tmp_path):
+def test_split_without_usable_cases_is_refused(rows, tmp_path):
     for row in rows:
         write_state(tmp_path, row["case"], f"why {row['case']}" if row["case"] > "C2" else None)
     table = tmp_path / "cases.tsv"
@@ -307,21 +310,21 @@ def test_a_split_that_lost_its_last_case_is_told_with_the_reasons(rows, tmp_path
     with pytest.raises(UserError) as caught:
         check_remaining(table)
     assert str(caught.value) == (
-        f"{table}: the cohort cannot be used as it is\n"
-        "  - no usable case left in valid; lost:\n      C3: why C3\n"
-        "  - no usable case left in test; lost:\n      C4: why C4"
+        f"{table}: the cohort cannot be used\n"
+        "  - no usable case left in valid; failed:\n      C3: why C3\n"
+        "  - no usable case left in test; failed:\n      C4: why C4"
     )
     check_remaining(table, ("train",))
 
 
-def test_new_cases_of_which_none_can_be_used_are_refused(folder, tmp_path):
+def test_new_cases_without_a_usable_one_are_refused(folder, tmp_path):
     sheet = write(folder, "case\tflair\tt1", "N1\ta.nii\tb.nii")
     rows = rows_of_sheet(read_cases(sheet, MODALITIES, labelled=False))
     assert rows == [{"case": "N1", "patient": "N1"}]
     table = tmp_path / "table.tsv"
     write_state(tmp_path, "N1", "cut short")
     collect_states(rows, tmp_path, table)
-    with pytest.raises(UserError, match=r"no case could be used\n  - N1: cut short$"):
+    with pytest.raises(UserError, match=r"no usable case\n  - N1: cut short$"):
         check_any(table)
     write_state(tmp_path, "N1")
     collect_states(rows, tmp_path, table)
@@ -329,7 +332,7 @@ def test_new_cases_of_which_none_can_be_used_are_refused(folder, tmp_path):
     assert read_table(table)[0]["split"] == ""
 
 
-def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
+def test_commands_write_the_tables_of_cases(command, folder, tmp_path):
     """Both sheets name a case; the one of new cases has no splits."""
     names = ("train", "valid", "test")
     cohort = [f"C{n}\tP{n}\tx.nii\t\t{'abc'[n]}.nii\t{split}" for n, split in enumerate(names)]
@@ -338,7 +341,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
         write_state(tmp_path, f"C{n}")
     out = tmp_path / "table.tsv"
     done = command(
-        "collect_states.py",
+        *("collect_states.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json(), "--of", "train", "valid"),
         *("test", "--states", tmp_path, "--out", out),
     )
@@ -346,7 +349,7 @@ def test_the_command_makes_the_tables_of_cases(command, folder, tmp_path):
     assert [row["split"] for row in read_table(out)] == ["train", "valid", "test"]
     table, proof = tmp_path / "splits.tsv", tmp_path / "splits.json"
     done = command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "volume_segmentation"),
         *("--samples", sheet, "--settings", SETTINGS.model_dump_json()),
         *("--table", table, "--proof", proof),
     )

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gigatile.cohort.collect import check_any, check_remaining, collect_states, usable
+from gigatile.cohort.collect import check_any, check_remaining, collect_states, usable_rows
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import checksum_of, rows_of_splits
 from gigatile.errors import UserError
@@ -46,10 +46,10 @@ def collect_by_command(command, folder: Path, *options, new: Path | None = None)
     sheet = ("--new", new) if new else ("--samples", folder / "samples.tsv")
     settings = () if new else ("--settings", "{}")
     files = (*sheet, *settings, "--states", folder, "--out", folder / "tiles.tsv")
-    return command("collect_states.py", *files, *options)
+    return command("collect_states.py", "--task", "tile_classification", *files, *options)
 
 
-def test_the_table_tells_what_became_of_each_slide(folder):
+def test_table_has_the_outcome_of_each_slide(folder):
     write_state(folder, "lusc-valid", reason="it opens,\tbut\nfails")
     table = collect(folder)
     lines = table.read_text().splitlines()
@@ -61,16 +61,16 @@ def test_the_table_tells_what_became_of_each_slide(folder):
     assert [line.split("\t")[0] for line in lines[1:]] == [slide for slide, *_ in COHORT]
 
 
-def test_only_slides_with_tiles_go_on(folder):
+def test_failed_slides_are_not_usable(folder):
     write_state(folder, "luad-train", reason="bad")
     table = collect(folder)
-    assert [row["slide"] for row in usable(table, "train")] == ["lusc-train"]
-    both = [row["slide"] for row in usable(table, "train", "valid")]
+    assert [row["slide"] for row in usable_rows(table, "train")] == ["lusc-train"]
+    both = [row["slide"] for row in usable_rows(table, "train", "valid")]
     assert both == ["luad-valid", "lusc-train", "lusc-valid"]
-    assert len(usable(table)) == 5
+    assert len(usable_rows(table)) == 5
 
 
-def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(command, folder):
+def test_cohort_may_lose_a_slide_of_several(command, folder):
     spare = ("spare", "P9", "luad", "train", "b.svs")
     write_table(folder / "samples.tsv", SHEET, [*COHORT, spare])
     write_state(folder, "spare")
@@ -79,7 +79,7 @@ def test_a_cohort_goes_on_without_a_bad_slide_while_others_hold_its_place(comman
     check_remaining(folder / "tiles.tsv")
 
 
-def test_a_picture_changes_the_table_of_states_and_no_other(command, folder):
+def test_picture_changes_only_the_table_of_checksums(command, folder):
     tables = [folder / name for name in ("tiles.tsv", "states.tsv")]
     asked = (command, folder, "--checksums", tables[1])
     assert collect_by_command(*asked).returncode == 0
@@ -95,7 +95,7 @@ def test_a_picture_changes_the_table_of_states_and_no_other(command, folder):
     assert told["luad-test"] == sha256_of(state) and len(told) == len(COHORT)
 
 
-def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, folder):
+def test_label_without_usable_slides_is_refused(command, folder):
     second = ("second", "P9", "luad", "train", "b.svs")
     write_table(folder / "samples.tsv", SHEET, [*COHORT, second])
     write_state(folder, "luad-train", reason="it has no tissue: 0.00 % of it is stained")
@@ -104,16 +104,16 @@ def test_a_label_that_loses_its_last_slide_of_a_split_stops_the_run(command, fol
     stopped = collect_by_command(command, folder)
     assert stopped.returncode == 2
     assert stopped.stderr.splitlines() == [
-        f"error: {folder / 'tiles.tsv'}: the cohort cannot be used as it is",
-        "  - label 'luad' has no usable slide left in train; lost:",
+        f"error: {folder / 'tiles.tsv'}: the cohort cannot be used",
+        "  - label 'luad' has no usable slide left in train; failed:",
         "      luad-train: it has no tissue: 0.00 % of it is stained",
         "      second: the file does not exist",
-        "  - label 'lusc' has no usable slide left in test; lost:",
+        "  - label 'lusc' has no usable slide left in test; failed:",
         "      lusc-test: it is smaller than one tile",
     ]
 
 
-def test_a_table_of_some_splits_depends_on_their_slides_alone(command, folder):
+def test_table_of_some_splits_ignores_the_others(command, folder):
     """Another split may lose its slides, or have no state yet."""
     write_state(folder, "lusc-valid", reason="bad")
     for slide in ("luad-test", "lusc-test"):
@@ -128,7 +128,7 @@ def test_a_table_of_some_splits_depends_on_their_slides_alone(command, folder):
     assert "label 'lusc' has no usable slide left in valid" in stopped.stderr
 
 
-def test_a_sheet_that_changed_meanwhile_is_refused(command, folder):
+def test_changed_sheet_is_refused(command, folder):
     rows = rows_of_splits(read_samples(folder / "samples.tsv", True, lambda path: True),
                           SplitSettings(), "train")  # fmt: skip
     assert checksum_of(rows) == checksum_of(rows[::-1]), "their order in the sheet says nothing"
@@ -138,10 +138,10 @@ def test_a_sheet_that_changed_meanwhile_is_refused(command, folder):
     (folder / "samples.tsv").write_text(text.replace("luad of train", "somebody else"))
     refused = collect_by_command(command, folder, *asked)
     assert refused.returncode == 2
-    assert "samples.tsv: changed while the workflow ran; call it again" in refused.stderr
+    assert "samples.tsv: changed while the workflow ran; run it again" in refused.stderr
 
 
-def test_a_division_that_cannot_be_used_is_told_here_too(command, folder):
+def test_unusable_splits_are_refused(command, folder):
     lacking = [row for row in COHORT if row[0] != "lusc-test"]
     write_table(folder / "samples.tsv", SHEET, lacking)
     refused = collect_by_command(command, folder, "--of", "train")
@@ -149,7 +149,7 @@ def test_a_division_that_cannot_be_used_is_told_here_too(command, folder):
     assert "no patient with label 'lusc' in test" in refused.stderr
 
 
-def test_a_whole_label_that_is_lost_is_named_in_every_split(folder):
+def test_lost_label_is_listed_for_every_split(folder):
     for split in ("train", "valid", "test"):
         write_state(folder, f"lusc-{split}", reason="bad")
     with pytest.raises(UserError) as caught:
@@ -159,7 +159,7 @@ def test_a_whole_label_that_is_lost_is_named_in_every_split(folder):
     assert "luad" not in str(caught.value)
 
 
-def test_a_missing_or_damaged_state_is_named(command, folder):
+def test_missing_or_damaged_state_is_named(command, folder):
     (folder / "lusc-test.json").unlink()
     missing = collect_by_command(command, folder)
     assert missing.returncode == 2
@@ -170,7 +170,7 @@ def test_a_missing_or_damaged_state_is_named(command, folder):
     assert damaged.stderr.startswith(f"error: {folder}/lusc-test.json: damaged, not JSON")
 
 
-def test_the_same_states_give_the_same_bytes(folder):
+def test_same_states_give_the_same_bytes(folder):
     first = collect(folder).read_bytes()
     assert collect(folder).read_bytes() == first
 
@@ -185,7 +185,7 @@ def new(tmp_path) -> Path:
     return sheet
 
 
-def test_new_slides_have_neither_label_nor_split(command, new, tmp_path):
+def test_new_slides_have_no_label_or_split(command, new, tmp_path):
     write_state(tmp_path, "N1")
     write_state(tmp_path, "N2", reason="bad")
     assert collect_by_command(command, tmp_path, new=new).returncode == 0
@@ -196,19 +196,19 @@ def test_new_slides_have_neither_label_nor_split(command, new, tmp_path):
     ]
 
 
-def test_new_slides_of_which_none_can_be_used_stop_the_run(command, new, tmp_path):
+def test_new_slides_without_a_usable_one_are_refused(command, new, tmp_path):
     write_state(tmp_path, "N1", reason="the file does not exist")
     write_state(tmp_path, "N2", reason="bad")
     stopped = collect_by_command(command, tmp_path, new=new)
     assert stopped.returncode == 2
     assert stopped.stderr.splitlines() == [
-        f"error: {tmp_path / 'tiles.tsv'}: no slide could be used",
+        f"error: {tmp_path / 'tiles.tsv'}: no usable slide",
         "  - N1: the file does not exist",
         "  - N2: bad",
     ]
 
 
-def test_a_table_of_something_else_is_refused(tmp_path):
+def test_table_without_the_columns_is_refused(tmp_path):
     write_table(tmp_path / "tiles.tsv", ("slide", "state"), [("S1", "tiled")])
     with pytest.raises(UserError, match=r"tiles\.tsv: column\(s\) patient, split, reason"):
         check_any(tmp_path / "tiles.tsv")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.cohort.cases import Case
-from gigatile.cohort.copies import check_copies, known_before
+from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.samples import read_samples
 from gigatile.errors import UserError
 
@@ -25,7 +25,7 @@ def sheet_of(folder: Path, name: str, *rows: tuple[str, str, bytes]) -> Path:
 CONTENT = b"II*\0" + os.urandom(200_000) + b"."
 
 
-def test_every_file_under_two_patients_is_told_at_once(tmp_path: Path) -> None:
+def test_all_files_of_two_patients_are_listed(tmp_path: Path) -> None:
     other = CONTENT[::-1]
     sheet = sheet_of(
         tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "Q", CONTENT), ("C", "R", other),
@@ -43,20 +43,20 @@ def test_every_file_under_two_patients_is_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_one_patient_may_have_a_file_twice_with_a_warning(tmp_path: Path) -> None:
+def test_copy_of_the_same_patient_is_a_warning(tmp_path: Path) -> None:
     sheet = sheet_of(tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "P", CONTENT))
     (warning,) = check_copies(read_samples(sheet), sheet)
     assert warning.endswith("of slide 'A' in row 2; both are of patient 'P'")
 
 
-def test_empty_files_and_pages_of_html_are_no_copies(tmp_path: Path) -> None:
+def test_empty_files_and_html_pages_are_ignored(tmp_path: Path) -> None:
     html = b"<!DOCTYPE html><html>Not found</html>"
     rows = [("A", "P", b""), ("B", "Q", b""), ("C", "R", html), ("D", "S", html)]
     sheet = sheet_of(tmp_path, "s.tsv", *rows)
     assert check_copies(read_samples(sheet), sheet) == []
 
 
-def test_images_of_two_cases_are_compared_and_segmentations_are_not(tmp_path: Path) -> None:
+def test_images_are_compared_and_segmentations_are_not(tmp_path: Path) -> None:
     for name in ("a1", "b1", "a2", "b2"):
         (tmp_path / name).write_bytes(CONTENT if name.endswith("1") else b"labels")
     cases = [
@@ -80,12 +80,12 @@ def test_only_files_of_equal_size_are_read(tmp_path: Path, monkeypatch: pytest.M
     assert check_copies(members, sheet) == []
 
 
-def test_new_slides_of_the_cohort_are_warned_of(tmp_path: Path) -> None:
+def test_new_slide_of_the_cohort_is_a_warning(tmp_path: Path) -> None:
     cohort = read_samples(sheet_of(tmp_path, "s.tsv", ("A", "P", CONTENT), ("B", "Q", b"II*")))
     (tmp_path / "new").mkdir()
     rows = [("N", "X", CONTENT), ("b", "Y", b"II* other"), ("M", "Z", b"MM")]
     sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
-    told = known_before(read_samples(sheet), cohort, sheet)
+    told = copies_in_cohort(read_samples(sheet), cohort, sheet)
     assert [one.split(",")[1] for one in told] == [
         " row 2: slide 'N' has the file of 'A' in the cohort; the model is trained and tested on "
         "the cohort",

@@ -20,19 +20,19 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
         ({"labels": {"0": "background", "1": "a", "2": "a"}}, "names with values"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "two names have the same value"),
         ({"labels": {"background": 0, "a": "x"}}, "values 1-255"),
-        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, "makes no sense here"),
+        ({"labels": {"background": 0, "a": 1, "ignore": 2}}, "is not supported"),
         ({"labels": None}, "labels: found None"),
     ],
 )
-def test_dataset_json_with_faults(tmp_path: Path, change: dict, told: str) -> None:
+def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, told: str) -> None:
     write_task(tmp_path, DECATHLON | change)
-    with pytest.raises(UserError, match="not as the Decathlon or nnU-Net write it") as caught:
+    with pytest.raises(UserError, match=r"not a dataset\.json of the Decathlon") as caught:
         read_declared(tmp_path / "dataset.json")
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["<html>", "[1]", ""])
-def test_dataset_json_that_is_none(tmp_path: Path, text: str) -> None:
+def test_dataset_json_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(UserError, match=r"dataset\.json: (damaged|found)"):
         read_declared(tmp_path / "dataset.json")
@@ -47,14 +47,14 @@ def check(tmp_path: Path, labels: str | dict[str, int] | None) -> list[str]:
     return check_declared(tmp_path / "dataset.json", VolumeSettings.model_validate(values))
 
 
-def test_declared_labels_agree(tmp_path: Path) -> None:
+def test_equal_labels_are_accepted(tmp_path: Path) -> None:
     assert check(tmp_path, "decathlon") == []
     assert check(tmp_path, CONVENTIONS["decathlon"]) == []
 
 
-def test_names_may_differ(tmp_path: Path) -> None:
+def test_other_names_give_a_remark(tmp_path: Path) -> None:
     assert check(tmp_path, {"swelling": 1, "non_enhancing": 2, "enhancing": 3}) == [
-        "value 1 is 'swelling' in volumes.labels and 'edema' there"
+        "value 1 is 'swelling' in volumes.labels, but 'edema' there"
     ]
 
 
@@ -63,19 +63,19 @@ def test_labels_must_be_set(tmp_path: Path) -> None:
         check(tmp_path, None)
 
 
-def test_values_may_not_differ(tmp_path: Path) -> None:
+def test_other_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         check(tmp_path, "brats2017")
     message = str(caught.value)
     assert "declares {edema: 1, non_enhancing: 2, enhancing: 3}" in message
-    assert "'edema' is 2 in volumes.labels and 1 there" in message
-    assert "value 3 is 'enhancing' there and is not in volumes.labels" in message
-    assert "value 4 is 'enhancing' in volumes.labels and is not there" in message
-    with pytest.raises(UserError, match=r"'edema' is 3 in volumes\.labels and 1 there"):
+    assert "'edema' is 2 in volumes.labels, but 1 there" in message
+    assert "value 3 is 'enhancing' there, but not in volumes.labels" in message
+    assert "value 4 is 'enhancing' in volumes.labels, but missing there" in message
+    with pytest.raises(UserError, match=r"'edema' is 3 in volumes\.labels, but 1 there"):
         check(tmp_path, {"enhancing": 1, "non_enhancing": 2, "edema": 3})
 
 
-def test_check_from_the_command_line(decathlon: Path, command: Command, tmp_path: Path) -> None:
+def test_command_compares_labels(decathlon: Path, command: Command, tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     made = command("make_case_sheet.py", decathlon, "--out", tmp_path / "cases.tsv")
     config.write_text(made.stdout)

@@ -41,7 +41,7 @@ from gigatile.cohort.names import doubtful_names, same_names
         ("2x", "2\u00d7"),
     ],
 )
-def test_two_spellings_of_one_name(one, other):
+def test_spellings_of_one_name_are_grouped(one, other):
     assert same_names([one, "Q", other]) == [[one, other]]
     assert same_names([other, one]) == [[other, one]]
 
@@ -58,7 +58,7 @@ def test_two_spellings_of_one_name(one, other):
         ("", "P"),
     ],
 )
-def test_two_names(one, other):
+def test_different_names_are_not_grouped(one, other):
     assert same_names([one, other]) == []
     assert doubtful_names([one, other]) == []
 
@@ -66,24 +66,24 @@ def test_two_names(one, other):
 @pytest.mark.parametrize(
     ("one", "other"), [("P10", "P1O"), ("P1", "Pl"), ("PI", "P1"), ("Bern", "Bem"), ("p0", "PO")]
 )
-def test_names_that_are_only_doubted(one, other):
+def test_similar_ascii_names_are_doubtful(one, other):
     """The ids of a hospital can have both; nobody but its people can tell."""
     assert same_names([one, other]) == []
     assert doubtful_names([one, other, "Q"]) == [[one, other]]
 
 
-def test_what_is_one_name_is_not_doubted_too():
+def test_grouped_names_are_not_doubtful():
     assert doubtful_names(["P10", "p10", "P\uff110", "\u039dA", "NA"]) == []
 
 
-def test_spellings_are_joined_through_others():
+def test_groups_are_transitive():
     """Greek Nu looks like N, and its small form, which is the same letter, like v."""
     names = ["n", "v", "\u03bd", "q", "\u039d", "r"]
     assert same_names(names) == [["n", "v", "\u03bd", "\u039d"]]
 
 
 @given(st.lists(st.text(alphabet="P1lO0-\u2011\u0420\u039d\u03bdnv ", max_size=4), max_size=8))
-def test_groups_hold_each_name_once_and_do_not_depend_on_the_order(names):
+def test_groups_do_not_depend_on_the_order(names):
     groups = same_names(names)
     members = list(itertools.chain(*groups))
     assert len(members) == len(set(members))
@@ -92,7 +92,7 @@ def test_groups_hold_each_name_once_and_do_not_depend_on_the_order(names):
     assert {frozenset(group) for group in groups} == {frozenset(group) for group in again}
 
 
-def test_look_alikes_are_characters_that_nothing_else_turns_into_ascii():
+def test_look_alikes_are_not_converted_otherwise():
     assert sum(len(points.split()) for points in CODE_POINTS.values()) == len(LOOKS_LIKE) > 200
     for character, like in LOOKS_LIKE.items():
         assert like.isascii() and len(like) == 1
@@ -100,7 +100,7 @@ def test_look_alikes_are_characters_that_nothing_else_turns_into_ascii():
         assert unicodedata.decimal(character, None) is None
 
 
-def test_no_pair_of_ascii_characters_is_folded_but_for_case():
+def test_ascii_characters_are_folded_only_by_case():
     ascii_letters = [chr(code) for code in range(33, 127)]
     groups = same_names(ascii_letters)
     assert all(len({one.casefold() for one in group}) == 1 for group in groups)

@@ -63,13 +63,13 @@ def slides_of(cohort: dict[str, list[str]], fixed: dict[str, str] | None = None)
 
 
 @pytest.mark.parametrize("patient", FROZEN)
-def test_a_patients_split_is_the_same_on_every_machine_and_for_ever(patient):
+def test_split_of_a_patient_never_changes(patient):
     found = tuple(split_of(patient, SplitSettings(seed=seed)) for seed in FROZEN_SEEDS)
     assert found == FROZEN[patient]
 
 
 @given(names, st.integers(0, MAX_SEED), st.integers(1, 97), st.integers(1, 97))
-def test_the_shares_cut_the_unit_interval_at_the_hash(patient, seed, one, two):
+def test_hash_and_shares_decide_the_split(patient, seed, one, two):
     train, valid = sorted((one, two))[0] / 100, abs(one - two) / 100
     if not valid:
         return
@@ -81,7 +81,7 @@ def test_the_shares_cut_the_unit_interval_at_the_hash(patient, seed, one, two):
 
 
 @given(cohorts, cohorts, st.integers(0, 1000))
-def test_who_comes_or_goes_moves_nobody_else(cohort, others, seed):
+def test_other_patients_do_not_change_a_split(cohort, others, seed):
     settings = SplitSettings(seed=seed)
     before = assign(slides_of(cohort), settings)
     after = assign(slides_of(others | cohort), settings)
@@ -93,7 +93,7 @@ def test_who_comes_or_goes_moves_nobody_else(cohort, others, seed):
 
 
 @given(cohorts, st.integers(0, 1000), st.randoms())
-def test_neither_order_nor_labels_decide(cohort, seed, random):
+def test_order_and_labels_do_not_change_a_split(cohort, seed, random):
     settings = SplitSettings(seed=seed)
     slides = slides_of(cohort)
     random.shuffle(slides)
@@ -104,7 +104,7 @@ def test_neither_order_nor_labels_decide(cohort, seed, random):
 
 
 @given(cohorts, st.data(), st.integers(0, 1000))
-def test_a_split_that_the_sheet_fixes_holds_for_all_slides_of_the_patient(cohort, data, seed):
+def test_fixed_split_is_of_the_whole_patient(cohort, data, seed):
     settings = SplitSettings(seed=seed)
     fixed = {
         patient: data.draw(st.sampled_from(SPLITS))
@@ -115,7 +115,7 @@ def test_a_split_that_the_sheet_fixes_holds_for_all_slides_of_the_patient(cohort
     assert splits == free | fixed
 
 
-def test_the_shares_of_many_patients_are_the_wanted_ones():
+def test_many_patients_have_the_wanted_shares():
     n = 100_000
     for seed, wanted in ((1, (0.6, 0.2, 0.2)), (2, (0.7, 0.1, 0.2)), (3, (0.05, 0.9, 0.05))):
         settings = SplitSettings(**dict(zip(SPLITS, wanted, strict=True)), seed=seed)
@@ -125,7 +125,7 @@ def test_the_shares_of_many_patients_are_the_wanted_ones():
             assert abs(counts[split] - n * share) < 5 * (n * share * (1 - share)) ** 0.5
 
 
-def test_seeds_divide_independently():
+def test_seeds_give_independent_splits():
     patients = [f"P{number}" for number in range(10_000)]
     one = [split_of(patient, SplitSettings(seed=1)) for patient in patients]
     two = [split_of(patient, SplitSettings(seed=2)) for patient in patients]
@@ -139,7 +139,7 @@ def test_seeds_divide_independently():
 
 
 @given(cohorts, st.integers(0, 1000))
-def test_the_proof_counts_what_is_there(cohort, seed):
+def test_proof_has_the_counts(cohort, seed):
     settings = SplitSettings(seed=seed)
     slides = slides_of(cohort)
     splits = assign(slides, settings)
@@ -162,7 +162,7 @@ def test_the_proof_counts_what_is_there(cohort, seed):
             assert counts["wanted"] == getattr(settings, split)
 
 
-def test_the_proof_would_show_a_shared_patient():
+def test_proof_lists_a_shared_patient():
     """A mapping that gives one patient two splits, as none of ours does."""
 
     class Torn(dict):
@@ -187,13 +187,13 @@ def three_of_each(*labels: str) -> list[Sample]:
     ]
 
 
-def test_a_cohort_with_every_label_in_every_split_is_taken():
+def test_every_label_in_every_split_is_accepted():
     slides = three_of_each("a", "b")
     check_labels(slides, assign(slides, SplitSettings()), SHEET)
 
 
 @pytest.mark.parametrize("lacking", SPLITS)
-def test_a_label_that_a_split_lacks_is_an_error_that_says_what_to_do(lacking):
+def test_missing_label_in_a_split_is_refused(lacking):
     rare = [sample(split, f"a-{split}", "c") for split in SPLITS if split != lacking]
     slides = [*three_of_each("a", "b"), *rare]
     with pytest.raises(UserError) as caught:
@@ -209,13 +209,13 @@ def test_a_label_that_a_split_lacks_is_an_error_that_says_what_to_do(lacking):
     ]
 
 
-def test_a_single_label_is_refused():
+def test_single_label_is_refused():
     slides = three_of_each("a")
     with pytest.raises(UserError, match="only one label, 'a'; a classifier needs two"):
         check_labels(slides, assign(slides, SplitSettings()), SHEET)
 
 
-def test_the_advice_stands_also_over_hundreds_of_faults():
+def test_long_message_keeps_the_advice():
     slides = [sample(f"S{n}", f"P{n}", f"label {n}") for n in range(100)]
     with pytest.raises(UserError, match="choose_split_seed"):
         check_labels(slides, assign(slides, SplitSettings()), SHEET)
@@ -225,7 +225,7 @@ def test_the_advice_stands_also_over_hundreds_of_faults():
 
 
 @given(cohorts, st.integers(0, 1000))
-def test_the_imbalance_is_the_largest_distance_from_the_wanted_share(cohort, seed):
+def test_imbalance_is_the_largest_difference(cohort, seed):
     settings = SplitSettings(seed=seed)
     slides = slides_of(cohort)
     splits = assign(slides, settings)
@@ -239,7 +239,7 @@ def test_the_imbalance_is_the_largest_distance_from_the_wanted_share(cohort, see
     assert imbalance(slides, splits, settings) == pytest.approx(max(distances), abs=1e-4)
 
 
-def test_the_best_seed_is_the_best_of_those_tried_and_the_first_of_equals():
+def test_seeds_are_ranked_by_imbalance():
     slides = slides_of({f"P{n}": ["abc"[n % 3]] for n in range(24)})
     ranked = best_seed(slides, SplitSettings(), 60)
     found = {}
@@ -263,13 +263,13 @@ def write_sheet(folder: Path, slides: list[Sample]) -> Path:
 
 def split_patients(command, sheet: Path, out: Path, settings: SplitSettings):
     return command(
-        "split_patients.py",
+        *("split_patients.py", "--task", "tile_classification"),
         *("--samples", sheet, "--settings", canonical(settings)),
         *("--table", out / "splits.tsv", "--proof", out / "splits.json"),
     )
 
 
-def test_the_command_names_a_seed_that_can_be_used_and_is_the_best(command, tmp_path):
+def test_command_prints_the_best_seed(command, tmp_path):
     slides = slides_of({f"P{n}": ["abc"[n % 3]] for n in range(24)})
     sheet = write_sheet(tmp_path, slides)
     chosen = command("choose_split_seed.py", sheet, "--tries", 60)
@@ -279,7 +279,7 @@ def test_the_command_names_a_seed_that_can_be_used_and_is_the_best(command, tmp_
     distance, best = best_seed(slides, SplitSettings(), 60)[0]
     assert seed == best
     assert chosen.stdout.startswith(
-        f"seed {seed}: shares within {100 * distance:.1f} percentage points of the wanted\n"
+        f"seed {seed}: shares within {100 * distance:.1f} percentage points of the settings\n"
     )
     done = split_patients(command, sheet, tmp_path, SplitSettings(seed=seed))
     assert done.returncode == 0, done.stderr
@@ -288,14 +288,14 @@ def test_the_command_names_a_seed_that_can_be_used_and_is_the_best(command, tmp_
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        ("ab", (), "with none of 1000 seeds has each split every label; a label needs at least"),
+        ("ab", (), "none of 1000 seeds gives every label to each split; a label needs at least"),
         ("aaaaaaaa", (), "only one label, 'a'; a classifier needs two"),
         ("abab", ("--tries", 0), "--tries 0: at least one seed must be tried"),
         ("abab", ("--train", 0.7), "train, valid and test must add up to 1; they add up to 1.1"),
         ("abab", ("--train", 1.5), "train: found 1.5; must be less than 1"),
     ],
 )
-def test_the_command_refuses_what_cannot_be_divided(command, tmp_path, labels, options, message):
+def test_command_refuses_an_impossible_split(command, tmp_path, labels, options, message):
     sheet = write_sheet(tmp_path, slides_of({f"P{n}": [label] for n, label in enumerate(labels)}))
     refused = command("choose_split_seed.py", sheet, *options)
     assert refused.returncode == 2
@@ -305,7 +305,7 @@ def test_the_command_refuses_what_cannot_be_divided(command, tmp_path, labels, o
     assert "Traceback" not in refused.stderr
 
 
-def test_the_same_sheet_gives_the_same_bytes(command, tmp_path):
+def test_same_sheet_gives_the_same_bytes(command, tmp_path):
     sheet = write_sheet(tmp_path, three_of_each("a", "b"))
     for folder in ("one", "two"):
         assert split_patients(command, sheet, tmp_path / folder, SplitSettings()).returncode == 0
@@ -318,7 +318,7 @@ def test_the_same_sheet_gives_the_same_bytes(command, tmp_path):
     assert table[:2] == ["slide\tpatient\tlabel\tsplit", "a-train\ta-train\ta\ttrain"]
 
 
-def test_a_division_that_cannot_be_used_writes_nothing(command, tmp_path):
+def test_unusable_splits_are_not_written(command, tmp_path):
     sheet = write_sheet(tmp_path, slides_of({"P1": ["a"], "P2": ["b"]}))
     refused = split_patients(command, sheet, tmp_path / "out", SplitSettings())
     assert refused.returncode == 2
@@ -342,9 +342,7 @@ def tcga(shared_data, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 44, 2026])
-def test_tcga_keeps_every_patient_in_one_split_and_every_label_in_each(
-    command, tcga, tmp_path, seed
-):
+def test_splits_of_tcga(command, tcga, tmp_path, seed):
     settings = SplitSettings(seed=seed)
     done = split_patients(command, tcga, tmp_path, settings)
     assert done.returncode == 0, done.stderr
@@ -376,8 +374,8 @@ def test_tcga_keeps_every_patient_in_one_split_and_every_label_in_each(
     assert not any(proof["shared_patients"].values())
 
 
-def test_a_balanced_seed_for_tcga_is_found(tcga):
-    slides = read_samples(tcga, made_later=lambda path: True)
+def test_tcga_has_a_balanced_seed(tcga):
+    slides = read_samples(tcga, may_be_missing=lambda path: True)
     distance, seed = best_seed(slides, SplitSettings(), 20)[0]
     assert distance < 0.03
     check_labels(slides, assign(slides, SplitSettings(seed=seed)), tcga)

@@ -25,12 +25,12 @@ def read_sheet(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(handle, delimiter="\t"))
 
 
-def test_committed_sheets_are_in_step_with_the_cohort() -> None:
+def test_committed_sheets_are_up_to_date() -> None:
     check = make_sheets("--out", SHEETS, "--check")
     assert check.returncode == 0, check.stderr
 
 
-def test_check_names_every_stale_sheet(tmp_path: Path) -> None:
+def test_check_names_every_outdated_sheet(tmp_path: Path) -> None:
     assert make_sheets("--out", tmp_path).returncode == 0
     assert make_sheets("--out", tmp_path, "--check").returncode == 0
     samples = tmp_path / "samples.tsv"
@@ -42,7 +42,7 @@ def test_check_names_every_stale_sheet(tmp_path: Path) -> None:
     assert "new.tsv: is missing" in check.stderr
 
 
-def test_sheets_have_the_columns_that_the_workflow_reads() -> None:
+def test_sheets_have_the_columns_of_the_workflow() -> None:
     samples, new = read_sheet("samples.tsv"), read_sheet("new.tsv")
     assert list(samples[0]) == ["slide", "patient", "label", "path", "site"]
     assert list(new[0]) == ["slide", "patient", "path"]
@@ -51,7 +51,7 @@ def test_sheets_have_the_columns_that_the_workflow_reads() -> None:
     assert len({row["slide"] for row in samples + new}) == len(samples) + len(new)
 
 
-def test_cohort_has_the_shape_of_a_real_one() -> None:
+def test_cohort_resembles_a_real_one() -> None:
     of_patient = collections.defaultdict(list)
     for slide in COHORT:
         of_patient[slide.patient].append(slide)
@@ -76,17 +76,17 @@ def test_one_slide_is_glass_only_and_one_has_a_pen_mark() -> None:
         assert sum(one.patient == slide.patient for one in COHORT) == 2
 
 
-def test_new_slides_are_of_unknown_patients_one_per_class() -> None:
+def test_new_slides_are_of_other_patients() -> None:
     assert sorted(slide.label for slide in NEW) == sorted(LABELS)
     assert not {slide.patient for slide in NEW} & {slide.patient for slide in COHORT}
 
 
-def test_an_unknown_slide_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match=r"'P99-1' is no slide .* P01-1, .* N03-1"):
+def test_unknown_slide_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'P99-1' is not a slide .* P01-1, .* N03-1"):
         find_slide("P99-1")
     assert find_slide("P07-2").label == "normal"
 
 
-def test_seed_of_a_text_is_the_same_in_every_process() -> None:
+def test_seed_is_the_same_in_every_process() -> None:
     assert seed_of("gigatile") == 0x9F0E6C44E099DFFAAA8E914E260C5920
     assert seed_of("P01-1") != seed_of("P01-2")

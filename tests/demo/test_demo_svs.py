@@ -43,7 +43,7 @@ def read_level(slide: openslide.OpenSlide, level: int) -> np.ndarray:
     return np.asarray(slide.read_region((0, 0), level, size).convert("RGB")).astype(np.int64)
 
 
-def test_openslide_sees_an_aperio_slide_at_20x(path: Path) -> None:
+def test_openslide_reads_an_aperio_slide_at_20x(path: Path) -> None:
     assert openslide.OpenSlide.detect_format(path) == "aperio"
     with openslide.OpenSlide(path) as slide:
         assert slide.properties["openslide.mpp-x"] == "0.5"
@@ -55,7 +55,7 @@ def test_openslide_sees_an_aperio_slide_at_20x(path: Path) -> None:
         assert slide.associated_images["thumbnail"].size == (width // 4, height // 4)
 
 
-def test_levels_are_4_and_16_times_smaller(path: Path) -> None:
+def test_levels_have_downsamples_4_and_16(path: Path) -> None:
     with openslide.OpenSlide(path) as slide:
         width, height = slide.dimensions
         assert 2800 <= width <= 3200
@@ -66,7 +66,7 @@ def test_levels_are_4_and_16_times_smaller(path: Path) -> None:
         assert slide.get_best_level_for_downsample(5) == 1
 
 
-def test_every_level_shows_what_was_drawn(path: Path, level_0: np.ndarray) -> None:
+def test_every_level_shows_the_rendered_slide(path: Path, level_0: np.ndarray) -> None:
     with openslide.OpenSlide(path) as slide:
         for level, factor in enumerate((1, 4, 16)):
             read = read_level(slide, level)
@@ -75,7 +75,7 @@ def test_every_level_shows_what_was_drawn(path: Path, level_0: np.ndarray) -> No
         assert np.abs(thumbnail - shrink(level_0, 4)).mean() < 6
 
 
-def test_file_is_laid_out_as_the_scanner_does_and_carries_no_date(path: Path) -> None:
+def test_file_has_the_layout_of_a_scanner_and_no_date(path: Path) -> None:
     with tifffile.TiffFile(path) as tiff:
         assert tiff.is_svs
         assert tiff.byteorder == "<"
@@ -91,9 +91,7 @@ def test_file_is_laid_out_as_the_scanner_does_and_carries_no_date(path: Path) ->
 
 
 @pytest.mark.parametrize("slide", ["P14-1", "P19-1"])
-def test_bytes_are_equal_without_the_processors_vector_instructions(
-    tmp_path: Path, slide: str
-) -> None:
+def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path, slide: str) -> None:
     """Another process, on a processor that offers NumPy and the JPEG library less."""
     make_slide(tmp_path / "usual.svs", slide)
     features = np._core._multiarray_umath.__cpu_features__
@@ -118,14 +116,14 @@ def test_slides_differ_from_each_other(path: Path, tmp_path: Path) -> None:
         assert one.dimensions != other.dimensions
 
 
-def test_shrinking_takes_the_mean_of_each_block_and_leaves_the_rest_out() -> None:
+def test_shrink_averages_whole_blocks() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (23, 18, 3), dtype=np.uint8)
     blocks = pixels[:20, :16].reshape(5, 4, 4, 4, 3).astype(np.float64)
     wanted = np.floor(blocks.mean(axis=(1, 3)) + 0.5)
     assert (shrink(pixels, 4) == wanted).all()
 
 
-def test_pixels_of_another_shape_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+def test_pixels_of_another_shape_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "slide.svs"
     for pixels in (np.zeros((64, 64), np.uint8), np.zeros((64, 64, 3)), np.zeros((64, 9, 3), "u1")):
         with pytest.raises(ValueError, match=r"not \(height, width, 3\) uint8|too small"):

@@ -58,14 +58,14 @@ def test_slide_is_the_same_on_every_call() -> None:
 
 
 @pytest.mark.parametrize("slide", ["P01-1", "P02-1", "P03-1", "P19-2"])
-def test_tissue_covers_less_than_half_of_the_slide_and_no_border(slide: str) -> None:
+def test_tissue_covers_less_than_half_and_no_border(slide: str) -> None:
     stained = saturation(picture(slide)) > STAINED
     assert 0.28 < stained.mean() < 0.5
     border = np.concatenate([stained[:8].ravel(), stained[-8:].ravel(), *stained[:, [0, -1]]])
     assert not border.any()
 
 
-def test_glass_is_bright_and_nearly_grey_but_not_one_value() -> None:
+def test_glass_is_bright_and_nearly_grey() -> None:
     glass = picture("P01-1")[:100, :100]
     assert glass.min() > 215
     assert saturation(glass).max() < 13
@@ -78,7 +78,7 @@ def test_glass_only_slide_has_no_stained_patch() -> None:
     assert pixels.min() > 215
 
 
-def test_pen_mark_lies_on_tissue_and_on_glass() -> None:
+def test_pen_mark_is_on_tissue_and_glass() -> None:
     marked = picture("P19-1").astype(np.int64)
     clean = draw_slide(dataclasses.replace(find_slide("P19-1"), oddity="none")).astype(np.int64)
     ink = (clean - marked).max(axis=2) > 40
@@ -91,7 +91,7 @@ def test_pen_mark_lies_on_tissue_and_on_glass() -> None:
 
 
 @pytest.mark.parametrize("slide", ["P03-1", "P06-1", "P12-1", "P07-2", "P01-1"])
-def test_a_tile_inside_the_tissue_is_mostly_stained(slide: str) -> None:
+def test_tile_inside_the_tissue_is_mostly_stained(slide: str) -> None:
     stained = saturation(picture(slide)) > STAINED
     # Air spaces and lumens are inside the tissue, a hole of half a tile is not.
     inside = ndimage.binary_closing(stained[::8, ::8], iterations=7)
@@ -105,7 +105,7 @@ def test_a_tile_inside_the_tissue_is_mostly_stained(slide: str) -> None:
     assert min(shares) >= 0.6
 
 
-def test_stain_is_the_patients() -> None:
+def test_stain_depends_on_the_patient() -> None:
     def strength(slide: str) -> float:
         stain = stain_of(find_slide(slide))
         return float(stain.haematoxylin.sum() + stain.eosin.sum())
@@ -116,7 +116,7 @@ def test_stain_is_the_patients() -> None:
     assert np.std(one_each) / np.mean(one_each) > 0.08
 
 
-def test_texture_tells_the_classes_of_other_patients_apart_and_colour_does_not() -> None:
+def test_texture_separates_classes_and_colour_does_not() -> None:
     colours, textures, labels, halves = [], [], [], []
     for label in LABELS:
         usual = (one for one in COHORT if one.label == label and one.slide.endswith("-1"))

@@ -60,7 +60,7 @@ def read_sheet(name: str) -> list[dict[str, str]]:
 # Who is in the cohort
 
 
-def test_committed_sheets_are_the_cohorts() -> None:
+def test_committed_sheets_are_up_to_date() -> None:
     rows, new = read_sheet("cases.tsv"), read_sheet("new_cases.tsv")
     assert list(rows[0]) == ["case", "patient", *FILES, "split", "site"]
     assert list(new[0]) == ["case", "patient", *MODALITIES]
@@ -71,18 +71,18 @@ def test_committed_sheets_are_the_cohorts() -> None:
         }
 
 
-def test_sheets_are_read_as_the_workflow_reads_them() -> None:
+def test_workflow_reads_the_sheets() -> None:
     settings = VolumeSettings(labels="decathlon")
     assert settings.modalities == MODALITIES
     assert settings.label_values == LABELS
-    later = {"made_later": lambda path: path.is_relative_to(ROOT / "demo/volumes")}
+    later = {"may_be_missing": lambda path: path.is_relative_to(ROOT / "demo/volumes")}
     cases = read_cases(ROOT / "demo/cases.tsv", MODALITIES, **later)
     assert [case.case for case in cases] == [case.case for case in COHORT]
     new = read_cases(ROOT / "demo/new_cases.tsv", MODALITIES, labelled=False, **later)
     assert [case.case for case in new] == [case.case for case in NEW]
 
 
-def test_every_fault_is_one_case_and_every_split_keeps_enough() -> None:
+def test_every_fault_has_one_case() -> None:
     faults = collections.Counter(case.fault for case in COHORT)
     assert faults.pop("none") == 20
     assert faults == dict.fromkeys(
@@ -97,7 +97,7 @@ def test_every_fault_is_one_case_and_every_split_keeps_enough() -> None:
     assert all(case.fault == "none" for case in NEW)
 
 
-def test_every_oddity_and_many_grids_are_among_the_good_cases() -> None:
+def test_good_cases_have_every_oddity() -> None:
     odd = {case.oddity for case in GOOD}
     assert odd == {
         *("none", "scaled", "big_endian", "nifti2", "sform_only", "qform_only"),
@@ -108,7 +108,7 @@ def test_every_oddity_and_many_grids_are_among_the_good_cases() -> None:
     assert all(2.5 <= side <= 4 for case in COHORT + NEW for side in case.spacing)
 
 
-def test_a_patient_is_in_one_split_and_of_one_site() -> None:
+def test_patient_has_one_split_and_one_site() -> None:
     of_patient = collections.defaultdict(list)
     for case in COHORT:
         of_patient[case.patient].append(case)
@@ -120,8 +120,8 @@ def test_a_patient_is_in_one_split_and_of_one_site() -> None:
     assert len({case.case for case in COHORT + NEW}) == len(COHORT) + len(NEW)
 
 
-def test_an_unknown_case_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match=r"'V99-1' is no case .* V01-1, .* N03-1"):
+def test_unknown_case_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'V99-1' is not a case .* V01-1, .* N03-1"):
         find_case("V99-1")
     assert find_case("V22-1").fault == "undeclared_label"
     assert case_with(fault="missing").path("t2") == ""
@@ -131,9 +131,7 @@ def test_an_unknown_case_is_refused_with_those_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("case", GOOD + list(NEW), ids=lambda case: case.case)
-def test_good_files_hold_what_was_scanned_on_the_grid_that_was_wanted(
-    folder: Path, case: DemoCase
-) -> None:
+def test_good_files_have_the_scanned_values_and_grid(folder: Path, case: DemoCase) -> None:
     for file in FILES:
         image = opened(folder, case, file)
         canonical = nib.as_closest_canonical(image)
@@ -154,7 +152,7 @@ def test_good_files_hold_what_was_scanned_on_the_grid_that_was_wanted(
         assert file == "segmentation" or 0.15 < inside.mean() < 0.35
 
 
-def test_plain_files_are_equal_in_geometry() -> None:
+def test_plain_files_have_equal_grids() -> None:
     for case in COHORT:
         affines = {grid.affine.tobytes() for grid in grids_of(case).values()}
         several = {"another_order", "noisy_grid"}
@@ -178,7 +176,7 @@ def test_scaled_big_endian_and_nifti_2_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("oddity", "codes"), [("sform_only", (1, 0)), ("qform_only", (0, 1)), ("none", (1, 1))]
 )
-def test_forms_are_coded_as_wanted(folder: Path, oddity: str, codes: tuple[int, int]) -> None:
+def test_codes_of_sform_and_qform(folder: Path, oddity: str, codes: tuple[int, int]) -> None:
     case = case_with(oddity=oddity)
     for file in FILES:
         header = opened(folder, case, file).header
@@ -186,14 +184,14 @@ def test_forms_are_coded_as_wanted(folder: Path, oddity: str, codes: tuple[int, 
         assert header.get_xyzt_units()[0] == "mm"
 
 
-def test_sform_and_qform_say_the_same(folder: Path) -> None:
+def test_sform_and_qform_are_equal(folder: Path) -> None:
     for case in GOOD:
         header = opened(folder, case, "flair").header
         if header["sform_code"] and header["qform_code"]:
             assert np.allclose(header.get_sform(), header.get_qform(), atol=1e-4), case.case
 
 
-def test_oblique_case_is_turned_by_some_degrees(folder: Path) -> None:
+def test_oblique_case_is_rotated(folder: Path) -> None:
     degrees = np.rad2deg(obliquity(opened(folder, case_with(oddity="oblique"), "t1").affine))
     assert 5 < degrees.max() < 15
 
@@ -210,7 +208,7 @@ def test_background_that_is_not_0(folder: Path) -> None:
         assert values[inside].std() == pytest.approx(1, abs=1e-4)
 
 
-def test_loose_labels_read_a_little_less_than_whole_numbers(folder: Path) -> None:
+def test_loose_labels_are_slightly_below_integers(folder: Path) -> None:
     case = case_with(oddity="loose_labels")
     read = opened(folder, case, "segmentation").get_fdata()
     labels = scanned(case.case)["segmentation"]
@@ -233,7 +231,7 @@ def test_noisy_grid_is_off_by_micrometres(folder: Path) -> None:
     assert 1e-3 < apart < 3e-3  # mm
 
 
-def test_faulty_files_are_as_faulty_as_wanted(folder: Path) -> None:
+def test_faulty_files_have_their_faults(folder: Path) -> None:
     def file(fault: str, name: str) -> Path:
         return folder / case_with(fault=fault).case / f"{name}.nii.gz"
 
@@ -251,7 +249,7 @@ def test_faulty_files_are_as_faulty_as_wanted(folder: Path) -> None:
     assert grids[0].shape == nib.load(file("other_grid", "segmentation")).shape
 
 
-def test_all_but_the_faulty_file_of_a_case_is_sound(folder: Path) -> None:
+def test_other_files_of_a_faulty_case_are_valid(folder: Path) -> None:
     faulty = {"truncated": "t1gd", "empty": "flair", "html": "t2", "nan": "t1"}
     for case in COHORT:
         for file in FILES:
@@ -259,7 +257,7 @@ def test_all_but_the_faulty_file_of_a_case_is_sound(folder: Path) -> None:
                 assert np.isfinite(opened(folder, case, file).get_fdata()).all()
 
 
-def test_bytes_are_equal_without_the_processors_vector_instructions(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path) -> None:
     """Another process, on a processor that offers NumPy and OpenBLAS less."""
     features = np._core._multiarray_umath.__cpu_features__
     dispatched = np._core._multiarray_umath.__cpu_dispatch__
@@ -289,9 +287,7 @@ def test_bytes_are_equal_without_the_processors_vector_instructions(tmp_path: Pa
 
 
 @pytest.mark.parametrize("resample", [False, True])
-def test_every_case_reaches_the_state_that_it_was_made_for(
-    folder: Path, tmp_path: Path, resample: bool
-) -> None:
+def test_every_case_has_the_expected_state(folder: Path, tmp_path: Path, resample: bool) -> None:
     reasons = {
         "truncated": "t1gd.*cut short",
         "empty": "flair.*empty",
@@ -319,14 +315,14 @@ def test_every_case_reaches_the_state_that_it_was_made_for(
 # What they show
 
 
-def test_scan_is_the_same_on_every_call_and_another_for_every_case() -> None:
+def test_scan_is_reproducible_and_unique() -> None:
     again = {file: values for file, (values, _) in scan(find_case("V14-1")).items()}
     assert all((again[file] == scanned("V14-1")[file]).all() for file in FILES)
     drawn = {scanned(case.case)["t1"].tobytes() for case in COHORT + NEW}
     assert len(drawn) == len(COHORT) + len(NEW)
 
 
-def test_regions_lie_one_in_another() -> None:
+def test_regions_are_nested() -> None:
     for case in (*GOOD, *NEW):
         labels = scanned(case.case)["segmentation"]
         deep = ndimage.distance_transform_edt(labels > 0)
@@ -342,7 +338,7 @@ def test_regions_lie_one_in_another() -> None:
         assert 30 < volume < 200, f"{case.case}: {volume:.0f} ml"
 
 
-def test_tissues_shine_as_radiologists_know_them() -> None:
+def test_tissues_have_the_expected_intensities() -> None:
     for case in (*GOOD, *NEW):
         if case.oddity == "another_order":
             continue  # its t2 would have to be turned
@@ -367,7 +363,7 @@ def test_tissues_shine_as_radiologists_know_them() -> None:
             assert median("t2", core) > median("t2", edema), case.case
 
 
-def test_a_tumour_has_grown_by_the_second_examination() -> None:
+def test_tumour_has_grown_at_the_second_examination() -> None:
     for second in (case for case in COHORT if case.case.endswith("-2")):
         first = find_case(f"{second.patient}-1")
         whole = [scanned(case.case)["segmentation"] > 0 for case in (first, second)]
@@ -383,23 +379,23 @@ def test_a_tumour_has_grown_by_the_second_examination() -> None:
             assert (brains[0] == brains[1]).all()
 
 
-def test_a_head_does_not_depend_on_the_grid_that_it_is_seen_on() -> None:
+def test_head_does_not_depend_on_the_grid() -> None:
     case = case_with(fault="other_grid")
     grids, values = grids_of(case), scanned(case.case)
     brains = []
     for file in ("flair", "t1", "t2"):
-        where = grids[file].places()[:, values[file].ravel() > 0]
+        where = grids[file].positions()[:, values[file].ravel() > 0]
         voxel = abs(np.linalg.det(grids[file].affine[:3, :3]))
         brains.append((*where.mean(axis=1), *where.std(axis=1), np.cbrt(where.shape[1] * voxel)))
     for other in brains[1:]:
         assert np.allclose(brains[0], other, atol=0.6)  # mm
 
 
-def test_a_grid_is_around_the_head_in_any_orientation() -> None:
+def test_grid_covers_the_head_in_any_orientation() -> None:
     for codes in ("RAS", "LPI", "SAL", "PIR"):
         grid = grid_of((2.0, 3.0, 4.0), codes, shift=(1.0, -2.0, 4.0))
         assert "".join(nib.aff2axcodes(grid.affine)) == codes
-        places = grid.places()
+        places = grid.positions()
         assert np.allclose(places.mean(axis=1), (1, -2, 4), atol=0.01)
         steps = sorted(np.sqrt((grid.affine[:3, :3] ** 2).sum(axis=0)))
         assert np.allclose(steps, (2, 3, 4))
@@ -413,7 +409,7 @@ def dice(one: np.ndarray, other: np.ndarray) -> float:
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
-def test_regions_are_learnt_from_other_patients_and_no_threshold_finds_them() -> None:
+def test_regions_can_be_learned_but_not_thresholded() -> None:
     def features(case: DemoCase) -> tuple[np.ndarray, np.ndarray]:
         """Return brightness as it is and smoothed (n, 12), and labels (n,), of the brain."""
         values = scanned(case.case)

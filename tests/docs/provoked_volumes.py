@@ -14,8 +14,9 @@ from planted_images import ALONE, TOGETHER, draw_head, prepare_arrays
 from provoked import faults
 
 from gigatile.cohort.cases import read_cases
-from gigatile.cohort.collect import COLUMNS, check_any, check_remaining
+from gigatile.cohort.collect import check_any, check_remaining
 from gigatile.cohort.splits import assign, check_labels
+from gigatile.cohort.state_tables import CASE_TABLE
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.volumes import VolumeSettings
@@ -65,7 +66,7 @@ def provoked_by_case_sheets(tmp_path: Path) -> list[str]:
     found += faults(caught.value)
     table = tmp_path / "table.tsv"
     told = {"case": "C1", "patient": "P1", "split": "test", "state": "failed", "reason": "no head"}
-    write_table(table, COLUMNS["case"], [[told.get(name, "") for name in COLUMNS["case"]]])
+    write_table(table, CASE_TABLE.columns, [[told.get(name, "") for name in CASE_TABLE.columns]])
     with pytest.raises(UserError) as caught:
         check_remaining(table)
     found += faults(caught.value)

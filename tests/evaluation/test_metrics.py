@@ -10,7 +10,7 @@ from sklearn import metrics as sk
 
 from gigatile.evaluation.intervals import LEAST_PATIENTS
 from gigatile.evaluation.metrics import evaluate
-from gigatile.report.metrics import Metrics
+from gigatile.report.slides.metrics import SlideMetrics
 from gigatile.settings.evaluate import EvaluationSettings
 
 CLASSES = ["a", "b", "c"]
@@ -200,7 +200,7 @@ def test_one_patient_alone_can_be_evaluated():
 @pytest.mark.parametrize("patients", [2, 14, 40])
 def test_the_report_reads_what_is_written(patients):
     found = json.loads(json.dumps(evaluate(cohort(patients), CLASSES, FEWEST), allow_nan=False))
-    read = Metrics.model_validate(found | {"inputs": {}})
+    read = SlideMetrics.model_validate(found | {"inputs": {}})
     assert read.intervals.settings() == FEWEST.model_dump(exclude={"hd95"})
     assert read.intervals.least_patients == LEAST_PATIENTS
     assert read.slide.roc_auc.macro.model_dump() == found["slide"]["roc_auc"]["macro"]

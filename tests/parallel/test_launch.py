@@ -17,8 +17,8 @@ from gigatile.parallel.launch import OUT_OF_MEMORY
 from gigatile.parallel.memory import oom_kills
 
 ROOT = Path(__file__).parents[2]
-# The last line of a rank that stops before its end, but for the status.
-LAST = "echo rank 1 of 2 on n1 left with status"
+# The last line of a rank that exits early, without the status.
+LAST = "echo rank 1 of 2 on n1 exited with status"
 
 
 def line(folder, *command, launcher="nice", ranks=2):
@@ -42,18 +42,18 @@ def launch(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [0, 1, 2, 75])
-def test_the_status_is_that_of_the_ranks(launch, status):
+def test_status_is_that_of_the_ranks(launch, status):
     assert launch("sh", "-c", f"exit {status}").returncode == status
 
 
-def test_a_rank_that_a_signal_ended_has_a_shells_status(launch):
+def test_killed_rank_has_the_status_of_a_shell(launch):
     assert launch("sh", "-c", "kill -KILL $$").returncode == 137
 
 
-def test_a_signal_has_its_name(launch):
+def test_signal_is_named(launch):
     done = launch("sh", "-c", "kill -SEGV $$")
     assert done.returncode == 139
-    assert "a rank was ended by signal 11 (segmentation fault)" in done.stdout
+    assert "a rank was killed by signal 11 (segmentation fault)" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -63,40 +63,40 @@ def test_a_signal_has_its_name(launch):
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.0. Some of your processes",
     ],
 )
-def test_slurms_words_for_too_little_memory(line):
+def test_out_of_memory_lines_of_slurm(line):
     assert OUT_OF_MEMORY.match(line)
     assert not OUT_OF_MEMORY.match(f"rank 0 says: {line}")
 
 
-def test_what_ranks_say_is_shown_and_kept(launch, tmp_path):
+def test_output_of_ranks_is_printed_and_logged(launch, tmp_path):
     done = launch("sh", "-c", "echo spoken; echo complained >&2; exit 75")
     kept = (tmp_path / "log").read_text()
     assert kept == done.stdout
     assert kept.splitlines()[:2] == ["spoken", "complained"]
-    assert "run again, it goes on" in kept
+    assert "run the same command again to resume" in kept
 
 
-def test_what_a_rank_says_of_its_end_goes_before_the_launchers_status(launch):
+def test_exit_line_overrides_the_launcher_status(launch):
     """A launcher may report the rank that it killed because of it."""
     assert launch("sh", "-c", f"{LAST} 75; {LAST} 2; exit 143").returncode == 2
     assert launch("sh", "-c", f"{LAST} 75; exit 0").returncode == 75
 
 
-def test_a_launcher_that_waits_on_after_a_rank_has_left_is_ended(launch, tmp_path):
+def test_launcher_that_outlives_a_rank_is_killed(launch, tmp_path):
     """As `srun` does for one on a node whose network is cut."""
     program = (
         "import sys; from pathlib import Path; from gigatile.parallel import launch as l\n"
-        "l.LEAVE_LIMIT = 1\n"
-        "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 left with status 75; sleep 600 & wait']\n"
+        "l.EXIT_LIMIT = 1\n"
+        "ranks = ['sh', '-c', 'echo rank 0 of 2 on n1 exited with status 75; sleep 600 & wait']\n"
         f"out = Path({str(tmp_path)!r})\n"
         "sys.exit(l.launch('nice', l.Layout(1, 2, 1), ranks, out / 'log', out / 'checkpoints'))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
     assert done.returncode == 75
-    assert "the launcher has not ended 1 s after a rank" in (tmp_path / "log").read_text()
+    assert "the launcher is still running 1 s after a rank exited" in (tmp_path / "log").read_text()
 
 
-def test_a_launcher_that_is_not_there_is_named(launch):
+def test_missing_launcher_is_named(launch):
     done = launch("true", launcher="no-such-launcher")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "no-such-launcher" in done.stderr and "resource `launcher`" in done.stderr
@@ -137,11 +137,11 @@ def in_a_job(tmp_path, monkeypatch):
         ("exit 137", (3, 4)),  # by `mpirun`
     ],
 )
-def test_a_training_killed_for_its_memory_fails_and_can_ask_for_more(in_a_job, said, kills):
+def test_training_out_of_memory_fails(in_a_job, said, kills):
     assert in_a_job(said, kills) == (137, False)
 
 
-def test_a_training_killed_otherwise_goes_back_into_the_queue(in_a_job):
+def test_killed_training_is_requeued(in_a_job):
     assert in_a_job("exit 137", (3, 3)) == (-signal.SIGTERM, True)
 
 
@@ -152,7 +152,7 @@ def test_a_training_killed_otherwise_goes_back_into_the_queue(in_a_job):
         ("4:memory:/job_7", "sys/fs/cgroup/memory/job_7/memory.oom_control"),
     ],
 )
-def test_kills_for_memory_are_counted(tmp_path, line, file):
+def test_oom_kills_are_counted(tmp_path, line, file):
     assert oom_kills(tmp_path) == 0
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"5:cpu:/other\n{line}\n")
@@ -170,7 +170,7 @@ def await_ready(folder):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_signal_asks_the_ranks_to_save(tmp_path, number):
+def test_signal_makes_the_ranks_save(tmp_path, number):
     """They would not hear of SIGTERM in time: `mpirun` and `srun` end them for it."""
     program = "trap 'echo asked; exit 75' USR2; echo ready; while :; do sleep 0.1; done"
     process = subprocess.Popen(line(tmp_path, "bash", "-c", program), stdout=subprocess.PIPE)
@@ -181,7 +181,7 @@ def test_a_signal_asks_the_ranks_to_save(tmp_path, number):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_an_mpirun_that_somebody_stops_is_no_bug(tmp_path, ranks):
+def test_stopped_mpirun_is_not_a_bug(tmp_path, ranks):
     """The real `mpirun` then ends with status 1, which is that of a bug, too."""
     ready = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
     process = subprocess.Popen(
@@ -194,7 +194,7 @@ def test_an_mpirun_that_somebody_stops_is_no_bug(tmp_path, ranks):
     assert process.wait(60) == 75
     log = (tmp_path / "log").read_text()
     assert "a signal from outside stopped mpirun (status 1); no rank reported an error" in log
-    assert "run again, it goes on" in log
+    assert "run the same command again to resume" in log
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -203,12 +203,12 @@ def test_an_mpirun_that_somebody_stops_is_no_bug(tmp_path, ranks):
     [[sys.executable, "-c", "raise RuntimeError"], ["sh", "-c", f"{LAST} 1; exit 1"]],
     ids=["traceback", "last line"],
 )
-def test_a_rank_that_fails_under_mpirun_is_a_bug(launch, command, ranks):
+def test_failed_rank_under_mpirun_is_a_bug(launch, command, ranks):
     done = launch(*command, launcher="mpirun", ranks=ranks)
     assert done.returncode == 1 and "from outside" not in done.stdout, done.stdout
 
 
-def test_an_mpirun_that_cannot_start_the_ranks_fails(launch):
+def test_mpirun_that_cannot_start_ranks_fails(launch):
     done = launch("true", launcher="mpirun --no-such-option")
     assert done.returncode not in (0, 75) and "from outside" not in done.stdout, done.stdout
     # It would not start two ranks on one slot: status 1, and a message of its own.

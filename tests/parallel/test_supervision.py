@@ -15,11 +15,11 @@ from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 SHORT = 0.3 / 60  # minutes
 
 
-def test_it_returns_what_the_work_returns():
+def test_result_of_the_work_is_returned():
     assert run_supervised(lambda tell: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
 
 
-def test_an_error_of_the_work_is_raised_here_with_the_way_to_it():
+def test_error_of_the_work_is_raised_with_its_traceback():
     def work(tell):
         raise UserError("a fault of the user's")
 
@@ -28,7 +28,7 @@ def test_an_error_of_the_work_is_raised_here_with_the_way_to_it():
     assert "in work" in raised.value.__notes__[0]
 
 
-def test_work_that_stands_still_is_ended_and_what_it_told_is_known():
+def test_stalled_work_is_killed_with_its_last_report():
     def work(tell):
         tell({"pid": os.getpid()})
         tell(None)
@@ -42,7 +42,7 @@ def test_work_that_stands_still_is_ended_and_what_it_told_is_known():
         os.kill(stalled.value.last["pid"], 0)
 
 
-def test_work_that_goes_on_may_take_longer_than_the_limit():
+def test_work_with_progress_may_exceed_the_limit():
     def work(tell):
         for _ in range(10):
             time.sleep(SHORT * 60 / 3)
@@ -52,7 +52,7 @@ def test_work_that_goes_on_may_take_longer_than_the_limit():
     assert run_supervised(work, SHORT) == "done"
 
 
-def test_an_error_that_cannot_be_sent_is_told_all_the_same():
+def test_error_that_cannot_be_pickled_is_reported():
     class Odd(Exception):
         def __init__(self, one, two):
             super().__init__(f"{one} and {two}")
@@ -64,7 +64,7 @@ def test_an_error_that_cannot_be_sent_is_told_all_the_same():
         run_supervised(work, 1)
 
 
-def test_work_that_cannot_be_ended_is_not_waited_for(monkeypatch):
+def test_work_that_cannot_be_killed_is_abandoned(monkeypatch):
     """As where a disk does not answer: the process stays, and its supervisor can go."""
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "kill", lambda self: None)
     join = multiprocessing.process.BaseProcess.join
@@ -78,7 +78,7 @@ def test_work_that_cannot_be_ended_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL])
-def test_work_that_a_signal_ends(by):
+def test_crash_of_the_work_is_reported(by):
     def work(tell):
         tell("so far")
         faulthandler.disable()
@@ -89,7 +89,7 @@ def test_work_that_a_signal_ends(by):
     assert (crash.value.by, crash.value.last) == (by.name, "so far")
 
 
-def test_when_the_attendant_is_killed_the_work_ends(tmp_path):
+def test_work_ends_if_its_supervisor_is_killed(tmp_path):
     program = f"""
 import os, time
 from pathlib import Path

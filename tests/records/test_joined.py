@@ -62,7 +62,7 @@ def join(command, tmp_path):
     return lambda *parts: command("join_shards.py", *parts, "--out", tmp_path / "both")
 
 
-def test_each_tile_is_there_as_often_as_its_run_is_named(runs, join, tmp_path):
+def test_times_repeat_the_tiles_of_a_run(runs, join, tmp_path):
     done = join(f"{runs[0]}=2", runs[1])
     assert done.returncode == 0, done.stderr
     reader = ShardReader(tmp_path / "both/manifest.json", "train")
@@ -85,7 +85,7 @@ def of_run(run: Path) -> ShardReader:
     return ShardReader(run / "shards/manifest.json", "train")
 
 
-def test_the_classes_are_those_of_all_runs(runs, join, tmp_path):
+def test_classes_are_those_of_all_runs(runs, join, tmp_path):
     """`normal` has the number 1 in both runs and 2 in the joined manifest; `lusc` has 0 and 1."""
     join(*runs)
     for split in ("train", "valid"):
@@ -96,7 +96,7 @@ def test_the_classes_are_those_of_all_runs(runs, join, tmp_path):
         assert len(reader.counts) > 1 and reader.counts.sum() == len(reader)
 
 
-def test_the_manifest_counts_and_says_where_it_comes_from(runs, join, tmp_path):
+def test_joined_manifest_has_counts_and_inputs(runs, join, tmp_path):
     done = join(f"{runs[0]}=2", runs[1])
     manifest = json.loads((tmp_path / "both/manifest.json").read_text())
     train = manifest["splits"]["train"]
@@ -114,7 +114,7 @@ def test_the_manifest_counts_and_says_where_it_comes_from(runs, join, tmp_path):
     assert list((tmp_path / "both").iterdir()) == [tmp_path / "both/manifest.json"]
 
 
-def test_it_may_be_written_and_read_through_links(runs, command, tmp_path):
+def test_links_in_paths_are_resolved(runs, command, tmp_path):
     (tmp_path / "deep/er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep/er")
     (tmp_path / "b").symlink_to(runs[1])
@@ -123,7 +123,7 @@ def test_it_may_be_written_and_read_through_links(runs, command, tmp_path):
     assert len(ShardReader(tmp_path / "link/both/manifest.json", "train")) == 42
 
 
-def test_patients_in_different_splits_are_all_named(runs, join, tmp_path):
+def test_patients_in_different_splits_are_refused(runs, join, tmp_path):
     rows = [
         ("B0", "P-A0", "lusc", "train"),
         ("B1", "P-A1", "normal", "test"),
@@ -151,7 +151,7 @@ def test_tiles_of_different_sizes_are_refused(runs, join, tmp_path):
     assert not (tmp_path / "both").exists()
 
 
-def test_shards_made_anew_or_damaged_after_the_joining_are_noticed(runs, join, tmp_path):
+def test_shards_that_change_after_joining_are_detected(runs, join, tmp_path):
     join(*runs)
     manifest = tmp_path / "both/manifest.json"
     path = min((runs[1] / "shards").glob("train-*.tfrecord"))
@@ -173,13 +173,13 @@ def test_shards_made_anew_or_damaged_after_the_joining_are_noticed(runs, join, t
         (["a", "gone"], "results/gone/splits.tsv: no such file"),
     ],
 )
-def test_what_cannot_be_joined_is_told(runs, command, tmp_path, parts, told):
+def test_faulty_arguments_are_refused(runs, command, tmp_path, parts, told):
     parts = [f"results/{part}" for part in parts]
     done = command("join_shards.py", *parts, "--out", "both", cwd=tmp_path)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_manifest_of_a_run_is_never_replaced(runs, command):
+def test_manifest_of_a_run_is_not_overwritten(runs, command):
     before = (runs[0] / "shards/manifest.json").read_bytes()
     done = command("join_shards.py", *runs, "--out", runs[0] / "shards")
     assert done.returncode == 2 and "choose another folder" in done.stderr
@@ -207,7 +207,7 @@ def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spa
     return folder
 
 
-def test_volumes_of_several_runs_are_trained_on_together(join, tmp_path):
+def test_volumes_of_several_runs_are_joined(join, tmp_path):
     # A prepared volume has the wanted spacing to within a voxel over its whole extent.
     runs = [
         make_run_of_volumes(tmp_path / f"results/{name}", name, spacing=spacing)
@@ -231,7 +231,7 @@ def test_volumes_of_several_runs_are_trained_on_together(join, tmp_path):
         ({"spacing": 2.0}, "volumes of flair, t1 at 2×2×2 mm in"),
     ],
 )
-def test_volumes_that_differ_are_refused(join, tmp_path, other, told):
+def test_different_volumes_are_refused(join, tmp_path, other, told):
     runs = [make_run_of_volumes(tmp_path / "results/X", "X")]
     runs.append(make_run_of_volumes(tmp_path / "results/Y", "Y", **other))
     done = join(*runs)

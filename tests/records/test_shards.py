@@ -39,7 +39,7 @@ def sources(tmp_path_factory) -> dict[str, list[Source]]:
 # --- Every tile once, shuffled
 
 
-def test_every_tile_is_in_exactly_one_shard_of_its_split(sources, tmp_path):
+def test_every_tile_is_in_exactly_one_shard(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
     for split, slides in sources.items():
         shards = read_shards(tmp_path, split)
@@ -64,7 +64,7 @@ def test_tiles_keep_their_bytes(sources, tmp_path):
     target=st.floats(0.001, 0.01),
     seed=st.integers(0, 100),
 )
-def test_no_tile_is_lost_or_doubled_whatever_the_counts(tmp_path_factory, counts, target, seed):
+def test_no_tile_is_lost_or_duplicated(tmp_path_factory, counts, target, seed):
     folder = tmp_path_factory.mktemp("tiles")
     slides = write_sources(folder, counts)
     write_shards({"train": slides}, ShardSettings(target_mb=target, seed=seed), folder / "shards")
@@ -73,7 +73,7 @@ def test_no_tile_is_lost_or_doubled_whatever_the_counts(tmp_path_factory, counts
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
-def test_tiles_are_shuffled_over_all_slides(tmp_path):
+def test_shards_mix_tiles_of_all_slides(tmp_path):
     slides = write_sources(tmp_path, [100] * 10)
     write_shards({"train": slides}, ShardSettings(target_mb=0.05), tmp_path / "shards")
     shards = read_shards(tmp_path / "shards", "train")
@@ -89,7 +89,7 @@ def test_tiles_are_shuffled_over_all_slides(tmp_path):
     assert 430 < rising < 570
 
 
-def test_another_seed_is_another_order(sources, tmp_path):
+def test_seed_changes_the_order(sources, tmp_path):
     orders = []
     for seed in (1, 2):
         write_shards(sources, ShardSettings(target_mb=1, seed=seed), tmp_path / str(seed))
@@ -98,7 +98,7 @@ def test_another_seed_is_another_order(sources, tmp_path):
     assert sorted(orders[0][0]) == sorted(orders[1][0])
 
 
-def test_a_slide_more_changes_the_order_by_its_own_tiles_alone(sources, tmp_path):
+def test_new_slide_only_inserts_its_tiles(sources, tmp_path):
     orders = []
     for left_out in (0, 1):
         slides = {"train": sources["train"][left_out * 4 :]}
@@ -111,7 +111,7 @@ def test_a_slide_more_changes_the_order_by_its_own_tiles_alone(sources, tmp_path
 # --- The same bytes
 
 
-def test_the_same_tiles_give_the_same_bytes_in_whatever_order_they_come(sources, tmp_path):
+def test_order_of_slides_does_not_matter(sources, tmp_path):
     settings = ShardSettings(target_mb=0.002)
     write_shards(sources, settings, tmp_path / "one")
     first = bytes_of(tmp_path / "one")
@@ -130,7 +130,7 @@ def test_the_same_tiles_give_the_same_bytes_in_whatever_order_they_come(sources,
 @pytest.mark.parametrize(
     ("target_mb", "number"), [(100, 1), (0.2, 1), (0.1, 2), (0.05, 4), (0.01, 20), (0.001, 60)]
 )
-def test_the_wanted_size_decides_the_number_of_shards(tmp_path, target_mb, number):
+def test_target_size_decides_the_number_of_shards(tmp_path, target_mb, number):
     slides = write_sources(tmp_path, [20, 40], size=3200)
     size = sum(
         source.records.stat().st_size + count * len(source.sheet_fields)
@@ -145,14 +145,14 @@ def test_the_wanted_size_decides_the_number_of_shards(tmp_path, target_mb, numbe
     assert sum(path.stat().st_size for path in shards) == size
 
 
-def test_slides_without_tiles_give_one_empty_shard(tmp_path):
+def test_no_tiles_give_one_empty_shard(tmp_path):
     slides = write_sources(tmp_path, [0, 0])
     write_shards({"train": slides}, ShardSettings(), tmp_path / "shards")
     assert read_shards(tmp_path / "shards", "train") == [[]]
     assert len(ShardReader(tmp_path / "shards/manifest.json", "train")) == 0
 
 
-def test_a_split_without_a_slide_is_refused(sources, tmp_path):
+def test_split_without_slides_is_refused(sources, tmp_path):
     with pytest.raises(UserError, match="no slide with records in valid"):
         write_shards(sources | {"valid": []}, ShardSettings(), tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -178,7 +178,7 @@ def test_memory_holds_about_one_shard(tmp_path):
 # --- The manifest
 
 
-def test_the_manifest_tells_everything(sources, tmp_path):
+def test_manifest_lists_counts_and_checksums(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002, seed=7), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert {key: manifest[key] for key in ("schema", "seed", "target_mb", "classes")} == {
@@ -204,7 +204,7 @@ def test_the_manifest_tells_everything(sources, tmp_path):
             assert shard["index_sha256"] == hashlib.sha256(index).hexdigest()
 
 
-def test_shards_of_an_earlier_run_are_removed_and_other_files_are_not(sources, tmp_path):
+def test_only_old_shards_are_deleted(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -221,7 +221,7 @@ def test_shards_of_an_earlier_run_are_removed_and_other_files_are_not(sources, t
     ]
 
 
-def test_the_manifest_is_gone_before_the_first_shard_is_written_and_comes_last(sources, tmp_path):
+def test_manifest_is_deleted_first_and_written_last(sources, tmp_path):
     """The writing breaks off at the last slide of valid; the shards of train are new by then."""
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path / "shards")
     data = bytearray(sources["valid"][2].records.read_bytes())
@@ -236,7 +236,7 @@ def test_the_manifest_is_gone_before_the_first_shard_is_written_and_comes_last(s
     ]
 
 
-def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
+def test_all_unusable_record_files_are_listed(sources, tmp_path):
     short = tmp_path / "T1.tfrecord"
     short.write_bytes(sources["train"][1].records.read_bytes()[:-1])
     slides = [
@@ -251,11 +251,11 @@ def test_every_file_that_cannot_be_used_is_named_at_once(sources, tmp_path):
     told = str(caught.value).splitlines()
     assert told[0] == "train: 2 record files cannot be used"
     assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
-    assert re.search(r"T3\.tfrecord: contains tiles of slide 'T3', expected 'T4'; delete", told[2])
+    assert re.search(r"T3\.tfrecord: contains the records of 'T3', expected 'T4'; delete", told[2])
     assert list((tmp_path / "shards").iterdir()) == []
 
 
-def test_a_damaged_record_file_leaves_no_manifest(sources, tmp_path):
+def test_damaged_record_leaves_no_manifest(sources, tmp_path):
     write_shards(sources, ShardSettings(), tmp_path / "shards")
     data = bytearray(sources["train"][3].records.read_bytes())
     data[-10] ^= 1
@@ -266,7 +266,7 @@ def test_a_damaged_record_file_leaves_no_manifest(sources, tmp_path):
     assert not (tmp_path / "shards/manifest.json").exists()
 
 
-def test_patient_and_label_are_those_that_the_cohort_gives_now(sources, tmp_path):
+def test_patient_and_label_come_from_the_sheet(sources, tmp_path):
     """In the shards and their indexes, whatever an earlier release wrote beside the tiles."""
     slides = [
         dataclasses.replace(source, patient=f"Zoë {source.slide}", label=label)
@@ -293,7 +293,7 @@ def shards(sources, tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_reader_has_every_tile_by_its_number(shards):
+def test_reader_has_random_access(shards):
     order = joined(read_shards(shards, "train"))
     reader = ShardReader(shards / "manifest.json", "train")
     assert reader.classes == ["luad", "lusc"]
@@ -311,7 +311,7 @@ def test_a_reader_has_every_tile_by_its_number(shards):
     reader.close()
 
 
-def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
+def test_index_has_the_classes(shards):
     reader = ShardReader(shards / "manifest.json", "train")
     of_tiles = [reader.classes.index(one.label) for one in reader]
     of_shards = [reader.classes_of(shard) for shard in range(len(reader.counts))]
@@ -324,7 +324,7 @@ def test_a_reader_knows_the_classes_without_reading_a_tile(shards):
     reader.close()
 
 
-def test_shards_of_another_version_are_refused(shards):
+def test_other_schema_is_refused(shards):
     path = shards / "manifest.json"
     path.write_text(path.read_text().replace('"schema": 3', '"schema": 1'))
     with pytest.raises(UserError, match="schema 1, expected 3; delete it and run again"):
@@ -344,7 +344,7 @@ def test_shards_of_another_version_are_refused(shards):
         (("splits", "train", "shards", 0, "classes"), ["z"], r"train-0.*has classes z"),
     ],
 )
-def test_a_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
+def test_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
     path = shards / "manifest.json"
     content = part = json.loads(path.read_text())
     for key in keys[:-1]:
@@ -356,7 +356,7 @@ def test_a_manifest_with_wrong_fields_is_refused(shards, keys, value, reason):
         ShardReader(path, "train")
 
 
-def test_a_reader_serves_threads_at_once(shards):
+def test_threads_share_a_reader(shards):
     order = joined(read_shards(shards, "train"))
     reader = ShardReader(shards / "manifest.json", "train")
     numbers = random.Random(2).choices(range(405), k=8000)
@@ -366,7 +366,7 @@ def test_a_reader_serves_threads_at_once(shards):
     assert [(one.slide, one.x) for one in found] == [order[number] for number in numbers]
 
 
-def test_a_shard_of_another_size_is_refused(shards):
+def test_shard_of_another_size_is_refused(shards):
     path = next(shards.glob("train-*.tfrecord"))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"bytes, but \d+ in the manifest; damaged, delete"):
@@ -374,7 +374,7 @@ def test_a_shard_of_another_size_is_refused(shards):
     ShardReader(shards / "manifest.json", "valid").close()
 
 
-def test_a_tampered_shard_is_refused_at_the_tile_that_changed(shards):
+def test_changed_tile_is_refused(shards):
     path = min(shards.glob("train-*.tfrecord"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -392,7 +392,7 @@ def test_a_tampered_shard_is_refused_at_the_tile_that_changed(shards):
 
 
 @pytest.mark.parametrize("change", ["truncated", "swapped", "another array"])
-def test_a_tampered_index_is_refused(shards, change):
+def test_changed_index_is_refused(shards, change):
     path = next(shards.glob("train-*.npy"))
     index = np.load(path)
     if change == "truncated":
@@ -405,7 +405,7 @@ def test_a_tampered_index_is_refused(shards, change):
         ShardReader(shards / "manifest.json", "train")
 
 
-def test_classes_that_the_records_do_not_have_are_refused(shards):
+def test_wrong_classes_in_the_manifest_are_refused(shards):
     path = shards / "manifest.json"
     manifest = json.loads(path.read_text())
     whole = path.read_text()
@@ -417,7 +417,7 @@ def test_classes_that_the_records_do_not_have_are_refused(shards):
     ShardReader(path, "train").close()
 
 
-def test_records_of_another_program_are_named(shards):
+def test_records_of_another_program_are_refused(shards):
     path = shards / "manifest.json"
     manifest = json.loads(path.read_text())
     shard = manifest["splits"]["train"]["shards"][0]
@@ -425,7 +425,7 @@ def test_records_of_another_program_are_named(shards):
     size = write_and_index(shards, shard, foreign)
     shard["bytes"] = size
     path.write_text(json.dumps(manifest))
-    with pytest.raises(RecordError, match=r"train-0.*byte 0 is damaged.*of no tile: its features"):
+    with pytest.raises(RecordError, match=r"train-0.*byte 0 is damaged.*not a tile: its features"):
         ShardReader(path, "train")
 
 
@@ -438,7 +438,7 @@ def write_and_index(folder, shard, data):
 
 
 @pytest.mark.parametrize("pattern", ["train-*.tfrecord", "train-*.npy", "manifest.json"])
-def test_a_missing_file_is_named(shards, pattern):
+def test_missing_file_is_named(shards, pattern):
     path = next(shards.glob(pattern))
     path.unlink()
     with pytest.raises(UserError, match=rf"{path.name}.*(does not exist|no such file)"):
@@ -452,13 +452,13 @@ def write_by_command(command, folder: Path, rows: list[tuple], **settings):
     columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
     write_table(folder / "tiles.tsv", columns, rows)
     return command(
-        "write_shards.py",
-        *("--slides", folder / "tiles.tsv", "--records", folder),
+        *("write_shards.py", "--task", "tile_classification"),
+        *("--table", folder / "tiles.tsv", "--records", folder),
         *("--settings", json.dumps(settings), "--out", folder / "shards"),
     )
 
 
-def test_the_command_takes_what_was_tiled_of_train_and_valid(command, tmp_path):
+def test_command_takes_tiled_slides_of_train_and_valid(command, tmp_path):
     slides = write_sources(tmp_path, [5, 6, 7, 8])
     splits = ("train", "valid", "test", "train")
     rows = [
@@ -473,7 +473,7 @@ def test_the_command_takes_what_was_tiled_of_train_and_valid(command, tmp_path):
     assert sorted(found["valid"]) == names([slides[1]])
 
 
-def test_the_command_says_which_split_is_empty(command, tmp_path):
+def test_command_names_the_empty_split(command, tmp_path):
     rows = [("S0", "P", "luad", "train", "tiled", 1, "", "")]
     write_sources(tmp_path, [5])
     refused = write_by_command(command, tmp_path, rows)

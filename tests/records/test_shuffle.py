@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gigatile.records.shuffle import key64, permutation, random64
 
 
-def test_the_numbers_are_those_of_splitmix64():
+def test_numbers_are_those_of_splitmix64():
     """The first outputs for seed 1234567 as its authors' C program prints them."""
     assert random64(1234567, np.arange(5)).tolist() == [
         6457827717110365317,
@@ -17,13 +17,13 @@ def test_the_numbers_are_those_of_splitmix64():
     ]
 
 
-def test_the_numbers_are_the_same_on_every_machine_and_for_ever():
+def test_numbers_never_change():
     assert key64("shards", 1, "S1") == 18241354503574615755
     assert permutation(10, "order", 1, 0).tolist() == [9, 8, 7, 0, 1, 5, 2, 3, 6, 4]
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 10**9), max_size=20))
-def test_a_number_depends_on_its_key_and_counter_alone(key, counters):
+def test_number_depends_on_key_and_counter_only(key, counters):
     together = random64(key, np.array(counters, np.int64))
     alone = [int(random64(key, np.array([counter]))[0]) for counter in counters]
     assert together.dtype == np.uint64
@@ -31,18 +31,18 @@ def test_a_number_depends_on_its_key_and_counter_alone(key, counters):
 
 
 @given(st.integers(0, 300), st.integers(0, 10**6))
-def test_a_permutation_has_every_number_once(n, seed):
+def test_permutation_has_every_number_once(n, seed):
     found = permutation(n, "order", seed)
     assert sorted(found.tolist()) == list(range(n))
     assert found.tolist() == permutation(n, "order", seed).tolist()
 
 
-def test_parts_of_a_key_do_not_run_together():
+def test_parts_of_a_key_are_separated():
     keys = {key64("a", "bc"), key64("ab", "c"), key64("abc"), key64("a", 1, 2), key64("a", 12)}
     assert len(keys) == 5
 
 
-def test_the_numbers_are_spread_evenly():
+def test_numbers_are_uniform():
     numbers = np.concatenate(
         [random64(key64("shards", 1, f"S{n}"), np.arange(100)) for n in range(500)]
     )
@@ -53,6 +53,6 @@ def test_the_numbers_are_spread_evenly():
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_neighbours_do_not_stay_together(seed):
+def test_neighbours_are_separated(seed):
     order = permutation(2000, "order", seed)
     assert (np.abs(np.diff(order)) == 1).sum() < 15

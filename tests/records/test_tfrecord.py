@@ -113,7 +113,7 @@ def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
     assert found == sorted((s, 16 * n) for s in ("S1", "S2", "S3") for n in range(7))
 
 
-def test_a_tile_is_the_bytes_that_tensorflow_would_write(tf):
+def test_tile_has_the_bytes_of_tensorflow(tf):
     for tile in (a_tile(), a_tile(label=""), a_tile(slide=ODD), a_tile(x=0, y=0, tissue=0.1)):
         feature = {}
         for name, value in vars(tile).items():
@@ -132,7 +132,7 @@ def test_a_tile_is_the_bytes_that_tensorflow_would_write(tf):
         assert decode_tile(theirs.SerializeToString()) == decode_tile(encode_tile(tile))
 
 
-def test_a_file_is_the_bytes_that_tensorflow_would_write(tf, tmp_path):
+def test_file_has_the_bytes_of_tensorflow(tf, tmp_path):
     records = [b"", b"a", encode_tile(a_tile()), bytes(range(256)) * 300]
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
         for data in records:
@@ -142,7 +142,7 @@ def test_a_file_is_the_bytes_that_tensorflow_would_write(tf, tmp_path):
     assert list(read_records(tmp_path / "theirs")) == records
 
 
-def test_what_tensorflow_calls_damaged_is_damaged(tf, tmp_path):
+def test_damage_is_detected_like_in_tensorflow(tf, tmp_path):
     path = tmp_path / "x.tfrecord"
     data = frame(b"some data")
     for place in range(len(data)):
@@ -156,7 +156,7 @@ def test_what_tensorflow_calls_damaged_is_damaged(tf, tmp_path):
 # --- Tiles
 
 
-def test_a_tile_comes_back_as_it_was():
+def test_tile_round_trip():
     tile = a_tile(slide=ODD, label="")
     back = decode_tile(encode_tile(tile))
     assert back.mpp == np.float32(0.499)
@@ -164,7 +164,7 @@ def test_a_tile_comes_back_as_it_was():
     assert back.pixels().shape == (16, 16, 3)
 
 
-def test_an_unknown_mpp_is_no_feature_and_comes_back_as_unknown():
+def test_unknown_mpp_round_trip():
     data = encode_tile(a_tile(mpp=None))
     assert "mpp" not in decode_example(data)
     assert decode_tile(data).mpp is None
@@ -181,13 +181,13 @@ def test_an_unknown_mpp_is_no_feature_and_comes_back_as_unknown():
         max_size=6,
     )
 )
-def test_an_example_comes_back_as_it_was_whatever_the_order(features):
+def test_example_round_trip_in_any_order(features):
     data = encode_example(features)
     assert decode_example(data) == features
     assert encode_example(dict(reversed(features.items()))) == data
 
 
-def test_equal_tiles_are_equal_bytes_in_every_process():
+def test_equal_tiles_have_equal_bytes_in_every_process():
     program = (
         "import hashlib; from gigatile.records import Tile, encode_tile;"
         "print(hashlib.sha256(encode_tile("
@@ -205,17 +205,17 @@ def test_equal_tiles_are_equal_bytes_in_every_process():
     assert len(found) == 1
 
 
-def test_one_feature_is_read_alone():
+def test_single_feature_is_read():
     data = encode_tile(a_tile(slide=ODD))
     assert first_bytes(data, "image") == decode_example(data)["image"]
     assert first_bytes(data, "slide") == ODD.encode()
     for name in ("x", "tissue", "absent"):
-        with pytest.raises(ValueError, match=f"without the bytes of '{name}'"):
+        with pytest.raises(ValueError, match=f"without the bytes feature '{name}'"):
             first_bytes(data, name)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"not an example", b"\x0a\x7f" + b"x" * 40])
-def test_what_is_no_example_is_refused(data):
+def test_other_data_than_examples_are_refused(data):
     for read in (decode_example, lambda data: first_bytes(data, "image")):
         with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
             read(data)
@@ -225,7 +225,7 @@ def test_what_is_no_example_is_refused(data):
 
 
 @given(st.lists(st.binary(max_size=200), max_size=12))
-def test_records_come_back_as_they_were(tmp_path_factory, records):
+def test_records_round_trip(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("records") / "x.tfrecord"
     assert write_records(path, records) == len(records)
     assert list(read_records(path)) == records
@@ -245,7 +245,7 @@ def test_a_file_without_records_is_empty(tmp_path):
     assert record_offsets(tmp_path / "x.tfrecord").shape == (0,)
 
 
-def test_an_error_while_writing_leaves_nothing(tmp_path):
+def test_error_while_writing_leaves_no_file(tmp_path):
     def records():
         yield b"one"
         raise OSError("the slide cannot be read further")
@@ -281,7 +281,7 @@ def message(path, read) -> str:
         read(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: the record at byte ")
-    assert text.endswith("; delete the file to have it remade")
+    assert text.endswith("; delete the file and run again")
     return text.removeprefix(f"{path}: the record at byte ").split(";")[0]
 
 
@@ -296,14 +296,14 @@ def read_second_at_once(path) -> bytes:
 
 
 @pytest.mark.parametrize("place", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
-def test_a_flipped_bit_in_a_length_or_its_checksum_is_found_and_named(damaged, place):
+def test_flipped_bit_in_a_length_is_named(damaged, place):
     path = damaged(place, bit=5)
     for read in (lambda p: list(read_records(p)), record_offsets, read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its length does not fit"
 
 
 @pytest.mark.parametrize("place", [DATA, DATA + 29, DATA_CRC, DATA_CRC + 3])
-def test_a_flipped_bit_in_data_or_its_checksum_is_found_and_named(damaged, place):
+def test_flipped_bit_in_data_is_named(damaged, place):
     path = damaged(place, bit=5)
     for read in (lambda p: list(read_records(p)), read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its data does not fit"
@@ -320,7 +320,7 @@ def test_a_flipped_bit_in_data_or_its_checksum_is_found_and_named(damaged, place
         (91, "72 is damaged: the file ends inside it"),
     ],
 )
-def test_a_truncated_file_is_found_and_named(damaged, keep, found):
+def test_truncated_file_is_named(damaged, keep, found):
     path = damaged(keep=keep)
     assert message(path, lambda p: list(read_records(p))) == found
     assert message(path, record_offsets) == found
@@ -329,17 +329,17 @@ def test_a_truncated_file_is_found_and_named(damaged, keep, found):
         assert message(path, read_second_at_once) == found
 
 
-def test_a_size_that_is_not_the_records_is_found_and_named(tmp_path):
+def test_wrong_size_is_named(tmp_path):
     path = tmp_path / "x.tfrecord"
     write_records(path, RECORDS)
     assert read_second_at_once(path) == RECORDS[1]
     with path.open("rb") as handle:
         for size in (45, 47, 66):
             told = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
-            assert told == f"26 is damaged: it has not the {size} bytes that the index says"
+            assert told == f"26 is damaged: its size is not the {size} bytes of the index"
 
 
-def test_the_records_before_the_damage_can_be_read(damaged):
+def test_records_before_damage_are_read(damaged):
     reader = read_records(damaged(DATA))
     assert next(reader) == RECORDS[0]
     with pytest.raises(RecordError):
@@ -348,7 +348,7 @@ def test_the_records_before_the_damage_can_be_read(damaged):
 
 @settings(max_examples=300)
 @given(place=st.integers(0, 91), bit=st.integers(0, 7))
-def test_no_flipped_bit_goes_unseen(tmp_path_factory, place, bit):
+def test_every_flipped_bit_is_detected(tmp_path_factory, place, bit):
     path = tmp_path_factory.mktemp("records") / "x.tfrecord"
     data = bytearray(b"".join(map(frame, RECORDS)))
     assert len(data) == 92
@@ -358,7 +358,7 @@ def test_no_flipped_bit_goes_unseen(tmp_path_factory, place, bit):
         list(read_records(path))
 
 
-def test_a_length_beyond_all_reason_is_not_believed(tmp_path):
+def test_huge_length_is_refused(tmp_path):
     """It would take all memory; its checksum, of zeros, does not fit."""
     path = tmp_path / "x.tfrecord"
     path.write_bytes(struct.pack("<QI", 2**62, 0) + b"data")
@@ -366,7 +366,7 @@ def test_a_length_beyond_all_reason_is_not_believed(tmp_path):
         assert message(path, read) == "0 is damaged: the checksum of its length does not fit"
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     path = tmp_path / "gone.tfrecord"
     for read in (lambda: list(read_records(path)), lambda: record_offsets(path)):
         with pytest.raises(RecordError, match=r"gone\.tfrecord: no such record file"):

@@ -32,7 +32,7 @@ def with_pillow(data: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (16, 16), (33, 31), (224, 224), (512, 300)])
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
-def test_pixels_are_those_of_pillow(size, subsampling):
+def test_pixels_equal_those_of_pillow(size, subsampling):
     for quality in (40, 75, 90, 100):
         data = jpeg(texture(*size), quality=quality, subsampling=subsampling)
         expected = with_pillow(data)
@@ -42,14 +42,14 @@ def test_pixels_are_those_of_pillow(size, subsampling):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_grey_and_progressive_images_are_decoded_too():
+def test_grey_and_progressive_images_are_decoded():
     grey = jpeg(texture(50, 40)[:, :, 0])
     np.testing.assert_array_equal(decode_jpeg(grey), with_pillow(grey))
     progressive = jpeg(texture(50, 40), progressive=True)
     np.testing.assert_array_equal(decode_jpeg(progressive), with_pillow(progressive))
 
 
-def test_pixels_go_where_they_are_wanted_and_nowhere_else():
+def test_pixels_are_written_only_to_the_target():
     images = np.full((3, 40, 50, 3), 7, np.uint8)
     data = encode_jpeg(texture(50, 40), 90)
     found = decode_jpeg(data, into=images[1])
@@ -59,12 +59,12 @@ def test_pixels_go_where_they_are_wanted_and_nowhere_else():
 
 
 @pytest.mark.parametrize("size", [(49, 40), (40, 50), (25, 80), (51, 41), (500, 500)])
-def test_an_image_of_another_shape_is_refused(size):
-    with pytest.raises(ValueError, match=r"is expected|too small"):
+def test_image_of_another_shape_is_refused(size):
+    with pytest.raises(ValueError, match=r"expected|too small"):
         decode_jpeg(encode_jpeg(texture(*size), 90), into=np.empty((40, 50, 3), np.uint8))
 
 
-def test_no_part_of_an_image_passes_for_a_whole_one():
+def test_truncated_image_is_refused():
     data = encode_jpeg(texture(64, 64), 90)
     # The last two bytes are the mark of the end.
     for length in range(len(data)):
@@ -72,7 +72,7 @@ def test_no_part_of_an_image_passes_for_a_whole_one():
             decode_jpeg(data[:length])
 
 
-def test_data_that_libjpeg_could_guess_at_are_refused():
+def test_image_that_libjpeg_would_guess_is_refused():
     """Zeros over a part of the picture: Pillow makes grey of them, and says nothing."""
     data = bytearray(encode_jpeg(texture(64, 64), 90))
     data[-600:-300] = bytes(300)
@@ -82,16 +82,16 @@ def test_data_that_libjpeg_could_guess_at_are_refused():
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"not a JPEG", b"\xff\xd8\xff\xd9"])
-def test_what_is_no_jpeg_is_refused(data):
+def test_data_without_jpeg_are_refused(data):
     for read in (decode_jpeg, jpeg_shape):
         with pytest.raises(ValueError):
             read(data)
 
 
-def test_a_tile_names_itself_where_its_image_is_damaged():
+def test_damaged_image_names_its_tile():
     whole = encode_jpeg(texture(32, 32), 90)
     tile = Tile(whole[:-20], "S7", 320, 64, 32.0, 0.5, 1.0)
-    with pytest.raises(UserError, match=r"^slide S7: the image of its tile at \(320, 64\) is dam"):
+    with pytest.raises(UserError, match=r"^slide S7: the image of the tile at \(320, 64\) is dam"):
         tile.pixels()
 
 

@@ -94,7 +94,7 @@ def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
     box=st.tuples(*[st.tuples(st.integers(-20, 70), st.integers(1, 60)) for _ in range(3)]),
 )
 @settings(max_examples=150)
-def test_a_box_is_what_slicing_gives(kept, shape, channels, labelled, box):
+def test_box_equals_a_slice(kept, shape, channels, labelled, box):
     image, labels, record = kept(shape, channels, labelled)
     start, size = zip(*box, strict=True)
     found, found_labels = record.read(start, size)
@@ -104,7 +104,7 @@ def test_a_box_is_what_slicing_gives(kept, shape, channels, labelled, box):
     np.testing.assert_array_equal(found_labels, expected)
 
 
-def test_the_whole_volume_comes_back_with_what_was_said_of_it(large):
+def test_volume_round_trip(large):
     image, labels, path = large
     record = opened(path)
     found, found_labels = record.read((0, 0, 0), image.shape[:3])
@@ -118,7 +118,7 @@ def test_the_whole_volume_comes_back_with_what_was_said_of_it(large):
     np.testing.assert_array_equal(head.ranges, [[v.min(), v.max()] for v in values])
 
 
-def test_arrays_that_are_there_are_filled_whichever_way_they_lie(large):
+def test_existing_arrays_of_any_strides_are_filled(large):
     image, labels, path = large
     record = opened(path)
     batch = np.full((2, 30, 40, 50, 4), 7, np.float16)
@@ -134,7 +134,7 @@ def test_arrays_that_are_there_are_filled_whichever_way_they_lie(large):
 
 
 @pytest.mark.parametrize("wrong", ["kind", "channels", "labels", "columns"])
-def test_arrays_that_do_not_fit_are_refused(large, wrong):
+def test_arrays_of_another_shape_are_refused(large, wrong):
     record = opened(large[2])
     image = np.zeros((8, 8, 8, 4), np.float32 if wrong == "kind" else np.float16)
     labels = np.zeros((8, 8, 9 if wrong == "labels" else 8), np.uint8)
@@ -144,7 +144,7 @@ def test_arrays_that_do_not_fit_are_refused(large, wrong):
         record.read_into((0, 0, 0), image, labels)
 
 
-def test_threads_do_not_disturb_each_other(large):
+def test_threads_are_independent(large):
     image, labels, path = large
     record = opened(path)
     starts = np.random.default_rng(0).integers(-8, 40, (200, 3)).tolist()
@@ -175,7 +175,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("start", [(0, 0, 0), (16, 16, 16), (5, 9, 13), (38, 18, 58)])
-def test_no_more_is_read_than_the_blocks_of_a_box(large, monkeypatch, start):
+def test_only_the_blocks_of_a_box_are_read(large, monkeypatch, start):
     record = opened(large[2])
     counted = Counted(monkeypatch)
     record.read(start, (32, 32, 32))
@@ -184,7 +184,7 @@ def test_no_more_is_read_than_the_blocks_of_a_box(large, monkeypatch, start):
     assert counted.calls == sides[0] * sides[1], "blocks above each other are one read"
 
 
-def test_what_is_empty_is_not_read(tmp_path, monkeypatch):
+def test_empty_blocks_are_not_read(tmp_path, monkeypatch):
     image, labels = np.zeros((48, 32, 96, 2), np.float16), np.zeros((48, 32, 96), np.uint8)
     image[5, 5, 40, 1], labels[0, 0, 70] = 3, 1  # blocks 2 and 4 of the first column
     image[20, 20, 0, 0] = -1
@@ -205,14 +205,14 @@ def test_what_is_empty_is_not_read(tmp_path, monkeypatch):
     assert counted.calls == 2
 
 
-def test_a_head_is_one_small_read(large, monkeypatch):
+def test_head_is_one_small_read(large, monkeypatch):
     asked = preads(monkeypatch)
     opened(large[2])
     assert len(asked) == 1
     assert asked[0] <= 2**17 < large[2].stat().st_size / 10
 
 
-def test_a_head_of_many_labels_is_read_too(tmp_path):
+def test_head_with_many_labels_is_read(tmp_path):
     image, _ = made((64, 64, 64), 1)
     labels = np.random.default_rng(2).integers(0, 20, image.shape[:3], np.uint8)
     write_records(tmp_path / "v", [encoded(image, labels)])
@@ -237,7 +237,7 @@ def test_equal_input_gives_equal_bytes():
     assert encoded(image, labels) == encoded(np.asfortranarray(image), labels.copy())
 
 
-def test_the_other_zero_is_written_as_zero():
+def test_negative_zero_is_written_as_zero():
     image, labels = np.zeros((20, 20, 20, 2), np.float16), np.zeros((20, 20, 20), np.uint8)
     image[5, 5, 5, 1] = 1
     minus = np.where(image == 0, np.float16(-0.0), image)
@@ -282,7 +282,7 @@ def test_stock_tensorflow_reads_a_volume(large):
     assert number == 1
 
 
-def test_a_record_in_a_shard_is_read_too(large):
+def test_record_in_a_shard_is_read(large):
     """Behind another record, and with what shards append."""
     image, _, path = large
     shard = path.with_name("shard.tfrecord")
@@ -299,7 +299,7 @@ def test_a_record_in_a_shard_is_read_too(large):
             VolumeRecord(handle.fileno(), offset, size - 1, shard)
 
 
-def test_foreground_is_a_fixed_choice_of_each_label(kept):
+def test_foreground_is_a_fixed_sample_of_each_label(kept):
     _, labels, record = kept((33, 48, 64), 1, True)
     rows = record.head.foreground
     assert np.unique(rows[:, 0]).tolist() == [1, 2, 3, 4]
@@ -312,7 +312,7 @@ def test_foreground_is_a_fixed_choice_of_each_label(kept):
         np.testing.assert_allclose(places.mean(axis=0), np.array(labels.shape) / 2 - 0.5, atol=2)
 
 
-def test_rare_labels_are_all_there_and_missing_ones_are_not(tmp_path):
+def test_foreground_has_all_voxels_of_rare_labels(tmp_path):
     image, _ = made((20, 20, 20), 1)
     labels = np.zeros((20, 20, 20), np.uint8)
     labels[3, 4, 5], labels[19, 0, 7], labels[0, 0, 0] = 255, 255, 9
@@ -328,7 +328,7 @@ def test_rare_labels_are_all_there_and_missing_ones_are_not(tmp_path):
         assert head.labelled == (given_labels is not None)
 
 
-def test_a_channel_without_values_has_no_range(tmp_path):
+def test_empty_channel_has_no_range(tmp_path):
     image, labels = made((9, 9, 9), 3)
     image[..., 1] = 0
     write_records(tmp_path / "v", [encoded(image, labels)])
@@ -344,10 +344,10 @@ def test_a_channel_without_values_has_no_range(tmp_path):
         ("nan", "not finite"),
         ("infinity", "not finite"),
         ("long", "1-65535"),
-        ("heavy", "a record holds"),
+        ("heavy", "the limit of a record is"),
     ],
 )
-def test_what_no_record_can_hold_is_refused(wrong, message):
+def test_volume_beyond_the_limits_is_refused(wrong, message):
     image, labels = made((8, 8, 8), 2)
     names = NAMES[:3] if wrong == "channels" else NAMES[:2]
     if wrong == "kind":
@@ -383,7 +383,7 @@ def damage(path: Path, place: int, bit: int = 1) -> None:
     path.write_bytes(content)
 
 
-def test_every_changed_byte_of_the_head_is_found(tmp_path):
+def test_every_changed_byte_of_the_head_is_detected(tmp_path):
     image, labels = made((5, 5, 5), 1)
     path = tmp_path / "v.tfrecord"
     write_records(path, [encoded(image, labels)])
@@ -403,7 +403,7 @@ def blocks_of(path: Path, channels: int, count: int) -> Iterator[slice]:
     return (slice(begin + size * n, begin + size * (n + 1)) for n in range(count))
 
 
-def test_a_changed_bit_of_any_block_is_found_where_the_block_is_read(large):
+def test_changed_bit_of_a_block_is_detected_on_reading(large):
     _, _, path = large
     whole = path.read_bytes()
     random = np.random.default_rng(1)
@@ -418,25 +418,25 @@ def test_a_changed_bit_of_any_block_is_found_where_the_block_is_read(large):
         path.write_bytes(whole)
 
 
-def test_a_file_that_was_cut_off_is_damaged(large):
+def test_truncated_volume_file_is_damaged(large):
     _, _, path = large
     record = opened(path)
     os.truncate(path, path.stat().st_size // 2)
     record.read((0, 0, 0), (16, 16, 16))
     with pytest.raises(RecordError, match="the file ends inside it"):
         record.read((48, 0, 0), (16, 16, 16))
-    with pytest.raises(RecordError, match=r"not the \d+ bytes that the index says"):
+    with pytest.raises(RecordError, match=r"not the \d+ bytes of the index"):
         opened(path)
     os.truncate(path, 100)
     with pytest.raises(RecordError, match="damaged"):
         VolumeRecord(record.handle.fileno(), 0, len(path.read_bytes()), path)
 
 
-def test_another_schema_and_another_kind_are_told(tmp_path, monkeypatch):
+def test_other_schema_or_kind_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gigatile.records.volume_form.SCHEMA", 99)
     write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
     monkeypatch.undo()
-    with pytest.raises(RecordError, match=r"v: volumes of schema 99 where 1 is read; delete"):
+    with pytest.raises(RecordError, match=r"v: volumes of schema 99, expected 1; delete"):
         opened(tmp_path / "v")
     write_records(tmp_path / "t", [a_tile("S1")])
     with pytest.raises(RecordError, match="damaged"):
@@ -461,21 +461,21 @@ def planned(path: Path, case: str) -> int:
     )
 
 
-def test_plans_ask_a_record_whose_it_is(large, monkeypatch):
+def test_layout_checks_the_case_of_a_record(large, monkeypatch):
     path = large[2]
     asked = preads(monkeypatch)
     assert planned(path, "C1") == 1
     assert sum(asked) < 2**18 < path.stat().st_size / 10, "the head alone is read"
-    with pytest.raises(UserError, match=r"contains the volume of case 'C1', expected 'C2'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'C1', expected 'C2'; delete"):
         planned(path, "C2")
     tiles = path.with_name("tiles.tfrecord")
     write_records(tiles, [a_tile("S1"), a_tile("S1")])
     assert planned(tiles, "S1") == 2
-    with pytest.raises(UserError, match=r"contains tiles of slide 'S1', expected 'C1'; delete"):
+    with pytest.raises(UserError, match=r"contains the records of 'S1', expected 'C1'; delete"):
         planned(tiles, "C1")
 
 
-def test_a_damaged_head_is_no_record_of_another_kind(large):
+def test_damaged_head_is_not_another_kind(large):
     path = large[2]
     with path.open("rb") as handle:
         assert case_of(handle.fileno(), 0, path) == "C1"
@@ -484,7 +484,7 @@ def test_a_damaged_head_is_no_record_of_another_kind(large):
         case_of(handle.fileno(), 0, path)
 
 
-def test_the_frame_is_that_of_every_record(large):
+def test_frame_is_that_of_every_record(large):
     path = large[2]
     (length,) = struct.unpack("<Q", path.read_bytes()[:8])
     assert length + 16 == path.stat().st_size

@@ -75,7 +75,17 @@ def digest(folder: Path) -> tuple[int, str]:
 
 def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"):
     arguments = [
-        *(*options, "--slides", cohort / "tiles.tsv", "--records", cohort, "--out", out),
+        *(
+            *options,
+            "--task",
+            "tile_classification",
+            "--table",
+            cohort / "tiles.tsv",
+            "--records",
+            cohort,
+            "--out",
+            out,
+        ),
         *("--settings", json.dumps({"target_mb": 0.002}), "--ranks", ranks),
     ]
     return on_ranks(ranks, program, *arguments)
@@ -111,25 +121,25 @@ def inputs_of(cohort: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("target_mb", EARLIER)
-def test_the_bytes_are_those_of_earlier_releases(cohort, tmp_path, target_mb):
+def test_bytes_equal_those_of_earlier_releases(cohort, tmp_path, target_mb):
     write_shards(sources_of(cohort), ShardSettings(target_mb=target_mb), tmp_path)
     assert digest(tmp_path) == EARLIER[target_mb]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_bytes_do_not_depend_on_the_number_of_writers(cohort, written, tmp_path, ranks):
+def test_bytes_do_not_depend_on_the_number_of_ranks(cohort, written, tmp_path, ranks):
     done = launch(ranks, cohort, tmp_path)
     assert done.returncode == 0, done.stderr
     assert bytes_of(tmp_path) == bytes_of(written)
 
 
-def test_the_plan_may_stand_in_any_number_of_files(cohort, written, tmp_path, monkeypatch):
+def test_number_of_runs_does_not_matter(cohort, written, tmp_path, monkeypatch):
     monkeypatch.setattr(shard_layout, "RUN_RECORDS", 7)
     write_shards(sources_of(cohort), SETTINGS, tmp_path)
     assert digest(tmp_path) == digest(written)
 
 
-def test_records_with_equal_keys_have_an_order_too(cohort, tmp_path, monkeypatch):
+def test_records_with_equal_keys_are_ordered(cohort, tmp_path, monkeypatch):
     """Of 2^64 keys two are hardly ever equal; here all records share three."""
     random64 = shard_layout.random64
     monkeypatch.setattr(shard_layout, "random64", lambda *given: random64(*given) % np.uint64(3))
@@ -149,7 +159,7 @@ def test_stock_tensorflow_reads_the_shards(written):
         assert [(tile.slide, tile.x) for tile in tiles] == joined(read_shards(written, split))
 
 
-def test_the_manifest_says_what_it_was_made_from(cohort, tmp_path):
+def test_manifest_has_the_checksums_of_its_inputs(cohort, tmp_path):
     launch(1, cohort, tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["inputs"] == inputs_of(cohort)
@@ -168,7 +178,7 @@ def damaged(cohort: Path, folder: Path, *slides: str) -> Path:
     return folder
 
 
-def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
+def test_flipped_bit_is_reported_once(cohort, tmp_path):
     (tmp_path / "copy").mkdir()
     copy, out = damaged(cohort, tmp_path / "copy", "T5"), tmp_path / "shards"
     begun = time.monotonic()
@@ -186,10 +196,10 @@ def test_a_flipped_bit_is_named_once_and_leaves_no_manifest(cohort, tmp_path):
         ("mistake", 1, 2, "error: this writer has read nonsense"),
         ("mistake", 0, 2, "error: this writer has read nonsense"),
         ("bug", 1, 1, "RuntimeError: this writer has had enough"),
-        ("alone", 1, 1, "RuntimeError: where the ranks do not meet"),
+        ("alone", 1, 1, "RuntimeError: outside a collective call"),
     ],
 )
-def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, rank, status, told):
+def test_error_of_one_rank_ends_all_ranks(cohort, tmp_path, how, rank, status, told):
     begun = time.monotonic()
     done = launch(3, cohort, tmp_path, "--how", how, "--rank", rank, program=FAILING)
     assert time.monotonic() - begun < 15
@@ -202,9 +212,7 @@ def test_an_error_of_one_rank_is_told_once_and_ends_all(cohort, tmp_path, how, r
     )
 
 
-def test_after_a_killed_writer_the_same_bytes_are_written_and_nothing_else(
-    cohort, written, tmp_path
-):
+def test_restart_after_a_kill_gives_the_same_bytes(cohort, written, tmp_path):
     done = launch(2, cohort, tmp_path, "--how", "kill", "--rank", 1, program=FAILING)
     assert done.returncode == 137
     assert not (tmp_path / "manifest.json").exists()
@@ -215,22 +223,22 @@ def test_after_a_killed_writer_the_same_bytes_are_written_and_nothing_else(
     assert bytes_of(tmp_path) == bytes_of(written)
 
 
-def test_a_writer_that_hangs_does_not_keep_the_others_for_ever(cohort, tmp_path):
+def test_hanging_rank_ends_the_others(cohort, tmp_path):
     options = ("--how", "hang", "--rank", 1, "--stall-limit", 2)
     begun = time.monotonic()
     done = launch(2, cohort, tmp_path, *options, program=FAILING)
     assert time.monotonic() - begun < 20
     assert done.returncode != 0
     assert "no step finished for 2 s, last " in done.stderr
-    assert f"left with status {START_AGAIN}" in done.stderr
+    assert f"exited with status {START_AGAIN}" in done.stderr
 
 
-def test_a_launch_with_another_number_of_ranks_is_refused(cohort, tmp_path):
+def test_wrong_number_of_ranks_is_refused(cohort, tmp_path):
     words = line(2, cohort, tmp_path)
     words[words.index("--ranks") + 1] = "3"
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "started as 2 process(es) where --ranks is 3" in done.stderr
+    assert "started as 2 process(es), but --ranks is 3" in done.stderr
 
 
 # --- Memory

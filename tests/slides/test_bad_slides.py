@@ -312,14 +312,14 @@ def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile,
         rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}\t{label}-{split}.svs")
     (tmp_path / "samples.tsv").write_text("\n".join(rows) + "\n")
     collected = command(
-        "collect_states.py",
+        *("collect_states.py", "--task", "tile_classification"),
         *("--samples", tmp_path / "samples.tsv", "--settings", "{}", "--states", states),
         *("--out", tmp_path / "tiles.tsv"),
     )
     assert collected.returncode == 2
     assert collected.stderr == (
-        f"error: {tmp_path / 'tiles.tsv'}: the cohort cannot be used as it is\n"
-        "  - label 'lusc' has no usable slide left in valid; lost:\n"
+        f"error: {tmp_path / 'tiles.tsv'}: the cohort cannot be used\n"
+        "  - label 'lusc' has no usable slide left in valid; failed:\n"
         "      lusc-valid: it has no tissue: 0.00 % of it is stained (saturation above 13 of 255)\n"
     )
 
@@ -357,7 +357,8 @@ def of_another_kind(dataset):
         (
             of_another_kind,
             "it is DICOM, but not a whole-slide image (VL Whole Slide Microscopy), or its header "
-            "is truncated; its folder has 3 .dcm files: name a level of the slide in the sheet, or ",
+            "is truncated; its folder has 3 .dcm files: name a level of the slide in the sheet, "
+            "or ",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from gigatile.errors import START_AGAIN
-from gigatile.parallel.interruption import LEFT
+from gigatile.parallel.interruption import EXIT_LINE
 
 ROOT = Path(__file__).parents[2]
 WATCHED = """
@@ -36,15 +36,15 @@ def test_who_waits_too_long_leaves_and_says_where_it_was():
     assert (process.returncode, out) == (START_AGAIN, "")
     assert told.startswith(
         "rank 1 of 4 on node7: no step finished for 1 s, last in epoch 3, step 5 of 9; another "
-        "rank or its node is gone or unreachable; started again, the training goes on"
+        "rank or its node has failed or is unreachable; when restarted, the training goes on"
     )
-    assert told.splitlines()[1:] == [f"rank 1 of 4 on node7 left with status {START_AGAIN}"]
-    assert LEFT.match(told.splitlines()[1])
+    assert told.splitlines()[1:] == [f"rank 1 of 4 on node7 exited with status {START_AGAIN}"]
+    assert EXIT_LINE.match(told.splitlines()[1])
 
 
 def test_who_gets_on_or_is_off_stays():
     on = watched("for n in range(20): time.sleep(0.1); dog.report_progress(str(n))")
-    off = watched("dog.off(); time.sleep(2)")
+    off = watched("dog.stop(); time.sleep(2)")
     for process in (on, off):
         assert process.communicate(timeout=20) == ("not ended\n", "")
 

@@ -16,7 +16,7 @@ import pytest
 from clones import Clone
 
 from gigatile.files import sha256_of
-from gigatile.making.code import Plugins, reached_by
+from gigatile.provenance.code import Plugins, reachable_files
 
 # Files that Snakemake does not compare by their content, as rules declare them `ancient` or reach
 # them through a table: each must be named, by its SHA-256, in a file that the rule declares and
@@ -68,7 +68,7 @@ FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate"}
 COMPARED = (".json", ".tsv")
 
 # Their code decides where a command runs, and what is noted of it; it has no say in what is made.
-AROUND = ("scripts/launch.py", "scripts/note_made.py")
+AROUND = ("scripts/launch.py", "scripts/record_outputs.py")
 
 STARTED = re.compile(r"^(?:clone3?|fork|vfork)\(.*\s= (\d+)$")
 SHELL = re.compile(r'^execve\("[^"]*", \["[^"]*bash", "-c", "(.*)"\], .*\s= 0$')
@@ -239,7 +239,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
             Plugins("tile_classification", "small_cnn"),
             Plugins("volume_segmentation", "small_unet"),
         )
-        for path in reached_by(project / name, plugins)
+        for path in reachable_files(project / name, plugins)
     ]
     return frozenset(str(path.relative_to(project)) for path in found)
 

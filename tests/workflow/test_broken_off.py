@@ -49,7 +49,7 @@ def begun(copied_run: Clone) -> Clone:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", ["tiles/*.tfrecord", "made/tile/*.json"])
+@pytest.mark.parametrize("seen", ["tiles/*.tfrecord", "provenance/tile/*.json"])
 def test_a_killed_run_goes_on(begun, small_run, seen):
     """Killed with all that it has started, at the first sight of a file."""
     run = begun.folder / "results/small"

@@ -7,7 +7,7 @@ STAGES |= {"evaluate", "report", "all"}
 
 
 def test_a_fresh_clone_plans_the_demo_without_any_slide(clone):
-    samples = read_samples(clone.folder / "demo/samples.tsv", made_later=lambda path: True)
+    samples = read_samples(clone.folder / "demo/samples.tsv", may_be_missing=lambda path: True)
     assert len({sample.patient for sample in samples}) >= 18
     assert not (clone.folder / "demo/slides").exists()
     expected = dict.fromkeys(STAGES, 1) | {"tile": len(samples), "demo_slide": len(samples)}

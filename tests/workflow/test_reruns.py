@@ -68,7 +68,10 @@ COMPARED = {
     "model/settings.json": MODEL,
     "evaluation/metrics.json": EVALUATION,
 }
-NOTES = {"made/tile/P10-1.json": {"tile"} | OF_TEST_TILES, "made/evaluate.json": EVALUATION}
+NOTES = {
+    "provenance/tile/P10-1.json": {"tile"} | OF_TEST_TILES,
+    "provenance/evaluate.json": EVALUATION,
+}
 GONE = COMPARED | {
     "tiles/P01-1.tfrecord": TILES,
     "tiles/P01-1.json": TILES,

@@ -56,8 +56,8 @@ GONE = COMPARED | {
     "evaluation/segmentations/V17-1.nii.gz": SEGMENTATION,
     "report/index.html": ENDS,
     "report/cases/V17-1.html": ENDS,
-    "made/prepare/V17-1.json": {"prepare"} | OF_TEST_CASES,
-    "made/segment/V17-1.json": SEGMENTATION,
+    "provenance/prepare/V17-1.json": {"prepare"} | OF_TEST_CASES,
+    "provenance/segment/V17-1.json": SEGMENTATION,
 }
 
 

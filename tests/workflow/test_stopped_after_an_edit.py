@@ -45,7 +45,7 @@ EDITS = [
             "small.yaml": ("evaluate: {", "evaluate: {seed: 9, "),
             "gigatile/report/templates/style.css": ("color", "background"),
         },
-        ["made/evaluate.json"],
+        ["provenance/evaluate.json"],
         {"report", "all"},
     ),
 ]

@@ -63,7 +63,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     found, _ = verified(copied_run)
     kinds = (
         *(f"tiles/text.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet")),
-        "made/tile/text.json",
+        "provenance/tile/text.json",
     )
     assert found["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
     splits = {"splits.tsv", "splits.json", "tiles.tsv", "states.tsv"}

@@ -132,7 +132,7 @@ def test_labels_are_held_against_the_data_sets_own(small_volumes, tmp_path):
     copy.write("task/dataset.json", json.dumps(declared))
     done = copy.snakemake("-n", "--configfile", "volumes.yaml", check=False)
     assert done.returncode == 1
-    assert "'enhancing' is 3 in volumes.labels and 2 there" in done.stdout + done.stderr
+    assert "'enhancing' is 3 in volumes.labels, but 2 there" in done.stdout + done.stderr
     labels |= {"2": "non-enhancing tumor", "3": "enhancing tumour"}
     copy.write("task/dataset.json", json.dumps(declared))
     copy.snakemake("-n", "--configfile", "volumes.yaml")

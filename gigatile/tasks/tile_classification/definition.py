@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.samples import Sample, read_samples
+from gigatile.cohort.samples import SLIDE_SHEET, Sample, read_samples
 from gigatile.settings.tiles import TileSettings
 from gigatile.tasks.task import Task
+from gigatile.tasks.tile_classification.cohort import RECORDS
 
 
 def _read_sheet(
@@ -26,8 +27,8 @@ def _training(settings: Any) -> Mapping[str, Any]:
 TASK = Task(
     description="classifies slides by their tiles.",
     columns="slide, patient, label, path; optional mpp, split, site.",
-    unit="slide",
-    records="tiles",
+    unit=SLIDE_SHEET.unit,
+    records=RECORDS,
     table="tiles.tsv",
     architecture="tile_features",
     sections={"tiles": (TileSettings, "From slides to tiles.")},

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.collect import usable
+from gigatile.cohort.collect import usable_rows
 from gigatile.files import checksums, write_json
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
 
     classifier = TileClassifier(args.model, args.described)
     tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
-    score_slides(classifier, usable(args.table, "test"), args.records, tiles, log=print)
+    score_slides(classifier, usable_rows(args.table, "test"), args.records, tiles, log=print)
     calls = call_slides(tiles, classifier.classes)
     write_calls(calls, slides)
     inputs = {"model/model.keras": args.model, "tiles.tsv": args.table}

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.collect import usable
+from gigatile.cohort.collect import usable_rows
 from gigatile.files import checksums, write_json
 
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
 
     classifier = TileClassifier(args.model, args.described)
     tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
-    score_slides(classifier, usable(args.table), args.records, tiles, log=print)
+    score_slides(classifier, usable_rows(args.table), args.records, tiles, log=print)
     write_calls(call_slides(tiles, classifier.classes).drop(columns="label"), slides)
     inputs = {"model/model.keras": args.model, "predictions/tiles.tsv": args.table}
     outputs = {f"predictions/{path.name}": path for path in (tiles, slides)}

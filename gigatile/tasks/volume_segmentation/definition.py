@@ -10,6 +10,7 @@ from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tasks.task import Task
+from gigatile.tasks.volume_segmentation.cohort import RECORDS
 
 
 def _read_sheet(
@@ -44,7 +45,7 @@ TASK = Task(
     description="segments NIfTI volumes.",
     columns="case, patient, a column per modality or `image`, segmentation; optional split, site.",
     unit="case",
-    records="volumes",
+    records=RECORDS,
     table="cases.tsv",
     architecture="voxel_scores",
     sections={

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from gigatile.cohort.cases import read_cases
-from gigatile.cohort.collect import usable
+from gigatile.cohort.collect import usable_rows
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import evaluate_cases, write_cases
 from gigatile.evaluation.segmentation import read_cases as read_scores
@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> None:
     volumes = check_section(VolumeSettings, described["volumes"], str(args.described))
     references = {
         case.case: case.segmentation
-        for case in read_cases(args.samples, (), made_later=lambda path: True)
+        for case in read_cases(args.samples, (), may_be_missing=lambda path: True)
         if case.segmentation
     }
-    rows = usable(args.table, "test")
+    rows = usable_rows(args.table, "test")
     table = args.out / "cases.tsv"
     scores = score_cases(rows, references, args.segmentations, volumes, args.cores, settings.hd95)
     write_cases(scores, table)

@@ -1,4 +1,4 @@
-"""Run scripts/write_shards.py, and let a rank do something else in the middle of a shard."""
+"""Run scripts/write_shards.py, and let one rank fail in the middle of a shard."""
 
 import argparse
 import os
@@ -30,8 +30,8 @@ def report_then_strike(self, where):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 os.kill(os.getpid(), signal.SIGSTOP)
-    if self.rank == args.rank and args.how == "alone" and where == "when the ranks met":
-        raise RuntimeError("where the ranks do not meet")
+    if self.rank == args.rank and args.how == "alone" and where == "in a gather from all ranks":
+        raise RuntimeError("outside a collective call")
 
 
 world._Launched.report_progress = report_then_strike

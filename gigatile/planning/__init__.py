@@ -1,0 +1,1 @@
+"""Estimates of what a run will take."""

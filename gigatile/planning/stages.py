@@ -1,0 +1,93 @@
+"""Assumptions about the stages of a task: which files they read, and how fast they are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Assumptions about a stage.
+
+    Attributes:
+        after: the stages that produce its input.
+        start: seconds until a job starts its work.
+        slide: seconds per slide, or case.
+        megapixel: seconds of one core per megapixel of tiles, or per megavoxel of prepared cases.
+        model: for a stage that runs a model: its time per megapixel, as a fraction of training
+            (`Architecture.seconds`).
+        storage: bytes of output per megapixel.
+    """
+
+    after: tuple[str, ...] = ()
+    start: float = 1
+    slide: float = 0
+    megapixel: float = 0
+    model: float = 0
+    storage: float = 0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What an estimate needs to know of a task. Read megavoxels for megapixels of volumes.
+
+    Attributes:
+        stages: all stages in their order; see `with_shared_stages`.
+        per_unit: stages with a job for each slide or case.
+        column: column of the table of units that counts what was prepared of each.
+        estimate: what that column will say, until it is known.
+        megapixels: returns the megapixels of one count of `column`, from the settings as JSON.
+        per_epoch: returns the megapixels of a unit that an epoch shows, from the settings as JSON;
+            None: all.
+    """
+
+    stages: Mapping[str, Stage]
+    per_unit: frozenset[str]
+    column: str
+    estimate: float
+    megapixels: Callable[[Mapping[str, Any]], float]
+    per_epoch: Callable[[Mapping[str, Any]], float | None] = lambda settings: None
+
+
+def with_shared_stages(
+    demo: Mapping[str, Stage],
+    prepare: Mapping[str, Stage],
+    evaluate: Mapping[str, Stage],
+    predict: Mapping[str, Stage],
+    shards: Stage,
+    validate: float,
+) -> dict[str, Stage]:
+    """Return the stages of a task in their order, together with those that all tasks share.
+
+    Args:
+        demo: the stage that renders the demo data.
+        prepare: the stage that prepares units. It runs for new data as `<name>_new`.
+        evaluate: the stages of the evaluation; the last one is `evaluate`.
+        predict: the stages that predict new data.
+        shards: seconds and bytes per megapixel of writing shards.
+        validate: `Stage.model` of the validation.
+    """
+    (prepare_name,) = prepare
+    (prepared,) = prepare.values()
+    pages = Stage(start=3, slide=1)
+    return {
+        **demo,
+        "split_patients": Stage(slide=0.001),
+        **prepare,
+        "collect": Stage((prepare_name,), slide=0.002),
+        "collect_training": Stage((prepare_name,), slide=0.002),
+        "write_shards": replace(shards, after=("collect_training",), start=2),
+        "train": Stage(("write_shards",), start=10, model=1),
+        "validate": Stage(("write_shards", "train"), start=8, model=validate),
+        "choose_model": Stage(("train", "validate")),
+        **evaluate,
+        "report": replace(
+            pages, after=("split_patients", "collect", "write_shards", "choose_model", *evaluate)
+        ),
+        f"{prepare_name}_new": replace(prepared, after=()),
+        "collect_new": Stage((f"{prepare_name}_new",), slide=0.002),
+        **predict,
+        "prediction_pages": replace(
+            pages, after=("collect", "collect_new", "choose_model", *predict)
+        ),
+    }

@@ -1,0 +1,265 @@
+"""Find the code that a command can run, by static analysis of its imports.
+
+The hash covers the command, all library modules that it imports directly or indirectly (imports
+inside functions included), the pinned versions of the packages that these import and of their
+dependencies, and Python's minor version. Comments, docstrings and formatting are ignored.
+"""
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gigatile.errors import UserError
+from gigatile.models import ARCHITECTURES
+
+# Paths relative to the folder of a project.
+LIBRARY = "gigatile"
+LOCK = "envs/requirements.lock"
+
+# Files of the library other than code: templates, style sheets and scripts of pages.
+DATA = (".j2", ".css", ".js")
+
+# Distributions by the package that they provide, if their names differ.
+DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "cv2": ("opencv-python-headless",),
+    "google": ("protobuf",),
+    "openslide": ("openslide-python", "openslide-bin"),
+    "sklearn": ("scikit-learn",),
+    "tensorflow": ("tensorflow-cpu",),
+    "yaml": ("pyyaml",),
+}
+
+
+class Plugins(NamedTuple):
+    """The modules that a run selects by name.
+
+    Attributes:
+        task: the task; `task_part(name, "training")` imports the module of a stage.
+        model: the architecture; `load_builder(name)` imports its module.
+    """
+
+    task: str
+    model: str
+
+
+def code_hash(command: Path, plugins: Plugins) -> str:
+    """Return a SHA-256 that changes when the code that a command can run changes.
+
+    Args:
+        command: a Python file in the folder `scripts` of a project.
+        plugins: the task and the model of the run.
+
+    Raises:
+        UserError: a file is missing or is not valid Python, or an imported package is not pinned in
+            the lock file.
+    """
+    project = command.parents[1]
+    lock = project / LOCK
+    files = reachable_files(command, plugins)
+    pinned = _pinned_versions(lock)
+    imported = {package for path in files for package in _imported_packages(path)}
+    unpinned = sorted(imported - pinned.keys())
+    if unpinned:
+        raise UserError(
+            f"{lock}: {', '.join(unpinned)} not pinned, but imported by {command}; run `make lock`"
+        )
+    parts = {str(path.relative_to(project)): _file_hash(path) for path in files}
+    parts |= {package: pinned[package] for package in with_dependencies(imported, lock)}
+    parts["Python"] = "{}.{}".format(*sys.version_info)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def reachable_files(command: Path, plugins: Plugins) -> list[Path]:
+    """Return a command and the files of the library that it can import, sorted."""
+    project = command.parents[1]
+    reachable: set[Path] = set()
+    queue = [command]
+    while queue:
+        path = queue.pop()
+        if path not in reachable:
+            reachable.add(path)
+            if path.suffix == ".py":
+                queue += _imported_files(path, project)
+                for module in _plugin_modules(path, plugins):
+                    queue += _files_of_module(module, project)
+    return sorted(reachable)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(_read(path))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: not valid Python: {error}") from None
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree and the statements in it that can run, but not their expressions."""
+    yield tree
+    if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
+        return
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, part, ()):
+            yield from _statements(node)
+
+
+@cache
+def _imported_names(path: Path) -> frozenset[str]:
+    """Return the dotted names that a file imports: modules, and names from modules."""
+    names = set()
+    for node in _statements(_tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # All imports of the library are absolute; a test checks it.
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
+
+
+@cache
+def _imported_files(path: Path, project: Path) -> tuple[Path, ...]:
+    """Return the files of the library that a file imports."""
+    return tuple(
+        sorted({file for name in _imported_names(path) for file in _files_of_module(name, project)})
+    )
+
+
+def _files_of_module(name: str, project: Path) -> set[Path]:
+    """Return the files that importing a dotted name reads: importing a.b.c runs a and a.b, too."""
+    package, *parts = name.split(".")
+    if package != LIBRARY:
+        return set()
+    path = project / LIBRARY
+    files = {path / "__init__.py"}
+    for part in parts:  # a part without a file is a name in a module
+        path = path / part
+        if path.is_dir():
+            files.add(path / "__init__.py")
+            files.update(_data(path))
+        elif path.with_suffix(".py").is_file():
+            files.add(path.with_suffix(".py"))
+    return files
+
+
+def _plugin_modules(path: Path, plugins: Plugins) -> Iterator[str]:
+    """Yield the modules that a file imports by name, for the task and the model of the run.
+
+    Raises:
+        UserError: the stage of a task is not a literal.
+    """
+    for name, stage in _plugin_calls(path):
+        if name == "load_builder":
+            yield ARCHITECTURES[plugins.model].module
+        else:
+            yield f"{LIBRARY}.tasks.{plugins.task}.{stage}"
+
+
+@cache
+def _plugin_calls(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the calls of a file that import modules by name, with the stage that they name."""
+    calls = []
+    for node in ast.walk(_tree(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in ("find_task", "load_builder"):
+            calls.append((name, "definition"))
+        elif name == "task_part":
+            stage = node.args[1] if len(node.args) == 2 else None
+            if not isinstance(stage, ast.Constant):
+                raise UserError(f"{path}: the stage in {ast.unparse(node)} must be a literal")
+            calls.append((name, str(stage.value)))
+    return tuple(calls)
+
+
+def _data(package: Path) -> Iterator[Path]:
+    """Yield the data files of a package, without hidden files and those of packages in it."""
+    for path in package.rglob("*"):
+        if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
+            nearest = next(parent for parent in path.parents if (parent / "__init__.py").exists())
+            if nearest == package:
+                yield path
+
+
+@cache
+def _imported_packages(path: Path) -> frozenset[str]:
+    """Return the packages that a file imports, as the lock file names them."""
+    if path.suffix != ".py":
+        return frozenset()
+    tops = {name.split(".")[0] for name in _imported_names(path)}
+    others = tops - sys.stdlib_module_names - {LIBRARY}
+    return frozenset(name for top in others for name in distributions_of(top))
+
+
+def distributions_of(package: str) -> tuple[str, ...]:
+    """Return the names, as on PyPI, of the distributions that provide a package."""
+    return DISTRIBUTIONS.get(package, (package.replace("_", "-"),))
+
+
+@cache
+def _file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file; of Python code, without comments and docstrings."""
+    if path.suffix != ".py":
+        return hashlib.sha256(_read(path)).hexdigest()
+    tree = _tree(path)
+    for node in list(_statements(tree)):
+        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
+            del node.body[0]
+            # The same as `pass` in a function without a docstring.
+            node.body = node.body or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def with_dependencies(packages: Iterable[str], lock: Path) -> set[str]:
+    """Return packages and all their direct and indirect dependencies."""
+    required, queue = set(), set(packages)
+    while queue:
+        package = queue.pop()
+        required.add(package)
+        queue |= _dependencies(lock).get(package, set()) - required
+    return required
+
+
+@cache
+def _dependencies(lock: Path) -> dict[str, set[str]]:
+    """Return the direct dependencies of each package, from the comments `via` in the lock file."""
+    dependencies: dict[str, set[str]] = {}
+    package, in_comment = "", False
+    for line in lock.read_text().splitlines():
+        if pinned := re.match(r"([a-z0-9-]+)==", line):
+            package, in_comment = pinned[1], False
+        elif via := re.match(r"    # (via)? *([a-z0-9][a-z0-9-]*)?", line):
+            in_comment = in_comment or bool(via[1])
+            if in_comment and via[2]:
+                dependencies.setdefault(via[2], set()).add(package)
+    return dependencies
+
+
+@cache
+def _pinned_versions(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE))

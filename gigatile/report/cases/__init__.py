@@ -1,0 +1,1 @@
+"""Parts of a report that only volumes need: pages of cases, slices, regions and grids."""

@@ -1,0 +1,184 @@
+"""Reads and checks the tables, figures and settings of cases."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gigatile.cohort.state_tables import fingerprints_of
+from gigatile.errors import UserError
+from gigatile.evaluation.segmentation import COLUMNS, EMPTY
+from gigatile.report.inputs import CohortRow, ScoredRow, Told, TrainedModel, bad_cell, read_recorded
+from gigatile.settings.volumes import VolumeSettings
+from gigatile.tables import read_table
+from gigatile.volumes.state import CaseState
+
+
+class Windows(Told):
+    """The windows in which the model segmented a case."""
+
+    size: tuple[int, int, int]
+    overlap: float
+    flips: bool
+
+
+class SegmentationState(Told):
+    """The prediction for a case: segmentations/<case>.json."""
+
+    case: str
+    state: Literal["segmented", "failed"]
+    volumes_ml: dict[str, float] = Field(default_factory=dict)
+    windows: Windows | None = None
+    inputs: dict[str, str] = Field(default_factory=dict)
+
+
+class CaseModel(TrainedModel):
+    """model/settings.json."""
+
+    outputs: list[str]
+    volumes: VolumeSettings
+    patches: dict[str, Any]
+    sha256: str
+
+    def settings(self) -> dict[str, Any]:
+        """Return the sections of the settings, each list as one text."""
+        sections = {
+            "volumes": self.volumes.model_dump(exclude={"stall_minutes"}),
+            "patches": self.patches,
+            "train": self.train,
+        }
+        return {name: _joined(section) for name, section in sections.items()}
+
+
+@dataclass(frozen=True)
+class RegionScores:
+    """The figures of a region of a case; None: not defined.
+
+    Attributes:
+        truth_ml, predicted_ml: its volume in the reference segmentation and in the prediction.
+        empty: where the region is missing: "truth", "prediction", "both", or "".
+    """
+
+    dice: float | None
+    hd95_mm: float | None
+    sensitivity: float | None
+    specificity: float | None
+    truth_ml: float
+    predicted_ml: float
+    empty: str
+
+
+@dataclass(frozen=True)
+class ScoredCase(ScoredRow):
+    """The rows of a test case in evaluation/cases.tsv."""
+
+    regions: Mapping[str, RegionScores]
+
+    @property
+    def dice(self) -> float:
+        """The mean Dice of the regions."""
+        values = [figures.dice for figures in self.regions.values() if figures.dice is not None]
+        return math.fsum(values) / len(values)
+
+
+def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
+    """Read evaluation/cases.tsv: a row for each case and region.
+
+    Raises:
+        UserError: a cell is not a valid figure, or a case has not each region of the model once.
+    """
+    regions = list(model.volumes.region_labels)
+    by_case: dict[str, dict[str, RegionScores]] = {}
+    patients: dict[str, str] = {}
+    for number, row in enumerate(read_table(path, COLUMNS), 2):
+        case, region = row["case"], row["region"]
+        figures = by_case.setdefault(case, {})
+        if region in figures or patients.setdefault(case, row["patient"]) != row["patient"]:
+            raise UserError(f"{path}, row {number}: case {case!r} has region {region!r} twice")
+        if row["empty"] not in ("", *EMPTY):
+            raise UserError(
+                f"{path}, row {number}: empty is {row['empty']!r}; must be one of "
+                f"{', '.join(EMPTY)}, or nothing"
+            )
+        figures[region] = RegionScores(
+            dice=_number(path, number, row, "dice", 1),
+            hd95_mm=_number(path, number, row, "hd95_mm"),
+            sensitivity=_number(path, number, row, "sensitivity", 1),
+            specificity=_number(path, number, row, "specificity", 1),
+            truth_ml=_number(path, number, row, "truth_ml") or 0.0,
+            predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
+            empty=row["empty"],
+        )
+    for case, figures in by_case.items():
+        if set(figures) != set(regions):
+            raise UserError(
+                f"{path}: case {case!r} has the regions {', '.join(figures)}; the model's are "
+                f"{', '.join(regions)}"
+            )
+    return [
+        ScoredCase(case, patients[case], None, {region: figures[region] for region in regions})
+        for case, figures in by_case.items()
+    ]
+
+
+def read_new(
+    folder: Path, model: CaseModel, rows: Sequence[CohortRow]
+) -> dict[str, ScoredCase | None]:
+    """Return the new cases that were prepared. They have no figures: None."""
+    return {row.id: None for row in rows if row.records}
+
+
+def read_state_of(row: CohortRow, folder: Path) -> CaseState:
+    """Read the state of a case, which must match the row of cases.tsv.
+
+    Raises:
+        UserError: it is missing, damaged or another.
+    """
+    path = folder / f"{row.id}.json"
+    state = read_recorded(CaseState, path)
+    if state.case != row.id:
+        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
+    fingerprints = fingerprints_of(state.sources)
+    stated = (state.state, state.records.sha256, fingerprints, str(len(state.warnings)))
+    if stated != (row.state, row.sha256, row.cells["sources"], row.cells["warnings"]):
+        raise UserError(
+            f"{path}: cases.tsv has another state, SHA-256, source file or number of warnings; one "
+            "of the two is out of date"
+        )
+    return state
+
+
+def read_segmentation(path: Path, case: str) -> SegmentationState:
+    """Read the state of a segmentation; it must be that case's, and not failed."""
+    state = read_recorded(SegmentationState, path)
+    if state.case != case:
+        raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
+    if state.state != "segmented":
+        raise UserError(f"{path}: case {case!r} was prepared but not segmented; delete this file")
+    return state
+
+
+def _joined(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _joined(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in values)
+    return values
+
+
+def _number(
+    path: Path, number: int, row: Mapping[str, str], column: str, most: float = math.inf
+) -> float | None:
+    if not row[column]:
+        return None
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= most or math.isinf(value):
+        expected = "a number from 0 to 1" if most == 1 else "a number of 0 or more"
+        raise bad_cell(path, number, row, column, expected)
+    return value

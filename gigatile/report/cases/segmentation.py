@@ -1,0 +1,124 @@
+"""The sections with the figures of a segmentation, and the test cases."""
+
+from pathlib import Path
+from typing import Any
+
+from gigatile.report.cases import figures
+from gigatile.report.cases.inputs import read_segmentation, read_state_of
+from gigatile.report.cases.metrics import CaseMetrics, CaseRun
+from gigatile.report.cases.page import CasePageInputs
+from gigatile.report.pages import data_uri, plural, words
+from gigatile.report.task_report import Banner, Content, Section
+
+TEMPLATES = Path(__file__).parent / "templates"
+# The figures of a region: name in the files, title, and digits.
+SHOWN = (
+    ("dice", "Dice", 3),
+    ("hd95_mm", "HD95, mm", 1),
+    ("sensitivity", "Sensitivity", 3),
+    ("specificity", "Specificity", 4),
+)
+
+
+def summary(run: CaseRun) -> dict[str, Any]:
+    """Return the values of the top of the first page."""
+    return {"metrics": run.metrics}
+
+
+def new_cases(inputs: CasePageInputs) -> dict[str, Any]:
+    """Return the values of the first page of new cases."""
+    folder = inputs.files.results / "segmentations"
+    rows = [
+        {
+            "case": case,
+            "patient": inputs.rows[case].patient,
+            "state": read_state_of(inputs.rows[case], inputs.files.records),
+            "volumes_ml": read_segmentation(folder / f"{case}.json", case).volumes_ml,
+        }
+        for case in inputs.scored
+    ]
+    return {"rows": rows, "regions": inputs.model.volumes.region_labels}
+
+
+def _figures(run: CaseRun) -> Content:
+    values = {"metrics": run.metrics, "figures": SHOWN, "pictures": _pictures(run)}
+    return Content(values, _missing_regions(run.metrics))
+
+
+def _missing_regions(metrics: CaseMetrics) -> list[Banner]:
+    """Warn of regions that are missing in some cases."""
+    banners = []
+    for region in metrics.regions:
+        missing = metrics.empty[region]
+        sentences = [
+            f"In {plural(number, 'case')}, {text}."
+            for number, text in (
+                (
+                    missing.truth,
+                    "the prediction has it and the reference segmentation does not: Dice is 0, "
+                    "and the distance the largest possible",
+                ),
+                (
+                    missing.prediction,
+                    "the reference segmentation has it and the prediction does not: Dice is 0, "
+                    "and the distance the largest possible",
+                ),
+                (missing.both, "neither has it: Dice is 1 and the distance 0"),
+            )
+            if number
+        ]
+        if sentences:
+            text = " ".join([*sentences, "These cases count in the means."])
+            banners.append(Banner(f"Not every case has {words(region)}.", text))
+    return banners
+
+
+def _scored_cases(run: CaseRun) -> Content:
+    """Return a row for each test case, the case with the least mean Dice first."""
+    cases = [
+        {
+            "scored": case,
+            "page": case.id in run.states,
+            "warnings": len(run.states[case.id].warnings) if case.id in run.states else 0,
+        }
+        for case in sorted(run.scored, key=lambda case: (case.dice, case.id))
+    ]
+    return Content({"cases": cases, "regions": run.metrics.regions})
+
+
+def _pictures(run: CaseRun) -> list[dict[str, str]]:
+    """Plot the Dice and the volumes of each case, by region."""
+    if not run.scored:
+        return []
+    regions = run.metrics.regions
+    dice = {name: [case.regions[name].dice or 0.0 for case in run.scored] for name in regions}
+    means = {name: run.metrics.dice.per_region[name] for name in regions}
+    volumes = {
+        name: [
+            (case.regions[name].truth_ml, case.regions[name].predicted_ml) for case in run.scored
+        ]
+        for name in regions
+    }
+    return [
+        {
+            "image": data_uri(figures.spread(dice, means, "Dice"), "image/svg+xml"),
+            "alt": "Dice of each test case, by region: "
+            + "; ".join(
+                f"{name} from {min(dice[name]):.3f} to {max(dice[name]):.3f}" for name in dice
+            ),
+            "caption": "Dice of each test case; the bar is the mean, the line its 95 % interval "
+            "if there is one.",
+        },
+        {
+            "image": data_uri(figures.volumes(volumes), "image/svg+xml"),
+            "alt": "Predicted over reference volume of each region, in millilitres",
+            "caption": "Reference and predicted volumes, a marker for each test case; on the "
+            "dotted line both are equal.",
+        },
+    ]
+
+
+FIGURES = Section(
+    "figures", "Figures with their intervals", TEMPLATES / "figures.html.j2", _figures, "Figures"
+)
+TEST_CASES = Section("cases", "Test cases", TEMPLATES / "test_cases.html.j2", _scored_cases)

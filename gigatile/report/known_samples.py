@@ -1,0 +1,162 @@
+"""Finds new slides or cases that are in the cohort: the same id, patient or pixels.
+
+A prediction for a slide that the model was trained on shows nothing about new slides. Pixels are
+compared, since a copy of a slide can have another name and other bytes at the end of its file.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.cohort.names import same_names
+from gigatile.report.inputs import CohortRow
+from gigatile.report.records import HASHES, RecordKind, hash_of, iterate_records
+from gigatile.tables import write_table
+
+COLUMNS = ("in_cohort", "patient", "split", "same", "equal_images")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A new slide or case, and one of the cohort that has something in common with it.
+
+    Attributes:
+        new: the id of the new slide or case.
+        known: the row of the cohort's table.
+        same: what is the same: `id`, `patient`, `pixels`.
+        images: number of equal tiles, or of equal channels of a case.
+    """
+
+    new: str
+    known: CohortRow
+    same: Sequence[str]
+    images: int
+
+
+@dataclass(frozen=True)
+class CohortMatches:
+    """The result of the comparison with the cohort.
+
+    Attributes:
+        matches: in the order of the new slides or cases.
+        compared: ids in the cohort whose pixels were compared.
+        missing: ids in the cohort whose records are missing, so their pixels were not compared.
+    """
+
+    matches: Sequence[Match]
+    compared: Sequence[str]
+    missing: Sequence[str]
+
+    def matches_of(self, new: str) -> list[Match]:
+        """Return the matches of one new slide or case."""
+        return [match for match in self.matches if match.new == new]
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the new slides or cases with a match."""
+        return list(dict.fromkeys(match.new for match in self.matches))
+
+    def write(self, path: Path, unit: str) -> None:
+        """Write a table with a row for each match; `unit` is `slide` or `case`."""
+        rows = [
+            (m.new, m.known.id, m.known.patient, m.known.split, ", ".join(m.same), m.images)
+            for m in self.matches
+        ]
+        write_table(path, (unit, *COLUMNS), rows)
+
+
+def compare_with_cohort(
+    new: Sequence[CohortRow],
+    new_folder: Path,
+    cohort: Sequence[CohortRow],
+    folder: Path,
+    kind: RecordKind,
+) -> CohortMatches:
+    """Compare new slides or cases with those of the cohort.
+
+    Args:
+        new: rows of the table of the new slides or cases.
+        new_folder: folder of their records.
+        cohort: rows of the cohort's table.
+        folder: folder of the cohort's records.
+        kind: what a record contains.
+
+    Raises:
+        UserError: a record file is damaged, or one of a new slide or case is missing.
+    """
+    ids: dict[str, list[int]] = defaultdict(list)
+    patients: dict[str, list[int]] = defaultdict(list)
+    spelling = {name: same[0] for same in same_names(_patients(new, cohort)) for name in same}
+    for index, row in enumerate(new):
+        ids[row.id.casefold()].append(index)
+        if row.patient:
+            patients[spelling.get(row.patient, row.patient)].append(index)
+    images_of_new = _ImageIndex(new, new_folder, kind)
+    matches: list[tuple[int, Match]] = []
+    compared, missing = [], []
+    for known in cohort:
+        same: dict[int, list[str]] = defaultdict(list)
+        for index in ids.get(known.id.casefold(), ()):
+            same[index].append("id")
+        for index in patients.get(spelling.get(known.patient, known.patient), ()):
+            same[index].append("patient")
+        path = folder / f"{known.id}.tfrecord"
+        images: dict[int, int] = defaultdict(int)
+        if known.state != "failed" and not path.exists():
+            missing.append(known.id)
+        elif known.state != "failed":
+            compared.append(known.id)
+            for _, record in iterate_records(path, kind):
+                for image in record.images:
+                    for index in images_of_new.having(image):
+                        images[index] += 1
+        for index in images:
+            same[index].append("pixels")
+        matches += [
+            (index, Match(new[index].id, known, what, images.get(index, 0)))
+            for index, what in same.items()
+        ]
+    matches.sort(key=lambda match: match[0])
+    return CohortMatches([match for _, match in matches], compared, missing)
+
+
+class _ImageIndex:
+    """Finds the new slides or cases that have an image. Takes 12 bytes for each image."""
+
+    def __init__(self, new: Sequence[CohortRow], folder: Path, kind: RecordKind) -> None:
+        hashes = np.concatenate([np.empty(0, HASHES), *_hashes(new, folder, kind)])
+        hashes = hashes[np.argsort(hashes["hash"], kind="stable")]
+        self._hashes, self._owners = hashes["hash"].copy(), hashes["member"].copy()
+        self._is_plain = kind.is_plain
+        self._plain: dict[int, bool] = {}
+
+    def having(self, image: bytes) -> set[int]:
+        """Return the indices of the new slides or cases; plain images are in none."""
+        number = hash_of(image)
+        begin, end = (
+            int(np.searchsorted(self._hashes, np.uint64(number), side))
+            for side in ("left", "right")
+        )
+        if begin == end:
+            return set()
+        if number not in self._plain:
+            self._plain[number] = self._is_plain is not None and self._is_plain(image)
+        return set() if self._plain[number] else set(self._owners[begin:end].tolist())
+
+
+def _hashes(rows: Sequence[CohortRow], folder: Path, kind: RecordKind) -> Iterator[np.ndarray]:
+    for index, row in enumerate(rows):
+        if row.state != "failed":
+            hashes = [
+                (hash_of(image), index, offset)
+                for offset, record in iterate_records(folder / f"{row.id}.tfrecord", kind)
+                for image in record.images
+            ]
+            yield np.array(hashes, HASHES)
+
+
+def _patients(*tables: Sequence[CohortRow]) -> list[str]:
+    return list(dict.fromkeys(row.patient for table in tables for row in table if row.patient))

@@ -1,0 +1,101 @@
+"""Writes the pages of new slides or cases: predictions without ground truth."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gigatile.files import read_json
+from gigatile.report.inputs import read_cohort, read_recorded
+from gigatile.report.known_samples import CohortMatches, compare_with_cohort
+from gigatile.report.pages import check_ids, flat, render, write_pages
+from gigatile.report.provenance import Ledger, checksum
+from gigatile.report.task_report import TaskReport
+from gigatile.report.unit_pages import PageFiles, PageInputs, add_page_files, write_unit_pages
+
+
+def write_prediction_pages(
+    task: TaskReport,
+    files: Mapping[str, Path],
+    out: Path,
+    title: str,
+    cohort: Path | None = None,
+    matches: Path | None = None,
+    **options: Any,
+) -> None:
+    """Write index.html and a page for each new slide or case to `out`, all of them or none.
+
+    Args:
+        task: the report of the task.
+        files: the inputs, by the names in `task.new_inputs`.
+        out: folder for the pages; other files in it are kept.
+        title: heading of index.html.
+        cohort: folder of the run that trained the model; None: the new slides or cases are not
+            compared with its cohort.
+        matches: table to write, of the new slides or cases that are in the cohort.
+        options: of the pages of slides or cases.
+
+    Raises:
+        UserError: an input is missing, damaged, or does not match the others.
+    """
+    ledger, model_dir = Ledger(), files["model_dir"]
+    model = read_recorded(task.model, model_dir / "settings.json")
+    table = read_cohort(files["table"], task.unit, task.columns)
+    check_ids([row.id for row in table], files["table"], task.unit)
+    scored = task.new.read(files["results_dir"], model, table)
+    versions = read_json(model_dir / "versions.json")
+    for name, shows in task.new.shows.items():
+        path = files["table"] if name == task.table else files["results_dir"] / name
+        ledger.add(f"predictions/{name}", path, shows)
+    ledger.add_folder(
+        "model",
+        model_dir,
+        {
+            "settings.json": "Model",
+            "versions.json": "Model: software",
+            "model.keras": "nothing; it is the model of these predictions",
+        },
+    )
+    found = None
+    if cohort is not None:
+        ledger.add(task.table, cohort / task.table, "In the cohort")
+        known = read_cohort(cohort / task.table, task.unit, task.columns)
+        found = compare_with_cohort(
+            table, files["records_dir"], known, cohort / task.records, task.kind
+        )
+    page_files = PageFiles(
+        files["records_dir"],
+        files["results_dir"],
+        model_dir / "model.keras",
+        f"predictions/{task.records}",
+        "predictions",
+    )
+    inputs = PageInputs(
+        files=page_files,
+        model=model,
+        rows={row.id: row for row in table},
+        scored=scored,
+        matches=found.matches_of if found else lambda name: (),
+        options=options,
+    )
+    with write_pages(out, task.folder) as building:
+        sums = write_unit_pages(task.pages(inputs), list(scored), building / task.folder)
+        add_page_files(ledger, task.page_files, sums, page_files, f"new {task.unit}")
+        page = render(
+            task.new.template,
+            title=title,
+            unit=task.unit,
+            in_cohort=found,
+            failed=[
+                (row.id, row.reason or "no reason was recorded")
+                for row in table
+                if row.id not in scored
+            ],
+            settings=flat(model.settings()),
+            versions=versions,
+            model_sha256=checksum(model_dir / "model.keras"),
+            ledger=ledger,
+            **task.new.values(inputs),
+        )
+        (building / "index.html").write_text(page, encoding="utf-8")
+        if matches is not None:
+            (found or CohortMatches([], [], [])).write(matches, task.unit)

@@ -1,0 +1,97 @@
+"""The sections of the first page that the reports of all tasks have."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gigatile.report import figures
+from gigatile.report.pages import TEMPLATES, data_uri, flat, some
+from gigatile.report.task_report import Banner, Content, Run, Section
+from gigatile.settings.split import SPLITS
+
+
+def training_section(samples: str, caption: str) -> Section:
+    """Return the section with the training curves.
+
+    Args:
+        samples: what the loss is a mean of: `tiles` or `cases`.
+        caption: of each curve, after the name of the figure.
+    """
+    content = partial(_training, samples, caption)
+    return Section("training", "Training", TEMPLATES / "training.html.j2", content)
+
+
+def left_out_section(unit: str) -> Section:
+    """Return the section with the slides or cases that count in no figure."""
+    title = f"{unit.capitalize()}s left out"
+    return Section("left-out", title, TEMPLATES / "left_out.html.j2", left_out_content)
+
+
+def left_out_content(run: Run) -> Content:
+    """Return the slides or cases that count in no figure, each with the reason."""
+    return Content({"rows": run.left_out(), "unit": run.unit, "total": len(run.cohort)})
+
+
+def _splits(run: Run) -> Content:
+    splits = [
+        {"name": name, "split": run.splits.splits[name]}
+        for name in SPLITS
+        if name in run.splits.splits and run.splits.splits[name].by_label
+    ]
+    values = {"unit": run.unit, "splits": splits, "checks": run.checks, "proof": run.splits}
+    failed = [check for check in run.checks if check.faults]
+    if not failed:
+        return Content(values)
+    banner = Banner(
+        "The splits are not clean.",
+        "The figures below can be too good: do not use them until this is fixed.",
+        [f"Failed: {check.claim}. Found: {some(check.faults)}" for check in failed],
+        alarm=True,
+    )
+    return Content(values, [banner])
+
+
+def _training(samples: str, caption: str, run: Run) -> Content:
+    history, curves = run.history, []
+    for name in [name for name in history if f"valid_{name}" in history]:
+        train, valid = history[name], history[f"valid_{name}"]
+        image = alt = ""
+        if np.isfinite([*train, *valid]).any():
+            curve = figures.training_curve(
+                history["epoch"], train, valid, name, run.model.chosen.epoch
+            )
+            image, alt = data_uri(curve, "image/svg+xml"), figures.describe_curve(history, name)
+        curves.append({"name": name, "image": image, "alt": alt})
+    values = {"unit": run.unit, "samples": samples, "caption": caption, "curves": curves}
+    return Content(values | {"chosen": run.model.chosen})
+
+
+def _settings(run: Run) -> Content:
+    recorded: dict[str, dict[str, Any]] = {
+        "splits.json": {"split": {"seed": run.splits.seed}},
+        "shards/manifest.json": {
+            "shards": {"target_mb": run.manifest.target_mb, "seed": run.manifest.seed}
+        },
+        "model/settings.json": run.model.settings(),
+        "evaluation/metrics.json": {"evaluate": run.metrics.settings()},
+    }
+    rows = [(key, value, file) for file, values in recorded.items() for key, value in flat(values)]
+    return Content({"rows": rows, "versions": run.versions})
+
+
+def _provenance(run: Run) -> Content:
+    return Content({"ledger": run.ledger})
+
+
+SPLITS_SECTION = Section(
+    "splits",
+    "Splits, and the proof that no patient is in two",
+    TEMPLATES / "splits.html.j2",
+    _splits,
+    "Splits",
+)
+SETTINGS = Section(
+    "settings", "Settings and software", TEMPLATES / "settings.html.j2", _settings, "Settings"
+)
+PROVENANCE = Section("provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance)

@@ -1,0 +1,1 @@
+"""Parts of a report that only whole slides need: their pages, heat maps, tiles and losses."""

@@ -1,0 +1,133 @@
+"""The sections with the figures of a classification: ROC curves, confusion, and the test slides."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gigatile.report.metrics import Interval
+from gigatile.report.pages import data_uri
+from gigatile.report.slides import figures
+from gigatile.report.slides.metrics import (
+    ByClass,
+    Level,
+    SlideMetrics,
+    SlideRun,
+    count_labels,
+    why_undefined,
+)
+from gigatile.report.task_report import Content, Section
+
+TEMPLATES = Path(__file__).parent / "templates"
+LEVELS = ("slide", "patient")
+# The two predictions in metrics.json.
+PREDICTIONS = {
+    "mean_call": "mean score of the tiles",
+    "vote_call": "majority vote of the tiles",
+}
+
+
+def summary(run: SlideRun) -> dict[str, Any]:
+    """Return the values of the top of the first page."""
+    levels = {name: _summary(run.metrics, name) for name in LEVELS}
+    return {**levels, "classes": run.metrics.classes}
+
+
+def _summary(metrics: SlideMetrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    correct = {
+        prediction: sum(row[k] for k, row in enumerate(getattr(level.confusion, prediction)))
+        for prediction in PREDICTIONS
+    }
+    why = why_undefined(level, metrics.classes, name)
+    return {"name": name, "level": level, "correct": correct, "why": why}
+
+
+def _unit(level: Level, name: str) -> str:
+    """Return what a level counts; a patient whose slides have two labels is a case of each."""
+    return name if name == "slide" or level.n == level.patients else "case"
+
+
+def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
+    level: Level = getattr(metrics, name)
+    counts = count_labels(level, metrics.classes)
+    panels = []
+    for label in metrics.classes:
+        curve = level.roc_curve.get(label)
+        defined = curve is not None and len(curve.fpr) > 1
+        panels.append(
+            {
+                "class": label,
+                "auc": level.roc_auc.per_class[label],
+                "n": counts[label],
+                "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and defined else "",
+                "why": why_undefined(level, metrics.classes, name, label),
+            }
+        )
+    return {"name": name, "unit": _unit(level, name), "level": level, "panels": panels}
+
+
+def _rocs(run: SlideRun) -> Content:
+    return Content({"levels": [_roc(run.metrics, name) for name in LEVELS]})
+
+
+def _confusion(run: SlideRun) -> Content:
+    classes = run.metrics.classes
+    levels = []
+    for name in LEVELS:
+        level: Level = getattr(run.metrics, name)
+        tables = []
+        for prediction, text in PREDICTIONS.items():
+            counts = getattr(level.confusion, prediction)
+            rows = [
+                {
+                    "label": label,
+                    "total": sum(row),
+                    "cells": [
+                        {"n": n, "share": n / sum(row) if sum(row) else 0.0, "correct": k == j}
+                        for j, n in enumerate(row)
+                    ],
+                }
+                for k, (label, row) in enumerate(zip(classes, counts, strict=True))
+            ]
+            correct = sum(counts[k][k] for k in range(len(counts)))
+            tables.append({"text": text, "rows": rows, "correct": correct, "total": level.n})
+        levels.append({"name": name, "tables": tables})
+    return Content({"classes": classes, "levels": levels})
+
+
+def _figures(run: SlideRun) -> Content:
+    """Return a row for each figure, with its interval at both levels."""
+    metrics, rows = run.metrics, []
+    levels: list[Level] = [getattr(metrics, name) for name in LEVELS]
+
+    def add(title: str, intervals: Sequence[Interval], label: str | None = None) -> None:
+        cells = [
+            {"interval": interval, "why": why_undefined(level, metrics.classes, name, label)}
+            for interval, level, name in zip(intervals, levels, LEVELS, strict=True)
+        ]
+        rows.append({"title": title, "cells": cells, "minor": label is not None})
+
+    for name, text in PREDICTIONS.items():
+        add(f"Accuracy, {text}", [getattr(level.accuracy, name) for level in levels])
+    for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
+        figures_by_level: list[ByClass] = [getattr(level, key) for level in levels]
+        add(f"{title}, mean of the classes", [by_class.macro for by_class in figures_by_level])
+        for label in metrics.classes:
+            intervals = [by_class.per_class[label] for by_class in figures_by_level]
+            add(f"{title}, {label}", intervals, label)
+    return Content({"rows": rows, "levels": LEVELS, "intervals": metrics.intervals})
+
+
+def _scored_slides(run: SlideRun) -> Content:
+    wrong = [slide for slide in run.scored if slide.call_mean != slide.label]
+    pages = {row.id for row in run.cohort}
+    values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes}
+    return Content(values | {"pages": pages})
+
+
+ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", _rocs)
+CONFUSION = Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
+FIGURES = Section(
+    "figures", "Figures with their intervals", TEMPLATES / "figures.html.j2", _figures, "Figures"
+)
+TEST_SLIDES = Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)

@@ -1,0 +1,185 @@
+"""Reads and checks the tables, scores and settings of slides."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gigatile.errors import UserError
+from gigatile.report.inputs import (
+    CohortRow,
+    ScoredRow,
+    TrainedModel,
+    bad_cell,
+    read_recorded,
+    whole_number,
+)
+from gigatile.report.pages import check_ids
+from gigatile.slides.state import SlideState
+from gigatile.tables import read_table
+
+
+class SlideModel(TrainedModel):
+    """model/settings.json."""
+
+    classes: list[str]
+    tiles: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the sections of the settings."""
+        return {"tiles": self.tiles, "train": self.train}
+
+
+@dataclass(frozen=True)
+class ScoredSlide(ScoredRow):
+    """A row of slides.tsv.
+
+    Attributes:
+        scores: of each class, the mean score of the tiles.
+        call_mean: the class with the highest mean score.
+        call_vote: the class with the highest score on most tiles.
+    """
+
+    tiles: int
+    scores: Mapping[str, float]
+    call_mean: str
+    call_vote: str
+
+
+def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[ScoredSlide]:
+    """Read slides.tsv in its order; every score must be a number from 0 to 1."""
+    classes = model.classes
+    columns = ["slide", "tiles", *(f"p_{name}" for name in classes), "call_mean", "call_vote"]
+    slides = []
+    for number, row in enumerate(read_table(path, columns + ["patient", "label"] * labelled), 2):
+        for name in ("call_mean", "call_vote"):
+            if row[name] not in classes:
+                raise UserError(
+                    f"{path}, row {number}: {name} is {row[name]!r}, not a class of the model"
+                )
+        slides.append(
+            ScoredSlide(
+                row["slide"],
+                row.get("patient", ""),
+                row["label"] if labelled else None,
+                whole_number(path, number, row, "tiles"),
+                {name: _score(path, number, row, f"p_{name}") for name in classes},
+                row["call_mean"],
+                row["call_vote"],
+            )
+        )
+    return slides
+
+
+def read_new(folder: Path, model: SlideModel, rows: Sequence[CohortRow]) -> dict[str, ScoredSlide]:
+    """Read the scores of new slides by id, from the folder of predictions.
+
+    Raises:
+        UserError: the table is missing or damaged, or has a slide that is not in tiles.tsv.
+    """
+    path = folder / "slides.tsv"
+    slides = read_scored(path, model, labelled=False)
+    check_ids([slide.id for slide in slides], path)
+    scored = {slide.id: slide for slide in slides}
+    if unknown := sorted(scored.keys() - {row.id for row in rows}):
+        raise UserError(f"{path}: slides that are not in tiles.tsv: {', '.join(unknown)}")
+    return scored
+
+
+@dataclass(frozen=True)
+class SlideTiles:
+    """The scored tiles of a slide, in the order of rows and columns.
+
+    Attributes:
+        x, y: (n,) int64, top-left corners in pixels of level 0.
+        scores: (n, classes) float64, each from 0 to 1.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    scores: np.ndarray
+
+    def votes(self) -> np.ndarray:
+        """Return the number of tiles with the highest score for each class: (classes,) int64."""
+        return np.bincount(self.scores.argmax(axis=1), minlength=self.scores.shape[1])
+
+
+def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) -> SlideTiles:
+    """Read the tiles of a slide; parts of the file without the slide are not loaded.
+
+    Raises:
+        UserError: the file is missing or damaged, its number of tiles is not `expected`, or a score
+            is not from 0 to 1.
+    """
+    columns = ["x", "y", *(f"p_{name}" for name in classes)]
+    try:
+        table = ds.dataset(path, format="parquet").to_table(
+            columns=columns, filter=ds.field("slide") == slide
+        )
+        x, y = (np.asarray(table[name], np.int64) for name in ("x", "y"))
+        scores = np.stack([np.asarray(table[name], np.float64) for name in columns[2:]], axis=1)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, KeyError, TypeError, ValueError) as error:
+        reason = str(error).split("\n")[0].replace(str(path), Path(path).name)
+        raise UserError(f"{path}: damaged, or not the tiles' scores ({reason})") from None
+    if len(x) != expected:
+        raise UserError(
+            f"{path}: {len(x)} tiles of slide {slide!r}, but slides.tsv counts {expected}; one of "
+            "the two is out of date"
+        )
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise UserError(f"{path}: slide {slide!r} has a score that is not a number from 0 to 1")
+    order = np.lexsort((x, y))
+    return SlideTiles(x[order], y[order], scores[order])
+
+
+def read_state(path: Path, slide: str) -> SlideState:
+    """Read the state of a slide; it must be that slide's."""
+    state = read_recorded(SlideState, path)
+    if state.slide != slide:
+        raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {slide!r}")
+    return state
+
+
+def read_state_of(row: CohortRow, folder: Path) -> SlideState:
+    """Read the state of a slide, which must match the row of tiles.tsv.
+
+    Raises:
+        UserError: it is missing, damaged or another.
+    """
+    path = folder / f"{row.id}.json"
+    state = read_state(path, row.id)
+    if (state.state, state.tiles.kept, state.records.sha256) != (
+        row.state,
+        row.records,
+        row.sha256,
+    ):
+        raise UserError(
+            f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the tiles; one of "
+            "the two is out of date"
+        )
+    return state
+
+
+def mpp_source(name: str | None) -> str:
+    """Return in words where the scale of a slide comes from."""
+    words = {
+        "sheet": "the sample sheet",
+        "file": "the slide's file",
+        "resolution": "the TIFF file's resolution",
+        "objective": "its objective, by the table tiles.objectives",
+    }
+    return words[name] if name else "–"
+
+
+def _score(path: Path, number: int, row: Mapping[str, str], column: str) -> float:
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= 1:
+        raise bad_cell(path, number, row, column, "a number from 0 to 1")
+    return value

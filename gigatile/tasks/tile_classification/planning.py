@@ -1,0 +1,19 @@
+"""Assumptions about the stages of tile classification, for estimates."""
+
+from gigatile.planning.stages import Stage, TaskPlan, with_shared_stages
+
+# Measured on a core of a server. A tile of 224 px has 0.05 megapixels and about 15 kB.
+PLAN = TaskPlan(
+    stages=with_shared_stages(
+        demo={"demo_slide": Stage(start=2)},
+        prepare={"tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000)},
+        evaluate={"evaluate": Stage(("collect", "choose_model"), start=8, model=0.3)},
+        predict={"predict": Stage(("collect_new", "choose_model"), start=8, model=0.3)},
+        shards=Stage(megapixel=0.0005, storage=300_000),
+        validate=0.3,
+    ),
+    per_unit=frozenset(("demo_slide", "tile", "tile_new")),
+    column="tiles",
+    estimate=10_000,
+    megapixels=lambda settings: settings["tiles"]["size"] ** 2 / 1e6,
+)

@@ -1,0 +1,87 @@
+"""Input functions of the rules, and options that follow from rows of a sheet."""
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from snakemake.io import ancient
+
+from gigatile.cohort.cases import Case
+from gigatile.cohort.samples import Sample
+from gigatile.cohort.sheet import Member
+from gigatile.workflow.snakemake_internals import declare_parameters
+
+# Types of files that grow with the model or the cohort. Snakemake compares files up to 10 MB by
+# content, larger ones by time, which changes when they are copied. So rules declare these files
+# as `ancient`, together with a small file that changes when they do.
+LARGE = frozenset((".keras", ".npz", ".parquet"))
+
+
+def small_files(files: Iterable[str]) -> list[str]:
+    """Return the files that Snakemake compares by content."""
+    return [file for file in files if Path(file).suffix not in LARGE]
+
+
+def large_files(*groups: Iterable[str]) -> list[str]:
+    """Return the files that Snakemake must not compare, marked as `ancient`."""
+    return ancient([file for files in groups for file in files if Path(file).suffix in LARGE])
+
+
+def previous_segment(
+    folder: str, epochs: Sequence[str], suffix: str
+) -> Callable[[Any], str | list[str]]:
+    """Return an input function: a file of the previous segment of the training, if there is one.
+
+    Args:
+        folder: of the segments.
+        epochs: the last epoch of each segment, as in file names.
+        suffix: of the file, without dot.
+    """
+
+    def file(wildcards: Any) -> str | list[str]:
+        earlier = [epoch for epoch in epochs if epoch < wildcards.epoch]
+        path: str | list[str] = f"{folder}/{earlier[-1]}.{suffix}" if earlier else []
+        return ancient(path) if f".{suffix}" in LARGE else path
+
+    return file
+
+
+def source_files(samples: Mapping[str, Member]) -> Callable[[Any], list[str]]:
+    """Return an input function: the file of a slide, or the files of a case."""
+
+    @declare_parameters
+    def files(wildcards: Any) -> list[str]:
+        (sample,) = wildcards
+        return [os.path.normpath(path) for path in samples[sample].files]
+
+    return files
+
+
+def slide_options(samples: Mapping[str, Sample]) -> Callable[[Any], str]:
+    """Return a parameter: options for tiling that the sheet sets for a slide.
+
+    Patient and label are not among them: a correction of these does not change any tile.
+    """
+
+    @declare_parameters
+    def options(wildcards: Any) -> str:
+        mpp = samples[wildcards.slide].mpp
+        return "" if mpp is None else shlex.join(["--mpp", repr(mpp)])
+
+    return options
+
+
+def case_options(cases: Mapping[str, Case]) -> Callable[[Any], str]:
+    """Return a parameter: the files of a case, as options of the command that prepares it."""
+
+    @declare_parameters
+    def options(wildcards: Any) -> str:
+        case = cases[wildcards.case]
+        paths = [f"--image={name}={os.path.normpath(path)}" for name, path in case.images.items()]
+        if case.segmentation is not None:
+            paths.append(f"--segmentation={os.path.normpath(case.segmentation)}")
+        return shlex.join(paths)
+
+    return options

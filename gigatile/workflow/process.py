@@ -1,0 +1,35 @@
+"""Preparation of the process in which Snakemake runs."""
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+from gigatile.workflow.invocation import Invocation
+from gigatile.workflow.updated_outputs import keep_updated_outputs
+
+
+def prepare_process(invocation: Invocation, project: str) -> None:
+    """Set the environment of commands, work around faults of Snakemake, tune for large plans.
+
+    Args:
+        invocation: of this process.
+        project: folder of the Snakefile.
+    """
+    keep_updated_outputs()
+    # Snakemake has imported the plugin if a profile or an option selects its executor.
+    if invocation.is_main_process and "snakemake_executor_plugin_slurm" in sys.modules:
+        from gigatile.workflow.slurm_submission import fix_submission
+
+        fix_submission()
+    # Commands use the Python that runs Snakemake, even if its environment is not activated, and the
+    # library in the folder of the Snakefile, even if another one is installed.
+    os.environ.update(
+        PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+        PYTHONPATH=project,
+    )
+    # Hide TensorFlow's messages below the level of warnings.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # A plan creates millions of objects and frees few. With Python's default thresholds, garbage
+    # collection takes a fifth of its time and finds nothing.
+    gc.set_threshold(100_000, 20, 50)

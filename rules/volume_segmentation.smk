@@ -1,0 +1,185 @@
+# Segmentation of volumes.
+
+
+rule demo_case:
+    output:
+        expand(
+            "demo/volumes/{{case}}/{volume}.nii.gz",
+            volume=["flair", "t1", "t1gd", "t2", "segmentation"],
+        ),
+    log:
+        "demo/volumes/{case}.log",
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(10),
+        slide_at_once=1,
+    params:
+        code=code("make_demo_volume"),
+        volumes=subpath(output[0], parent=True),
+    shell:
+        "python scripts/make_demo_volume.py --case {wildcards.case} --out {params.volumes} > {log} 2>&1"
+
+
+# --- From NIfTI volumes to prepared cases: a job per case
+
+
+rule prepare:
+    input:
+        source=ancient(source_files(COHORT)),
+    output:
+        records=f"{RUN}/volumes/{{case}}.tfrecord",
+        state=f"{RUN}/volumes/{{case}}.json",
+    log:
+        f"{RUN}/logs/prepare/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/prepare/{{case}}.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        # The largest volume without background takes 17 bytes per voxel, and 2.6 for each further modality.
+        # The maximum size of a record limits the voxels of all modalities together.
+        mem_mb=grow(5000 if len(SETTINGS.volumes.modalities) == 1 else 6500),
+        runtime=grow(20),
+        # On a cluster, one job prepares several cases; see profiles/slurm.
+        slide_at_once=1,
+        options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
+    params:
+        **provenance("prepare", "prepare_case", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
+        case=case_options(COHORT),
+        settings=section("volumes"),
+    shell:
+        recorded(
+            "python scripts/prepare_case.py --case {wildcards.case} {params.case}"
+            " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )
+
+
+# --- Evaluation of the model on the test split: a job segments each case, another scores all of them
+
+
+# A case that could not be prepared gets an empty segmentation and keeps its reason.
+rule segment:
+    input:
+        state=f"{RUN}/volumes/{{case}}.json",
+        records=ancient(f"{RUN}/volumes/{{case}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        segmentation=f"{RUN}/evaluation/segmentations/{{case}}.nii.gz",
+        state=f"{RUN}/evaluation/segmentations/{{case}}.json",
+    log:
+        f"{RUN}/logs/segment/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/segment/{{case}}.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    resources:
+        mem_mb=grow(6000),
+        runtime=grow(60),
+        slide_at_once=1,
+    params:
+        **provenance("segment", "predict", "{case}"),
+        windows=section("windows"),
+    shell:
+        recorded(
+            "python scripts/predict.py --task volume_segmentation --case {wildcards.case} --records {input.records:q}"
+            " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
+            " --cores {threads} --out {output.segmentation:q} --state {output.state:q}"
+        )
+
+
+rule evaluate:
+    input:
+        samples=ancient(SETTINGS.samples),
+        cases=ALL_TABLE,
+        described=f"{RUN}/model/settings.json",
+        segmented=[
+            f"{RUN}/evaluation/segmentations/{row['case']}.json" for row in members_of("test")
+        ],
+        references=ancient(segmentations_of("test")),
+    output:
+        cases=report(
+            f"{RUN}/evaluation/cases.tsv",
+            caption="captions/cases.rst",
+            category="Evaluation",
+            labels={"table": "metrics of the test cases"},
+        ),
+        metrics=report(
+            f"{RUN}/evaluation/metrics.json",
+            caption="captions/case_metrics.rst",
+            category="Evaluation",
+            labels={"table": "means with confidence intervals"},
+        ),
+    log:
+        f"{RUN}/logs/evaluate.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+    params:
+        **provenance("evaluate", "evaluate"),
+        segmentations=folder("evaluation/segmentations"),
+        out=subpath(output.cases, parent=True),
+        settings=section("evaluate"),
+    shell:
+        recorded(
+            "python scripts/evaluate.py --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}"
+            " --segmentations {params.segmentations:q} --described {input.described:q}"
+            " --settings {params.settings:q} --cores {threads} --out {params.out:q}"
+        )
+
+
+# --- Segmentation of new cases, prepared in the same way as the cohort
+
+
+use rule prepare as prepare_new with:
+    input:
+        source=ancient(source_files(NEW)),
+    output:
+        records=f"{RUN}/predictions/volumes/{{case}}.tfrecord",
+        state=f"{RUN}/predictions/volumes/{{case}}.json",
+    log:
+        f"{RUN}/logs/prepare_new/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/prepare_new/{{case}}.tsv"
+    params:
+        **provenance(
+            "prepare_new",
+            "prepare_case",
+            "{case}",
+            samples=NEW,
+            states=f"{RUN}/predictions/volumes",
+        ),
+        case=case_options(NEW),
+        settings=section("volumes"),
+
+
+use rule segment as segment_new with:
+    input:
+        state=f"{RUN}/predictions/volumes/{{case}}.json",
+        records=ancient(f"{RUN}/predictions/volumes/{{case}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        segmentation=f"{RUN}/predictions/segmentations/{{case}}.nii.gz",
+        state=f"{RUN}/predictions/segmentations/{{case}}.json",
+    log:
+        f"{RUN}/logs/segment_new/{{case}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/segment_new/{{case}}.tsv"
+    params:
+        **provenance("segment_new", "predict", "{case}"),
+        windows=section("windows"),
+
+
+# The files of the evaluation and of the prediction that the pages show.
+EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.segmented]
+PREDICTED = expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW)

@@ -1,0 +1,1 @@
+"""Toy task: regression of the brightness of images."""
