@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cut one slide into tiles: their records and their table, two pictures of it, and its state."""
+"""Tile one slide: write its records, tile table, overview, tissue mask and state."""
 
 import argparse
 import signal
@@ -18,22 +18,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, required=True, help="the slide's file")
     parser.add_argument("--slide", required=True, help="the slide's id")
-    parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides what the file tells")
+    parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides the file's")
     parser.add_argument("--settings", required=True, help="the section `tiles` as JSON")
-    parser.add_argument("--cores", type=int, default=1, help="that cut it together (1)")
+    parser.add_argument("--cores", type=int, default=1, help="cores to use (1)")
     parser.add_argument(
-        "--stall-minutes", type=float, default=10, help="without progress: a bad slide (10)"
+        "--stall-minutes",
+        type=float,
+        default=10,
+        help="give up on a slide after this time without progress (10)",
     )
     parser.add_argument(
         "--copy-first", action="store_true", help="copy the slide to the temporary folder first"
     )
-    parser.add_argument("--records", type=Path, required=True, help="to write (.tfrecord)")
-    parser.add_argument("--index", type=Path, required=True, help="to write (.parquet)")
-    parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
-    parser.add_argument("--overview", type=Path, required=True, help="to write (.jpg)")
-    parser.add_argument("--mask", type=Path, required=True, help="to write (.png)")
+    parser.add_argument("--records", type=Path, required=True, help="output (.tfrecord)")
+    parser.add_argument("--index", type=Path, required=True, help="output (.parquet)")
+    parser.add_argument("--state", type=Path, required=True, help="output (.json)")
+    parser.add_argument("--overview", type=Path, required=True, help="output (.jpg)")
+    parser.add_argument("--mask", type=Path, required=True, help="output (.png)")
     args = parser.parse_args()
-    # Who is asked to stop tidies up: a copy of a slide must not stay on another's disk.
+    # On SIGTERM, exit normally, which deletes the local copy of the slide.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     settings = parse_section(
         TileSettings, args.settings, cores=args.cores, stall_minutes=args.stall_minutes
@@ -46,7 +49,7 @@ def main() -> None:
         TilingFiles(args.records, args.state, args.overview, args.mask, args.index),
         Path(tempfile.gettempdir()) if args.copy_first else None,
     )
-    print(f"{args.slide}: {state['reason'] or str(state['tiles']['kept']) + ' tiles'}")
+    print(f"{args.slide}: {state.reason or f'{state.tiles.kept} tiles'}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from gigatile.demo.volumes import grid_of, grids_of, scan, write_case
 from gigatile.errors import UserError
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 ROOT = Path(__file__).parents[2]
 GOOD = [case for case in COHORT if case.fault == "none"]
@@ -302,7 +302,7 @@ def test_every_case_has_the_expected_state(folder: Path, tmp_path: Path, resampl
         paths = {file: folder / case.case / f"{file}.nii.gz" for file in FILES if case.path(file)}
         segmentation = paths.pop("segmentation")
         files = PreparedFiles(tmp_path / "case.tfrecord", tmp_path / "case.json")
-        state = prepare_case(case.case, paths, segmentation, settings, files)
+        state = prepare_case(case.case, paths, segmentation, settings, files).to_json()
         if case.fault == "none" or (case.fault == "other_grid" and resample):
             assert state["state"] == "prepared", f"{case.case}: {state['reason']}"
             sides = zip(state["prepared"]["shape"], (38, 50, 34), (54, 64, 46), strict=True)

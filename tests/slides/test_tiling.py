@@ -33,15 +33,10 @@ def slide(tmp_path_factory):
 
 
 def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
-    return tile_slide(
-        source,
-        "S1",
-        sheet_mpp,
-        TileSettings(**({"size": 64} | settings)),
-        TilingFiles(
-            *(out / f"S1.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))
-        ),
-    )
+    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    files = TilingFiles(*(out / f"S1.{kind}" for kind in kinds))
+    tile_slide(source, "S1", sheet_mpp, TileSettings(**({"size": 64} | settings)), files)
+    return json.loads(files.state.read_text())
 
 
 def tiles_in(out: Path) -> list:

@@ -7,8 +7,6 @@ from typing import Any
 
 from gigatile.tasks.image_brightness.cohort import ImageState, sheet
 
-from gigatile.tasks.image_brightness.cohort import ImageState, sheet
-
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.json_models import read_model
 from gigatile.records.example import some_bytes
