@@ -4,15 +4,16 @@ A missing or damaged file is a `UserError` that names it: a report of incomplete
 look complete.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gigatile.cohort.sheet import PatientRow
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
+from gigatile.json_models import JsonModel
 from gigatile.tables import read_table
 
 
@@ -102,8 +103,8 @@ class SlideState(Told):
     records: Records
 
 
-class Chosen(Told):
-    """Which epoch's model it is: the one with the least validation loss of so many."""
+class Chosen(JsonModel):
+    """The epoch of the model: the one with the least validation loss of `of` validated epochs."""
 
     epoch: int
     valid_loss: float
@@ -129,39 +130,78 @@ def read_recorded(model: type[M], path: Path) -> M:
         raise all_faults(f"{path}: not what the report needs", faults) from None
 
 
-class CohortRow(PatientRow, Protocol):
-    """A row of the cohort's table: tiles.tsv or cases.tsv."""
+class TrainedModel(JsonModel):
+    """model/settings.json: what all tasks have."""
 
-    @property
-    def label(self) -> str:
-        """The label; empty: the cohort has no labels."""
+    chosen: Chosen
+    train: dict[str, Any]
+    inputs: dict[str, str]
 
-    @property
-    def site(self) -> str:
-        """The site from the sample sheet, or empty."""
+    def settings(self) -> dict[str, Any]:
+        """Return the sections of the settings."""
+        raise NotImplementedError
 
-    @property
-    def state(self) -> str:
-        """`failed`, or the state of slides or cases that can be used."""
 
-    @property
-    def reason(self) -> str:
-        """The reason of a failure."""
+@dataclass(frozen=True, kw_only=True)
+class CohortRow:
+    """A row of tiles.tsv or cases.tsv.
 
-    @property
-    def records(self) -> int:
-        """Number of its records."""
+    Attributes:
+        label: empty for cases, and for new slides.
+        state: `failed`, or the state of slides or cases that can be used.
+        records: number of records.
+        cells: all cells, by column.
+    """
 
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of its records."""
+    id: str
+    patient: str
+    label: str = ""
+    split: str
+    state: str
+    reason: str = ""
+    records: int
+    sha256: str
+    site: str = ""
+    cells: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_cohort(path: Path, unit: str, columns: Sequence[str]) -> list[CohortRow]:
+    """Read tiles.tsv or cases.tsv.
+
+    Args:
+        unit: `slide` or `case`.
+        columns: further columns that the table must have. With `tiles`, each tile is a record;
+            otherwise each usable case.
+    """
+    needed = (unit, "patient", "split", "state", "reason", "sha256", *columns)
+    return [
+        CohortRow(
+            id=row[unit],
+            label=row.get("label", ""),
+            records=whole_number(path, number, row, "tiles")
+            if row.get("tiles")
+            else int("tiles" not in row and row["state"] != "failed"),
+            cells=row,
+            **{name: row[name] for name in ("patient", "split", "state", "reason", "sha256")},
+        )
+        for number, row in enumerate(read_table(path, needed), 2)
+    ]
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """A slide or case with its scores; the label of a case or a new slide is None."""
+
+    id: str
+    patient: str
+    label: str | None
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+    """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the figure beside the loss.
+        measure: the metric beside the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

@@ -1,19 +1,17 @@
-"""Figures of evaluation/metrics.json with their intervals, for all tasks."""
+"""Metrics with their intervals, as in evaluation/metrics.json of every task."""
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Any
 
+from pydantic import model_validator
 
-class Figures(BaseModel):
-    """A part of metrics.json; keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+from gigatile.json_models import JsonModel
 
 
-class Interval(Figures):
-    """A figure and its 95 % interval; None: not defined.
+class Interval(JsonModel):
+    """A metric and its 95 % interval; None: not defined.
 
     Attributes:
-        patients: number of patients of the figure, in the class with the fewest.
+        patients: number of patients of the metric, in the class with the fewest.
         no_interval: the reason why there is no interval; None if there is one.
     """
 
@@ -26,11 +24,11 @@ class Interval(Figures):
     @model_validator(mode="after")
     def _complete(self) -> "Interval":
         if (self.low is None, self.high is None) != (self.no_interval is not None,) * 2:
-            raise ValueError("a figure has neither an interval nor the reason why, or both")
+            raise ValueError("a metric has neither an interval nor the reason why, or both")
         return self
 
 
-class Intervals(Figures):
+class Intervals(JsonModel):
     """Method and settings of the intervals.
 
     Attributes:
@@ -45,3 +43,14 @@ class Intervals(Figures):
     def settings(self) -> dict[str, int]:
         """Return the section `evaluate` of the settings."""
         return {"resamples": self.resamples, "seed": self.seed}
+
+
+class Metrics(JsonModel):
+    """evaluation/metrics.json: what all tasks have."""
+
+    intervals: Intervals
+    inputs: dict[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the section `evaluate` of the settings."""
+        return self.intervals.settings()

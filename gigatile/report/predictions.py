@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.files import read_json
-from gigatile.report.inputs import read_recorded
+from gigatile.json_models import read_model
+from gigatile.report.inputs import read_cohort
 from gigatile.report.known_samples import CohortMatches, compare_with_cohort
 from gigatile.report.pages import check_ids, flat, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
@@ -38,8 +39,8 @@ def write_prediction_pages(
         UserError: an input is missing, damaged, or does not match the others.
     """
     ledger, model_dir = Ledger(), files["model_dir"]
-    model = read_recorded(task.model, model_dir / "settings.json")
-    table = task.read_cohort(files["table"])
+    model = read_model(task.model, model_dir / "settings.json")
+    table = read_cohort(files["table"], task.unit, task.columns)
     check_ids([row.id for row in table], files["table"], task.unit)
     scored = task.new.read(files["results_dir"], model, table)
     versions = read_json(model_dir / "versions.json")
@@ -58,7 +59,7 @@ def write_prediction_pages(
     found = None
     if cohort is not None:
         ledger.add(task.table, cohort / task.table, "In the cohort")
-        known = task.read_cohort(cohort / task.table)
+        known = read_cohort(cohort / task.table, task.unit, task.columns)
         found = compare_with_cohort(
             table, files["records_dir"], known, cohort / task.records, task.kind
         )

@@ -11,47 +11,25 @@ from gigatile.report.task_report import Banner, Content, Run, Section
 from gigatile.settings.split import SPLITS
 
 
-def splits_section() -> Section:
-    """Return the section with the splits and the checks for leakage."""
-    title = "Splits, and the proof that no patient is in two"
-    return Section("splits", title, TEMPLATES / "splits.html.j2", _splits, "Splits")
-
-
 def training_section(samples: str, caption: str) -> Section:
     """Return the section with the training curves.
 
     Args:
         samples: what the loss is a mean of: `tiles` or `cases`.
-        caption: of each curve, after the name of the figure.
+        caption: of each curve, after the name of the metric.
     """
     content = partial(_training, samples, caption)
     return Section("training", "Training", TEMPLATES / "training.html.j2", content)
 
 
 def left_out_section(unit: str) -> Section:
-    """Return the section with the slides or cases that count in no figure."""
+    """Return the section with the slides or cases that count in no metric."""
     title = f"{unit.capitalize()}s left out"
     return Section("left-out", title, TEMPLATES / "left_out.html.j2", left_out_content)
 
 
-def settings_section() -> Section:
-    """Return the section with the recorded settings and versions of the software."""
-    template = TEMPLATES / "settings.html.j2"
-    return Section("settings", "Settings and software", template, _settings, "Settings")
-
-
-def provenance_section() -> Section:
-    """Return the section with the files of the report and their checksums."""
-    return Section(
-        "provenance",
-        "Provenance",
-        TEMPLATES / "provenance.html.j2",
-        lambda run: Content({"ledger": run.ledger}),
-    )
-
-
 def left_out_content(run: Run) -> Content:
-    """Return the slides or cases that count in no figure, each with the reason."""
+    """Return the slides or cases that count in no metric, each with the reason."""
     return Content({"rows": run.left_out(), "unit": run.unit, "total": len(run.cohort)})
 
 
@@ -67,7 +45,7 @@ def _splits(run: Run) -> Content:
         return Content(values)
     banner = Banner(
         "The splits are not clean.",
-        "The figures below can be too good: do not use them until this is fixed.",
+        "The metrics below can be too good: do not use them until this is fixed.",
         [f"Failed: {check.claim}. Found: {some(check.faults)}" for check in failed],
         alarm=True,
     )
@@ -100,3 +78,22 @@ def _settings(run: Run) -> Content:
     }
     rows = [(key, value, file) for file, values in recorded.items() for key, value in flat(values)]
     return Content({"rows": rows, "versions": run.versions})
+
+
+def _provenance(run: Run) -> Content:
+    return Content({"ledger": run.ledger})
+
+
+SPLITS_SECTION = Section(
+    "splits",
+    "Splits, and the proof that no patient is in two",
+    TEMPLATES / "splits.html.j2",
+    _splits,
+    "Splits",
+)
+SETTINGS_SECTION = Section(
+    "settings", "Settings and software", TEMPLATES / "settings.html.j2", _settings, "Settings"
+)
+PROVENANCE_SECTION = Section(
+    "provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance
+)

@@ -1,13 +1,13 @@
 """Sites: whether training has seen the sites of the test split, and whether labels follow the site.
 
-Training and testing on the same site is not a leak, but then the figures do not apply to other
+Training and testing on the same site is not a leak, but then the metrics do not apply to other
 sites. If the site alone gives the label, a model can learn the site instead of the tissue.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from gigatile.cohort.sheet import Member
 from gigatile.report.inputs import CohortRow
@@ -15,14 +15,11 @@ from gigatile.settings.split import SPLITS
 
 NOT_GIVEN = "not given"
 
-Row = TypeVar("Row", bound=CohortRow)
 
-
-def with_sites(cohort: Sequence[Row], sheet: Sequence[Member]) -> list[Row]:
+def with_sites(cohort: Sequence[CohortRow], sheet: Sequence[Member]) -> list[CohortRow]:
     """Return the rows of the table with the sites of the sheet; the table has no sites."""
     sites: dict[str, str] = {member.id: getattr(member, "site", "") for member in sheet}
-    rows: Sequence[Any] = cohort
-    return [replace(row, site=sites.get(row.id, "")) for row in rows]
+    return [replace(row, site=sites.get(row.id, "")) for row in cohort]
 
 
 def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -59,7 +56,7 @@ def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
         listed = ", ".join(f"{site} ({tested[site]})" for site in sites)
         notes.append(f"{text}: {listed or 'none'}.")
     if not tested.keys() - trained:
-        notes.append("The figures do not apply to a site that training has not seen.")
+        notes.append("The metrics do not apply to a site that training has not seen.")
     return notes + _label_note(cohort)
 
 

@@ -3,74 +3,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import SplitProof
 from gigatile.records.manifest import Manifest
-from gigatile.report.inputs import Chosen, CohortRow
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel
 from gigatile.report.leakage import Check
-from gigatile.report.metrics import Intervals
+from gigatile.report.metrics import Metrics
 from gigatile.report.provenance import Ledger
 from gigatile.report.records import RecordKind
 from gigatile.report.unit_pages import WritePage
 
-
-class ScoredRow(Protocol):
-    """A test slide or case with its scores."""
-
-    @property
-    def id(self) -> str:
-        """The id of the slide or case."""
-
-    @property
-    def patient(self) -> str:
-        """The patient."""
-
-    @property
-    def label(self) -> str | None:
-        """The label; None if the task has no labels."""
-
-
-class TrainedModel(Protocol):
-    """model/settings.json."""
-
-    @property
-    def chosen(self) -> Chosen:
-        """The epoch whose model this is."""
-
-    @property
-    def inputs(self) -> Mapping[str, str]:
-        """The SHA-256 of each file that the model was made from."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return the sections of the settings."""
-
-
-class Evaluation(Protocol):
-    """evaluation/metrics.json."""
-
-    @property
-    def intervals(self) -> Intervals:
-        """Method and settings of the intervals."""
-
-    @property
-    def inputs(self) -> Mapping[str, str]:
-        """The SHA-256 of each file that was evaluated."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return the section `evaluate` of the settings."""
-
-
-Row = TypeVar("Row", bound=CohortRow)
 State = TypeVar("State")
 Scored = TypeVar("Scored", bound=ScoredRow)
 Model = TypeVar("Model", bound=TrainedModel)
-Metrics = TypeVar("Metrics", bound=Evaluation)
+Measured = TypeVar("Measured", bound=Metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Generic[Row, State, Scored, Model, Metrics]):
+class Run(Generic[State, Scored, Model, Measured]):
     """A run, read and checked.
 
     Attributes:
@@ -89,21 +41,21 @@ class Run(Generic[Row, State, Scored, Model, Metrics]):
 
     unit: str
     files: Mapping[str, Path]
-    cohort: Sequence[Row]
+    cohort: Sequence[CohortRow]
     states: Mapping[str, State]
     splits: SplitProof
     sheet: Sequence[Member] | None
     manifest: Manifest
     scored: Sequence[Scored]
     model: Model
-    metrics: Metrics
+    metrics: Measured
     history: Mapping[str, Sequence[float]]
     versions: Mapping[str, Any]
     ledger: Ledger
     checks: Sequence[Check] = ()
 
-    def left_out(self) -> list[tuple[Row, str]]:
-        """Return the slides or cases that count in no figure, each with the reason."""
+    def left_out(self) -> list[tuple[CohortRow, str]]:
+        """Return the slides or cases that count in no metric, each with the reason."""
         scored = {row.id for row in self.scored}
         rows = []
         for row in self.cohort:
@@ -123,7 +75,7 @@ class Banner:
     Attributes:
         items: a list under the text.
         link: the anchor of the section with the details, and the text of the link.
-        alarm: True: the figures must not be used.
+        alarm: True: the metrics must not be used.
     """
 
     title: str
@@ -188,7 +140,7 @@ class TaskReport:
         records: the name of the folder of records and states.
         kind: what a record contains.
         model: the class of model/settings.json.
-        read_cohort: reads the table.
+        columns: of the table that only this task has.
         read_sheet: reads the sample sheet.
         read_state: reads the state of a row from the folder of states; it must match the row.
         read_scored: reads the scores from the folder of the evaluation.
@@ -211,8 +163,8 @@ class TaskReport:
     table: str
     records: str
     kind: RecordKind
-    model: type[Any]
-    read_cohort: Callable[[Path], Sequence[Any]]
+    model: type[TrainedModel]
+    columns: Sequence[str]
     read_sheet: Callable[[Path], Sequence[Member]]
     read_state: Callable[[Any, Path], Any]
     read_scored: Callable[[Path, Any], Sequence[Any]]

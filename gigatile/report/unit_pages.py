@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from gigatile.report.inputs import CohortRow
 from gigatile.report.known_samples import Match
 from gigatile.report.pages import Neighbours, neighbours_of
 from gigatile.report.provenance import Ledger
 
-Row = TypeVar("Row")
 Scored = TypeVar("Scored")
 Model = TypeVar("Model")
 
@@ -47,7 +47,7 @@ class PageFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageInputs(Generic[Row, Scored, Model]):
+class PageInputs(Generic[Scored, Model]):
     """The inputs of the pages of slides or cases.
 
     Attributes:
@@ -59,7 +59,7 @@ class PageInputs(Generic[Row, Scored, Model]):
 
     files: PageFiles
     model: Model
-    rows: Mapping[str, Row]
+    rows: Mapping[str, CohortRow]
     scored: Mapping[str, Scored | None]
     matches: Callable[[str], Sequence[Match]]
     options: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""A small run on volumes, coherent in itself: real files, really prepared and really scored."""
+"""A small run on volumes that is consistent: its files are prepared and scored by the library."""
 
 import subprocess
 import sys
@@ -35,13 +35,13 @@ Box = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 @dataclass
 class CasePlan:
-    """A case to be made.
+    """A case to write.
 
     Attributes:
-        truth, predicted: boxes of voxels in the order of RAS+, by the value of their label; later
-            ones lie over earlier ones.
+        truth, predicted: boxes of voxels in RAS+ order, by label value; later boxes cover earlier
+            ones.
         bright: a box that is brighter than all else, in the first modality.
-        fault: what is wrong with it.
+        fault: `html`, `filled` or `label`.
     """
 
     case: str
@@ -89,7 +89,7 @@ def build_case_run(
     settings: VolumeSettings = SETTINGS,
     seed: int = 1,
 ) -> Path:
-    """Write a run folder as the stages before the report leave it; the data lie beside it."""
+    """Write the results of the stages before the report; the data are in the parent folder."""
     plans = case_cohort() if plans is None else plans
     rng = np.random.default_rng(seed)
     data = folder.parent / "data"
@@ -135,7 +135,7 @@ def new_cases() -> list[CasePlan]:
 
 
 def add_new_cases(folder: Path, plans: Sequence[CasePlan] | None = None) -> None:
-    """Add cases that nobody has labelled, and what the model found in them."""
+    """Add new cases without labels, and predictions for them."""
     plans = new_cases() if plans is None else plans
     rng = np.random.default_rng(3)
     new = folder / "predictions/volumes"
@@ -149,7 +149,7 @@ def add_new_cases(folder: Path, plans: Sequence[CasePlan] | None = None) -> None
 
 
 def evaluate(folder: Path, sheet: Path) -> None:
-    """Score the test cases by the workflow's own command."""
+    """Score the test cases with the command of the workflow."""
     arguments = {
         "--samples": sheet,
         "--table": folder / "cases.tsv",
@@ -252,7 +252,7 @@ def _model(folder: Path, settings: VolumeSettings) -> None:
     rows = [(e + 1, 0.7**e, 1 - 0.8 ** (e + 1), "", "") for e in range(5)]
     rows.append((6, 0.1, 0.91, 0.25, 0.81))
     write_table(model / "history.tsv", ("epoch", "loss", "dice", "valid_loss", "valid_dice"), rows)
-    told = {
+    text = {
         "outputs": list(settings.region_labels),
         "volumes": settings.model_dump(),
         "patches": {"size": [16, 16, 16], "targets": "regions"},
@@ -266,7 +266,7 @@ def _model(folder: Path, settings: VolumeSettings) -> None:
             }
         ),
     }
-    write_json(model / "settings.json", told)
+    write_json(model / "settings.json", text)
     write_json(model / "versions.json", {"python": "3.11.7", "tensorflow": "2.21.0"})
 
 

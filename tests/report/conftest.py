@@ -1,4 +1,4 @@
-"""A small run folder, coherent in itself: real pictures, real records, figures really computed."""
+"""A small run folder that is consistent: images, records, and metrics computed from the scores."""
 
 import io
 import shutil
@@ -31,7 +31,7 @@ SIDE = 32  # of a tile's picture, in pixels
 
 @dataclass
 class Plan:
-    """A slide to be made."""
+    """A slide to write."""
 
     slide: str
     patient: str
@@ -66,7 +66,7 @@ def build_run(
     classes: Sequence[str] = CLASSES,
     settings: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a run folder as the stages before the report leave it."""
+    """Write the results of the stages before the report."""
     plans = cohort(classes) if plans is None else plans
     rng = np.random.default_rng(5)
     write_json(folder / "splits.json", _splits(plans, classes))
@@ -152,7 +152,7 @@ def _make_slide(
 
 
 def _index(plan: Plan, tiles: dict[str, np.ndarray]) -> TileIndex:
-    """The table of the slide's tiles: those without scores are background, the first is marked."""
+    """Return the table of tiles: tiles without scores are background, the first one is marked."""
     row, column = np.divmod(np.arange(plan.columns * plan.rows), plan.columns)
     corners = np.rint(np.stack([column, row], axis=1) * plan.extent).astype(np.int64)
     index = TileIndex(corners, dict.fromkeys(AREAS, np.zeros(len(corners))))
@@ -166,7 +166,7 @@ def _index(plan: Plan, tiles: dict[str, np.ndarray]) -> TileIndex:
 
 
 def _tiles(plan: Plan, classes: Sequence[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """An oval of tissue; scores lean to the truth, a little less on the second slides."""
+    """Return an oval of tissue, with scores that are higher for the label."""
     rows, columns = np.mgrid[: plan.rows, : plan.columns]
     middle = np.array([(plan.columns - 1) / 2, (plan.rows - 1) / 2])
     radius = np.maximum(middle, 0.5)
@@ -397,7 +397,7 @@ def _level(rows: Sequence[Sequence[Any]], classes: Sequence[str]) -> dict[str, A
 
 
 def add_predictions(run: Path) -> Path:
-    """Turn the run's test slides into new slides that nobody has labelled."""
+    """Copy the test slides as new slides without labels."""
     new = run / "predictions"
     (new / "tiles").mkdir(parents=True)
     lines = (run / "tiles.tsv").read_text().splitlines()
@@ -426,18 +426,18 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole_run: Path, tmp_path: Path) -> Path:
-    """A run folder of one's own, to be damaged."""
+    """A copy of the run folder that a test may change."""
     return Path(shutil.copytree(whole_run, tmp_path / "demo"))
 
 
 @pytest.fixture(scope="session")
 def whole_case_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder on volumes that no test changes; the data lie beside it."""
+    """A run folder on volumes that no test changes; the data are in its parent folder."""
     return build_case_run(tmp_path_factory.mktemp("cases") / "demo")
 
 
 @pytest.fixture
 def case_run(whole_case_run: Path, tmp_path: Path) -> Path:
-    """A run folder on volumes of one's own, to be damaged."""
+    """A copy of the run folder on volumes that a test may change."""
     shutil.copytree(whole_case_run.parent / "data", tmp_path / "data")
     return Path(shutil.copytree(whole_case_run, tmp_path / "demo"))

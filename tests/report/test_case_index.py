@@ -1,4 +1,4 @@
-"""The first page of a report on volumes: figures as the files have them, and what is wrong told."""
+"""The first page of a report of cases: its figures, warnings and alarms."""
 
 import json
 import re
@@ -32,15 +32,15 @@ def shown(figure: dict, digits: int) -> str:
     return f"{figure['value']:.{digits}f} no interval: {figure['no_interval']}"
 
 
-def test_figures_are_those_of_the_metrics(page: Page, whole_case_run: Path) -> None:
+def test_first_page_has_all_figures_of_metrics_json(page: Page, whole_case_run: Path) -> None:
     metrics = json.loads((whole_case_run / "evaluation/metrics.json").read_text())
     digits = {"dice": 3, "hd95_mm": 1, "sensitivity": 3, "specificity": 4}
     for region in (*metrics["regions"], None):
         line = region.replace("_", " ") if region else "mean of the regions"
         for figure, n in digits.items():
-            told = metrics[figure]["per_region"][region] if region else metrics[figure]["mean"]
-            line += f" {shown(told, n)}"
-            line += f" ({told['n']} cases)" if told["n"] != metrics["n"] else ""
+            stated = metrics[figure]["per_region"][region] if region else metrics[figure]["mean"]
+            line += f" {shown(stated, n)}"
+            line += f" ({stated['n']} cases)" if stated["n"] != metrics["n"] else ""
         assert line in page.text
     mean, distance = metrics["dice"]["mean"], metrics["hd95_mm"]["mean"]
     none = "(no interval: fewer than 5 patients (3))"
@@ -54,7 +54,7 @@ def test_figures_are_those_of_the_metrics(page: Page, whole_case_run: Path) -> N
         assert card.startswith(f"{value:.3f} no interval: fewer than 5 patients (3) HD95")
 
 
-def test_intervals_are_told_where_there_are_some(whole_case_run: Path, tmp_path: Path) -> None:
+def test_intervals_are_shown(whole_case_run: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_case_run.parent, tmp_path / "all", symlinks=True)
     run = tmp_path / "all" / whole_case_run.name
     path = run / "evaluation/metrics.json"
@@ -70,7 +70,7 @@ def test_intervals_are_told_where_there_are_some(whole_case_run: Path, tmp_path:
     assert "each patient gets a random weight" in page.text
 
 
-def test_every_figure_of_every_case_stands_in_its_row(page: Page, whole_case_run: Path) -> None:
+def test_row_of_a_case_has_all_its_figures(page: Page, whole_case_run: Path) -> None:
     rows = read_table(whole_case_run / "evaluation/cases.tsv")
     for case in {row["case"] for row in rows}:
         (line,) = re.findall(
@@ -89,12 +89,12 @@ def test_every_figure_of_every_case_stands_in_its_row(page: Page, whole_case_run
         assert cells == wanted
 
 
-def test_the_worst_case_stands_first(page: Page) -> None:
+def test_worst_case_is_first(page: Page) -> None:
     links = re.findall(r'<a href="cases/(\w+)\.html">', page.html)
     assert links == ["C7", "C5", "C4", "C6"]
 
 
-def test_regions_that_are_not_everywhere_are_told(page: Page) -> None:
+def test_regions_missing_in_some_cases_raise_a_warning(page: Page) -> None:
     reference = "In 1 case, the reference segmentation has it and the prediction does not"
     assert f"Not every case has whole tumour. {reference}" in page.text
     warning = re.search(r"Not every case has tumour core\.(.*?)These cases count", page.text)
@@ -105,7 +105,7 @@ def test_regions_that_are_not_everywhere_are_told(page: Page) -> None:
     assert "as in the BraTS challenge" in page.text
 
 
-def test_regions_that_neither_has_count_as_found(tmp_path: Path) -> None:
+def test_region_missing_in_both_has_dice_1(tmp_path: Path) -> None:
     plans = [plan for plan in case_cohort() if plan.split != "test"]
     plans.append(CasePlan("C4", "P4", "test", {1: EDEMA}, {1: EDEMA}))
     text = index(build_case_run(tmp_path / "demo", plans)).text
@@ -115,7 +115,7 @@ def test_regions_that_neither_has_count_as_found(tmp_path: Path) -> None:
     )
 
 
-def test_the_cohort_is_counted(page: Page) -> None:
+def test_cohort_table_has_counts(page: Page) -> None:
     assert "train 3 4 3 1 0 37.5 % 60.0 %" in page.text
     assert "valid 1 1 1 0 0 12.5 % 20.0 %" in page.text
     assert "test 4 5 4 1 0" in page.text
@@ -126,13 +126,13 @@ def test_the_cohort_is_counted(page: Page) -> None:
     assert "north 3 3 0 3 0 0" in page.text
 
 
-def test_failed_cases_are_listed_with_their_reasons(page: Page) -> None:
+def test_failed_cases_are_listed_with_reasons(page: Page) -> None:
     assert "F1 P1 train flair (flair.nii.gz): it is an HTML page" in page.text
     assert "F2 P7 test segmentation (segmentation.nii.gz): it has values that" in page.text
     assert "2 cases of the cohort were left out" in page.text
 
 
-def test_labels_and_regions_are_told_as_declared(page: Page) -> None:
+def test_labels_and_regions_are_listed(page: Page) -> None:
     assert (
         "convention “decathlon”: background 0, edema 1, non_enhancing 2, enhancing 3" in page.text
     )
@@ -140,7 +140,7 @@ def test_labels_and_regions_are_told_as_declared(page: Page) -> None:
     assert "volumes.modalities flair, t1gd model/settings.json" in page.text
 
 
-def test_the_training_is_drawn_and_the_model_named(page: Page) -> None:
+def test_training_curves_and_epoch_are_shown(page: Page) -> None:
     assert (
         "The model is that of epoch 6, with the least loss on the validation cases (0.250)"
         in page.text
@@ -150,7 +150,7 @@ def test_the_training_is_drawn_and_the_model_named(page: Page) -> None:
     assert any(alt.startswith("dice over 6 epochs: train from 0.200 to 0.910") for alt in alts)
 
 
-def test_every_input_is_in_the_ledger_with_its_checksum(page: Page, whole_case_run: Path) -> None:
+def test_all_inputs_have_their_checksums(page: Page, whole_case_run: Path) -> None:
     for name in (
         "cases.tsv",
         "splits.json",
@@ -175,7 +175,7 @@ def test_every_input_is_in_the_ledger_with_its_checksum(page: Page, whole_case_r
 
 
 def rewrite(run: Path, name: str, **changes: dict[str, str]) -> None:
-    """Change cells of a table, by the case; and what was made from it, so that it seems current."""
+    """Change cells of a table by case, and update the checksums in metrics.json."""
     rows = read_table(run / name)
     for row in rows:
         row.update(changes.get(row["case"], {}))
@@ -190,19 +190,19 @@ def refresh(run: Path) -> None:
     write_json(run / "evaluation/metrics.json", metrics)
 
 
-def test_a_sound_run_holds_every_claim(page: Page) -> None:
+def test_sound_run_passes_all_checks(page: Page) -> None:
     assert page.text.count("✓ passed") == 14
     assert "The splits are not clean" not in page.text
 
 
-def test_a_patient_in_two_splits_is_an_alarm(case_run: Path) -> None:
+def test_patient_in_two_splits_is_an_alarm(case_run: Path) -> None:
     rewrite(case_run, "cases.tsv", C0={"patient": "P3"})
     text = index(case_run).text
     assert "The splits are not clean" in text
     assert "Failed: patients(train) ∩ patients(valid) = ∅. Found: P3" in text
 
 
-def test_counts_that_are_others_are_an_alarm(case_run: Path) -> None:
+def test_wrong_counts_in_splits_json_are_an_alarm(case_run: Path) -> None:
     splits = json.loads((case_run / "splits.json").read_text())
     splits["splits"]["train"]["cases"] = 5
     write_json(case_run / "splits.json", splits)
@@ -211,7 +211,7 @@ def test_counts_that_are_others_are_an_alarm(case_run: Path) -> None:
     )
 
 
-def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
+def test_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
     states = {c: json.loads((case_run / f"volumes/{c}.json").read_text()) for c in ("C1", "C4")}
     taken = states["C1"]["sources"]["flair"]["fingerprint"]
     states["C4"]["sources"]["flair"]["fingerprint"] = taken
@@ -223,7 +223,7 @@ def test_a_file_in_two_splits_is_an_alarm(case_run: Path) -> None:
     assert "✗ failed, 1 fault: C1 (flair) = C4 (flair)" in text
 
 
-def test_equal_bad_files_are_no_leak(page: Page) -> None:
+def test_equal_bad_files_are_not_a_leak(page: Page) -> None:
     assert "15 fingerprints of 15 files" in page.text
 
 
@@ -242,7 +242,7 @@ def test_shards_of_other_records_are_an_alarm(case_run: Path) -> None:
     assert "valid: 2 cases in the shards, 1 in the table" in text
 
 
-def test_a_scored_case_of_another_split_is_an_alarm(case_run: Path) -> None:
+def test_scored_case_of_train_is_an_alarm(case_run: Path) -> None:
     rewrite(case_run, "cases.tsv", C4={"split": "train"}, C5={"patient": "P9"})
     text = index(case_run).text
     assert "C4 is in train, C5 has another patient in the table" in text

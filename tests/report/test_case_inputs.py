@@ -1,4 +1,4 @@
-"""Inputs of a report on volumes that are missing, damaged, or do not belong together."""
+"""Inputs of a report of cases that are missing, damaged or inconsistent."""
 
 import json
 import re
@@ -25,9 +25,9 @@ def refused(run: Path) -> str:
 
 
 def change(run: Path, name: str, edit: Callable[[dict], object]) -> None:
-    told = json.loads((run / name).read_text())
-    edit(told)
-    write_json(run / name, told)
+    content = json.loads((run / name).read_text())
+    edit(content)
+    write_json(run / name, content)
 
 
 def change_table(run: Path, name: str, number: int, **cells: str) -> None:
@@ -37,10 +37,10 @@ def change_table(run: Path, name: str, number: int, **cells: str) -> None:
 
 
 def refresh(run: Path) -> None:
-    """Let metrics.json be made from what is there now."""
+    """Update the checksums in metrics.json."""
     names = ("cases.tsv", "evaluation/cases.tsv", "model/settings.json")
     sums = checksums({name: run / name for name in names})
-    change(run, "evaluation/metrics.json", lambda told: told["inputs"].update(sums))
+    change(run, "evaluation/metrics.json", lambda content: content["inputs"].update(sums))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def refresh(run: Path) -> None:
         "evaluation/segmentations/C4.nii.gz",
     ],
 )
-def test_a_missing_file_is_named(case_run: Path, name: str) -> None:
+def test_missing_file_is_named(case_run: Path, name: str) -> None:
     (case_run / name).unlink()
     assert str(case_run / name) in refused(case_run)
 
@@ -81,12 +81,12 @@ def test_a_missing_file_is_named(case_run: Path, name: str) -> None:
         "evaluation/segmentations/C4.json",
     ],
 )
-def test_a_file_that_is_something_else_is_named(case_run: Path, name: str) -> None:
+def test_file_of_another_kind_is_named(case_run: Path, name: str) -> None:
     (case_run / name).write_text("{}\n")
     assert str(case_run / name) in refused(case_run)
 
 
-def test_a_damaged_record_is_named(case_run: Path) -> None:
+def test_damaged_record_is_named(case_run: Path) -> None:
     path = case_run / "volumes/C4.tfrecord"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -94,31 +94,37 @@ def test_a_damaged_record_is_named(case_run: Path) -> None:
     assert "the record is of another volumes/C4.tfrecord" in refused(case_run)
     # Even if its new checksum were the one that was written down.
     change_table(case_run, "cases.tsv", 4, sha256=sha256_of(path))
-    change(case_run, "volumes/C4.json", lambda told: told["records"].update(sha256=sha256_of(path)))
+    change(
+        case_run,
+        "volumes/C4.json",
+        lambda content: content["records"].update(sha256=sha256_of(path)),
+    )
     name = "evaluation/segmentations/C4.json"
     change(
-        case_run, name, lambda told: told["inputs"].update({"volumes/C4.tfrecord": sha256_of(path)})
+        case_run,
+        name,
+        lambda content: content["inputs"].update({"volumes/C4.tfrecord": sha256_of(path)}),
     )
     refresh(case_run)
-    told = refused(case_run)
-    assert str(path) in told and "checksum" in told
+    message = refused(case_run)
+    assert str(path) in message and "checksum" in message
 
 
-def test_a_damaged_segmentation_is_named(case_run: Path) -> None:
+def test_damaged_segmentation_is_named(case_run: Path) -> None:
     path = case_run / "evaluation/segmentations/C4.nii.gz"
     path.write_bytes(path.read_bytes()[:-30])
     assert str(path) in refused(case_run)
 
 
-def test_another_segmentation_than_the_one_that_was_scored_is_refused(case_run: Path) -> None:
+def test_segmentation_changed_after_scoring_is_refused(case_run: Path) -> None:
     folder = case_run / "evaluation/segmentations"
     grid = Grid.from_json(read_json(case_run / "volumes/C4.json")["grid"])
     write_segmentation(folder / "C4.nii.gz", np.zeros(grid.original_shape, np.uint8), grid)
-    told = refused(case_run)
-    assert "metrics.json: was made from another evaluation/segmentations/<case>.nii.gz" in told
+    message = refused(case_run)
+    assert "metrics.json: was made from another evaluation/segmentations/<case>.nii.gz" in message
 
 
-def test_a_segmentation_of_another_grid_is_refused(case_run: Path) -> None:
+def test_segmentation_of_another_grid_is_refused(case_run: Path) -> None:
     folder = case_run / "evaluation/segmentations"
     shutil.copy(folder / "C5.nii.gz", folder / "C4.nii.gz")
     assert re.search(
@@ -126,7 +132,7 @@ def test_a_segmentation_of_another_grid_is_refused(case_run: Path) -> None:
     )
 
 
-def test_a_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> None:
+def test_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> None:
     path = case_run / "evaluation/segmentations/C4.json"
     kept = path.read_bytes()
     shutil.copy(path.with_name("C5.json"), path)
@@ -136,7 +142,7 @@ def test_a_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> N
     assert "the segmentation is of another model/model.keras" in refused(case_run)
 
 
-def test_a_case_that_was_prepared_and_not_segmented_is_refused(case_run: Path) -> None:
+def test_prepared_case_without_segmentation_is_refused(case_run: Path) -> None:
     name = "evaluation/segmentations/C4.json"
     write_json(case_run / name, {"schema": 1, "case": "C4", "state": "failed"})
     assert "was prepared but not segmented" in refused(case_run)
@@ -145,8 +151,8 @@ def test_a_case_that_was_prepared_and_not_segmented_is_refused(case_run: Path) -
 def test_figures_of_other_volumes_are_refused(case_run: Path) -> None:
     change_table(case_run, "evaluation/cases.tsv", 0, truth_ml="0.7")
     refresh(case_run)
-    told = refused(case_run)
-    assert "has 0.700 ml of whole_tumour in the reference, the case has 0.576 ml" in told
+    message = refused(case_run)
+    assert "has 0.700 ml of whole_tumour in the reference, the case has 0.576 ml" in message
     change_table(case_run, "evaluation/cases.tsv", 0, truth_ml="0.576", predicted_ml="0.9")
     refresh(case_run)
     assert "0.900 ml of whole_tumour in the prediction, the case has 0.756" in refused(case_run)
@@ -156,25 +162,27 @@ def test_figures_of_other_volumes_are_refused(case_run: Path) -> None:
 def test_means_of_other_figures_are_refused(case_run: Path, figure: str) -> None:
     change_table(case_run, "evaluation/cases.tsv", 0, **{figure: "0.123"})
     refresh(case_run)
-    told = refused(case_run)
-    assert f"metrics.json: its {figure} of whole_tumour differs from evaluation/cases.tsv" in told
+    message = refused(case_run)
+    assert (
+        f"metrics.json: its {figure} of whole_tumour differs from evaluation/cases.tsv" in message
+    )
 
 
-def test_a_count_of_empty_regions_that_is_another_is_refused(case_run: Path) -> None:
+def test_wrong_count_of_empty_regions_is_refused(case_run: Path) -> None:
     change(
         case_run,
         "evaluation/metrics.json",
-        lambda told: told["empty"]["tumour_core"].update(both=3),
+        lambda content: content["empty"]["tumour_core"].update(both=3),
     )
     assert "number of cases without tumour_core differs from" in refused(case_run)
 
 
-def test_a_state_that_the_table_does_not_tell_of_is_refused(case_run: Path) -> None:
+def test_state_that_differs_from_the_table_is_refused(case_run: Path) -> None:
     for edit in (
-        lambda told: told["records"].update(sha256="0" * 64),
-        lambda told: told["sources"]["flair"].update(fingerprint="another"),
-        lambda told: told.update(state="failed"),
-        lambda told: told["warnings"].extend(["one more", "and one"]),
+        lambda content: content["records"].update(sha256="0" * 64),
+        lambda content: content["sources"]["flair"].update(fingerprint="another"),
+        lambda content: content.update(state="failed"),
+        lambda content: content["warnings"].extend(["one more", "and one"]),
     ):
         path = case_run / "volumes/C4.json"
         kept = path.read_bytes()
@@ -183,19 +191,19 @@ def test_a_state_that_the_table_does_not_tell_of_is_refused(case_run: Path) -> N
         path.write_bytes(kept)
 
 
-def test_a_table_that_changed_after_the_evaluation_is_refused(case_run: Path) -> None:
+def test_table_changed_after_evaluation_is_refused(case_run: Path) -> None:
     change_table(case_run, "cases.tsv", 0, patient="P9")
     assert "metrics.json: was made from another cases.tsv" in refused(case_run)
 
 
-def test_a_sheet_that_changed_after_the_division_is_refused(case_run: Path) -> None:
+def test_sheet_changed_after_the_split_is_refused(case_run: Path) -> None:
     sheet = case_run.parent / "data/cases.tsv"
     sheet.write_text(sheet.read_text().replace("south", "east"))
     assert "splits.json: was made from another the sample sheet" in refused(case_run)
 
 
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "expected"),
     [
         ({"dice": "1.2"}, "dice is '1.2'; must be a number from 0 to 1"),
         ({"hd95_mm": "nan"}, "hd95_mm is 'nan'; must be a number of 0 or more"),
@@ -207,20 +215,22 @@ def test_a_sheet_that_changed_after_the_division_is_refused(case_run: Path) -> N
         ({"case": "../C4"}, "case '../C4' has the regions"),
     ],
 )
-def test_a_cell_that_is_no_figure_is_named(
-    case_run: Path, cells: dict[str, str], told: str
-) -> None:
+def test_invalid_cell_is_named(case_run: Path, cells: dict[str, str], expected: str) -> None:
     change_table(case_run, "evaluation/cases.tsv", 0, **cells)
-    found = refused(case_run)
-    assert str(case_run / "evaluation/cases.tsv") in found and told in found
+    message = refused(case_run)
+    assert str(case_run / "evaluation/cases.tsv") in message and expected in message
 
 
-def test_an_id_that_could_name_another_file_is_refused(case_run: Path) -> None:
+def test_unsafe_id_is_refused(case_run: Path) -> None:
     change_table(case_run, "cases.tsv", 0, case="../../C0")
     assert "case '../../C0' is unsafe as a file name" in refused(case_run)
 
 
-def test_settings_that_are_none_are_named(case_run: Path) -> None:
-    change(case_run, "model/settings.json", lambda told: told["volumes"].update(labels="imaginary"))
-    told = refused(case_run)
-    assert str(case_run / "model/settings.json") in told and "labels" in told
+def test_invalid_settings_are_named(case_run: Path) -> None:
+    change(
+        case_run,
+        "model/settings.json",
+        lambda content: content["volumes"].update(labels="imaginary"),
+    )
+    message = refused(case_run)
+    assert str(case_run / "model/settings.json") in message and "labels" in message

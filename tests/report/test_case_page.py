@@ -1,4 +1,4 @@
-"""What the page of a case tells beside its pictures."""
+"""The page of a case, except its images."""
 
 import base64
 import io
@@ -26,18 +26,18 @@ def pages(whole_case_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {path.stem: Page(path) for path in (out / "report/cases").glob("*.html")}
 
 
-def test_there_is_a_page_for_each_prepared_test_case(pages: dict[str, Page]) -> None:
+def test_each_prepared_test_case_has_a_page(pages: dict[str, Page]) -> None:
     assert set(pages) == {"C4", "C5", "C6", "C7"}
 
 
 @pytest.mark.parametrize("case", ["C4", "C5", "C6", "C7"])
-def test_figures_are_those_of_the_table(
+def test_case_page_has_the_figures_of_cases_tsv(
     pages: dict[str, Page], whole_case_run: Path, case: str
 ) -> None:
     for row in read_table(whole_case_run / "evaluation/cases.tsv"):
         if row["case"] != case:
             continue
-        told = {
+        figures = {
             name: f"{float(row[name]):.{digits}f}" if row[name] else "not defined"
             for name, digits in (
                 ("dice", 3),
@@ -49,13 +49,13 @@ def test_figures_are_those_of_the_table(
             )
         }
         more = float(row["predicted_ml"]) - float(row["truth_ml"])
-        line = " ".join([row["region"].replace("_", " "), *told.values()])
+        line = " ".join([row["region"].replace("_", " "), *figures.values()])
         line += f" {more:+.2f}".replace("-", "−")
         note = {"truth": " not in the reference", "prediction": " not in the prediction", "": ""}
         assert line + note[row["empty"]] in pages[case].text
 
 
-def test_a_missing_modality_is_told_wherever_it_matters(pages: dict[str, Page]) -> None:
+def test_missing_modality_is_marked(pages: dict[str, Page]) -> None:
     page = pages["C6"]
     assert "t1gd is missing; its channel was filled with zeros." in page.text
     assert "t1gd, missing" in page.text
@@ -66,13 +66,13 @@ def test_a_missing_modality_is_told_wherever_it_matters(pages: dict[str, Page]) 
     assert "is missing" not in pages["C4"].text
 
 
-def test_where_truth_and_prediction_agree_it_is_said(pages: dict[str, Page]) -> None:
+def test_perfect_prediction_is_stated(pages: dict[str, Page]) -> None:
     assert "Reference and prediction agree in every voxel of every region." in pages["C6"].text
     assert "Where they differ most" not in pages["C6"].text
     assert "agree in every voxel" not in pages["C4"].text
 
 
-def test_the_first_slices_say_what_is_largest_in_them(pages: dict[str, Page]) -> None:
+def test_first_slices_are_where_the_reference_is_largest(pages: dict[str, Page]) -> None:
     assert "Where the reference segmentation is largest" in pages["C4"].text
     assert "Where the reference segmentation is largest" in pages["C7"].text
 
@@ -83,7 +83,7 @@ def test_an_empty_prediction_has_no_outline(pages: dict[str, Page]) -> None:
     assert 'class="predicted"' in pages["C4"].html
 
 
-def test_the_input_is_told(pages: dict[str, Page], whole_case_run: Path) -> None:
+def test_input_is_described(pages: dict[str, Page], whole_case_run: Path) -> None:
     text = pages["C4"].text
     assert "flair flair.nii.gz 24 × 28 × 20 1 × 1 × 2 LPS NIfTI-1 int16" in text
     state = json.loads((whole_case_run / "volumes/C4.json").read_text())
@@ -95,7 +95,7 @@ def test_the_input_is_told(pages: dict[str, Page], whole_case_run: Path) -> None
         assert f"{name} {sha256_of(whole_case_run / name)}" in text
 
 
-def test_warnings_stand_at_the_top(case_run: Path) -> None:
+def test_warnings_are_at_the_top(case_run: Path) -> None:
     rewrite(case_run, "cases.tsv", C4={"warnings": "1"})
     path = case_run / "volumes/C4.json"
     state = json.loads(path.read_text())
@@ -105,13 +105,13 @@ def test_warnings_stand_at_the_top(case_run: Path) -> None:
     write_cases(case_run, case_run / "report")
     text = Page(case_run / "report/cases/C4.html").text
     warning = "flair (…/flair.nii.gz): its sform and qform disagree by 3.2 mm"
-    assert text.index(warning) < text.index("Figures")
+    assert text.index(warning) < text.index("Metrics")
     assert "the same up to 0.012 mm" in text
     index = Page(case_run / "report/index.html").text
     assert f"C4 test {warning}" in index
 
 
-def test_a_switch_shows_a_region_and_a_modality(pages: dict[str, Page]) -> None:
+def test_each_button_shows_its_region_or_modality(pages: dict[str, Page]) -> None:
     """Each button has a rule that shows what it names, and one of each kind is chosen."""
     page = pages["C4"]
     style = "".join(page.content["style"])
@@ -129,7 +129,7 @@ def test_a_switch_shows_a_region_and_a_modality(pages: dict[str, Page]) -> None:
     assert chosen == ["region-all", "modality-0"]
 
 
-def test_a_case_with_nothing_has_a_page(tmp_path: Path) -> None:
+def test_case_without_any_region_has_a_page(tmp_path: Path) -> None:
     plans = [*case_cohort(), CasePlan("C8", "P8", "test")]
     run = build_case_run(tmp_path / "demo", plans)
     write_cases(run, run / "report")
@@ -138,7 +138,7 @@ def test_a_case_with_nothing_has_a_page(tmp_path: Path) -> None:
     assert "in neither" in text
 
 
-def test_resampled_cases_say_so_and_keep_their_outlines(tmp_path: Path) -> None:
+def test_resampled_case_says_so(tmp_path: Path) -> None:
     settings = VolumeSettings(
         labels="decathlon", modalities=("flair", "t1gd"), spacing=(2, 2, 2), missing="fill"
     )
@@ -152,7 +152,7 @@ def test_resampled_cases_say_so_and_keep_their_outlines(tmp_path: Path) -> None:
     assert re.search(r'class="reference" d="M\d+ \d+h3v4h-3v-4z"', page.html)
 
 
-def test_other_labels_and_regions_are_shown_by_their_names(tmp_path: Path) -> None:
+def test_custom_labels_and_regions_are_shown(tmp_path: Path) -> None:
     settings = VolumeSettings(
         modalities=("flair", "t1gd"),
         labels={"edema": 1, "cyst": 2, "nodule": 3},
@@ -169,7 +169,7 @@ def test_other_labels_and_regions_are_shown_by_their_names(tmp_path: Path) -> No
     assert "convention" not in index.partition("Values of the segmentations")[2][:20]
 
 
-def test_one_case_alone_has_no_neighbours(tmp_path: Path) -> None:
+def test_single_case_has_no_neighbours(tmp_path: Path) -> None:
     plans = [plan for plan in case_cohort() if plan.split != "test" or plan.case == "C4"]
     run = build_case_run(tmp_path / "demo", plans)
     write_cases(run, run / "report")
@@ -177,8 +177,8 @@ def test_one_case_alone_has_no_neighbours(tmp_path: Path) -> None:
     assert [link["href"] for link in links] == ["../index.html"]
 
 
-def test_all_axial_slices_are_in_the_page(case_run: Path, tmp_path: Path) -> None:
-    """Drawn small; one is shown. test_in_a_browser.py scrolls through them."""
+def test_page_contains_all_axial_slices(case_run: Path, tmp_path: Path) -> None:
+    """They are small, and one is visible. test_in_a_browser.py scrolls through them."""
     write_cases(case_run, tmp_path / "report")
     page = Page(tmp_path / "report/cases/C4.html")
     slices = [image for image in page.all("img") if "data-slice" in image]

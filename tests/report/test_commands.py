@@ -1,4 +1,4 @@
-"""The two commands as the workflow calls them."""
+"""The commands that write reports and prediction pages."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_missing_inputs_are_named(run: Path) -> None:
     assert "--splits" not in done.stderr
 
 
-def test_a_fault_is_one_message_without_a_traceback(run: Path) -> None:
+def test_fault_is_one_message_without_traceback(run: Path) -> None:
     (run / "splits.json").write_text("{")
     done = call("write_report.py", *SLIDES, "--run-dir", run, "--out", run / "report")
     assert done.returncode == 2

@@ -18,41 +18,41 @@ def record(x: int, image: bytes) -> bytes:
     return encode_tile(Tile(image, "S1", x, 0, 32.0, 0.5, 0.9))
 
 
-def test_the_highest_come_first_and_equals_in_the_order_of_the_grid() -> None:
+def test_highest_scores_are_first() -> None:
     scores = np.array([[0.2], [0.9], [0.5], [0.9], [0.1]])
     tiles = SlideTiles(np.arange(5), np.zeros(5, int), scores)
     assert gallery.highest(tiles, 0, 3) == [1, 3, 2]
     assert gallery.highest(tiles, 0, 99) == [1, 3, 2, 0, 4]
 
 
-def test_the_picked_tiles_are_those_of_the_wanted_places(tmp_path: Path) -> None:
+def test_pick_returns_the_wanted_tiles(tmp_path: Path) -> None:
     images = {x: jpeg(np.full((32, 32, 3), x, np.uint8)) for x in range(0, 200, 10)}
     write_records(tmp_path / "S1.tfrecord", (record(x, image) for x, image in images.items()))
     found = gallery.pick(tmp_path / "S1.tfrecord", {(150, 0), (30, 0)})
     assert found == {(150, 0): images[150], (30, 0): images[30]}
 
 
-def test_a_tile_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_tile_is_named(tmp_path: Path) -> None:
     write_records(tmp_path / "S1.tfrecord", [record(0, jpeg(np.zeros((32, 32, 3), np.uint8)))])
     with pytest.raises(UserError, match=r"S1\.tfrecord: no tile at \(32, 0\)"):
         gallery.pick(tmp_path / "S1.tfrecord", {(32, 0)})
 
 
-def test_a_record_that_is_no_tile_is_told(tmp_path: Path) -> None:
+def test_record_of_another_kind_is_named(tmp_path: Path) -> None:
     write_records(tmp_path / "S1.tfrecord", [b"no example at all"])
     with pytest.raises(UserError, match=r"S1\.tfrecord: record 1: the record is not a tile"):
         gallery.pick(tmp_path / "S1.tfrecord", {(32, 0)})
 
 
-def test_a_tile_whose_picture_is_damaged_is_told(tmp_path: Path) -> None:
+def test_damaged_jpeg_is_named(tmp_path: Path) -> None:
     image = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3)).astype(np.uint8))
     write_records(tmp_path / "S1.tfrecord", [record(0, image[: len(image) // 2])])
-    with pytest.raises(UserError, match=r"S1\.tfrecord: holds a damaged JPEG"):
+    with pytest.raises(UserError, match=r"S1\.tfrecord: contains a damaged JPEG"):
         gallery.pick(tmp_path / "S1.tfrecord", {(0, 0)})
 
 
 @pytest.mark.parametrize("side", [64, 512, 1500])
-def test_large_pictures_are_made_smaller(side: int) -> None:
+def test_large_images_are_scaled_down(side: int) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (side, side, 3)).astype(np.uint8)
     data = jpeg(noise)
     found = gallery.smaller(data, 30_000, Path("S1.jpg"))
@@ -60,7 +60,7 @@ def test_large_pictures_are_made_smaller(side: int) -> None:
     assert (found == data) == (len(data) <= 30_000)
 
 
-def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_tiles(tmp_path: Path) -> None:
     image = np.random.default_rng(1).bytes(20_000)
     good = jpeg(np.zeros((32, 32, 3), np.uint8))
     records = (record(x, image if x < 2000 else good) for x in range(2001))
@@ -72,9 +72,7 @@ def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path: Path) -> None:
     assert peak < 4_000_000
 
 
-def test_a_page_of_ten_thousand_tiles_stays_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_of_10000_tiles_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [plan for plan in cohort() if plan.slide != "S03"]
     plans.append(Plan("S03", "P03", "adeno", "test", columns=115, rows=115))
     run = build_run(tmp_path / "demo", plans)
@@ -91,7 +89,7 @@ def test_a_page_of_ten_thousand_tiles_stays_small(
     assert len([a for a in page.all("img") if a["alt"].startswith("Tile ")]) == 24
 
 
-def test_the_shown_pictures_are_the_records_own_bytes(run: Path) -> None:
+def test_shown_tiles_are_the_bytes_of_the_records(run: Path) -> None:
     from gigatile.records import decode_tile, read_records
 
     write_slides(run, run / "report")

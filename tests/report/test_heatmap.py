@@ -1,4 +1,4 @@
-"""Where a score is drawn: followed from the page back to the pixels of level 0."""
+"""Heat maps on the pages are aligned with the pixels of level 0."""
 
 import base64
 import io
@@ -13,6 +13,7 @@ from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.report.inputs import Grid
+from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
 
@@ -40,7 +41,7 @@ def tiles_at(x: list[int], y: list[int]) -> SlideTiles:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """A slide whose tiles span no whole number of pixels, two of them marked."""
+    """A slide with tiles of a fractional number of pixels, two of them marked."""
     plans = [plan for plan in cohort() if plan.slide != "S03"]
     plans.append(
         Plan("S03", "P03", "adeno", "test", EXTENT, columns=45, rows=35, scores=dict(MARKED))
@@ -59,7 +60,7 @@ def layers(page: Page) -> list[dict[str, str]]:
     return [a for a in page.all("image") if re.fullmatch(r"layer layer-\d+", a["class"])]
 
 
-def test_the_overview_is_stretched_over_exactly_the_slide(page: Page) -> None:
+def test_overview_covers_the_slide(page: Page) -> None:
     (svg,) = page.all("svg")
     (overview,) = (a for a in page.all("image") if a["class"] == "overview")
     width, height = int(45 * EXTENT) + 9, int(35 * EXTENT) + 17
@@ -74,9 +75,7 @@ def test_the_overview_is_stretched_over_exactly_the_slide(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("place", "which"), [((41, 23), 1), ((3, 17), 0)])
-def test_a_marked_tile_is_painted_over_its_own_pixels(
-    page: Page, place: tuple[int, int], which: int
-) -> None:
+def test_tile_is_painted_over_its_pixels(page: Page, place: tuple[int, int], which: int) -> None:
     image = layers(page)[which]
     painted = pixels_of(image)
     rows, columns = np.nonzero((painted == heatmap.COLOURS[255]).all(axis=2))
@@ -93,7 +92,7 @@ def test_a_marked_tile_is_painted_over_its_own_pixels(
     assert down == pytest.approx(EXTENT, abs=1e-6)
 
 
-def test_the_first_of_the_highest_tiles_is_framed_at_its_pixels(page: Page) -> None:
+def test_highest_tile_is_framed_at_its_pixels(page: Page) -> None:
     frames = re.findall(
         r'<g id="tile-1-1">.*?<rect class="mark" x="(\d+)" y="(\d+)" width="([\d.]+)"',
         page.html,
@@ -102,14 +101,14 @@ def test_the_first_of_the_highest_tiles_is_framed_at_its_pixels(page: Page) -> N
     assert frames == [(str(round(41 * EXTENT)), str(round(23 * EXTENT)), "31.7")]
 
 
-def test_the_picture_of_the_highest_tile_is_cut_from_there(page: Page) -> None:
+def test_image_of_the_highest_tile_is_from_its_pixels(page: Page) -> None:
     first = next(a for a in page.all("img") if a["alt"].startswith("Tile 1, normal 1.00"))
     data = base64.b64decode(first["src"].partition("base64,")[2])
     shown = np.asarray(Image.open(io.BytesIO(data)), float).mean(axis=(0, 1))
     assert shown == pytest.approx((235, 190, 200), abs=6)  # the colour of class 1 in the fixture
 
 
-def test_dropped_tiles_are_transparent_and_kept_ones_are_not(page: Page) -> None:
+def test_only_dropped_tiles_are_transparent(page: Page) -> None:
     for image in layers(page):
         opaque = pixels_of(image)[:, :, 3]
         assert opaque.shape == (35, 45)
@@ -119,7 +118,7 @@ def test_dropped_tiles_are_transparent_and_kept_ones_are_not(page: Page) -> None
     assert kept and int(kept[1].replace(",", "")) == int((opaque > 0).sum())
 
 
-def test_a_pixel_for_each_class_and_one_shown_at_first(page: Page) -> None:
+def test_each_class_has_a_layer_and_one_is_shown(page: Page) -> None:
     assert len(layers(page)) == 3
     chosen = [a["id"] for a in page.all("input") if "checked" in a]
     assert len(chosen) == 1 and chosen[0] in {"class-0", "class-1", "class-2"}
@@ -145,8 +144,8 @@ def test_cells_undo_the_rounding_of_corners(extent: float) -> None:
     assert (found[0] == columns.ravel()).all() and (found[1] == rows.ravel()).all()
 
 
-def test_cells_of_a_level_that_was_taken_as_it_is() -> None:
-    """A corner stands on a pixel of the level, up to half of one away from its place."""
+def test_cells_of_a_level_without_resampling() -> None:
+    """A corner is on a pixel of the level, up to half a pixel away from the grid."""
     scale = (16.3, 16.02)
     columns, rows = np.meshgrid(np.arange(50), np.arange(30))
     places = [columns.ravel() * 1042.7, rows.ravel() * 1042.7]
@@ -155,7 +154,7 @@ def test_cells_of_a_level_that_was_taken_as_it_is() -> None:
     tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
     column, row = heatmap.cells(tiles, grid_of(1042.7, 50, 30, scale), "S1")
     assert (column == columns.ravel()).all() and (row == rows.ravel()).all()
-    with pytest.raises(UserError, match="does not stand on the slide's grid"):
+    with pytest.raises(UserError, match="is not on the slide's grid"):
         heatmap.cells(tiles_at([9], [0]), grid_of(1042.7, 50, 30, scale), "S1")
 
 
@@ -177,8 +176,8 @@ def test_tiles_of_another_grid_are_refused(x: list[int], y: list[int]) -> None:
         (8, 0.5, "1 µm"),
     ],
 )
-def test_the_scale_bar_has_a_round_length(width: int, mpp: float, text: str) -> None:
-    bar = heatmap.scale_bar(width, mpp)
+def test_scale_bar_has_a_round_length(width: int, mpp: float, text: str) -> None:
+    bar = scale_bar(width, mpp)
     length = float(text.split()[0]) * (1000 if text.endswith("mm") else 1)
     assert bar.text == text
     assert bar.share * width * mpp == pytest.approx(length)

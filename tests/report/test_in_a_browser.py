@@ -27,8 +27,8 @@ def report(whole_case_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory):
     if missing():
-        told = f"not installed: {', '.join(missing())} (Debian: bash tests/cluster/install.sh)"
-        pytest.fail(told) if os.environ.get("CI") else pytest.skip(told)
+        reason = f"not installed: {', '.join(missing())} (Debian: bash tests/cluster/install.sh)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     with Browser(tmp_path_factory.mktemp("browser")) as started:
         yield started
 
@@ -42,7 +42,7 @@ def slice_of(browser: Browser) -> int:
     return number
 
 
-def test_slices_are_scrolled_through_with_keys_wheel_and_drag(browser, report) -> None:
+def test_slices_scroll_with_keys_wheel_and_drag(browser, report) -> None:
     browser.open(report / "cases/C4.html")
     start = slice_of(browser)
     browser.press(".scroller input", "right")
@@ -74,7 +74,7 @@ def test_pages_load_nothing_else_and_show_no_error(browser, report) -> None:
         assert browser.errors() == []
 
 
-def test_a_table_is_sorted_by_its_heading(browser, report) -> None:
+def test_click_on_a_heading_sorts(browser, report) -> None:
     browser.open(report / "index.html")
     column = """
     const table = document.querySelector("table.sortable");

@@ -1,4 +1,4 @@
-"""What the first page tells, and what it does not let pass."""
+"""The first page of a report of slides: its figures, warnings and alarms."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def section(page: Page, name: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split())
 
 
-def test_the_verdict_counts_slides_and_patients(whole_run: Path, tmp_path: Path) -> None:
+def test_summary_counts_slides_and_patients(whole_run: Path, tmp_path: Path) -> None:
     write_slides(whole_run, tmp_path / "report")
     page = Page(tmp_path / "report/index.html")
     metrics = json.loads((whole_run / "evaluation/metrics.json").read_text())
@@ -44,7 +44,7 @@ def test_the_verdict_counts_slides_and_patients(whole_run: Path, tmp_path: Path)
     assert 'class="banner' not in page.html
 
 
-def test_every_claim_of_the_proof_is_spelled_out(run: Path) -> None:
+def test_every_check_is_listed(run: Path) -> None:
     proof = section(index(run), "splits")
     for claim in ("train) ∩ patients(valid)", "train) ∩ patients(test)", "valid) ∩ patients(test)"):
         assert f"patients({claim} = ∅" in proof
@@ -53,7 +53,7 @@ def test_every_claim_of_the_proof_is_spelled_out(run: Path) -> None:
     assert re.search(r"train adeno 2 3 40\.0\s%\s40\.0\s%", proof)
 
 
-def test_a_patient_in_two_splits_raises_the_alarm(tmp_path: Path) -> None:
+def test_patient_in_two_splits_is_an_alarm(tmp_path: Path) -> None:
     plans = cohort()
     next(plan for plan in plans if plan.slide == "S14").patient = "P11"
     page = index(build_run(tmp_path / "demo", plans))
@@ -62,7 +62,7 @@ def test_a_patient_in_two_splits_raises_the_alarm(tmp_path: Path) -> None:
     assert "✗ failed, 1 fault: P11" in section(page, "splits")
 
 
-def test_a_leak_that_splits_json_alone_states_is_believed(run: Path) -> None:
+def test_leak_stated_in_splits_json_is_an_alarm(run: Path) -> None:
     shared = {"train&valid": ["P77"], "train&test": [], "valid&test": []}
     change(run / "splits.json", shared_patients=shared)
     page = index(run)
@@ -70,7 +70,7 @@ def test_a_leak_that_splits_json_alone_states_is_believed(run: Path) -> None:
     assert "patients(train) ∩ patients(valid) = ∅. Found: P77" in page.text
 
 
-def test_a_leak_that_splits_json_denies_is_found(tmp_path: Path) -> None:
+def test_leak_missing_in_splits_json_is_found(tmp_path: Path) -> None:
     plans = cohort()
     next(plan for plan in plans if plan.slide == "S14").patient = "P12"
     run = build_run(tmp_path / "demo", plans)
@@ -78,7 +78,7 @@ def test_a_leak_that_splits_json_denies_is_found(tmp_path: Path) -> None:
     assert "patients(valid) ∩ patients(test) = ∅. Found: P12" in index(run).text
 
 
-def test_one_slide_file_under_two_names_is_found(run: Path) -> None:
+def test_slide_file_with_two_names_is_found(run: Path) -> None:
     for slide in ("S00", "S14"):
         path = run / f"tiles/{slide}.json"
         change(path, source=json.loads(path.read_text())["source"] | {"fingerprint": "same"})
@@ -87,7 +87,7 @@ def test_one_slide_file_under_two_names_is_found(run: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["p 11", "\u042011"])  # a Cyrillic letter
-def test_one_patient_spelled_in_two_ways_is_found(tmp_path: Path, other: str) -> None:
+def test_patient_with_two_spellings_is_found(tmp_path: Path, other: str) -> None:
     plans = cohort()
     next(plan for plan in plans if plan.slide == "S14").patient = other
     page = index(build_run(tmp_path / "demo", plans))
@@ -104,7 +104,7 @@ def test_other_tiles_in_the_shards_are_found(run: Path) -> None:
     assert "train, adeno:" in index(run).text
 
 
-def test_a_scored_slide_of_another_split_is_found(run: Path) -> None:
+def test_scored_slide_of_valid_is_found(run: Path) -> None:
     table = run / "tiles.tsv"
     table.write_text(table.read_text().replace("S14\tP14\tnormal\ttest", "S14\tP14\tnormal\tvalid"))
     change(
@@ -116,31 +116,31 @@ def test_a_scored_slide_of_another_split_is_found(run: Path) -> None:
     assert f"{claim}. Found: S14 is in valid" in page.text
 
 
-def test_a_figure_that_is_not_defined_says_why(tmp_path: Path) -> None:
+def test_undefined_figure_has_a_reason(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if plan.split != "test" or plan.label != "squamous"]
     page = index(build_run(tmp_path / "demo", plans))
     for level in ("slide", "patient"):
         assert f"not defined: no test {level} of class “squamous”" in section(page, "roc")
-    figures = section(page, "figures")
+    figures = section(page, "metrics")
     assert figures.count("not defined no test slide of class “squamous”") == 4
     assert "ROC AUC (mean of 3 classes) is not defined (no test slide of class" in page.text
     assert re.search(r"squamous 0 0 0", section(page, "confusion"))
 
 
-def test_a_single_class_says_that_there_is_nothing_else(tmp_path: Path) -> None:
+def test_single_class_has_no_roc_curve(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if plan.split != "test" or plan.label == "adeno"]
     page = index(build_run(tmp_path / "demo", plans))
     assert "not defined: every test slide is of class “adeno”" in section(page, "roc")
 
 
-def test_a_cohort_without_scored_slides_still_has_a_page(tmp_path: Path) -> None:
+def test_cohort_without_scored_slides_has_a_page(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if plan.split != "test" or plan.reason]
     page = index(build_run(tmp_path / "demo", plans))
     assert "No test slide was scored" in page.text
     assert "not defined: no test slide was scored" in page.text
 
 
-def test_where_there_is_no_interval_the_card_says_why(run: Path) -> None:
+def test_missing_interval_has_a_reason(run: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
     why = "fewer than 5 patients of class adeno (2)"
@@ -160,10 +160,10 @@ def test_where_there_is_no_interval_the_card_says_why(run: Path) -> None:
         assert "95&nbsp;% interval" not in card
     assert f"is 0.750 (no interval: {why}) by slide" in page.text
     assert f"AUC 0.750, no interval: {why}" in section(page, "roc")
-    assert f"0.750 no interval: {why}" in section(page, "figures")
+    assert f"0.750 no interval: {why}" in section(page, "metrics")
 
 
-def test_a_figure_without_interval_or_reason_is_refused(run: Path) -> None:
+def test_figure_without_interval_or_reason_is_refused(run: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
     metrics["slide"]["accuracy"]["mean_call"]["low"] = None
@@ -172,13 +172,13 @@ def test_a_figure_without_interval_or_reason_is_refused(run: Path) -> None:
         index(run)
 
 
-def test_the_band_claims_each_rate_and_not_the_curve(run: Path) -> None:
+def test_band_applies_to_each_rate(run: Path) -> None:
     assert "It applies to each rate separately, not to the whole curve" in section(
         index(run), "roc"
     )
 
 
-def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
+def test_unmeasured_figure_has_no_curve(run: Path) -> None:
     lines = (run / "model/history.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines[1:]]
     kept = ["\t".join([epoch, loss, "", "", ""]) for epoch, loss, *_ in rows]
@@ -189,13 +189,13 @@ def test_what_no_epoch_measured_is_not_drawn_as_a_number(run: Path) -> None:
     assert "Accuracy: not defined, as no epoch measured it" in section(page, "training")
 
 
-def test_the_choice_of_the_model_is_told(run: Path) -> None:
-    told = section(index(run), "training")
-    assert "The model is that of epoch 6, with the least loss" in told
-    assert "(0.222) of 6 validated epochs" in told
+def test_epoch_of_the_model_is_shown(run: Path) -> None:
+    text = section(index(run), "training")
+    assert "The model is that of epoch 6, with the least loss" in text
+    assert "(0.222) of 6 validated epochs" in text
 
 
-def test_epochs_that_were_not_validated_leave_no_hole_in_the_line() -> None:
+def test_curve_skips_epochs_without_validation() -> None:
     valid = [math.nan, 0.8, math.nan, math.nan, 0.4, math.nan]
     drawn = figures.training_curve(range(1, 7), [1.0] * 6, valid, "loss", chosen=5).decode()
     dashed = re.findall(r'<path d="([^"]*)"[^>]*style="[^"]*stroke-dasharray', drawn)
@@ -203,13 +203,13 @@ def test_epochs_that_were_not_validated_leave_no_hole_in_the_line() -> None:
     assert [len(re.findall("[ML]", path)) for path in dashed] == [2, 2, 3]
 
 
-def test_slides_left_out_are_listed_with_their_reasons(run: Path) -> None:
+def test_slides_left_out_are_listed_with_reasons(run: Path) -> None:
     listed = section(index(run), "left-out")
     assert "F1 P00 adeno train not a slide: …/F1.svs: bad" in listed
     assert "F2 P14 normal test none of its 63 tiles has tissue" in listed
 
 
-def test_a_test_slide_that_nobody_scored_is_listed(run: Path) -> None:
+def test_unscored_test_slide_is_listed(run: Path) -> None:
     table = run / "tiles.tsv"
     (row,) = [line for line in table.read_text().splitlines() if line.startswith("S14\t")]
     table.write_text(table.read_text() + row.replace("S14", "S99") + "\n")
@@ -225,7 +225,7 @@ def test_a_test_slide_that_nobody_scored_is_listed(run: Path) -> None:
     assert claim in page.text
 
 
-def test_wrong_calls_stand_out_and_are_linked(run: Path) -> None:
+def test_misclassified_slides_are_marked_and_linked(run: Path) -> None:
     page = index(run)
     rows = (run / "evaluation/slides.tsv").read_text().splitlines()[1:]
     wrong = [r.split("\t")[0] for r in rows if r.split("\t")[2] != r.split("\t")[-2]]
@@ -248,7 +248,7 @@ def test_wrong_calls_stand_out_and_are_linked(run: Path) -> None:
         (None, (0.499, 0.5), ""),
     ],
 )
-def test_mixed_scales_are_warned_of(
+def test_mixed_scales_raise_a_warning(
     tmp_path: Path, wanted: float | None, scales: tuple[float | None, float], warned: str
 ) -> None:
     plans: list[Plan] = cohort()
@@ -258,9 +258,7 @@ def test_mixed_scales_are_warned_of(
     assert warned in page.text
 
 
-def test_sites_come_from_the_sheet_which_must_be_the_one_that_was_split(
-    run: Path, tmp_path: Path
-) -> None:
+def test_sites_come_from_the_sheet_of_the_splits(run: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "samples.tsv"
     lines = ["slide\tpatient\tlabel\tpath\tsite"]
     for row in (run / "tiles.tsv").read_text().splitlines()[1:]:
@@ -275,7 +273,7 @@ def test_sites_come_from_the_sheet_which_must_be_the_one_that_was_split(
     assert "Bern &lt;1&gt; 10 13 7 0 6 5 2 6" in section(index(run, sheet), "cohort")
 
 
-def test_every_input_is_listed_with_its_checksum(run: Path) -> None:
+def test_all_inputs_have_their_checksums(run: Path) -> None:
     listed = section(index(run), "provenance")
     for name in (
         "tiles.tsv",
@@ -293,7 +291,7 @@ def test_every_input_is_listed_with_its_checksum(run: Path) -> None:
     assert listed.count("✓ agrees") == 5
 
 
-def test_a_group_has_the_checksum_that_the_shell_gives(run: Path) -> None:
+def test_checksum_of_a_group_is_that_of_the_shell(run: Path) -> None:
     import subprocess
 
     command = "LC_ALL=C; export LC_ALL; sha256sum tiles/*.json | sha256sum"
@@ -301,7 +299,7 @@ def test_a_group_has_the_checksum_that_the_shell_gives(run: Path) -> None:
     assert f"tiles/*.json (20 files) {printed.split()[0]}" in section(index(run), "provenance")
 
 
-def test_settings_and_versions_are_those_that_were_recorded(run: Path) -> None:
+def test_settings_and_versions_are_shown(run: Path) -> None:
     text = section(index(run), "settings")
     for pair in ("tiles.mpp 0.5", "train.ranks 2", "train.weights null", "split.seed 3"):
         assert pair in text
@@ -309,7 +307,7 @@ def test_settings_and_versions_are_those_that_were_recorded(run: Path) -> None:
         assert pair in text
 
 
-def test_patients_with_two_labels_are_counted_as_cases(run: Path) -> None:
+def test_patients_with_two_labels_count_as_cases(run: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
     metrics["patient"]["patients"] = 5
@@ -317,7 +315,7 @@ def test_patients_with_two_labels_are_counted_as_cases(run: Path) -> None:
     assert "By patient (6 cases of 5 patients)" in section(index(run), "roc")
 
 
-def test_the_classes_keep_their_order(run: Path) -> None:
+def test_classes_keep_their_order(run: Path) -> None:
     heads = re.findall(r'<th scope="col" class="n">(\w+)</th>', section_html(index(run)))
     assert tuple(heads[:3]) == CLASSES
 

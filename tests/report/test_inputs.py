@@ -1,4 +1,4 @@
-"""Input that is missing, damaged or stale: one message, which names the file."""
+"""Inputs of a report of slides that are missing, damaged or out of date."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,7 @@ from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
+from gigatile.report.inputs import read_cohort
 
 FILES = (
     "tiles.tsv",
@@ -34,7 +35,7 @@ FILES = (
 
 
 def refusal(run: Path) -> str:
-    """The message; neither pages nor traces may be left."""
+    """Return the message; no files may be left."""
     before = sorted(path.name for path in run.iterdir())
     with pytest.raises(UserError) as caught:
         write_slides(run, run / "report")
@@ -43,19 +44,19 @@ def refusal(run: Path) -> str:
 
 
 def trust_again(run: Path) -> None:
-    """Let metrics.json name no inputs, so that what lies behind the checksums is reached."""
+    """Remove the checksums from metrics.json, to reach the checks behind them."""
     path = run / "evaluation/metrics.json"
     write_json(path, json.loads(path.read_text()) | {"inputs": {}})
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(run: Path, name: str) -> None:
+def test_missing_file_is_named(run: Path, name: str) -> None:
     (run / name).unlink()
     assert str(run / name) in refusal(run)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".keras")])
-def test_a_file_of_rubbish_is_named(run: Path, name: str) -> None:
+def test_rubbish_file_is_named(run: Path, name: str) -> None:
     (run / name).write_bytes(b"\xff\xfe rubbish \x00" * 9)
     trust_again(run) if not name.endswith("metrics.json") else None
     assert str(run / name) in refusal(run)
@@ -64,7 +65,7 @@ def test_a_file_of_rubbish_is_named(run: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["evaluation/tiles.parquet", "tiles/S03.tfrecord", "tiles/S03.jpg"]
 )
-def test_a_file_cut_short_is_named(run: Path, name: str) -> None:
+def test_truncated_file_is_named(run: Path, name: str) -> None:
     data = (run / name).read_bytes()
     (run / name).write_bytes(data[: len(data) * 2 // 3])
     trust_again(run)
@@ -80,7 +81,7 @@ def test_a_file_cut_short_is_named(run: Path, name: str) -> None:
         ("tiles/S03.json", "grid"),
     ],
 )
-def test_a_key_that_is_not_there_is_named(run: Path, name: str, key: str) -> None:
+def test_missing_key_is_named(run: Path, name: str, key: str) -> None:
     values = json.loads((run / name).read_text())
     del values[key]
     write_json(run / name, values)
@@ -89,7 +90,7 @@ def test_a_key_that_is_not_there_is_named(run: Path, name: str, key: str) -> Non
 
 
 @pytest.mark.parametrize("value", ["1.5", "-0.1", "nan", "", "high"])
-def test_a_score_that_is_none_is_named_with_its_row(run: Path, value: str) -> None:
+def test_invalid_score_is_named_with_its_row(run: Path, value: str) -> None:
     table = run / "evaluation/slides.tsv"
     lines = table.read_text().splitlines()
     cells = lines[2].split("\t")
@@ -99,7 +100,7 @@ def test_a_score_that_is_none_is_named_with_its_row(run: Path, value: str) -> No
     assert f"{table}, row 3: p_adeno is {value!r}" in refusal(run)
 
 
-def test_a_call_that_is_no_class_is_named(run: Path) -> None:
+def test_unknown_predicted_class_is_named(run: Path) -> None:
     table = run / "evaluation/slides.tsv"
     lines = table.read_text().splitlines()
     lines[1] = "\t".join([*lines[1].split("\t")[:-1], "unheard"])
@@ -107,20 +108,20 @@ def test_a_call_that_is_no_class_is_named(run: Path) -> None:
     assert f"{table}, row 2: call_vote is 'unheard'" in refusal(run)
 
 
-def test_scores_made_from_other_files_are_refused(run: Path) -> None:
+def test_scores_of_another_model_are_refused(run: Path) -> None:
     (run / "model/model.keras").write_bytes(b"trained again since")
     message = refusal(run)
     assert str(run / "evaluation/metrics.json") in message
     assert "was made from another model/model.keras" in message
 
 
-def test_a_model_of_other_shards_is_refused(run: Path) -> None:
+def test_model_of_other_shards_is_refused(run: Path) -> None:
     path = run / "shards/manifest.json"
     write_json(path, json.loads(path.read_text()) | {"seed": 77})
     assert "was made from another shards/manifest.json" in refusal(run)
 
 
-def test_a_confusion_matrix_of_other_calls_is_refused(run: Path) -> None:
+def test_other_confusion_matrix_is_refused(run: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
     metrics["slide"]["confusion"]["mean_call"][0][0] += 1
@@ -135,7 +136,7 @@ def test_metrics_of_other_classes_are_refused(run: Path) -> None:
     assert f"{path}: classes are ['adeno', 'squamous', 'normal']" in refusal(run)
 
 
-def test_records_that_were_made_again_are_refused(run: Path) -> None:
+def test_changed_records_are_refused(run: Path) -> None:
     table = run / "tiles.tsv"
     for path in (table, run / "tiles/S03.json"):
         path.write_text(path.read_text().replace(sha256_of(run / "tiles/S03.tfrecord"), "0" * 64))
@@ -156,7 +157,7 @@ def test_too_few_scored_tiles_are_refused(run: Path) -> None:
     assert str(run / "evaluation/tiles.parquet") in message and "slides.tsv counts" in message
 
 
-def test_scored_tiles_of_another_tiling_are_refused(run: Path) -> None:
+def test_scored_tiles_of_another_grid_are_refused(run: Path) -> None:
     def move(table: pa.Table) -> pa.Table:
         return table.set_column(table.column_names.index("x"), "x", pc.add(table["x"], 3))
 
@@ -166,27 +167,25 @@ def test_scored_tiles_of_another_tiling_are_refused(run: Path) -> None:
     assert "is not on the slide's grid" in message
 
 
-def test_a_missing_class_among_the_tiles_is_refused(run: Path) -> None:
+def test_missing_class_of_tiles_is_refused(run: Path) -> None:
     rewrite_tiles(run, lambda table: table.drop_columns(["p_normal"]))
     message = refusal(run)
     assert str(run / "evaluation/tiles.parquet") in message and "p_normal" in message
 
 
-def test_an_overview_of_another_shape_is_refused(run: Path) -> None:
+def test_overview_of_another_shape_is_refused(run: Path) -> None:
     (run / "tiles/S03.jpg").write_bytes(jpeg(np.zeros((100, 100, 3), np.uint8)))
     message = refusal(run)
     assert str(run / "tiles/S03.jpg") in message and "shape" in message
 
 
-def test_a_state_of_another_slide_is_refused(run: Path) -> None:
+def test_state_of_another_slide_is_refused(run: Path) -> None:
     (run / "tiles/S03.json").write_bytes((run / "tiles/S04.json").read_bytes())
     assert f"{run / 'tiles/S03.json'}: is the state of slide 'S04'" in refusal(run)
 
 
-def test_names_that_look_like_missing_values_are_names(run: Path) -> None:
-    from gigatile.report.slides.inputs import read_cohort
-
+def test_names_like_nan_are_names(run: Path) -> None:
     table = run / "tiles.tsv"
     table.write_text(table.read_text().replace("S00\tP00\tadeno", "NA\tnan\tnull"))
-    first = read_cohort(table)[0]
-    assert (first.slide, first.patient, first.label) == ("NA", "nan", "null")
+    first = read_cohort(table, "slide", ("label", "tiles"))[0]
+    assert (first.id, first.patient, first.label) == ("NA", "nan", "null")

@@ -1,8 +1,9 @@
-"""Leaks planted in shards and records: the check of their content finds each."""
+"""Leaks in shards and records are found."""
 
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from gigatile.records.tile import encode_sheet_fields, image_of
 from gigatile.records.volume_form import encode_volume
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
+from gigatile.report.inputs import CohortRow
 from gigatile.report.shard_contents import Contents, read_contents
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.settings.shards import ShardSettings
 
@@ -33,7 +34,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rng = np.random.default_rng(7)
-        self.rows: dict[str, CohortSlide] = {}
+        self.rows: dict[str, CohortRow] = {}
         for slide, label, split in (
             ("A", "x", "train"),
             ("B", "y", "train"),
@@ -41,8 +42,14 @@ class Run:
             ("T", "x", "test"),
         ):
             images = [jpeg(self.rng.integers(0, 255, (16, 16, 3), np.uint8)) for _ in range(4)]
-            self.rows[slide] = CohortSlide(
-                slide, f"P-{slide}", label, split, "tiled", 4, "", "", ""
+            self.rows[slide] = CohortRow(
+                id=slide,
+                patient=f"P-{slide}",
+                label=label,
+                split=split,
+                state="tiled",
+                records=4,
+                sha256="",
             )
             self.write(slide, images)
 
@@ -54,16 +61,16 @@ class Run:
         return self.folder / f"tiles/{slide}.tfrecord"
 
     def change(self, slide: str, **values: object) -> None:
-        self.rows[slide] = CohortSlide(**{**vars(self.rows[slide]), **values})  # type: ignore[arg-type]
+        self.rows[slide] = replace(self.rows[slide], **values)
 
     def write(self, slide: str, images: Sequence[bytes]) -> None:
-        """Write a slide's records, and what the table says of them."""
+        """Write the records of a slide, and update its row."""
         tiles = [Tile(image, slide, 16 * k, 0, 16.0, 0.5, 0.9) for k, image in enumerate(images)]
         write_records(self.path(slide), map(encode_tile, tiles))
-        self.change(slide, tiles=len(images), sha256=sha256_of(self.path(slide)))
+        self.change(slide, records=len(images), sha256=sha256_of(self.path(slide)))
 
     def shard(self, **splits: str) -> None:
-        """Write the shards, by default of the table's slides; as rows of a table say otherwise."""
+        """Write the shards of the slides in the table, or of other slides by split."""
         sources = {}
         for split in ("train", "valid"):
             mine = splits.get(split) or "".join(n for n, r in self.rows.items() if r.split == split)
@@ -80,9 +87,9 @@ class Run:
         return [image_of(data) for data in read_records(self.path(slide))]
 
     def edit_shard(self, edit: Callable[[list[bytes]], list[bytes]], split: str = "train") -> None:
-        """Change the records of a shard, with index and manifest as if it had been written so."""
-        told = json.loads(self.manifest.read_text())
-        (shard,) = told["splits"][split]["shards"]
+        """Change the records of a shard, and update its index and the manifest."""
+        content = json.loads(self.manifest.read_text())
+        (shard,) = content["splits"][split]["shards"]
         path, index = (self.manifest.parent / shard[key] for key in ("file", "index"))
         labels = np.load(index)["label"]
         records = edit(list(read_records(path)))
@@ -94,14 +101,14 @@ class Run:
         self.sign()
 
     def sign(self) -> None:
-        """Have the manifest vouch for whatever lies there."""
-        told = json.loads(self.manifest.read_text())
-        for part in told["splits"].values():
+        """Update the checksums in the manifest."""
+        content = json.loads(self.manifest.read_text())
+        for part in content["splits"].values():
             for shard in part["shards"]:
                 path, index = (self.manifest.parent / shard[key] for key in ("file", "index"))
                 shard |= {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
                 shard |= {"index_sha256": sha256_of(index), "records": len(np.load(index))}
-        write_json(self.manifest, told)
+        write_json(self.manifest, content)
 
 
 @pytest.fixture
@@ -111,11 +118,11 @@ def planted(tmp_path: Path) -> Run:
     return run
 
 
-def test_a_sound_run_has_no_leak(planted: Run) -> None:
+def test_sound_run_has_no_leak(planted: Run) -> None:
     assert planted.contents() == Contents([], [], [], 12, 16)
 
 
-def test_a_test_slide_in_place_of_a_train_slide_of_the_same_label_and_count(planted: Run) -> None:
+def test_test_slide_in_place_of_a_train_slide_is_found(planted: Run) -> None:
     planted.shard(train="TB")
     assert planted.contents().faults == [
         "train: A is not in the shards",
@@ -123,8 +130,8 @@ def test_a_test_slide_in_place_of_a_train_slide_of_the_same_label_and_count(plan
     ]
 
 
-def test_a_test_slide_under_the_name_of_a_train_slide(planted: Run) -> None:
-    """The records in the shards are of T and say that they are of A; the run's own are A's."""
+def test_test_slide_named_as_train_slide_is_found(planted: Run) -> None:
+    """The records in the shards are those of T with the name A; the records of the run are A's."""
     own = planted.path("A").read_bytes()
     row = planted.rows["A"]
     planted.write("A", planted.images("T"))
@@ -134,15 +141,15 @@ def test_a_test_slide_under_the_name_of_a_train_slide(planted: Run) -> None:
     assert planted.contents().faults == [f"train: A {OTHER_CONTENT}"]
 
 
-def test_a_copy_of_a_slide_under_another_patient_has_the_same_pixels(planted: Run) -> None:
-    """Whatever stands after the slide's end: of the file nothing but its tiles is compared."""
+def test_copy_with_another_patient_is_found(planted: Run) -> None:
+    """Only the tiles are compared, not the bytes of the slide file."""
     planted.write("A", planted.images("T"))
     planted.shard()
     found = planted.contents()
     assert found.faults == [] and found.shared == ["A (train) = T (test), 4 equal"]
 
 
-def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None:
+def test_one_common_tile_is_a_leak_unless_plain(planted: Run) -> None:
     white = np.full((16, 16, 3), 243, np.uint8)
     half = white.copy()
     half[:, 8:] = 0
@@ -155,13 +162,13 @@ def test_plain_tiles_are_no_leak_and_one_tile_of_tissue_is(planted: Run) -> None
     assert planted.contents().shared == ["A (train) = T (test), 1 equal"]
 
 
-def test_equal_tiles_of_one_split_are_no_leak(planted: Run) -> None:
+def test_equal_tiles_in_one_split_are_not_a_leak(planted: Run) -> None:
     planted.write("B", planted.images("A"))
     planted.shard()
     assert planted.contents() == Contents([], [], [], 12, 16)
 
 
-def test_a_tile_twice_and_another_one_left_out(planted: Run) -> None:
+def test_duplicated_tile_in_a_shard_is_found(planted: Run) -> None:
     def edit(records: list[bytes]) -> list[bytes]:
         first, second = [k for k, data in enumerate(records) if b"P-B" in data][:2]
         records[second] = records[first]
@@ -171,7 +178,7 @@ def test_a_tile_twice_and_another_one_left_out(planted: Run) -> None:
     assert f"train: B {OTHER_CONTENT}" in planted.contents().faults
 
 
-def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> None:
+def test_changed_tile_in_a_shard_is_found(planted: Run) -> None:
     other = jpeg(np.random.default_rng(1).integers(0, 255, (16, 16, 3), np.uint8))
 
     def edit(records: list[bytes]) -> list[bytes]:
@@ -184,9 +191,9 @@ def test_one_pixel_of_a_shard_that_its_manifest_vouches_for(planted: Run) -> Non
     assert f"train: B {OTHER_CONTENT}" in planted.contents().faults
 
 
-def test_labels_that_are_swapped_in_the_index(planted: Run) -> None:
-    told = json.loads(planted.manifest.read_text())
-    (shard,) = told["splits"]["train"]["shards"]
+def test_swapped_labels_in_the_index_are_found(planted: Run) -> None:
+    content = json.loads(planted.manifest.read_text())
+    (shard,) = content["splits"]["train"]["shards"]
     index = planted.manifest.parent / shard["index"]
     entries = np.load(index)
     entries["label"] = 1 - entries["label"]
@@ -195,10 +202,10 @@ def test_labels_that_are_swapped_in_the_index(planted: Run) -> None:
     assert any("the classes x, y do not fit" in fault for fault in planted.contents().faults)
 
 
-def test_one_label_that_is_changed_in_the_index(planted: Run) -> None:
-    """Not the first of its shard, which is looked at when the shard is opened."""
-    told = json.loads(planted.manifest.read_text())
-    (shard,) = told["splits"]["train"]["shards"]
+def test_one_changed_label_in_the_index_is_found(planted: Run) -> None:
+    """Not the first of its shard, which is checked when the shard is opened."""
+    content = json.loads(planted.manifest.read_text())
+    (shard,) = content["splits"]["train"]["shards"]
     index = planted.manifest.parent / shard["index"]
     entries = np.load(index)
     entries["label"][-1] = 1 - entries["label"][-1]
@@ -207,36 +214,34 @@ def test_one_label_that_is_changed_in_the_index(planted: Run) -> None:
     assert any("has another label in the index" in fault for fault in planted.contents().faults)
 
 
-@pytest.mark.parametrize("told", [{"patient": "P-Z"}, {"label": "y"}])
-def test_a_table_that_is_edited_after_the_shards_were_written(
-    planted: Run, told: dict[str, str]
-) -> None:
-    planted.change("A", **told)
+@pytest.mark.parametrize("content", [{"patient": "P-Z"}, {"label": "y"}])
+def test_table_edited_after_sharding_is_found(planted: Run, content: dict[str, str]) -> None:
+    planted.change("A", **content)
     assert "train: A has another patient or label in the shards" in planted.contents().faults
 
 
-def test_a_slide_that_is_moved_to_another_split_in_the_table(planted: Run) -> None:
+def test_slide_moved_to_another_split_is_found(planted: Run) -> None:
     planted.change("A", split="test")
     assert planted.contents().faults == ["train: A is in the shards and is a slide of test"]
 
 
-def test_counts_and_records_that_the_table_tells_otherwise(planted: Run) -> None:
-    planted.change("T", tiles=5, sha256="0" * 64)
+def test_wrong_counts_and_checksums_are_found(planted: Run) -> None:
+    planted.change("T", records=5, sha256="0" * 64)
     assert planted.contents().faults == [
         "test: T has other records than the table states",
         "test: T has 5 tiles in the table, but 4 records",
     ]
 
 
-def test_classes_that_are_reversed_in_the_manifest(planted: Run) -> None:
+def test_reversed_classes_in_the_manifest_are_found(planted: Run) -> None:
     change(planted.manifest, classes=["y", "x"])
     assert any("the classes y, x do not fit" in fault for fault in planted.contents().faults)
 
 
-def test_shards_of_another_run(planted: Run, tmp_path: Path) -> None:
+def test_shards_of_another_run_are_found(planted: Run, tmp_path: Path) -> None:
     other = Run(tmp_path / "other")
     other.rows = {name.lower(): row for name, row in other.rows.items()}
-    other.rows = {n: CohortSlide(**{**vars(r), "slide": n}) for n, r in other.rows.items()}
+    other.rows = {n: replace(row, id=n) for n, row in other.rows.items()}
     for name in other.rows:
         other.write(name, [jpeg(other.rng.integers(0, 255, (16, 16, 3), np.uint8))])
     other.shard()
@@ -247,9 +252,9 @@ def test_shards_of_another_run(planted: Run, tmp_path: Path) -> None:
     assert "train: A is not in the shards" in faults
 
 
-def test_shards_that_are_replaced_after_the_training(planted: Run) -> None:
-    told = planted.manifest.read_text()
-    change_shard = json.loads(told)["splits"]["train"]["shards"][0]["file"]
+def test_shards_replaced_after_training_are_found(planted: Run) -> None:
+    content = planted.manifest.read_text()
+    change_shard = json.loads(content)["splits"]["train"]["shards"][0]["file"]
     path = planted.manifest.parent / change_shard
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
@@ -258,7 +263,7 @@ def test_shards_that_are_replaced_after_the_training(planted: Run) -> None:
     assert any("damaged" in one for one in faults)
 
 
-def test_records_and_shards_that_are_gone(planted: Run) -> None:
+def test_missing_records_and_shards_are_found(planted: Run) -> None:
     planted.path("T").unlink()
     next(planted.manifest.parent.glob("valid-*.tfrecord")).unlink()
     faults = planted.contents().faults
@@ -266,14 +271,14 @@ def test_records_and_shards_that_are_gone(planted: Run) -> None:
     assert any(one.startswith("valid: manifest.json: lists valid-") for one in faults)
 
 
-def test_a_third_split_in_the_shards(planted: Run) -> None:
-    told = json.loads(planted.manifest.read_text())
-    told["splits"]["test"] = told["splits"]["valid"]
-    write_json(planted.manifest, told)
+def test_third_split_in_the_shards_is_found(planted: Run) -> None:
+    content = json.loads(planted.manifest.read_text())
+    content["splits"]["test"] = content["splits"]["valid"]
+    write_json(planted.manifest, content)
     assert "test is in the shards" in planted.contents().faults
 
 
-def test_a_joined_manifest_that_names_a_shard_of_another_run(planted: Run, tmp_path: Path) -> None:
+def test_shard_of_another_run_is_found(planted: Run, tmp_path: Path) -> None:
     """The other run has the same slides, and T in train."""
     other = Run(tmp_path / "other")
     other.change("T", split="train")
@@ -289,9 +294,7 @@ def test_a_joined_manifest_that_names_a_shard_of_another_run(planted: Run, tmp_p
     assert "train: A has 8 records in the shards, but 4 in its own file" in faults
 
 
-def test_a_manifest_with_the_shard_of_another_split_of_the_same_slides(
-    planted: Run, tmp_path: Path
-) -> None:
+def test_shard_of_another_split_is_found(planted: Run, tmp_path: Path) -> None:
     other = Run(tmp_path / "other")
     other.change("T", split="train")
     other.change("A", split="test")
@@ -318,18 +321,25 @@ class Cases:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows: list[CohortSlide] = []
+        self.rows: list[CohortRow] = []
         self.write(VOXELS, LABELS)
 
     def write(self, voxels: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
-        """Write the cases' records, and what the table says of them."""
+        """Write the records of the cases, and their rows."""
         self.rows = []
         for number, split in enumerate(("train", "valid", "test")):
             path = self.folder / f"C{number}.tfrecord"
             record = encode_volume(f"C{number}", voxels[number], labels[number], ("a", "b"), {})
             write_records(path, [record])
             self.rows.append(
-                CohortSlide(f"C{number}", f"P{number}", "", split, "", 1, "", sha256_of(path), "")
+                CohortRow(
+                    id=f"C{number}",
+                    patient=f"P{number}",
+                    split=split,
+                    state="prepared",
+                    records=1,
+                    sha256=sha256_of(path),
+                )
             )
 
     def shard(self) -> None:
@@ -356,17 +366,17 @@ def test_sound_cases_have_no_leak(cases: Cases) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_voxels_of_a_train_case_in_a_test_case(cases: Cases, channels: int) -> None:
-    """With another segmentation, and perhaps another second channel."""
+def test_equal_voxels_in_train_and_test_are_found(cases: Cases, channels: int) -> None:
+    """With another segmentation, and with one or two equal channels."""
     voxels = VOXELS.copy()
     voxels[2, ..., :channels] = voxels[0, ..., :channels]
     cases.write(voxels, LABELS)
     cases.shard()
-    told = f"C0 (train) = C2 (test), {channels} equal"
-    assert cases.contents() == Contents([], [told], [], 2, 6, 3)
+    content = f"C0 (train) = C2 (test), {channels} equal"
+    assert cases.contents() == Contents([], [content], [], 2, 6, 3)
 
 
-def test_channels_that_are_missing_in_both_are_no_leak(cases: Cases) -> None:
+def test_missing_channels_are_not_a_leak(cases: Cases) -> None:
     voxels = VOXELS.copy()
     voxels[..., 1] = 0
     cases.write(voxels, LABELS)
@@ -374,13 +384,13 @@ def test_channels_that_are_missing_in_both_are_no_leak(cases: Cases) -> None:
     assert cases.contents() == Contents([], [], [], 2, 3, 3)
 
 
-def test_the_segmentation_of_a_test_case_in_a_train_case(cases: Cases) -> None:
+def test_equal_segmentations_in_train_and_test_are_found(cases: Cases) -> None:
     cases.write(VOXELS, LABELS[[2, 1, 2]])
     cases.shard()
     assert cases.contents() == Contents([], [], ["C0 (train) = C2 (test), 1 equal"], 2, 6, 3)
 
 
-def test_empty_and_tiny_segmentations_are_no_leak(cases: Cases) -> None:
+def test_empty_and_tiny_segmentations_are_not_a_leak(cases: Cases) -> None:
     few = np.zeros_like(LABELS)
     few[1:, :7, :3, :3] = 1  # 63 voxels
     cases.write(VOXELS, few)
@@ -388,7 +398,7 @@ def test_empty_and_tiny_segmentations_are_no_leak(cases: Cases) -> None:
     assert cases.contents() == Contents([], [], [], 2, 6, 0)
 
 
-def test_the_segmentations_of_two_cases_swapped_after_the_shards_were_written(
+def test_swapped_segmentations_are_found(
     cases: Cases,
 ) -> None:
     cases.write(VOXELS, LABELS[[1, 0, 2]])

@@ -1,4 +1,4 @@
-"""Whether the report sees that losses depend on the label, and warns only then."""
+"""The report warns if, and only if, losses depend on the label."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def lung(rng: np.random.Generator, lost_of_normal: float, refused: int) -> list[
 
 
 @pytest.mark.parametrize(("share", "refused"), [(43 / 635, 0), (11 / 603, 4)])
-def test_the_lung_cohort_that_lost_normal_tissue_is_warned_of(
+def test_loss_of_normal_lung_raises_a_warning(
     share: float, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 43 of 635 tiles of normal lung, with and without 4 slides refused; nothing of the tumours.
@@ -57,7 +57,7 @@ def test_the_lung_cohort_that_lost_normal_tissue_is_warned_of(
 
 
 @pytest.mark.parametrize("patients", [5, 12])
-def test_losses_that_do_not_depend_on_the_label_raise_few_alarms(
+def test_independent_losses_rarely_raise_a_warning(
     patients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses, "PERMUTATIONS", 199)
@@ -100,7 +100,7 @@ def write_tiles(path: Path, tissue: np.ndarray, limit: float = 0.5) -> None:
 
 
 @pytest.mark.parametrize("biopsy", [(5, 40, 3), (20, 20, 30)], ids=["thin", "on much glass"])
-def test_biopsies_are_no_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> None:
+def test_small_biopsies_are_not_a_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(4)
     slides = []
     for label, shape in (("benign", biopsy), ("cancer", (40, 50, 2))):
@@ -122,7 +122,7 @@ def test_biopsies_are_no_loss(tmp_path: Path, biopsy: tuple[int, int, int]) -> N
 
 
 @pytest.mark.parametrize(("rim", "warns"), [(0.06, False), (0.2, True)])
-def test_the_rim_of_a_neighbours_tissue_is_no_loss(tmp_path: Path, rim: float, warns: bool) -> None:
+def test_rim_of_a_neighbouring_tile_is_not_a_loss(tmp_path: Path, rim: float, warns: bool) -> None:
     """Tumours fill their tiles to the border and a little beyond; thin normal lung does not."""
     slides = []
     for label, beside in (("normal", 0.0), ("tumour", rim)):
@@ -135,12 +135,12 @@ def test_the_rim_of_a_neighbours_tissue_is_no_loss(tmp_path: Path, rim: float, w
     assert warned(slides) == warns
 
 
-def test_the_edge_is_where_a_neighbour_has_no_tissue() -> None:
+def test_edge_tiles_have_a_neighbour_without_tissue() -> None:
     holding = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]], bool)
     assert at_edge(holding).tolist() == [[False, False, True, False]] * 3
 
 
-def test_tiles_without_tissue_are_not_lost_and_faults_are(tmp_path: Path) -> None:
+def test_only_tiles_with_tissue_are_lost(tmp_path: Path) -> None:
     table = {"tissue": [0.0, 0.3, 0.9, 0.9], "dropped": ["background", "background", "blur", ""]}
     pq.write_table(pa.table(table), tmp_path / "one.parquet")
     loss = read_loss(tmp_path / "one.parquet", "S1", "P1", "a", False, 2)
@@ -151,7 +151,7 @@ def test_tiles_without_tissue_are_not_lost_and_faults_are(tmp_path: Path) -> Non
     assert read_loss(tmp_path / "one.parquet", "S1", "P1", "a", True, 2).holding == 0
 
 
-def test_the_p_value_is_that_of_scipy() -> None:
+def test_p_value_is_that_of_scipy() -> None:
     values = np.array([0.3, 0.2, 0.4, 0.1, 0.25, 0.0, 0.05, 0.0, 0.15, 0.0, 0.3])
     labels = np.repeat([0, 1], [5, 6])
 
@@ -165,7 +165,7 @@ def test_the_p_value_is_that_of_scipy() -> None:
     assert p == losses.permutation_p_value(values, labels, np.zeros(11, np.int64), "tiles")
 
 
-def test_labels_of_one_patient_are_exchanged_within_the_patient() -> None:
+def test_labels_are_permuted_within_the_patient() -> None:
     slides = []
     for number in range(10):
         for label, dropped in (("normal", 20 + number), ("tumour", 10 + number)):
@@ -175,7 +175,7 @@ def test_labels_of_one_patient_are_exchanged_within_the_patient() -> None:
     assert tiles.warns and tiles.p is not None and tiles.p < 0.01
 
 
-def test_few_patients_and_small_differences_say_nothing() -> None:
+def test_few_patients_or_small_differences_do_not_warn() -> None:
     few = [SlideLoss(f"a{n}", f"a{n}", "a", False, 100, 90) for n in range(4)]
     many = [SlideLoss(f"b{n}", f"b{n}", "b", False, 100, 0) for n in range(50)]
     assert compare_losses(few + many)[1].p is None
@@ -198,9 +198,9 @@ def planted(tmp_path: Path, lost: bool) -> Path:
     return run
 
 
-def test_the_report_warns_at_the_top_and_lists_every_label(tmp_path: Path) -> None:
+def test_report_warns_and_lists_every_label(tmp_path: Path) -> None:
     page = index(planted(tmp_path, lost=True))
-    assert "What is missing depends on the label." in page.text
+    assert "Missing data depends on the label." in page.text
     assert "Tiles with tissue are dropped more often for some labels than for others: normal" in (
         page.text
     )
@@ -208,14 +208,14 @@ def test_the_report_warns_at_the_top_and_lists_every_label(tmp_path: Path) -> No
     assert "Tiles with tissue dropped" in section(page, "left-out")
 
 
-def test_the_report_of_a_cohort_that_lost_glass_does_not(tmp_path: Path) -> None:
+def test_report_does_not_warn_of_lost_glass(tmp_path: Path) -> None:
     page = index(planted(tmp_path, lost=False))
     assert 'class="banner"' not in page.html
     assert "Slides refused 1 of 7" in section(page, "left-out")
 
 
-def test_the_report_tells_that_patients_are_too_few(tmp_path: Path) -> None:
+def test_report_shows_too_few_patients(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if not plan.slide.startswith("S") or plan.slide[2] != "0"]
     assert isinstance(plans[0], Plan) and len(CLASSES) == 3
     page = index(build_run(tmp_path / "demo", plans))
-    assert section(page, "left-out").count("too few patients to tell") == 2
+    assert section(page, "left-out").count("too few patients") == 2

@@ -28,7 +28,7 @@ def test_pages_appear_together(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["report"]
 
 
-def test_a_failure_leaves_the_old_pages_and_no_trace(tmp_path: Path) -> None:
+def test_failure_keeps_the_old_pages(tmp_path: Path) -> None:
     out = tmp_path / "report"
     with write_pages(out) as building:
         put(building, "old")
@@ -39,7 +39,7 @@ def test_a_failure_leaves_the_old_pages_and_no_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
-def test_pages_of_slides_that_are_gone_go_and_other_files_stay(tmp_path: Path) -> None:
+def test_old_pages_are_removed_and_other_files_kept(tmp_path: Path) -> None:
     with write_pages(tmp_path / "predictions") as building:
         put(building, "old")
         (building / "slides/S0.html").write_text("gone from the sheet")
@@ -52,7 +52,7 @@ def test_pages_of_slides_that_are_gone_go_and_other_files_stay(tmp_path: Path) -
     assert (tmp_path / "predictions/index.html").read_text() == "new"
 
 
-def test_numbers_that_are_not_defined_are_called_so() -> None:
+def test_undefined_numbers_are_named() -> None:
     assert figure(None) == "not defined"
     assert figure(0.0) == "0.000"
     none = Interval(value=1, low=None, high=None, patients=3, no_interval="3 patients")
@@ -73,22 +73,22 @@ def test_numbers_that_are_not_defined_are_called_so() -> None:
         ("tiles/S1.svs", "tiles/S1.svs"),
     ],
 )
-def test_folders_of_a_machine_are_cut_off(text: str, shown: str) -> None:
+def test_folders_are_removed_from_paths(text: str, shown: str) -> None:
     assert without_folders(text) == shown
 
 
-def test_of_very_many_names_the_first_are_listed() -> None:
+def test_only_the_first_of_many_names_are_listed() -> None:
     names = [f"P{number}" for number in range(416)]
     assert some(names[:2]) == "P0, P1"
     assert some(names, 3) == "P0, P1, P2 and 413 more"
 
 
 @pytest.mark.parametrize("bad", ["../S1", "a/b", ".hidden", "", "a b", "<b>"])
-def test_ids_that_could_name_another_file_are_refused(bad: str) -> None:
+def test_unsafe_ids_are_refused(bad: str) -> None:
     with pytest.raises(UserError, match=r"tiles\.tsv.*unsafe"):
         check_ids(["S1", bad], Path("tiles.tsv"))
 
 
-def test_an_id_stands_once() -> None:
+def test_duplicate_id_is_refused() -> None:
     with pytest.raises(UserError, match="twice"):
         check_ids(["S1", "S1"], Path("tiles.tsv"))

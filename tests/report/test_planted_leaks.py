@@ -1,4 +1,4 @@
-"""Leaks planted in a whole run: each raises the alarm at the top of the report."""
+"""Each leak in a run raises an alarm at the top of the report."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,10 @@ from gigatile.files import sha256_of
 from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.report.cases.records import VOLUMES
-from gigatile.report.inputs import Chosen
+from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.leakage import Check, Evidence, leakage_checks
 from gigatile.report.shard_contents import Contents
 from gigatile.report.sites import site_notes
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
@@ -34,7 +33,7 @@ def sign_model(run: Path) -> None:
     change(path, inputs=inputs | {"shards/manifest.json": sha256_of(manifest)})
 
 
-def test_the_planted_leak_is_at_the_top_of_the_page(run: Path) -> None:
+def test_test_slide_in_the_shards_is_an_alarm(run: Path) -> None:
     """A test slide in place of a train slide of the same label, with as many tiles."""
     rows = [list(row.values()) for row in read_table(run / "tiles.tsv") if row["state"] == "tiled"]
     given, taken = (next(row for row in rows if row[0] == name) for name in ("S00", "S03"))
@@ -44,12 +43,12 @@ def test_the_planted_leak_is_at_the_top_of_the_page(run: Path) -> None:
     sign_model(run)
     page = index(run)
     assert page.html.count('class="banner alarm"') == 1
-    told = "Failed: the shards contain exactly the tiles of train and valid"
-    assert told in page.text
+    text = "Failed: the shards contain exactly the tiles of train and valid"
+    assert text in page.text
     assert "train: S03 is in the shards and is a slide of test" in page.text
 
 
-def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
+def test_model_of_another_training_is_an_alarm(run: Path) -> None:
     inputs = json.loads((run / "model/settings.json").read_text())["inputs"]
     inputs.pop("shards/manifest.json")
     change(run / "model/settings.json", inputs=inputs | {"segments/0006.keras": "0" * 64})
@@ -59,7 +58,7 @@ def test_a_model_that_is_no_segment_of_this_training(run: Path) -> None:
     assert "model/model.keras is not the trained model of epoch 6" in text
 
 
-def test_a_test_case_in_the_shards_is_at_the_top_of_the_page(case_run: Path) -> None:
+def test_test_case_in_the_shards_is_an_alarm(case_run: Path) -> None:
     rows = read_table(case_run / "cases.tsv")
     sources = {
         split: [
@@ -79,7 +78,7 @@ def test_a_test_case_in_the_shards_is_at_the_top_of_the_page(case_run: Path) -> 
 
 
 def add_sheet(run: Path) -> Path:
-    """Write the sample sheet of the run, with all splits fixed, and sign it in splits.json."""
+    """Write the sample sheet with all splits fixed, and its checksum to splits.json."""
     sheet = run / "samples.tsv"
     columns = ("slide", "patient", "label", "split")
     rows = [[row[column] for column in columns] for row in read_table(run / "tiles.tsv")]
@@ -89,7 +88,7 @@ def add_sheet(run: Path) -> Path:
 
 
 def rewrite_slides(run: Path, **changes: dict[str, str]) -> None:
-    """Change cells of tiles.tsv by the slide; write the shards anew, and all checksums."""
+    """Change cells of tiles.tsv by slide; rewrite the shards, and update all checksums."""
     rows = read_table(run / "tiles.tsv")
     for row in rows:
         row.update(changes.get(row["slide"], {}))
@@ -102,13 +101,13 @@ def rewrite_slides(run: Path, **changes: dict[str, str]) -> None:
     change(path, inputs=inputs | {name: sha256_of(run / name) for name in names})
 
 
-def test_a_sound_run_holds_against_its_sheet(run: Path) -> None:
+def test_sound_run_matches_its_sheet(run: Path) -> None:
     proof = section(index(run, add_sheet(run)), "splits")
     assert proof.count("✓ passed") == 13 and "not checked" not in proof
 
 
-def test_a_patient_under_two_names_in_table_and_shards(run: Path) -> None:
-    """A test patient's second slide in train, under another patient; the sheet knows better."""
+def test_renamed_patient_is_an_alarm(run: Path) -> None:
+    """A test patient's second slide in train, under another patient; the sheet has the true one."""
     sheet = add_sheet(run)
     rewrite_slides(run, S03b={"patient": "P99", "split": "train"})
     page = index(run, sheet)
@@ -117,13 +116,13 @@ def test_a_patient_under_two_names_in_table_and_shards(run: Path) -> None:
     assert "S03b: split is 'train', must be 'test'" in page.text
 
 
-def test_labels_swapped_in_table_and_shards(run: Path) -> None:
+def test_swapped_labels_are_an_alarm(run: Path) -> None:
     sheet = add_sheet(run)
     rewrite_slides(run, S00={"label": "normal"})
     assert "S00: label is 'normal', must be 'adeno'" in index(run, sheet).text
 
 
-def test_a_row_of_the_sheet_that_the_table_lacks(run: Path) -> None:
+def test_row_missing_in_the_table_is_an_alarm(run: Path) -> None:
     sheet = add_sheet(run)
     rows = [row for row in read_table(run / "tiles.tsv") if row["slide"] != "S01"]
     write_table(run / "tiles.tsv", list(rows[0]), [list(row.values()) for row in rows])
@@ -131,7 +130,7 @@ def test_a_row_of_the_sheet_that_the_table_lacks(run: Path) -> None:
     assert "S01 is not in the table" in index(run, sheet).text
 
 
-def test_splits_that_the_seed_does_not_give(run: Path) -> None:
+def test_splits_of_another_seed_are_an_alarm(run: Path) -> None:
     sheet = add_sheet(run)
     rows = read_table(sheet)
     write_table(sheet, list(rows[0]), [list((row | {"split": ""}).values()) for row in rows])
@@ -142,7 +141,7 @@ def test_splits_that_the_seed_does_not_give(run: Path) -> None:
     assert "splits.json has no valid shares and seed" in index(run, sheet).text
 
 
-def test_a_bad_test_slide_left_out_of_the_evaluation(run: Path) -> None:
+def test_test_slide_left_out_of_scoring_is_an_alarm(run: Path) -> None:
     lines = (run / "evaluation/slides.tsv").read_text().splitlines()
     kept = [line.split("\t") for line in lines if not line.startswith("S14\t")]
     write_table(run / "evaluation/slides.tsv", kept[0], kept[1:])
@@ -153,14 +152,14 @@ def test_a_bad_test_slide_left_out_of_the_evaluation(run: Path) -> None:
     assert "Failed: every usable test slide is scored. Found: S14 is not scored" in text
 
 
-def test_a_slide_that_only_the_table_calls_failed(run: Path) -> None:
+def test_slide_failed_only_in_the_table_is_refused(run: Path) -> None:
     """Its tiles would not be compared with those of the other splits."""
     rewrite_slides(run, S14={"state": "failed", "tiles": "0"})
     with pytest.raises(UserError, match=r"S14\.json: tiles\.tsv has another state"):
         index(run)
 
 
-def test_a_model_of_another_split(run: Path) -> None:
+def test_model_of_another_split_is_refused(run: Path) -> None:
     """Its settings name the manifest that it was trained on."""
     rows = [list(row.values()) for row in read_table(run / "tiles.tsv") if row["state"] == "tiled"]
     for row in rows:
@@ -176,7 +175,7 @@ def test_a_model_of_another_split(run: Path) -> None:
         index(run)
 
 
-def test_a_model_of_another_split_of_cases(case_run: Path) -> None:
+def test_model_of_another_split_of_cases_is_refused(case_run: Path) -> None:
     inputs = json.loads((case_run / "model/settings.json").read_text())["inputs"]
     inputs["shards/manifest.json"] = "0" * 64
     change(case_run / "model/settings.json", inputs=inputs)
@@ -185,12 +184,12 @@ def test_a_model_of_another_split_of_cases(case_run: Path) -> None:
         case_index(case_run)
 
 
-def test_a_case_of_another_patient_than_in_the_sheet(case_run: Path) -> None:
+def test_case_of_another_patient_is_an_alarm(case_run: Path) -> None:
     rewrite(case_run, "cases.tsv", C0={"patient": "P9"})
     assert "C0: patient is 'P9', must be 'P0'" in case_index(case_run).text
 
 
-def test_sites_swapped_after_the_split(case_run: Path) -> None:
+def test_sites_changed_after_the_split_are_refused(case_run: Path) -> None:
     sheet = sheet_of_cases(case_run)
     sheet.write_text(sheet.read_text().replace("north", "east"))
     with pytest.raises(UserError, match=r"splits\.json: was made from another the sample sheet"):
@@ -200,10 +199,9 @@ def test_sites_swapped_after_the_split(case_run: Path) -> None:
 # --- The checks of slides and of cases are the same
 
 
-def row(name: str, split: str, **values: Any) -> CohortSlide:
-    told = {"slide": name, "patient": f"P-{name}", "label": "x", "split": split, "state": "tiled"}
-    numbers = {"tiles": 1, "reason": "", "sha256": "", "site": ""}
-    return CohortSlide(**(told | numbers | values))
+def row(name: str, split: str, **values: Any) -> CohortRow:
+    cells = {"id": name, "patient": f"P-{name}", "label": "x", "split": split, "state": "tiled"}
+    return CohortRow(**(cells | {"records": 1, "sha256": ""} | values))
 
 
 def broken(unit: str, **values: Any) -> dict[str, list[str]]:
@@ -234,13 +232,13 @@ UNITS = pytest.mark.parametrize("unit", ["slide", "case"])
 
 
 @UNITS
-def test_nothing_is_found_where_there_is_nothing(unit: str) -> None:
+def test_sound_evidence_passes_all_checks(unit: str) -> None:
     assert broken(unit) == {}
 
 
 @UNITS
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "fault"),
     [
         ({"chosen": Chosen(epoch=1, valid_loss=0.6, of=2)},
          "epoch 2 has less validation loss than epoch 1"),
@@ -260,12 +258,12 @@ def test_nothing_is_found_where_there_is_nothing(unit: str) -> None:
         ({"manifest_faults": ["test is in the shards"]}, "test is in the shards"),
     ],
 )  # fmt: skip
-def test_each_fault_breaks_one_claim(unit: str, values: dict[str, Any], told: str) -> None:
-    assert list(broken(unit, **values).values()) == [[told]]
+def test_each_fault_fails_one_check(unit: str, values: dict[str, Any], fault: str) -> None:
+    assert list(broken(unit, **values).values()) == [[fault]]
 
 
 @UNITS
-def test_a_failed_slide_that_is_scored(unit: str) -> None:
+def test_scored_failed_slide_fails_a_check(unit: str) -> None:
     cohort = [row("A", "train"), row("V", "valid"), row("T", "test", state="failed")]
     assert list(broken(unit, cohort=cohort).values()) == [["T has the state failed"]]
 
@@ -273,7 +271,7 @@ def test_a_failed_slide_that_is_scored(unit: str) -> None:
 # --- Sites: no leak, but a reader must know
 
 
-def test_sites_of_the_test_that_training_has_not_seen() -> None:
+def test_unseen_test_sites_are_listed() -> None:
     cohort = [row("A", "train", site="Bern"), row("T", "test", site="Bern"),
               row("U", "test", site="Oslo"), row("V", "valid", site="Oslo")]  # fmt: skip
     assert site_notes(cohort) == [
@@ -282,13 +280,13 @@ def test_sites_of_the_test_that_training_has_not_seen() -> None:
     ]
     assert site_notes(cohort[:2])[1:] == [
         "Test sites that are not in train: none.",
-        "The figures do not apply to a site that training has not seen.",
+        "The metrics do not apply to a site that training has not seen.",
     ]
     assert site_notes([row("A", "train"), row("T", "test")]) == []
 
 
 @pytest.mark.parametrize(("follows", "right"), [(True, 12), (False, 0)])
-def test_labels_that_follow_the_site(follows: bool, right: int) -> None:
+def test_labels_that_follow_the_site_are_noted(follows: bool, right: int) -> None:
     cohort = [
         row(f"{label}{n}", "train", label=label, site=(label if follows else f"s{n}"))
         for label in "xyz"

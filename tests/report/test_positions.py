@@ -1,4 +1,4 @@
-"""Heat maps over slides that were really cut: a painted square covers what it was scored for."""
+"""Heat maps over tiled slides: a painted square covers its tile."""
 
 import sys
 from pathlib import Path
@@ -31,9 +31,7 @@ SIZE = 32
     ],
 )
 @pytest.mark.parametrize("far", [0.1, 0.97])
-def test_a_marked_square_is_painted_to_the_pixel(
-    tmp_path, height, width, down, mpp, resampled, far
-):
+def test_marked_square_is_painted_to_the_pixel(tmp_path, height, width, down, mpp, resampled, far):
     """The mark covers one tile's square of level 0; its tile must be all mark, and be painted."""
     pixels = tissue(height, width)
     path = write_svs(tmp_path / "plain.svs", pixels, shrink(pixels, down), mpp=0.5)
@@ -56,8 +54,8 @@ def test_a_marked_square_is_painted_to_the_pixel(
     best = int(scores[:, 0].argmax())
     columns, rows = heatmap.cells(found, state.grid, "S1")
     assert (columns[best], rows[best]) == (column, row)
-    # What the tile shows is the mark to within a line of its own pixels on each side, and where
-    # the tile says that it lies is the mark's place to within half a pixel of the level.
+    # The tile shows the mark, to within a line of its pixels on each side; its corner is that of
+    # the mark, to within half a pixel of the level.
     assert scores[best, 0] >= (SIZE - 1) ** 2 / SIZE**2
     assert np.sort(scores[:, 0])[-2] <= 1 / SIZE
     step = max(grid.scale) / 2 + 0.5

@@ -1,4 +1,4 @@
-"""The pages of new slides: calls without truth."""
+"""The pages of new slides, which have no labels."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def pages(run: Path) -> tuple[Page, Page]:
     return Page(run / "predictions/index.html"), Page(run / "predictions/slides/S03.html")
 
 
-def test_calls_are_shown_and_nothing_is_judged(run: Path, new: Path) -> None:
+def test_new_slides_have_predictions_and_no_figures(run: Path, new: Path) -> None:
     index, slide = pages(run)
     assert "The model classified 9 new slides; 1 slide could not be classified" in index.text
     for page in (index, slide):
@@ -34,27 +34,27 @@ def test_calls_are_shown_and_nothing_is_judged(run: Path, new: Path) -> None:
     assert len([a for a in slide.all("img") if a["alt"].startswith("Tile ")]) == 24
 
 
-def test_failed_slides_are_listed_with_their_reasons(run: Path, new: Path) -> None:
+def test_failed_slides_are_listed_with_reasons(run: Path, new: Path) -> None:
     index, _ = pages(run)
     assert "F2 none of its 63 tiles has tissue" in index.text
     assert not (new / "slides/F2.html").exists()
 
 
-def test_the_model_is_identified(run: Path, new: Path) -> None:
+def test_model_is_identified(run: Path, new: Path) -> None:
     index, _ = pages(run)
     assert f"SHA-256 of the model: {sha256_of(run / 'model/model.keras')}" in index.text
     assert "tiles.size 32" in index.text and "tensorflow 2.21.0" in index.text
     assert f"predictions/tiles.parquet {sha256_of(new / 'tiles.parquet')}" in index.text
 
 
-def test_the_tables_beside_the_pages_stay(run: Path, new: Path) -> None:
+def test_tables_in_the_folder_are_kept(run: Path, new: Path) -> None:
     before = {path.name for path in new.iterdir()}
     pages(run)
     pages(run)
     assert {path.name for path in new.iterdir()} == before | {"index.html", "slides"}
 
 
-def test_a_new_slide_without_a_patient_has_a_page(run: Path, new: Path) -> None:
+def test_new_slide_without_patient_has_a_page(run: Path, new: Path) -> None:
     for name in ("slides.tsv", "tiles.tsv"):
         text = (new / name).read_text()
         (new / name).write_text(text.replace("S03\tP03\t", "S03\t\t"))
@@ -63,7 +63,7 @@ def test_a_new_slide_without_a_patient_has_a_page(run: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiles.tsv", "slides.tsv", "tiles.parquet", "tiles/S03.tfrecord"])
-def test_a_missing_file_is_named(run: Path, new: Path, name: str) -> None:
+def test_missing_file_is_named(run: Path, new: Path, name: str) -> None:
     (new / name).unlink()
     with pytest.raises(UserError, match=re.escape(str(new / name))):
         pages(run)

@@ -1,4 +1,4 @@
-"""Every page of a report and of predictions, parsed: what it loads, links to and shows."""
+"""All pages of reports and predictions: what they load, link to and show."""
 
 import base64
 import hashlib
@@ -93,10 +93,10 @@ def case_pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
         plan.patient += EVIL_PATIENT + EVIL
     case_runs.add_new_cases(run, new)
     for path in (*(run / "volumes").glob("*.json"), *(run / "predictions/volumes").glob("*.json")):
-        told = json.loads(path.read_text())
-        if told["state"] == "prepared":
-            told["warnings"] = [f"its file /data/in/{told['case']}.nii.gz is bad{EVIL}"]
-            write_json(path, told)
+        content = json.loads(path.read_text())
+        if content["state"] == "prepared":
+            content["warnings"] = [f"its file /data/in/{content['case']}.nii.gz is bad{EVIL}"]
+            write_json(path, content)
     for folder in (run, run / "predictions"):
         rows = read_table(folder / "cases.tsv")
         for row in rows:
@@ -116,7 +116,7 @@ def pages(request: pytest.FixtureRequest) -> list[Page]:
     return request.getfixturevalue(request.param)
 
 
-def test_nothing_is_loaded_from_elsewhere(pages: list[Page]) -> None:
+def test_pages_load_nothing(pages: list[Page]) -> None:
     for page in pages:
         for tag, attributes in page.tags:
             for name in LOADS & set(attributes):
@@ -129,7 +129,7 @@ def test_nothing_is_loaded_from_elsewhere(pages: list[Page]) -> None:
         assert not re.search(r"https?:", "".join(page.content["script"]))
 
 
-def test_every_link_leads_somewhere(pages: list[Page]) -> None:
+def test_every_link_has_a_target(pages: list[Page]) -> None:
     ids = {page.path: {a["id"] for _, a in page.tags if "id" in a} for page in pages}
     followed = 0
     for page in pages:
@@ -142,7 +142,7 @@ def test_every_link_leads_somewhere(pages: list[Page]) -> None:
     assert followed > 30
 
 
-def test_neighbours_lead_through_all_slides_and_back(pages: list[Page]) -> None:
+def test_neighbour_links_visit_all_pages(pages: list[Page]) -> None:
     by_path = {page.path: page for page in pages}
     folders = [("report", "slides"), ("report", "cases")]
     slides = sorted(path for path in by_path if path.parts[-3:-1] in folders)
@@ -154,7 +154,7 @@ def test_neighbours_lead_through_all_slides_and_back(pages: list[Page]) -> None:
     assert all("../index.html" in [a["href"] for a in by_path[s].all("a")] for s in slides)
 
 
-def test_only_our_script_runs(pages: list[Page]) -> None:
+def test_only_the_script_of_the_page_may_run(pages: list[Page]) -> None:
     for page in pages:
         assert len(page.content["script"]) == len(page.all("script")) == 1
         digest = hashlib.sha256(page.content["script"][0].encode()).digest()
@@ -164,7 +164,7 @@ def test_only_our_script_runs(pages: list[Page]) -> None:
         assert not [name for _, a in page.tags for name in a if name.startswith("on")]
 
 
-def test_hostile_words_are_shown_and_not_obeyed(pages: list[Page]) -> None:
+def test_hostile_text_is_escaped(pages: list[Page]) -> None:
     for page in pages:
         assert EVIL in page.text
         assert not [a for a in page.all("img") if a["src"] == "x"]
@@ -172,7 +172,7 @@ def test_hostile_words_are_shown_and_not_obeyed(pages: list[Page]) -> None:
         assert EVIL not in page.html
 
 
-def test_hostile_words_stand_on_the_first_pages_as_they_are(
+def test_hostile_text_is_shown_on_first_pages(
     slide_pages: list[Page], case_pages: list[Page]
 ) -> None:
     slides, cases = (
@@ -186,7 +186,7 @@ def test_hostile_words_stand_on_the_first_pages_as_they_are(
     assert f"is bad{EVIL}" in cases.text
 
 
-def test_pages_can_be_read_by_everyone(pages: list[Page]) -> None:
+def test_pages_are_accessible(pages: list[Page]) -> None:
     for page in pages:
         ids = [a["id"] for _, a in page.tags if "id" in a]
         assert len(ids) == len(set(ids))
@@ -198,14 +198,14 @@ def test_pages_can_be_read_by_everyone(pages: list[Page]) -> None:
         assert {a["id"] for a in page.all("input") if a["type"] == "radio"} == labelled
 
 
-def test_tables_scroll_in_a_container_of_their_own(pages: list[Page]) -> None:
+def test_tables_scroll_in_a_container(pages: list[Page]) -> None:
     for page in pages:
         for before, (tag, attributes) in pairwise(page.tags):
             if tag == "table" and attributes.get("class") != "facts":
                 assert before == ("div", {"class": "wide"}), page.path
 
 
-def test_no_folder_of_the_machine_is_told(pages: list[Page]) -> None:
+def test_folders_are_not_shown(pages: list[Page]) -> None:
     for page in pages:
         deep = page.path.parent.name in ("slides", "cases")
         folder = page.path.parents[2] if deep else page.path.parent
@@ -214,13 +214,13 @@ def test_no_folder_of_the_machine_is_told(pages: list[Page]) -> None:
     assert any("…/F1.svs" in page.text or "…/C4.nii.gz" in page.text for page in pages)
 
 
-def test_no_number_is_printed_raw(pages: list[Page]) -> None:
+def test_no_nan_or_none_is_shown(pages: list[Page]) -> None:
     for page in pages:
         spoken = " ".join(a.get("alt", "") for a in page.all("img"))
         assert not re.search(r"\b(nan|NaN|None|inf)\b", page.text + spoken), page.path
 
 
-def test_the_same_run_on_volumes_gives_the_same_bytes(whole_case_run: Path, tmp_path: Path) -> None:
+def test_report_of_cases_is_reproducible(whole_case_run: Path, tmp_path: Path) -> None:
     for out in ("one", "two"):
         write_cases(whole_case_run, tmp_path / out)
     one, two = (sorted((tmp_path / out).rglob("*.html")) for out in ("one", "two"))
@@ -228,7 +228,7 @@ def test_the_same_run_on_volumes_gives_the_same_bytes(whole_case_run: Path, tmp_
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
-def test_the_same_run_gives_the_same_bytes(whole_run: Path, tmp_path: Path) -> None:
+def test_report_of_slides_is_reproducible(whole_run: Path, tmp_path: Path) -> None:
     for out in ("one", "two"):
         write_slides(whole_run, tmp_path / out)
     files = {

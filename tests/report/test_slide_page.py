@@ -1,4 +1,4 @@
-"""What the page of a slide tells, on slides of every kind."""
+"""The page of a slide."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ def slide(run: Path, name: str, top_tiles: int = 8) -> Page:
     return Page(run / f"report/slides/{name}.html")
 
 
-def test_the_header_tells_truth_and_both_calls(run: Path) -> None:
+def test_header_has_label_and_both_predictions(run: Path) -> None:
     rows = [r.split("\t") for r in (run / "evaluation/slides.tsv").read_text().splitlines()[1:]]
     outcomes = set()
     write_slides(run, run / "report")
@@ -52,7 +52,7 @@ def test_votes_add_up_to_the_tiles(run: Path) -> None:
     assert sum(votes) == json.loads((run / "tiles/S03.json").read_text())["tiles"]["kept"]
 
 
-def test_kept_dropped_and_scale_are_told(run: Path) -> None:
+def test_kept_and_dropped_tiles_and_scale_are_shown(run: Path) -> None:
     state = json.loads((run / "tiles/S03b.json").read_text())
     text = slide(run, "S03b").text
     assert f"Kept {state['tiles']['kept']} of 63 (9 × 7)" in text
@@ -64,7 +64,7 @@ def test_kept_dropped_and_scale_are_told(run: Path) -> None:
     assert "20 µm" in text  # the scale bar: a quarter of 294 px at 0.5 µm is 36 µm
 
 
-def test_a_slide_of_unknown_scale_has_no_bar(tmp_path: Path) -> None:
+def test_slide_of_unknown_scale_has_no_scale_bar(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if plan.slide != "S03"]
     plans.append(Plan("S03", "P03", "adeno", "test", mpp=None))
     page = slide(build_run(tmp_path / "demo", plans), "S03")
@@ -73,13 +73,13 @@ def test_a_slide_of_unknown_scale_has_no_bar(tmp_path: Path) -> None:
     assert 'class="scale"' not in page.html
 
 
-def test_a_scale_from_the_sheet_is_told_as_such(run: Path) -> None:
+def test_source_of_the_scale_is_shown(run: Path) -> None:
     path = run / "tiles/S03.json"
     write_json(path, json.loads(path.read_text()) | {"mpp_from": "sheet"})
     assert "0.5 µm per pixel, from the sample sheet" in slide(run, "S03").text
 
 
-def test_each_of_few_classes_has_its_tiles_the_called_one_first(run: Path) -> None:
+def test_gallery_of_the_predicted_class_is_first(run: Path) -> None:
     page = slide(run, "S03", top_tiles=5)
     tiles = [a["alt"].split()[2] for a in page.all("img") if a["alt"].startswith("Tile ")]
     call = (run / "evaluation/slides.tsv").read_text().splitlines()[1].split("\t")[-2]
@@ -91,7 +91,7 @@ def test_each_of_few_classes_has_its_tiles_the_called_one_first(run: Path) -> No
     }
 
 
-def test_of_many_classes_the_called_and_the_true_one_have_tiles(tmp_path: Path) -> None:
+def test_with_many_classes_few_have_a_gallery(tmp_path: Path) -> None:
     classes = tuple("abcdef")
     run = build_run(tmp_path / "demo", cohort(classes), classes)
     write_slides(run, run / "report")
@@ -103,23 +103,23 @@ def test_of_many_classes_the_called_and_the_true_one_have_tiles(tmp_path: Path) 
         assert len(page.all("input")) == 6 + 2 + 1
 
 
-def test_a_slide_of_one_tile_has_a_page(tmp_path: Path) -> None:
+def test_slide_with_one_tile_has_a_page(tmp_path: Path) -> None:
     plans = [plan for plan in cohort() if plan.slide != "S03"]
     plans.append(Plan("S03", "P03", "adeno", "test", columns=1, rows=1))
     assert "Slide S03" in slide(build_run(tmp_path / "demo", plans), "S03").text
 
 
-def test_the_files_behind_the_page_have_their_checksums(run: Path) -> None:
+def test_files_of_the_page_have_their_checksums(run: Path) -> None:
     page = slide(run, "S03")
     for kind in ("json", "jpg", "parquet", "tfrecord"):
         assert f" tiles/S03.{kind} {sha256_of(run / f'tiles/S03.{kind}')}" in page.text
     assert "those of evaluation/tiles.parquet" in page.text
 
 
-# --- What became of the tiles
+# --- Tile status
 
 
-def test_dropped_and_marked_tiles_are_shown_at_their_places(run: Path) -> None:
+def test_tile_status_is_painted_at_the_tiles(run: Path) -> None:
     page = slide(run, "S03")
     (image,) = [a for a in page.all("image") if a["class"] == "layer layer-status"]
     data = base64.b64decode(image["href"].partition("base64,")[2])
@@ -138,7 +138,7 @@ def test_dropped_and_marked_tiles_are_shown_at_their_places(run: Path) -> None:
     assert "background: #009e73" not in page.html  # no tile of the slide has stripes
 
 
-def test_what_was_wrong_with_a_slide_is_told(run: Path) -> None:
+def test_faults_of_a_slide_are_shown(run: Path) -> None:
     path = run / "tiles/S03.json"
     state = json.loads(path.read_text())
     state["contradictions"] = ["0.5 µm per pixel by the file, 0.25 by the objective"]
@@ -154,7 +154,7 @@ def test_what_was_wrong_with_a_slide_is_told(run: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["gone", "damaged", "of another grid", "of no known fault"])
-def test_a_table_of_tiles_that_is_no_good_is_named(run: Path, fault: str) -> None:
+def test_bad_table_of_tiles_is_named(run: Path, fault: str) -> None:
     path = run / "tiles/S03.parquet"
     if fault == "gone":
         path.unlink()

@@ -1,14 +1,14 @@
 """The sections with the cohort of cases: splits, sites, grids, regions and warnings."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gigatile.cohort.splits import SplitProof
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.cases.inputs import CohortCase
 from gigatile.report.cases.metrics import CaseRun
+from gigatile.report.inputs import CohortRow
 from gigatile.report.sites import site_notes, site_rows
 from gigatile.report.task_report import Content, Section
 from gigatile.settings.split import SPLITS
@@ -16,21 +16,6 @@ from gigatile.settings.volumes import VolumeSettings
 
 TEMPLATES = Path(__file__).parent / "templates"
 SEGMENTATION = "segmentation"
-
-
-def cohort_section() -> Section:
-    """Return the section with splits, sites and grids."""
-    return Section("cohort", "Cohort", TEMPLATES / "cohort.html.j2", _cohort)
-
-
-def regions_section() -> Section:
-    """Return the section with labels and regions."""
-    return Section("labels", "Labels and regions", TEMPLATES / "regions.html.j2", _regions)
-
-
-def warnings_section() -> Section:
-    """Return the section with the warnings of the prepared cases."""
-    return Section("warnings", "Warnings", TEMPLATES / "warnings.html.j2", _warnings)
 
 
 def image_files(run: CaseRun) -> list[tuple[str, str, str]]:
@@ -41,10 +26,10 @@ def image_files(run: CaseRun) -> list[tuple[str, str, str]]:
     by their voxels.
     """
     return [
-        (row.split, source.fingerprint, f"{row.case} ({name})")
+        (row.split, source.fingerprint, f"{row.id} ({name})")
         for row in run.cohort
         if row.state == "prepared"
-        for name, source in run.states[row.case].sources.items()
+        for name, source in run.states[row.id].sources.items()
         if source.fingerprint and name != SEGMENTATION
     ]
 
@@ -53,7 +38,7 @@ def _cohort(run: CaseRun) -> Content:
     states = list(run.states.values())
     return Content(
         {
-            "splits": _split_rows(run.cohort, run.splits),
+            "splits": _split_rows(run.cohort, run.states, run.splits),
             "sites": site_rows(run.cohort),
             "site_notes": site_notes(run.cohort),
             "spacing": run.model.volumes.spacing,
@@ -69,11 +54,13 @@ def _regions(run: CaseRun) -> Content:
 
 
 def _warnings(run: CaseRun) -> Content:
-    rows = [(row, run.states[row.case].warnings) for row in run.cohort if row.state == "prepared"]
+    rows = [(row, run.states[row.id].warnings) for row in run.cohort if row.state == "prepared"]
     return Content({"rows": [(row, warnings) for row, warnings in rows if warnings]})
 
 
-def _split_rows(cohort: Sequence[CohortCase], splits: SplitProof) -> list[dict[str, Any]]:
+def _split_rows(
+    cohort: Sequence[CohortRow], states: Mapping[str, CaseState], splits: SplitProof
+) -> list[dict[str, Any]]:
     """Count patients and cases of each split by their state; the last row is the total.
 
     `share` is the fraction of all patients, `wanted` the setting; None: not recorded.
@@ -90,7 +77,9 @@ def _split_rows(cohort: Sequence[CohortCase], splits: SplitProof) -> list[dict[s
                 "cases": len(cases),
                 "prepared": sum(row.state == "prepared" for row in cases),
                 "failed": sum(row.state != "prepared" for row in cases),
-                "warned": sum(bool(row.warnings) for row in cases if row.state == "prepared"),
+                "warned": sum(
+                    bool(states[row.id].warnings) for row in cases if row.state == "prepared"
+                ),
                 "share": stated.share if stated else None,
                 "wanted": splits.shares.get(name) if name else None,
             }
@@ -158,3 +147,8 @@ def _resampled(state: CaseState) -> bool:
         abs(original - prepared) > 1e-6
         for original, prepared in zip(grid["canonical_spacing"], grid["spacing"], strict=True)
     )
+
+
+COHORT = Section("cohort", "Cohort", TEMPLATES / "cohort.html.j2", _cohort)
+REGIONS = Section("labels", "Labels and regions", TEMPLATES / "regions.html.j2", _regions)
+WARNINGS = Section("warnings", "Warnings", TEMPLATES / "warnings.html.j2", _warnings)

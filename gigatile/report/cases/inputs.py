@@ -1,31 +1,32 @@
-"""Reads and checks the tables, figures and settings of cases."""
+"""Reads and checks the tables, metrics and settings of cases."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
+from gigatile.json_models import JsonModel, read_model
 from gigatile.report.case_inputs import CaseState
-from gigatile.report.inputs import Chosen, Told, bad_cell, read_recorded, whole_number
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell, read_recorded
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 
 
-class Windows(Told):
+class Windows(JsonModel):
     """The windows in which the model segmented a case."""
 
-    size: tuple[int, int, int]
+    size: list[int]
     overlap: float
     flips: bool
 
 
-class SegmentationState(Told):
+class SegmentationState(JsonModel):
     """The prediction for a case: segmentations/<case>.json."""
 
     case: str
@@ -35,15 +36,12 @@ class SegmentationState(Told):
     inputs: dict[str, str] = Field(default_factory=dict)
 
 
-class CaseModel(Told):
+class CaseModel(TrainedModel):
     """model/settings.json."""
 
     outputs: list[str]
     volumes: VolumeSettings
     patches: dict[str, Any]
-    train: dict[str, Any]
-    chosen: Chosen
-    inputs: dict[str, str]
     sha256: str
 
     def settings(self) -> dict[str, Any]:
@@ -57,46 +55,8 @@ class CaseModel(Told):
 
 
 @dataclass(frozen=True)
-class CohortCase:
-    """A row of cases.tsv."""
-
-    label: ClassVar[str] = ""
-    case: str
-    patient: str
-    split: str
-    state: str
-    warnings: int
-    reason: str
-    sources: str
-    sha256: str
-    site: str = ""
-
-    @property
-    def id(self) -> str:
-        """The case's id."""
-        return self.case
-
-    @property
-    def records(self) -> int:
-        """A prepared case is one record."""
-        return int(self.state == "prepared")
-
-
-def read_cohort(path: Path) -> list[CohortCase]:
-    """Read cases.tsv; the split of new cases is empty."""
-    columns = ("case", "patient", "split", "state", "warnings", "reason", "sources", "sha256")
-    return [
-        CohortCase(
-            **{name: row[name] for name in columns if name != "warnings"},
-            warnings=whole_number(path, number, row, "warnings"),
-        )
-        for number, row in enumerate(read_table(path, columns), 2)
-    ]
-
-
-@dataclass(frozen=True)
 class RegionScores:
-    """The figures of a region of a case; None: not defined.
+    """The metrics of a region of a case; None: not defined.
 
     Attributes:
         truth_ml, predicted_ml: its volume in the reference segmentation and in the prediction.
@@ -113,23 +73,15 @@ class RegionScores:
 
 
 @dataclass(frozen=True)
-class ScoredCase:
+class ScoredCase(ScoredRow):
     """The rows of a test case in evaluation/cases.tsv."""
 
-    label: ClassVar[None] = None
-    case: str
-    patient: str
     regions: Mapping[str, RegionScores]
-
-    @property
-    def id(self) -> str:
-        """The case's id."""
-        return self.case
 
     @property
     def dice(self) -> float:
         """The mean Dice of the regions."""
-        values = [figures.dice for figures in self.regions.values() if figures.dice is not None]
+        values = [scores.dice for scores in self.regions.values() if scores.dice is not None]
         return math.fsum(values) / len(values)
 
 
@@ -137,22 +89,22 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
     """Read evaluation/cases.tsv: a row for each case and region.
 
     Raises:
-        UserError: a cell is not a valid figure, or a case has not each region of the model once.
+        UserError: a cell is not a valid number, or a case has not each region of the model once.
     """
     regions = list(model.volumes.region_labels)
     by_case: dict[str, dict[str, RegionScores]] = {}
     patients: dict[str, str] = {}
     for number, row in enumerate(read_table(path, COLUMNS), 2):
         case, region = row["case"], row["region"]
-        figures = by_case.setdefault(case, {})
-        if region in figures or patients.setdefault(case, row["patient"]) != row["patient"]:
+        scores = by_case.setdefault(case, {})
+        if region in scores or patients.setdefault(case, row["patient"]) != row["patient"]:
             raise UserError(f"{path}, row {number}: case {case!r} has region {region!r} twice")
         if row["empty"] not in ("", *EMPTY):
             raise UserError(
                 f"{path}, row {number}: empty is {row['empty']!r}; must be one of "
                 f"{', '.join(EMPTY)}, or nothing"
             )
-        figures[region] = RegionScores(
+        scores[region] = RegionScores(
             dice=_number(path, number, row, "dice", 1),
             hd95_mm=_number(path, number, row, "hd95_mm"),
             sensitivity=_number(path, number, row, "sensitivity", 1),
@@ -161,38 +113,38 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
             predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
             empty=row["empty"],
         )
-    for case, figures in by_case.items():
-        if set(figures) != set(regions):
+    for case, scores in by_case.items():
+        if set(scores) != set(regions):
             raise UserError(
-                f"{path}: case {case!r} has the regions {', '.join(figures)}; the model's are "
+                f"{path}: case {case!r} has the regions {', '.join(scores)}; the model's are "
                 f"{', '.join(regions)}"
             )
     return [
-        ScoredCase(case, patients[case], {region: figures[region] for region in regions})
-        for case, figures in by_case.items()
+        ScoredCase(case, patients[case], None, {region: scores[region] for region in regions})
+        for case, scores in by_case.items()
     ]
 
 
 def read_new(
-    folder: Path, model: CaseModel, rows: Sequence[CohortCase]
+    folder: Path, model: CaseModel, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
-    """Return the new cases that were prepared. They have no figures: None."""
+    """Return the new cases that were prepared. They have no metrics: None."""
     return {row.id: None for row in rows if row.records}
 
 
-def read_state_of(row: CohortCase, folder: Path) -> CaseState:
+def read_state_of(row: CohortRow, folder: Path) -> CaseState:
     """Read the state of a case, which must match the row of cases.tsv.
 
     Raises:
         UserError: it is missing, damaged or another.
     """
-    path = folder / f"{row.case}.json"
+    path = folder / f"{row.id}.json"
     state = read_recorded(CaseState, path)
-    if state.case != row.case:
-        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.case!r}")
+    if state.case != row.id:
+        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
     fingerprints = fingerprints_of(state.sources)
-    stated = (state.state, state.records.sha256, fingerprints, len(state.warnings))
-    if stated != (row.state, row.sha256, row.sources, row.warnings):
+    stated = (state.state, state.records.sha256, fingerprints, str(len(state.warnings)))
+    if stated != (row.state, row.sha256, row.cells["sources"], row.cells["warnings"]):
         raise UserError(
             f"{path}: cases.tsv has another state, SHA-256, source file or number of warnings; one "
             "of the two is out of date"
@@ -202,7 +154,7 @@ def read_state_of(row: CohortCase, folder: Path) -> CaseState:
 
 def read_segmentation(path: Path, case: str) -> SegmentationState:
     """Read the state of a segmentation; it must be that case's, and not failed."""
-    state = read_recorded(SegmentationState, path)
+    state = read_model(SegmentationState, path)
     if state.case != case:
         raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
     if state.state != "segmented":

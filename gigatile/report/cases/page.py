@@ -1,4 +1,4 @@
-"""The page of a case: figures, slices with outlines, and input."""
+"""The page of a case: metrics, slices with outlines, and input."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,7 +13,6 @@ from gigatile.records.volume import VolumeRecord
 from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import (
     CaseModel,
-    CohortCase,
     ScoredCase,
     SegmentationState,
     read_segmentation,
@@ -50,7 +49,7 @@ SAME_ML = 0.01
 # Degrees between the grid and the patient's axes from which on the page says so.
 OBLIQUE = 1.0
 
-CasePageInputs = PageInputs[CohortCase, ScoredCase, CaseModel]
+CasePageInputs = PageInputs[ScoredCase, CaseModel]
 
 
 def case_pages(inputs: CasePageInputs) -> WritePage:
@@ -61,14 +60,7 @@ def case_pages(inputs: CasePageInputs) -> WritePage:
 def _page(
     inputs: CasePageInputs, model_sha256: str, case: str, neighbours: Neighbours
 ) -> tuple[str, dict[str, str]]:
-    """Render the page of a case.
-
-    Returns:
-        The page, and the checksums of the case's files by their names in the run.
-
-    Raises:
-        UserError: a file is missing, damaged, or does not match the others.
-    """
+    """Return the page of a case, and the checksums of its files by their names in the run."""
     row, scored, settings = inputs.rows[case], inputs.scored[case], inputs.model.volumes
     files = inputs.files.expand(list(FILES), case)
     state_path, records_path, segmented_path, segmentation_path = files.values()
@@ -143,11 +135,7 @@ def _read_volumes(
     records: Path,
     segmentation: Path,
 ) -> Volumes:
-    """Read the prepared volumes of a case, and its segmentation on the same grid.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another case or grid.
-    """
+    """Read the prepared volumes of a case, and its segmentation on the same grid."""
     with records.open("rb", buffering=0) as handle:
         record = VolumeRecord(handle.fileno(), 0, records.stat().st_size, records)
         head = record.head
@@ -195,13 +183,13 @@ def _check_volumes(
     settings: VolumeSettings,
     source: Path,
 ) -> None:
-    """Refuse figures of other segmentations, which have other volumes."""
+    """Refuse metrics of other segmentations, which have other volumes."""
     for region, labels in settings.region_labels.items():
-        figures = scored.regions[region]
+        scores = scored.regions[region]
         reference = sum(state.volumes_ml.get(label, 0) for label in labels)
         for what, stated, actual in (
-            ("reference", figures.truth_ml, reference),
-            ("prediction", figures.predicted_ml, segmented.volumes_ml.get(region, 0)),
+            ("reference", scores.truth_ml, reference),
+            ("prediction", scores.predicted_ml, segmented.volumes_ml.get(region, 0)),
         ):
             if abs(stated - actual) > SAME_ML * max(stated, actual) + 1e-4:
                 raise UserError(

@@ -1,4 +1,4 @@
-"""The sections with the figures of a segmentation, and the test cases."""
+"""The sections with the metrics of a segmentation, and the test cases."""
 
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,13 @@ from gigatile.report.pages import data_uri, plural, words
 from gigatile.report.task_report import Banner, Content, Section
 
 TEMPLATES = Path(__file__).parent / "templates"
-# The figures of a region: name in the files, title, and digits.
-FIGURES = (
+# The metrics of a region: name in the files, title, and digits.
+SHOWN = (
     ("dice", "Dice", 3),
     ("hd95_mm", "HD95, mm", 1),
     ("sensitivity", "Sensitivity", 3),
     ("specificity", "Specificity", 4),
 )
-
-
-def figures_section() -> Section:
-    """Return the section with all figures and their intervals."""
-    title = "Figures with their intervals"
-    return Section("figures", title, TEMPLATES / "figures.html.j2", _figures, "Figures")
-
-
-def scored_cases_section() -> Section:
-    """Return the section with a row for each test case."""
-    return Section("cases", "Test cases", TEMPLATES / "test_cases.html.j2", _scored_cases)
 
 
 def summary(run: CaseRun) -> dict[str, Any]:
@@ -51,8 +40,8 @@ def new_cases(inputs: CasePageInputs) -> dict[str, Any]:
     return {"rows": rows, "regions": inputs.model.volumes.region_labels}
 
 
-def _figures(run: CaseRun) -> Content:
-    values = {"metrics": run.metrics, "figures": FIGURES, "pictures": _pictures(run)}
+def _metrics(run: CaseRun) -> Content:
+    values = {"metrics": run.metrics, "shown": SHOWN, "pictures": _pictures(run)}
     return Content(values, _missing_regions(run.metrics))
 
 
@@ -86,14 +75,13 @@ def _missing_regions(metrics: CaseMetrics) -> list[Banner]:
 
 def _scored_cases(run: CaseRun) -> Content:
     """Return a row for each test case, the case with the least mean Dice first."""
-    rows = {row.case: row for row in run.cohort}
     cases = [
         {
             "scored": case,
-            "page": case.case in rows,
-            "warnings": rows[case.case].warnings if case.case in rows else 0,
+            "page": case.id in run.states,
+            "warnings": len(run.states[case.id].warnings) if case.id in run.states else 0,
         }
-        for case in sorted(run.scored, key=lambda case: (case.dice, case.case))
+        for case in sorted(run.scored, key=lambda case: (case.dice, case.id))
     ]
     return Content({"cases": cases, "regions": run.metrics.regions})
 
@@ -128,3 +116,9 @@ def _pictures(run: CaseRun) -> list[dict[str, str]]:
             "dotted line both are equal.",
         },
     ]
+
+
+METRICS = Section(
+    "metrics", "Metrics and their intervals", TEMPLATES / "metrics.html.j2", _metrics, "Metrics"
+)
+TEST_CASES = Section("cases", "Test cases", TEMPLATES / "test_cases.html.j2", _scored_cases)

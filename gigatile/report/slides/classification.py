@@ -1,11 +1,14 @@
-"""The sections with the figures of a classification: ROC curves, confusion, and the test slides."""
+"""The sections with the metrics of a classification: ROC curves, confusion, and the test slides."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gigatile.report.metrics import Interval
 from gigatile.report.pages import data_uri
 from gigatile.report.slides import figures
 from gigatile.report.slides.metrics import (
+    ByClass,
     Level,
     SlideMetrics,
     SlideRun,
@@ -21,32 +24,6 @@ PREDICTIONS = {
     "mean_call": "mean score of the tiles",
     "vote_call": "majority vote of the tiles",
 }
-
-
-def roc_section() -> Section:
-    """Return the section with the ROC curves."""
-    return Section(
-        "roc",
-        "ROC curves",
-        TEMPLATES / "roc.html.j2",
-        lambda run: Content({"levels": [_roc(run.metrics, name) for name in LEVELS]}),
-    )
-
-
-def confusion_section() -> Section:
-    """Return the section with the confusion matrices."""
-    return Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
-
-
-def figures_section() -> Section:
-    """Return the section with all figures and their intervals."""
-    title = "Figures with their intervals"
-    return Section("figures", title, TEMPLATES / "figures.html.j2", _figures, "Figures")
-
-
-def scored_slides_section() -> Section:
-    """Return the section with a row for each test slide."""
-    return Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)
 
 
 def summary(run: SlideRun) -> dict[str, Any]:
@@ -89,6 +66,10 @@ def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
     return {"name": name, "unit": _unit(level, name), "level": level, "panels": panels}
 
 
+def _rocs(run: SlideRun) -> Content:
+    return Content({"levels": [_roc(run.metrics, name) for name in LEVELS]})
+
+
 def _confusion(run: SlideRun) -> Content:
     classes = run.metrics.classes
     levels = []
@@ -114,39 +95,26 @@ def _confusion(run: SlideRun) -> Content:
     return Content({"classes": classes, "levels": levels})
 
 
-def _figures(run: SlideRun) -> Content:
-    """Return a row for each figure, with its interval at both levels."""
-    metrics = run.metrics
-    getters: list[tuple[str, str | None, Any]] = [
-        (f"Accuracy, {text}", None, lambda level, name=name: getattr(level.accuracy, name))
-        for name, text in PREDICTIONS.items()
-    ]
-    for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
-        getters.append(
-            (
-                f"{title}, mean of the classes",
-                None,
-                lambda level, key=key: getattr(level, key).macro,
-            )
-        )
-        getters += [
-            (
-                f"{title}, {label}",
-                label,
-                lambda level, key=key, label=label: getattr(level, key).per_class[label],
-            )
-            for label in metrics.classes
-        ]
-    rows = []
-    for title, label, getter in getters:
+def _metrics(run: SlideRun) -> Content:
+    """Return a row for each metric, with its interval at both levels."""
+    metrics, rows = run.metrics, []
+    levels: list[Level] = [getattr(metrics, name) for name in LEVELS]
+
+    def add(title: str, intervals: Sequence[Interval], label: str | None = None) -> None:
         cells = [
-            {
-                "interval": getter(getattr(metrics, name)),
-                "why": why_undefined(getattr(metrics, name), metrics.classes, name, label),
-            }
-            for name in LEVELS
+            {"interval": interval, "why": why_undefined(level, metrics.classes, name, label)}
+            for interval, level, name in zip(intervals, levels, LEVELS, strict=True)
         ]
         rows.append({"title": title, "cells": cells, "minor": label is not None})
+
+    for name, text in PREDICTIONS.items():
+        add(f"Accuracy, {text}", [getattr(level.accuracy, name) for level in levels])
+    for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
+        metric_by_level: list[ByClass] = [getattr(level, key) for level in levels]
+        add(f"{title}, mean of the classes", [by_class.macro for by_class in metric_by_level])
+        for label in metrics.classes:
+            intervals = [by_class.per_class[label] for by_class in metric_by_level]
+            add(f"{title}, {label}", intervals, label)
     return Content({"rows": rows, "levels": LEVELS, "intervals": metrics.intervals})
 
 
@@ -155,3 +123,11 @@ def _scored_slides(run: SlideRun) -> Content:
     pages = {row.id for row in run.cohort}
     values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes}
     return Content(values | {"pages": pages})
+
+
+ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", _rocs)
+CONFUSION = Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
+METRICS = Section(
+    "metrics", "Metrics and their intervals", TEMPLATES / "metrics.html.j2", _metrics, "Metrics"
+)
+TEST_SLIDES = Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.report.inputs import SlideState
+from gigatile.report.inputs import CohortRow, SlideState
 from gigatile.report.sites import site_notes, site_rows
-from gigatile.report.slides.inputs import CohortSlide, mpp_source
+from gigatile.report.slides.inputs import mpp_source
 from gigatile.report.slides.metrics import SlideRun
 from gigatile.report.slides.tile_status import FAULTS
 from gigatile.report.task_report import Banner, Content, Section
@@ -15,11 +15,6 @@ from gigatile.report.task_report import Banner, Content, Section
 TEMPLATE = Path(__file__).parent / "templates/cohort.html.j2"
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.
 MPP_TOLERANCE = 0.02
-
-
-def cohort_section() -> Section:
-    """Return the section with the cohort."""
-    return Section("cohort", "Cohort", TEMPLATE, _content)
 
 
 def _content(run: SlideRun) -> Content:
@@ -38,7 +33,7 @@ def _content(run: SlideRun) -> Content:
     return Content(values, [*_slide_warnings(states), *_scale_warnings(scales, mpp)])
 
 
-def _label_rows(cohort: Sequence[CohortSlide], labels: Sequence[str]) -> list[dict[str, Any]]:
+def _label_rows(cohort: Sequence[CohortRow], labels: Sequence[str]) -> list[dict[str, Any]]:
     """Count patients, slides, failures and tiles of each label; the last row is the total."""
     groups = [(label, [s for s in cohort if s.label == label]) for label in labels]
     return [
@@ -47,7 +42,7 @@ def _label_rows(cohort: Sequence[CohortSlide], labels: Sequence[str]) -> list[di
             "patients": len({s.patient for s in slides}),
             "slides": len(slides),
             "failed": sum(s.state != "tiled" for s in slides),
-            "tiles": sum(s.tiles for s in slides),
+            "tiles": sum(s.records for s in slides),
         }
         for label, slides in [*groups, (None, list(cohort))]
     ]
@@ -121,3 +116,6 @@ def _slide_warnings(states: Sequence[SlideState]) -> list[Banner]:
         ),
     ]
     return [Banner(title, text, slides) for title, text, slides in warnings if slides]
+
+
+SECTION = Section("cohort", "Cohort", TEMPLATE, _content)

@@ -10,19 +10,24 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Chosen, SlideState, Told, bad_cell, read_recorded, whole_number
+from gigatile.report.inputs import (
+    CohortRow,
+    ScoredRow,
+    SlideState,
+    TrainedModel,
+    bad_cell,
+    read_recorded,
+    whole_number,
+)
 from gigatile.report.pages import check_ids
 from gigatile.tables import read_table
 
 
-class SlideModel(Told):
+class SlideModel(TrainedModel):
     """model/settings.json."""
 
     classes: list[str]
-    chosen: Chosen
     tiles: dict[str, Any]
-    train: dict[str, Any]
-    inputs: dict[str, str]
 
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings."""
@@ -30,65 +35,19 @@ class SlideModel(Told):
 
 
 @dataclass(frozen=True)
-class CohortSlide:
-    """A row of tiles.tsv."""
-
-    slide: str
-    patient: str
-    label: str
-    split: str
-    state: str
-    tiles: int
-    reason: str
-    sha256: str
-    site: str = ""
-
-    @property
-    def id(self) -> str:
-        """The slide's id."""
-        return self.slide
-
-    @property
-    def records(self) -> int:
-        """Each tile is a record."""
-        return self.tiles
-
-
-def read_cohort(path: Path) -> list[CohortSlide]:
-    """Read tiles.tsv; the label and split of new slides are empty."""
-    columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
-    return [
-        CohortSlide(
-            **{name: row[name] for name in columns if name != "tiles"},
-            tiles=whole_number(path, number, row, "tiles") if row["tiles"] else 0,
-        )
-        for number, row in enumerate(read_table(path, columns), 2)
-    ]
-
-
-@dataclass(frozen=True)
-class ScoredSlide:
+class ScoredSlide(ScoredRow):
     """A row of slides.tsv.
 
     Attributes:
-        label: None for a new slide.
         scores: of each class, the mean score of the tiles.
         call_mean: the class with the highest mean score.
         call_vote: the class with the highest score on most tiles.
     """
 
-    slide: str
-    patient: str
-    label: str | None
     tiles: int
     scores: Mapping[str, float]
     call_mean: str
     call_vote: str
-
-    @property
-    def id(self) -> str:
-        """The slide's id."""
-        return self.slide
 
 
 def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[ScoredSlide]:
@@ -116,9 +75,7 @@ def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[Sc
     return slides
 
 
-def read_new(
-    folder: Path, model: SlideModel, rows: Sequence[CohortSlide]
-) -> dict[str, ScoredSlide]:
+def read_new(folder: Path, model: SlideModel, rows: Sequence[CohortRow]) -> dict[str, ScoredSlide]:
     """Read the scores of new slides by id, from the folder of predictions.
 
     Raises:
@@ -187,15 +144,19 @@ def read_state(path: Path, slide: str) -> SlideState:
     return state
 
 
-def read_state_of(row: CohortSlide, folder: Path) -> SlideState:
+def read_state_of(row: CohortRow, folder: Path) -> SlideState:
     """Read the state of a slide, which must match the row of tiles.tsv.
 
     Raises:
         UserError: it is missing, damaged or another.
     """
-    path = folder / f"{row.slide}.json"
-    state = read_state(path, row.slide)
-    if (state.state, state.tiles.kept, state.records.sha256) != (row.state, row.tiles, row.sha256):
+    path = folder / f"{row.id}.json"
+    state = read_state(path, row.id)
+    if (state.state, state.tiles.kept, state.records.sha256) != (
+        row.state,
+        row.records,
+        row.sha256,
+    ):
         raise UserError(
             f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the tiles; one of "
             "the two is out of date"

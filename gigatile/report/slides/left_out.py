@@ -18,11 +18,6 @@ from gigatile.report.task_report import Banner, Content, Section
 TEMPLATE = Path(__file__).parent / "templates/left_out_slides.html.j2"
 
 
-def left_out_slides_section() -> Section:
-    """Return the section with the slides left out and the losses of each label."""
-    return Section("left-out", "Slides left out", TEMPLATE, _content)
-
-
 def _content(run: SlideRun) -> Content:
     tests = compare_losses(_read_losses(run))
     values = {
@@ -47,11 +42,11 @@ def _content(run: SlideRun) -> Content:
 def _read_losses(run: SlideRun) -> list[SlideLoss]:
     losses = []
     for row in run.cohort:
-        grid = run.states[row.slide].grid
+        grid = run.states[row.id].grid
         losses.append(
             read_loss(
-                run.files["records_dir"] / f"{row.slide}.parquet",
-                row.slide,
+                run.files["records_dir"] / f"{row.id}.parquet",
+                row.id,
                 row.patient,
                 row.label,
                 row.state != "tiled",
@@ -59,3 +54,6 @@ def _read_losses(run: SlideRun) -> list[SlideLoss]:
             )
         )
     return losses
+
+
+SECTION = Section("left-out", "Slides left out", TEMPLATE, _content)

@@ -12,7 +12,6 @@ from gigatile.report.provenance import checksum
 from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import gallery, heatmap, tile_status
 from gigatile.report.slides.inputs import (
-    CohortSlide,
     ScoredSlide,
     SlideModel,
     SlideTiles,
@@ -34,7 +33,7 @@ FILES = {
     "{records}/{id}.parquet": "Slide pages: tiles dropped and marked",
     "{records}/{id}.tfrecord": "Slide pages: pictures of tiles",
 }
-SlidePageInputs = PageInputs[CohortSlide, ScoredSlide, SlideModel]
+SlidePageInputs = PageInputs[ScoredSlide, SlideModel]
 
 
 def slide_pages(inputs: SlidePageInputs) -> WritePage:
@@ -45,14 +44,7 @@ def slide_pages(inputs: SlidePageInputs) -> WritePage:
 def _page(
     inputs: SlidePageInputs, slide: str, neighbours: Neighbours
 ) -> tuple[str, dict[str, str]]:
-    """Render the page of a slide.
-
-    Returns:
-        The page, and the checksums of the slide's files by their names in the run.
-
-    Raises:
-        UserError: a file is missing, damaged, or does not match the others.
-    """
+    """Return the page of a slide, and the checksums of its files by their names in the run."""
     scored, classes = inputs.scored[slide], inputs.model.classes
     assert scored is not None, "slides have scores"
     files = inputs.files.expand(list(FILES), slide)

@@ -6,29 +6,9 @@ from typing import Any
 
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import Member
-from gigatile.report.sections import (
-    provenance_section,
-    settings_section,
-    splits_section,
-    training_section,
-)
-from gigatile.report.slides.classification import (
-    TEMPLATES,
-    confusion_section,
-    figures_section,
-    roc_section,
-    scored_slides_section,
-    summary,
-)
-from gigatile.report.slides.cohort import cohort_section
-from gigatile.report.slides.inputs import (
-    SlideModel,
-    read_cohort,
-    read_new,
-    read_scored,
-    read_state_of,
-)
-from gigatile.report.slides.left_out import left_out_slides_section
+from gigatile.report import sections
+from gigatile.report.slides import classification, cohort, left_out
+from gigatile.report.slides.inputs import SlideModel, read_new, read_scored, read_state_of
 from gigatile.report.slides.metrics import SlideRun, read_metrics
 from gigatile.report.slides.page import FILES, TOP_TILES, SlidePageInputs, slide_pages
 from gigatile.report.slides.records import TILES
@@ -44,9 +24,7 @@ def image_files(run: SlideRun) -> list[tuple[str, str, str]]:
     """Return split, fingerprint and name of each slide file."""
     prints = {slide: state.source.fingerprint for slide, state in run.states.items()}
     return [
-        (row.split, fingerprint, row.slide)
-        for row in run.cohort
-        if (fingerprint := prints[row.slide])
+        (row.split, fingerprint, row.id) for row in run.cohort if (fingerprint := prints[row.id])
     ]
 
 
@@ -61,7 +39,7 @@ REPORT = TaskReport(
     records="tiles",
     kind=TILES,
     model=SlideModel,
-    read_cohort=read_cohort,
+    columns=("label", "tiles"),
     read_sheet=read_sheet,
     read_state=read_state_of,
     read_scored=read_scored,
@@ -73,7 +51,7 @@ REPORT = TaskReport(
         "model/settings.json": "Settings; classes",
         "evaluation/tiles.parquet": "Slide pages: heat maps, votes, choice of tiles",
         "evaluation/slides.tsv": "Test slides; Slide pages: scores and predicted classes",
-        "evaluation/metrics.json": "Result, ROC curves, Confusion, Figures",
+        "evaluation/metrics.json": "Result, ROC curves, Confusion, Metrics",
         "tiles/*.json": "Cohort: scale; Splits: slide files; Slide pages",
         "tiles/*.parquet": "Slides left out: losses; Slide pages: tiles dropped and marked",
     },
@@ -81,25 +59,25 @@ REPORT = TaskReport(
     pages=slide_pages,
     options={"top_tiles": (TOP_TILES, "tiles shown per class of a slide")},
     evaluated=("model/model.keras", "tiles.tsv", "evaluation/slides.tsv"),
-    template=TEMPLATES / "summary.html.j2",
-    summary=summary,
+    template=classification.TEMPLATES / "summary.html.j2",
+    summary=classification.summary,
     sections=(
-        cohort_section(),
-        splits_section(),
-        training_section(
+        cohort.SECTION,
+        sections.SPLITS_SECTION,
+        sections.training_section(
             "tiles",
             "per tile after each epoch; train solid, valid dashed; the dotted line is the model.",
         ),
-        roc_section(),
-        confusion_section(),
-        figures_section(),
-        scored_slides_section(),
-        left_out_slides_section(),
-        settings_section(),
-        provenance_section(),
+        classification.ROC,
+        classification.CONFUSION,
+        classification.METRICS,
+        classification.TEST_SLIDES,
+        left_out.SECTION,
+        sections.SETTINGS_SECTION,
+        sections.PROVENANCE_SECTION,
     ),
     new=NewSamples(
-        template=TEMPLATES / "new_slides.html.j2",
+        template=classification.TEMPLATES / "new_slides.html.j2",
         shows={
             "tiles.tsv": "Slides without a prediction",
             "slides.tsv": "New slides; Slide pages: scores and predicted classes",

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gigatile.tasks.image_brightness.cohort import RECORDS, Image, sheet
 from pydantic import Field
 
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.settings.section import Section
-from gigatile.tasks.image_brightness.cohort import RECORDS, Image, sheet
 from gigatile.tasks.task import Task
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gigatile.tasks.image_brightness.training import read_image
 
 from gigatile.files import read_json
 from gigatile.models.saving import load_model
 from gigatile.records.shards import ShardReader
-from gigatile.tasks.image_brightness.training import read_image
 from gigatile.training.segments import Segment
 from gigatile.training.validation import Validation
 

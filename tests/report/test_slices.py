@@ -1,4 +1,4 @@
-"""Slices and outlines: where they lie, to the pixel, whatever the order of the file's axes."""
+"""Slices and outlines are at the correct pixels, for every orientation of the files."""
 
 import base64
 import io
@@ -71,7 +71,7 @@ def filled(path: str, rows: int, columns: int) -> np.ndarray:
         bool, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9), elements=st.booleans()
     )
 )
-def test_an_outline_encloses_the_mask_and_nothing_else(mask: np.ndarray) -> None:
+def test_outline_encloses_exactly_the_mask(mask: np.ndarray) -> None:
     path = outline(mask)
     assert np.array_equal(filled(path, *mask.shape), mask)
     lengths = [abs(int(n)) for n in re.findall(r"[hv](-?\d+)", path)]
@@ -80,19 +80,19 @@ def test_an_outline_encloses_the_mask_and_nothing_else(mask: np.ndarray) -> None
     assert sum(lengths) == edges
 
 
-def test_an_outline_of_a_square_is_four_lines() -> None:
+def test_outline_of_a_square_is_four_lines() -> None:
     mask = np.zeros((6, 8), bool)
     mask[1:4, 2:7] = True
     assert outline(mask) == "M2 1h5v3h-5v-3z"
     assert outline(np.zeros((3, 3), bool)) == ""
 
 
-def test_pixels_that_touch_at_a_corner_have_an_outline_each() -> None:
+def test_pixels_that_touch_at_a_corner_have_two_outlines() -> None:
     assert outline(np.eye(2, dtype=bool)).count("M") == 2
 
 
-def test_left_is_right_and_the_front_is_on_top() -> None:
-    """The radiological convention, on a volume whose values tell where they lie."""
+def test_slices_follow_the_radiological_convention() -> None:
+    """The radiological convention, on a volume with values that encode their position."""
     x, y, z = np.indices((5, 6, 7))
     axial, coronal, sagittal = (
         displayed(x * 100 + y * 10 + z, plane, number)
@@ -108,12 +108,12 @@ def test_left_is_right_and_the_front_is_on_top() -> None:
     assert SAGITTAL.ends == ("A", "P", "S", "I")
 
 
-def test_grey_runs_from_the_lower_limit_to_the_upper_and_is_black_outside() -> None:
+def test_grey_scale_runs_between_the_limits() -> None:
     pixels = np.array([[-9, -2, 0, 1, 4, 9]], np.float16)
     assert grey(pixels, -2, 4).tolist() == [[0, 0, 0, 128, 255, 255]]
 
 
-def test_large_pictures_take_less_bytes_and_small_ones_lose_nothing() -> None:
+def test_small_images_are_lossless_large_ones_jpeg() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (60, 50)).astype(np.uint8)
     kind, data = encode(pixels).split(";base64,")
     assert kind == "data:image/png"
@@ -134,24 +134,24 @@ def slices(truth: np.ndarray | None, predicted: np.ndarray, tmp_path: Path) -> S
     return Slices(Volumes(image, truth, predicted, grid), settings)
 
 
-def test_the_slice_of_a_plane_is_where_the_truth_covers_most(tmp_path: Path) -> None:
+def test_slice_shows_most_of_the_reference(tmp_path: Path) -> None:
     truth, predicted = np.zeros((2, 9, 10, 11), np.uint8)
     truth[2, 3, 4] = truth[2, 3, 5] = truth[7, 3, 5] = truth[2, 8, 5] = 3
     truth[6, 6:9, 9] = 1  # edema, which is in no region
     # What is found elsewhere, however much it is, does not lead away from it.
     predicted[6, 7, 1:9] = 2
     found = slices(truth, predicted, tmp_path)
-    assert (found.largest(), found.of_truth) == ((2, 3, 5), True)
+    assert (found.largest(), found.of_reference) == ((2, 3, 5), True)
     assert found.most_different() == [6, 7, 5]
-    # Not a slice that is shown already: a picture twice tells nothing new.
+    # Slices that are shown already are skipped.
     assert found.most_different(found.largest()) == [6, 7, 4]
     assert found.most_different((6, 7, 5)) == [2, 3, 4]
     for nothing in (None, np.zeros_like(truth)):
         found = slices(nothing, predicted, tmp_path)
-        assert (found.largest(), found.of_truth) == ((6, 7, 1), False)
+        assert (found.largest(), found.of_reference) == ((6, 7, 1), False)
 
 
-def test_a_difference_that_no_region_has_is_none(tmp_path: Path) -> None:
+def test_differences_outside_regions_are_ignored(tmp_path: Path) -> None:
     truth, predicted = np.zeros((2, 9, 10, 11), np.uint8)
     truth[2, 3, 4], predicted[2, 3, 4] = 2, 3  # both are core
     truth[5, 5, 5] = 1  # edema is in no region
@@ -162,7 +162,7 @@ def test_a_difference_that_no_region_has_is_none(tmp_path: Path) -> None:
     assert slices(truth, predicted, tmp_path).most_different() == [8, 1, 2]
 
 
-def test_a_stack_holds_slices_evenly_spread_and_no_more_than_asked_for() -> None:
+def test_stack_has_evenly_spaced_slices() -> None:
     assert stack_numbers(5, 100) == [0, 1, 2, 3, 4]
     for slices_of, most in ((101, 100), (155, 100), (1000, 100), (7, 3)):
         numbers = stack_numbers(slices_of, most)
@@ -171,7 +171,7 @@ def test_a_stack_holds_slices_evenly_spread_and_no_more_than_asked_for() -> None
         assert abs(numbers[0] - (slices_of - 1 - numbers[-1])) <= 1
 
 
-def test_without_any_region_there_is_the_middle(tmp_path: Path) -> None:
+def test_without_regions_the_middle_is_shown(tmp_path: Path) -> None:
     nothing = np.zeros((9, 10, 11), np.uint8)
     found = slices(nothing, nothing, tmp_path)
     assert (found.largest(), found.most_different(), found.middle()) == (
@@ -183,7 +183,7 @@ def test_without_any_region_there_is_the_middle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("orientation", ["RAS", "LPS", "ASR", "PIR", "SLA"])
 @pytest.mark.parametrize("spacing", [None, (2.0, 1.0, 3.0)])
-def test_a_slice_is_found_in_the_file(
+def test_slice_number_in_the_file(
     orientation: str, spacing: tuple[float, float, float] | None, tmp_path: Path
 ) -> None:
     """The file's voxel, moved by its affine, lies in the slice."""
@@ -258,12 +258,12 @@ def expected(box: Box, plane: int) -> np.ndarray:
 
 @pytest.mark.parametrize("case", ["M1", "M2", "M3", "M4", "M5"])
 @pytest.mark.parametrize("plane", [0, 1, 2])
-def test_outlines_lie_where_the_labels_are(painted: dict[str, Page], case: str, plane: int) -> None:
+def test_outlines_are_where_the_labels_are(painted: dict[str, Page], case: str, plane: int) -> None:
     drawing = drawings(painted[case])[plane]
     regions = drawing.findall("g")
     assert len(regions) == 3
     for region in regions:
-        for kind, box in (("truth", TRUTH), ("predicted", PREDICTED)):
+        for kind, box in (("reference", TRUTH), ("predicted", PREDICTED)):
             (path,) = [p for p in region.findall("path") if p.get("class") == kind]
             wanted = expected(box, plane)
             assert np.array_equal(filled(path.get("d") or "", *wanted.shape), wanted), kind
@@ -271,7 +271,7 @@ def test_outlines_lie_where_the_labels_are(painted: dict[str, Page], case: str, 
 
 @pytest.mark.parametrize("case", ["M1", "M2", "M3", "M4", "M5"])
 @pytest.mark.parametrize("plane", [0, 1, 2])
-def test_pictures_lie_under_their_outlines(painted: dict[str, Page], case: str, plane: int) -> None:
+def test_images_are_aligned_with_outlines(painted: dict[str, Page], case: str, plane: int) -> None:
     drawing = drawings(painted[case])[plane]
     flair, other = drawing.findall("image")
     pixels = [
@@ -294,7 +294,7 @@ def test_pictures_lie_under_their_outlines(painted: dict[str, Page], case: str, 
     assert (float(scale[1]), float(scale[2])) == pytest.approx((spacing[across], spacing[up]))
 
 
-def test_letters_stand_at_their_sides_and_the_bar_has_its_length(painted: dict[str, Page]) -> None:
+def test_letters_and_scale_bar_are_correct(painted: dict[str, Page]) -> None:
     for plane, drawing in zip(PLANES, drawings(painted["M2"])[:3], strict=True):
         *letters, length = drawing.findall("text")
         left, right, top, bottom = letters
@@ -310,7 +310,7 @@ def test_letters_stand_at_their_sides_and_the_bar_has_its_length(painted: dict[s
         assert float(drawn[1]) <= width / 4
 
 
-def test_the_same_scale_holds_in_the_three_planes_of_a_row(painted: dict[str, Page]) -> None:
+def test_planes_of_a_row_have_one_scale(painted: dict[str, Page]) -> None:
     views = re.findall(
         r'class="view" style="flex-grow: ([\d.]+)">\s*<svg viewBox="([^"]*)"', painted["M1"].html
     )
@@ -319,15 +319,15 @@ def test_the_same_scale_holds_in_the_three_planes_of_a_row(painted: dict[str, Pa
         assert float(grow) == pytest.approx(float(box.split()[2]), rel=1e-3)
 
 
-def test_a_turned_grid_is_told() -> None:
+def test_rotated_grid_is_stated() -> None:
     turn = np.eye(4)
     turn[:2, :2] = [[np.cos(0.2), -np.sin(0.2)], [np.sin(0.2), np.cos(0.2)]]
-    from gigatile.report.case_page import _oblique
+    from gigatile.report.cases.page import _oblique
 
     def grid(affine: np.ndarray) -> Grid:
-        told = tuple(tuple(row) for row in affine.tolist())
+        rows = tuple(tuple(row) for row in affine.tolist())
         shape, sides = (4, 4, 4), (1.0, 1.0, 1.0)
-        return Grid(shape, told, "RAS", {}, sides, sides, shape, (0, 0, 0), shape)
+        return Grid(shape, rows, "RAS", {}, sides, sides, shape, (0, 0, 0), shape)
 
     assert _oblique(grid(turn)) == pytest.approx(np.degrees(0.2), abs=1e-3)
     assert _oblique(grid(np.diag([-1.0, -1.0, 1.0, 1.0]))) is None

@@ -1,4 +1,4 @@
-"""New slides and cases that are in the cohort are named, on their pages and in a table."""
+"""New slides and cases that are in the cohort are found and named."""
 
 import shutil
 from pathlib import Path
@@ -16,8 +16,8 @@ from gigatile.files import sha256_of
 from gigatile.records import write_records
 from gigatile.records.volume_form import encode_volume
 from gigatile.report.cases.records import VOLUMES
+from gigatile.report.inputs import CohortRow
 from gigatile.report.known_samples import CohortMatches, compare_with_cohort
-from gigatile.report.slides.inputs import CohortSlide
 from gigatile.report.slides.records import TILES
 from gigatile.tables import read_table, write_table
 
@@ -35,7 +35,9 @@ def new(tmp_path: Path) -> Run:
 
 
 def add(run: Run, slide: str, patient: str, images: list[bytes]) -> None:
-    run.rows[slide] = CohortSlide(slide, patient, "", "", "tiled", 0, "", "", "")
+    run.rows[slide] = CohortRow(
+        id=slide, patient=patient, split="", state="tiled", records=0, sha256=""
+    )
     run.write(slide, images)
 
 
@@ -58,14 +60,14 @@ def found(new: Run, cohort: Run) -> list[tuple]:
     return [(m.new, m.known.id, tuple(m.same), m.images) for m in compare(new, cohort).matches]
 
 
-def test_a_copy_under_another_name_is_found_by_its_pixels(new: Run, cohort: Run) -> None:
+def test_copy_with_another_name_is_found(new: Run, cohort: Run) -> None:
     add(new, "N", "Q", cohort.images("A"))
     add(new, "M", "R", random_tiles(3, 1))
     assert found(new, cohort) == [("N", "A", ("pixels",), 4)]
     assert compare(new, cohort).names == ["N"]
 
 
-def test_one_common_tile_is_found_and_plain_tiles_are_not(new: Run, cohort: Run) -> None:
+def test_one_common_tile_is_found_unless_plain(new: Run, cohort: Run) -> None:
     white = jpeg(np.full((16, 16, 3), 243, np.uint8))
     cohort.write("B", [*cohort.images("B"), white])
     add(new, "N", "Q", [white, *random_tiles(3, 2)])
@@ -78,7 +80,7 @@ def test_one_common_tile_is_found_and_plain_tiles_are_not(new: Run, cohort: Run)
     ("slide", "patient", "same"),
     [("a", "Q", "id"), ("N", "P-A", "patient"), ("N", "p\u2011a", "patient")],
 )
-def test_the_same_id_or_patient_is_found(
+def test_same_id_or_patient_is_found(
     new: Run, cohort: Run, slide: str, patient: str, same: str
 ) -> None:
     add(new, slide, patient, random_tiles(2, 3))
@@ -100,7 +102,7 @@ def test_failed_slides_are_compared_by_id_and_patient(new: Run, cohort: Run) -> 
     assert compare(new, cohort).missing == []
 
 
-def test_records_of_the_cohort_that_are_missing_are_named(new: Run, cohort: Run) -> None:
+def test_missing_records_of_the_cohort_are_named(new: Run, cohort: Run) -> None:
     add(new, "N", "Q", cohort.images("A"))
     cohort.path("A").unlink()
     result = compare(new, cohort)
@@ -115,7 +117,7 @@ def test_damaged_records_of_the_cohort_are_refused(new: Run, cohort: Run) -> Non
         compare(new, cohort)
 
 
-def test_a_case_is_found_by_one_channel(tmp_path: Path) -> None:
+def test_case_is_found_by_one_channel(tmp_path: Path) -> None:
     image = np.random.default_rng(5).standard_normal((9, 9, 9, 2)).astype(np.float16)
     other = image.copy()
     other[..., 1] += 1
@@ -124,12 +126,21 @@ def test_a_case_is_found_by_one_channel(tmp_path: Path) -> None:
     for name, voxels in (("C", image), ("N", other), ("M", empty), ("E", empty + empty)):
         path = tmp_path / f"{name}.tfrecord"
         write_records(path, [encode_volume(name, voxels, None, ("a", "b"), {})])
-        rows.append(CohortSlide(name, name, "", "train", "prepared", 0, "", sha256_of(path), ""))
+        rows.append(
+            CohortRow(
+                id=name,
+                patient=name,
+                split="train",
+                state="prepared",
+                records=1,
+                sha256=sha256_of(path),
+            )
+        )
     result = compare_with_cohort(rows[1:3], tmp_path, [rows[0], rows[3]], tmp_path, VOLUMES)
     assert [(m.new, m.known.id, m.images) for m in result.matches] == [("N", "C", 1)]
 
 
-def test_the_pages_of_slides_name_what_is_in_the_cohort(run: Path, tmp_path: Path) -> None:
+def test_pages_of_slides_name_matches(run: Path, tmp_path: Path) -> None:
     """S03 is in the cohort as S03; a copy of S13 has another id, patient and file."""
     new = add_predictions(run)
     for path in (new / "tiles.tsv", new / "slides.tsv"):
@@ -146,9 +157,9 @@ def test_the_pages_of_slides_name_what_is_in_the_cohort(run: Path, tmp_path: Pat
         Page(run / "pages" / name) for name in ("index.html", "slides/S03.html", "slides/S14.html")
     )
     kept = next(row["tiles"] for row in rows if row["slide"] == "S03")
-    told = f"S03 (test): same id, patient, pixels ({kept} equal tiles)"
+    text = f"S03 (test): same id, patient, pixels ({kept} equal tiles)"
     assert "2 slides or their patients are in the cohort: S03, S14" in index.text
-    assert told in index.text and told in slide.text
+    assert text in index.text and text in slide.text
     assert "This slide is in the cohort." in slide.text
     # F2 could not be tiled; it is of the same patient.
     assert "The patient of this slide is in the cohort." in other.text
@@ -160,7 +171,7 @@ def test_the_pages_of_slides_name_what_is_in_the_cohort(run: Path, tmp_path: Pat
     ]
 
 
-def test_pages_that_were_not_compared_say_so(run: Path) -> None:
+def test_pages_without_comparison_say_so(run: Path) -> None:
     add_predictions(run)
     write_new_slides(run, run / "pages")
     index = Page(run / "pages/index.html")
@@ -168,7 +179,7 @@ def test_pages_that_were_not_compared_say_so(run: Path) -> None:
     assert "In the cohort" not in index.text
 
 
-def test_the_pages_of_cases_name_what_is_in_the_cohort(case_run: Path) -> None:
+def test_pages_of_cases_name_matches(case_run: Path) -> None:
     add_new_cases(case_run)
     table, pages = case_run / "predictions/in_cohort.tsv", case_run / "pages"
     write_new_cases(case_run, pages, case_run, table)
