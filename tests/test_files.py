@@ -314,12 +314,13 @@ def test_command_names_the_file_on_a_full_disk(tmp_path, line, path):
 
 
 def test_slide_copy_on_a_full_disk_is_named(tmp_path):
-    slide, script = tmp_path / "slide.svs", ROOT / "scripts/tile_slide.py"
+    slide, script = tmp_path / "slide.svs", ROOT / "scripts/prepare.py"
     make = [sys.executable, ROOT / "scripts/make_demo_slide.py", "--slide", "P01-1", "--out", slide]
     subprocess.run(make, check=True, capture_output=True)
     outputs = " ".join(f"--{name} {name}" for name in ("records", "index", "state", "mask"))
     # Leave a few bytes, since there is no other temporary folder.
     line = f"truncate -s -8k full/taken; TMPDIR=$PWD/full {sys.executable} {script} --copy-first"
+    line += " --task tile_classification"
     line += f" --source {slide} --slide P01-1 --settings '{{}}' --overview o.jpg {outputs}"
     done = on_a_full_disk(tmp_path, line)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr

@@ -363,7 +363,7 @@ def test_case_with_custom_labels_is_prepared(command, tmp_path):
     text = canonical(VolumeSettings(modalities=["t1"], labels={"tumour": 1}, regions="labels"))
     (tmp_path / "t1.nii.gz").touch()
     done = command(
-        "prepare_case.py",
+        *("prepare.py", "--task", "volume_segmentation"),
         *("--case", "C1", "--image", f"t1={tmp_path / 't1.nii.gz'}", "--settings", text),
         *("--records", tmp_path / "C1.tfrecord", "--state", tmp_path / "C1.json"),
     )
