@@ -1,1 +1,1 @@
-"""The cohort: which slides there are, whose they are, and which split each patient is in."""
+"""The cohort: sample sheets, the splits of patients, and the tables of states."""

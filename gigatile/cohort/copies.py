@@ -102,7 +102,7 @@ def _beginning(path: Path) -> str | None:
 
 def _alike(groups: Iterable[Sequence[_File]], key: Callable[[Path], Hashable]) -> list[list[_File]]:
     """Divide groups by a key; leave out single files, unreadable files and files without a key."""
-    found = []
+    alike = []
     for group in groups:
         by_key: dict[Hashable, list[_File]] = defaultdict(list)
         known: dict[str, Hashable] = {}
@@ -115,5 +115,5 @@ def _alike(groups: Iterable[Sequence[_File]], key: Callable[[Path], Hashable]) -
                     known[name] = None
             if known[name] is not None:
                 by_key[known[name]].append((member, path))
-        found += [same for same in by_key.values() if len(same) > 1]
-    return found
+        alike += [same for same in by_key.values() if len(same) > 1]
+    return alike

@@ -132,7 +132,7 @@ def prove_splits(
     """Count patients and members per split and label, and list the patients in two splits."""
     labels, unit = classes_of(members), members[0].unit
     in_split = {split: [m for m in members if splits[m.patient] == split] for split in SPLITS}
-    patients_in = {split: {m.patient for m in found} for split, found in in_split.items()}
+    patients_in = {split: {m.patient for m in rows} for split, rows in in_split.items()}
     with_label = {label: {m.patient for m in members if m.label == label} for label in labels}
     patients = {member.patient for member in members}
     counts = {}

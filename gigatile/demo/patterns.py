@@ -81,10 +81,11 @@ def draw_normal_lung(rng: np.random.Generator, section: Section) -> None:
             space = rounded(contracted(cell, centres[number], thickness[number]), 2, 0.18)
             brush.fill(space, *fills[number])
         # Openings between spaces.
-        for one, other in cKDTree(centres).query_pairs(62, output_type="ndarray").tolist():
-            alike = one in walls and other in walls and fluid[one] == fluid[other]
+        for first, second in cKDTree(centres).query_pairs(62, output_type="ndarray").tolist():
+            alike = first in walls and second in walls and fluid[first] == fluid[second]
             if alike and rng.random() < 0.3:
-                brush.fill(_strip(centres[one], centres[other], rng.uniform(8, 14)), *fills[one])
+                strip = _strip(centres[first], centres[second], rng.uniform(8, 14))
+                brush.fill(strip, *fills[first])
     _grain(rng, section)
 
     along = np.concatenate(list(walls.values()))

@@ -229,10 +229,10 @@ class _Scan:
 
 def _check_id(source: Source, record_id: Callable[[Path], str]) -> None:
     """Refuse a record file of another slide or case."""
-    found = record_id(source.records)
-    if found != source.slide:
+    recorded_id = record_id(source.records)
+    if recorded_id != source.slide:
         raise UserError(
-            f"{source.records}: contains the records of {found!r}, expected {source.slide!r}; "
+            f"{source.records}: contains the records of {recorded_id!r}, expected {source.slide!r}; "
             "delete this file and run again"
         )
 
