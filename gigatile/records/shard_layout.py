@@ -232,8 +232,8 @@ def _check_id(source: Source, record_id: Callable[[Path], str]) -> None:
     recorded_id = record_id(source.records)
     if recorded_id != source.slide:
         raise UserError(
-            f"{source.records}: contains the records of {recorded_id!r}, expected {source.slide!r}; "
-            "delete this file and run again"
+            f"{source.records}: contains the records of {recorded_id!r}, expected "
+            f"{source.slide!r}; delete this file and run again"
         )
 
 
