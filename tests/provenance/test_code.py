@@ -89,7 +89,7 @@ def changed(project, file, old, new):
     ("file", "old", "new"),
     [
         ("gigatile/slides/tissue.py", '"""', '"""Really. '),
-        ("gigatile/slides/tiling.py", "# Unreadable tiles", "# Here unreadable tiles"),
+        ("gigatile/slides/slide_tiles.py", "# Unreadable tiles", "# Here unreadable tiles"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
         ("gigatile/records/shard_layout.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
         ("scripts/prepare.py", '"""Prepare one', '"""Saw one'),
@@ -187,10 +187,13 @@ def test_docstrings_change_no_hash(project):
     assert added == TILING
     documented = ("def first() -> None:\n    pass", 'def first() -> None:\n    """Say."""')
     assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
-    longer = ("def _source_facts(", "def _other() -> int:\n    return 1\n\n\ndef _source_facts(")
-    assert changed(project, "gigatile/slides/tiling.py", *longer) == TILING
+    longer = (
+        "def _describe_source(",
+        "def _other() -> int:\n    return 1\n\n\ndef _describe_source(",
+    )
+    assert changed(project, "gigatile/slides/slide_tiles.py", *longer) == TILING
     documented = ("    return 1", '    """Say."""\n    return 1')
-    assert changed(project, "gigatile/slides/tiling.py", *documented) == set()
+    assert changed(project, "gigatile/slides/slide_tiles.py", *documented) == set()
 
 
 def test_files_of_editors_and_caches_are_ignored(project):
@@ -292,7 +295,9 @@ def test_library_uses_absolute_import_statements_only():
 
 def test_reachable_files_include_all_that_python_loads(command):
     for name in ("prepare", "write_shards", "split_patients", "evaluate", "predict"):
-        task = ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
+        task = (
+            ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
+        )
         done = command(
             f"{name}.py", *task, "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""}
         )

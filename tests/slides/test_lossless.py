@@ -53,8 +53,8 @@ def choose(*args):
     TiffLevel.decode = None
     return found
 
-import gigatile.slides.tiling as tiling
-tiling.choose_reader = choose
+import gigatile.slides.slide_tiles as slide_tiles
+slide_tiles.choose_reader = choose
 """
     settings = {"encoding": "lossless", "size": 256} | pixel_rules
     other = tile(pyramid, folder="other", patch=patch, **settings)

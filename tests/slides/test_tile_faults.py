@@ -238,16 +238,17 @@ def test_a_codec_that_crashes_hangs_or_takes_all_memory(tile, pyramid, by):
 
 
 UNFORESEEN = """
-from gigatile.slides import tiling
+from gigatile.slides import slide_tiles
 
 def fail(*_):
     raise ERROR
 
-tiling.PLACE = fail
+assert callable(slide_tiles.PLACE)
+slide_tiles.PLACE = fail
 """
 
 
-@pytest.mark.parametrize("place", ["area_fractions", "_source_facts", "find_tissue"])
+@pytest.mark.parametrize("place", ["area_fractions", "_describe_source", "find_tissue"])
 def test_an_error_that_nobody_foresaw_is_the_slides_reason(tile, pyramid, place):
     """And its traceback is in the job's log."""
     patch = UNFORESEEN.replace("PLACE", place).replace("ERROR", "ValueError('of\\n' + 300 * 'x')")
@@ -272,9 +273,9 @@ def test_an_error_in_the_middle_of_the_records_leaves_none(tile, pyramid):
 
 
 def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
-    patch = "from gigatile.slides import tiling\n"
-    patch += "bad = tiling.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
-    patch += "tiling._describe_source = lambda *_: bad"
+    patch = "from gigatile.slides import slide_tiles\n"
+    patch += "bad = slide_tiles.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
+    patch += "slide_tiles._describe_source = lambda *_: bad"
     outcome = tile(pyramid, patch=patch)
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["reason"].startswith("unexpected error, please report: ValueError: Out of")
