@@ -13,7 +13,7 @@ from written import write_slides
 
 from gigatile.errors import UserError
 from gigatile.report.inputs import Grid
-from gigatile.report.scale_bar import scale_bar
+from gigatile.report.pages import scale_bar
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
 

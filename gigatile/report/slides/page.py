@@ -7,9 +7,8 @@ from typing import Any
 
 from gigatile.errors import UserError
 from gigatile.report.inputs import Grid, SlideState
-from gigatile.report.pages import Neighbours, data_uri, render
+from gigatile.report.pages import Neighbours, data_uri, render, scale_bar
 from gigatile.report.provenance import checksum
-from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import gallery, heatmap, tile_status
 from gigatile.report.slides.inputs import (
     ScoredSlide,
@@ -55,10 +54,10 @@ def _page(
     tiles = read_slide_tiles(scores_path, slide, classes, scored.tiles)
     overview = gallery.read_overview(overview_path, width, height)
     sums = {name: checksum(path) for name, path in files.items()}
-    (*_, found), expected = sums.values(), inputs.rows[slide].sha256
-    if found != expected:
+    (*_, actual), expected = sums.values(), inputs.rows[slide].sha256
+    if actual != expected:
         raise UserError(
-            f"{records_path}: its SHA-256 is {found[:12]}…, but the table of slides has "
+            f"{records_path}: its SHA-256 is {actual[:12]}…, but the table of slides has "
             f"{expected[:12]}…; one of the two is out of date"
         )
     status = tile_status.read_status(status_path, grid)
