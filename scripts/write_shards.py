@@ -59,11 +59,11 @@ def main() -> None:
     settings = parse_section(ShardSettings, args.settings)
     limit = args.stall_limit or stall_limit(settings)
     with join(args.ranks, limit, "all shards will be written again") as world:
-        cohort = task_part(args.task, "cohort")
+        cohort, records = task_part(args.task, "cohort"), task_part(args.task, "records")
         unit = cohort.sheet().unit
         sources = world.on_rank0(partial(read_sources, args.table, args.records, unit))
         inputs = world.on_rank0(partial(read_inputs, args.table, cohort.RECORDS, unit))
-        write_shards(sources, settings, args.out, world, inputs, unit, cohort.record_id)
+        write_shards(sources, settings, args.out, world, inputs, unit, records.record_id)
 
 
 if __name__ == "__main__":

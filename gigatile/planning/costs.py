@@ -103,7 +103,7 @@ class Cost:
 
     Attributes:
         jobs: number of jobs.
-        seconds: of the longest job; of training, where each job waits for the previous one, the sum.
+        seconds: of the longest job. Of training: the sum, as each job waits for the previous one.
         core_hours: sum over the jobs.
         gpu_hours: sum over the jobs.
         storage: bytes of their outputs.

@@ -25,12 +25,11 @@ LOCK = "envs/requirements.lock"
 # Files of the library other than code: templates, style sheets and scripts of pages.
 DATA = (".j2", ".css", ".js")
 
-# Distributions by the package that they provide, where their names differ.
+# Distributions by the package that they provide, if their names differ.
 DISTRIBUTIONS = {
     "PIL": ("pillow",),
     "cv2": ("opencv-python-headless",),
     "google": ("protobuf",),
-    "google_crc32c": ("google-crc32c",),
     "openslide": ("openslide-python", "openslide-bin"),
     "sklearn": ("scikit-learn",),
     "tensorflow": ("tensorflow-cpu",),
@@ -203,7 +202,12 @@ def _imported_packages(path: Path) -> frozenset[str]:
         return frozenset()
     tops = {name.split(".")[0] for name in _imported_names(path)}
     others = tops - sys.stdlib_module_names - {LIBRARY}
-    return frozenset(name for top in others for name in DISTRIBUTIONS.get(top, (top,)))
+    return frozenset(name for top in others for name in distributions_of(top))
+
+
+def distributions_of(package: str) -> tuple[str, ...]:
+    """Return the names, as on PyPI, of the distributions that provide a package."""
+    return DISTRIBUTIONS.get(package, (package.replace("_", "-"),))
 
 
 @cache

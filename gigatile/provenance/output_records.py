@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
-from gigatile.slides.source import fingerprint_of, size_and_time_of
+from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 
 # Folder of the records in the results of a run.
 FOLDER = "provenance"
@@ -194,7 +194,7 @@ def stall_limit_raised(path: Path, minutes: float) -> str:
 
 
 def is_removable(file: Path, run: Path) -> bool:
-    """Return whether a file may be missing: a state, or one of a `REMOVABLE` folder that is gone."""
+    """Return whether a file may be missing: a state, or in a `REMOVABLE` folder that is gone."""
     name = file.relative_to(run)
     return name.match(STATES) or (str(name.parent) in REMOVABLE and not file.parent.exists())
 

@@ -3,8 +3,9 @@
 A task is a package here, with
 
 - `definition.TASK`: what planning needs to know, without TensorFlow; see `tasks.task`;
-- modules for the stages: `cohort`, `training`, `validation`, `prediction`, `evaluation`,
-  `report` and `planning`, which the scripts load by name; see docs/architecture.md;
+- modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`,
+  `prediction`, `evaluation`, `report` and `planning`, which the scripts load by name; see
+  docs/architecture.md;
 - a rules file of the same name in `rules/`.
 """
 
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
 TASKS = ("tile_classification", "volume_segmentation")
 
-Part = Literal["cohort", "preparation", "training", "validation", "prediction", "evaluation", "report", "planning"]
+Part = Literal[
+    "cohort",
+    "records",
+    "preparation",
+    "training",
+    "validation",
+    "prediction",
+    "evaluation",
+    "report",
+    "planning",
+]
 
 
 def find_task(name: str) -> "Task":

@@ -16,39 +16,14 @@ from gigatile.slurm import await_jobs_of
 from gigatile.workflow.snakemake_internals import LOCKS, is_scheduling, parse_command_line
 
 # Options with which Snakemake runs no jobs.
-READ_ONLY_OPTIONS = tuple(
-    [
-        "archive",
-        "cleanup_metadata",
-        "cleanup_shadow",
-        "conda_cleanup_envs",
-        "conda_create_envs_only",
-        "container_cleanup_images",
-        "containerize",
-        "d3dag",
-        "dag",
-        "delete_all_output",
-        "delete_temp_output",
-        "detailed_summary",
-        "dryrun",
-        "filegraph",
-        "generate_unit_tests",
-        "lint",
-        "list_changes",
-        "list_conda_envs",
-        "list_input_changes",
-        "list_params_changes",
-        "list_rules",
-        "list_target_rules",
-        "list_untracked",
-        "print_compilation",
-        "report",
-        "rulegraph",
-        "summary",
-        "touch",
-        "unlock",
-    ]
-)
+_READ_ONLY = """
+    archive cleanup_metadata cleanup_shadow conda_cleanup_envs conda_create_envs_only
+    container_cleanup_images containerize d3dag dag delete_all_output delete_temp_output
+    detailed_summary dryrun filegraph generate_unit_tests lint list_changes list_conda_envs
+    list_input_changes list_params_changes list_rules list_target_rules list_untracked
+    print_compilation report rulegraph summary touch unlock
+"""
+READ_ONLY_OPTIONS = tuple(_READ_ONLY.split())
 
 
 class Invocation:
@@ -114,9 +89,9 @@ class Invocation:
         """
         if self.executor is None:
             return
-        for folder in folders:
-            if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+        for folder in map(Path, folders):
+            if folder.is_dir() and not os.access(folder, os.W_OK):
                 raise UserError(
-                    f"{os.path.abspath(folder)}: not writable, and every run writes there, `verify` too; "
+                    f"{folder.absolute()}: not writable, and every run writes there, `verify` too; "
                     "call Snakemake in a copy of the project"
                 )

@@ -33,7 +33,7 @@ def keep_metadata_in_results(invocation: Invocation) -> None:
     folder = METADATA.parent
     if not os.access(folder if folder.exists() else os.curdir, os.W_OK):
         raise UserError(
-            f"{os.getcwd()}: not writable, and a plan creates {folder}/ there; "
+            f"{Path.cwd()}: not writable, and a plan creates {folder}/ there; "
             "call Snakemake in a copy of the project"
         )
     if METADATA.is_dir():  # from an earlier release, or from a Snakemake that ran meanwhile
@@ -63,24 +63,30 @@ def check_metadata(invocation: Invocation, run: str, outputs: Iterable[str]) -> 
     if not invocation.needs_metadata:
         return
     files_exist = False
-    for path in filter(os.path.exists, outputs):
+    for path in filter(_exists, outputs):
         if has_metadata(path):
             return
         files_exist = True
     if files_exist:
         raise UserError(
-            f"{run}: {KEPT_METADATA} has no metadata about these files, so Snakemake cannot know with which "
-            "settings, code and sheet they were made, and which of them are current. Restore that folder, or call "
-            "Snakemake with --touch --forceall to accept all files as current, or with --forceall to make all files again"
+            f"{run}: {KEPT_METADATA} has no metadata about these files, so Snakemake cannot know "
+            "with which settings, code and sheet they were made, and which of them are current. "
+            "Restore that folder, or call Snakemake with --touch --forceall to accept all files as "
+            "current, or with --forceall to make all files again"
         )
 
 
 def has_metadata(output: str) -> bool:
     """Return whether Snakemake has metadata about an output, or a mark of an incomplete job."""
-    return any(map(os.path.exists, record_files(output)))
+    return any(map(_exists, record_files(output)))
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _copy_newer(source: str, target: str) -> None:
     """Copy a file with its time, unless the target is newer."""
-    if not os.path.exists(target) or os.stat(source).st_mtime > os.stat(target).st_mtime:
+    newer = Path(source).stat().st_mtime
+    if not Path(target).exists() or newer > Path(target).stat().st_mtime:
         shutil.copy2(source, target)

@@ -10,7 +10,7 @@ from gigatile.workflow.updated_outputs import keep_updated_outputs
 
 
 def prepare_process(invocation: Invocation, project: str) -> None:
-    """Set up the environment of commands, work around faults of Snakemake, and tune for large plans.
+    """Set the environment of commands, work around faults of Snakemake, tune for large plans.
 
     Args:
         invocation: of this process.

@@ -5,13 +5,15 @@ command in `recorded(…)`. Then its jobs run again if their code, their outputs
 their slide has changed, and at its end each job records its outputs.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from snakemake.exceptions import WorkflowError
+
 from gigatile.cohort.sheet import Member
+from gigatile.errors import UserError
 from gigatile.provenance.code import Plugins, code_hash
 from gigatile.provenance.output_records import (
     outputs_changed,
@@ -19,7 +21,6 @@ from gigatile.provenance.output_records import (
     source_fingerprint,
     stall_limit_raised,
 )
-from gigatile.workflow.errors import user_errors
 from gigatile.workflow.invocation import Invocation
 from gigatile.workflow.snakemake_internals import declare_parameters, forget_params
 
@@ -89,8 +90,8 @@ class RuleProvenance:
         def changed(wildcards: Any) -> str:
             if invocation.is_planning:
                 return outputs_changed(record_path(run, rule, *wildcards))
-            # The job makes its outputs again. Snakemake caches the parameters of the plan, and would
-            # record those after the job.
+            # The job makes its outputs again. Snakemake caches the parameters of the plan and would
+            # record those.
             if invocation.is_main_process:
                 forget_params(invocation.workflow)
             return ""
@@ -115,7 +116,7 @@ class RuleProvenance:
             if invocation.is_planning:
                 if stalled := stall_limit_raised(record, limit):
                     return stalled
-                if not record.exists() and not os.path.exists(f"{states}/{sample}.json"):
+                if not record.exists() and not Path(states, f"{sample}.json").exists():
                     return ""  # not processed yet: no need to read it for the plan
             elif invocation.workflow.dryrun or not invocation.is_main_process:
                 return ""  # nothing is recorded from a dry run, or from the process of a job
@@ -127,8 +128,10 @@ class RuleProvenance:
 
 @cache
 def _code_hash(path: Path, plugins: Plugins) -> str:
-    with user_errors():
+    try:
         return code_hash(path, plugins)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def recorded(command: str, **options: str) -> str:

@@ -20,7 +20,7 @@ def read_sheet(
     may_be_missing: Callable[[Path], bool],
     labelled: bool = True,
 ) -> dict[str, Member]:
-    """Return the rows of a sheet by id; none if there is no sheet. The main process prints warnings.
+    """Return the rows of a sheet by id, none without a sheet; print warnings in the main process.
 
     Raises:
         UserError: lists all faults of the sheet.

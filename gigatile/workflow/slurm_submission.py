@@ -33,8 +33,8 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from gigatile.slurm import SlurmError, ask
 
-# Seconds: the first and the longest wait before another `sbatch`, and when to stop trying. SLURM may
-# receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
+# Seconds: the first and the longest wait before another `sbatch`, and when to stop trying. SLURM
+# may receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
 FIRST_WAIT, MAX_WAIT, RETRY_LIMIT = 30.0, 300.0, 86400.0
 
 # Seconds between checks for lost jobs. A job that is preempted at two checks in succession is not
@@ -185,7 +185,7 @@ class _Executor(plugin.Executor):
                 reason = self._submit_once(job)
                 temporary = reason is not None and is_temporary(reason)
             except SlurmError as error:
-                # The last `sbatch` may have reached SLURM: do not send another one before that is known.
+                # The last `sbatch` may have reached SLURM: send no other one before that is known.
                 reason, temporary = str(error), True
             if reason is None:
                 return

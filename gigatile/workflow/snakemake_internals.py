@@ -86,16 +86,16 @@ def is_scheduling(workflow: Any) -> bool:
 
 
 def forget_params(workflow: Any) -> None:
-    """Let Snakemake evaluate the parameters of jobs again instead of recording those of the plan."""
+    """Let Snakemake evaluate parameters again, instead of recording those of the plan."""
     workflow.persistence._params.cache_clear()
 
 
 def record_files(output: str) -> tuple[str, str]:
-    """Return the paths of Snakemake's metadata for an output, and of its mark of an incomplete job."""
+    """Return the files with Snakemake's metadata about an output, and its incomplete mark."""
     name = base64.urlsafe_b64encode(output.encode()).decode()
     length = os.pathconf(os.curdir, "PC_NAME_MAX") - 1
     parts = [name[i : i + length] for i in range(0, len(name), length)]
-    path = os.path.join(*(f"@{part}" for part in parts[:-1]), parts[-1])
+    path = "/".join([*(f"@{part}" for part in parts[:-1]), parts[-1]])
     return f"{METADATA}/{path}", f"{INCOMPLETE}/{path}"
 
 

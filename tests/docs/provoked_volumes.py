@@ -22,7 +22,7 @@ from gigatile.settings.split import SplitSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import write_table
 from gigatile.volumes import preparing
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 MODALITIES = ("flair", "t1")
 HEAD = "case\tpatient\tflair\tt1\tsegmentation"
@@ -266,7 +266,7 @@ def prepared(folder: Path, odd: Odd) -> dict[str, Any]:
     segmentation = files.pop("segmentation", None)
     settings = VolumeSettings(modalities=MODALITIES, labels="decathlon", **odd.options)
     out = PreparedFiles(folder / "out/C1.tfrecord", folder / "out/C1.json")
-    return prepare_case("C1", files, segmentation, settings, out)
+    return prepare_case("C1", files, segmentation, settings, out).to_json()
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,23 @@ import json
 from pathlib import Path
 
 import pytest
-from gigatile.making.costs import (
-    MODELS,
-    OF_SLIDES,
-    Cohort,
-    Planned,
-    Rate,
-    costs,
-    longest_chain,
-    measured,
-    megapixels_of,
-    seconds_of,
-)
 
+from gigatile.models import ARCHITECTURES
+from gigatile.planning.costs import (
+    Cohort,
+    PlannedJob,
+    Rate,
+    estimate_costs,
+    estimate_seconds,
+    longest_chain,
+    mean_megapixels,
+    measured_rates,
+)
 from gigatile.provenance.output_records import record_path, write_output_record
+from gigatile.tasks.tile_classification.planning import PLAN
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
-COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks=8)
+COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks=8, plan=PLAN)
 
 
 @pytest.mark.parametrize(
@@ -39,59 +39,63 @@ COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks
         ("predict", 0, 10),
     ],
 )
-def test_what_a_job_is_about(stage, epoch, expected):
-    assert COHORT.slides_of(stage, epoch) == expected
+def test_slides_that_a_job_processes(stage, epoch, expected):
+    assert COHORT.slides_in(stage, epoch) == expected
 
 
-def test_how_long_a_job_takes():
-    cut = OF_SLIDES["tile"]
-    assert seconds_of(Planned("tile"), COHORT) == cut.start + 500 * cut.megapixel
-    shards = OF_SLIDES["write_shards"]
-    both = seconds_of(Planned("write_shards", cores=4), COHORT)
+def test_duration_of_a_job():
+    tile = PLAN.stages["tile"]
+    assert estimate_seconds(PlannedJob("tile"), COHORT) == tile.start + 500 * tile.megapixel
+    shards = PLAN.stages["write_shards"]
+    both = estimate_seconds(PlannedJob("write_shards", cores=4), COHORT)
     assert both == pytest.approx(shards.start + 80 * 500 * shards.megapixel / 4)
-    on_core, on_gpu = MODELS["resnet50"]
-    pixels, start = 60 * 4 * 500, OF_SLIDES["train"].start
-    on_cores = seconds_of(Planned("train", cores=32, epoch=4), COHORT)
+    on_core, on_gpu = ARCHITECTURES["resnet50"].seconds
+    pixels, start = 60 * 4 * 500, PLAN.stages["train"].start
+    on_cores = estimate_seconds(PlannedJob("train", cores=32, epoch=4), COHORT)
     assert on_cores == pytest.approx(start + pixels * on_core / 32)
-    on_gpus = seconds_of(Planned("train", cores=32, gpus=8, epoch=4), COHORT)
+    on_gpus = estimate_seconds(PlannedJob("train", cores=32, gpus=8, epoch=4), COHORT)
     assert on_gpus == pytest.approx(start + pixels * on_gpu / 8)
-    asked = seconds_of(Planned("evaluate", cores=4, gpus=1), COHORT)
-    assert asked == pytest.approx(8 + 20 * 500 * 0.3 * on_gpu)
+    evaluation = estimate_seconds(PlannedJob("evaluate", cores=4, gpus=1), COHORT)
+    assert evaluation == pytest.approx(8 + 20 * 500 * 0.3 * on_gpu)
 
 
-def test_what_was_measured_goes_before_a_default():
-    job = Planned("train", cores=32, gpus=8, epoch=8)
-    assert seconds_of(job, COHORT, Rate(megapixel=2)) == pytest.approx(10 + 60 * 4 * 500 * 2 / 8)
+def test_measured_speed_replaces_the_default():
+    job = PlannedJob("train", cores=32, gpus=8, epoch=8)
+    assert estimate_seconds(job, COHORT, Rate(megapixel=2)) == pytest.approx(
+        10 + 60 * 4 * 500 * 2 / 8
+    )
 
 
-def test_the_costs_of_a_plan():
+def test_costs_of_a_plan():
     jobs = [
-        *(Planned("tile") for _ in range(100)),
-        Planned("write_shards", cores=2),
-        Planned("train", cores=16, gpus=8, epoch=4),
-        Planned("train", cores=16, gpus=8, epoch=8),
-        Planned("evaluate", cores=4),
+        *(PlannedJob("tile") for _ in range(100)),
+        PlannedJob("write_shards", cores=2),
+        PlannedJob("train", cores=16, gpus=8, epoch=4),
+        PlannedJob("train", cores=16, gpus=8, epoch=8),
+        PlannedJob("evaluate", cores=4),
     ]
-    found = costs(jobs, COHORT, {"tile": Rate(megapixel=0.2, left=1e6)})
-    assert list(found) == ["tile", "write_shards", "train", "evaluate"]
-    tile, train = found["tile"], found["train"]
+    costs = estimate_costs(jobs, COHORT, {"tile": Rate(megapixel=0.2, storage=1e6)})
+    assert list(costs) == ["tile", "write_shards", "train", "evaluate"]
+    tile, train = costs["tile"], costs["train"]
     assert (tile.jobs, tile.seconds, tile.measured) == (100, 101, True)
     assert tile.core_hours == pytest.approx(100 * 101 / 3600)
-    assert tile.left == 100 * 500 * 1e6
-    assert found["write_shards"].left == 80 * 500 * OF_SLIDES["write_shards"].left
+    assert tile.storage == 100 * 500 * 1e6
+    assert costs["write_shards"].storage == 80 * 500 * PLAN.stages["write_shards"].storage
     assert train.jobs == 2 and not train.measured
-    each = seconds_of(jobs[-2], COHORT)
-    assert train.seconds == pytest.approx(2 * each)
-    assert train.gpu_hours == pytest.approx(8 * 2 * each / 3600)
-    seconds, chain = longest_chain(found)
+    duration = estimate_seconds(jobs[-2], COHORT)
+    assert train.seconds == pytest.approx(2 * duration)
+    assert train.gpu_hours == pytest.approx(8 * 2 * duration / 3600)
+    seconds, chain = longest_chain(costs, PLAN)
     assert chain == ["tile", "write_shards", "train", "evaluate"]
-    assert seconds == pytest.approx(sum(cost.seconds for cost in found.values()))
+    assert seconds == pytest.approx(sum(cost.seconds for cost in costs.values()))
 
 
-def test_the_longest_chain_is_not_the_sum():
-    found = costs([Planned("split_patients"), Planned("tile"), Planned("tile_new")], COHORT, {})
-    assert longest_chain(found) == (found["tile"].seconds, ["tile_new"])
-    assert longest_chain({}) == (0, [])
+def test_longest_chain_is_not_the_sum():
+    costs = estimate_costs(
+        [PlannedJob("split_patients"), PlannedJob("tile"), PlannedJob("tile_new")], COHORT, {}
+    )
+    assert longest_chain(costs, PLAN) == (costs["tile"].seconds, ["tile_new"])
+    assert longest_chain({}, PLAN) == (0, [])
 
 
 # --- Earlier runs
@@ -105,7 +109,11 @@ def results(tmp_path: Path) -> Path:
         (run / name).mkdir(parents=True)
     rows = [f"{split}\t{split}\t100" for split in ("train", "valid", "test")]
     (run / "tiles.tsv").write_text("\n".join(["slide\tsplit\ttiles", *rows, ""]))
-    settings = {"tiles": {"size": 1000}, "train": {"model": "small_cnn", "ranks": 2}}
+    settings = {
+        "task": "tile_classification",
+        "tiles": {"size": 1000},
+        "train": {"model": "small_cnn", "ranks": 2},
+    }
     (run / "model/settings.json").write_text(json.dumps(settings))
     for slide in ("train", "valid", "test"):
         (run / f"benchmarks/tile/{slide}.tsv").write_text("s\th:m:s\n21.0\t0:00:21\n")
@@ -119,28 +127,28 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_earlier_runs_took(results):
-    found = measured(results, "small_cnn")
-    assert found["tile"].megapixel == pytest.approx(20 / 100)
-    assert found["tile"].left == pytest.approx(50)
+def test_rates_of_earlier_runs(results):
+    rates = measured_rates(results, "small_cnn", PLAN)
+    assert rates["tile"].megapixel == pytest.approx(20 / 100)
+    assert rates["tile"].storage == pytest.approx(50)
     # Two ranks in 2 × 60 s, over 4 + 2 epochs of 100 megapixels.
-    assert found["train"].megapixel == pytest.approx(2 * 120 / 600)
-    assert found["evaluate"].megapixel is None, "too short to tell"
-    assert megapixels_of(results / "one") == 100
+    assert rates["train"].megapixel == pytest.approx(2 * 120 / 600)
+    assert rates["evaluate"].megapixel is None, "its job was too short"
+    assert mean_megapixels(results / "one") == 100
 
 
-def test_small_slides_tell_nothing_of_the_storage(results):
+def test_small_runs_do_not_show_the_storage(results):
     text = (results / "one/model/settings.json").read_text()
     (results / "one/model/settings.json").write_text(text.replace("1000", "100"))
-    assert measured(results, "small_cnn")["tile"] == Rate(megapixel=20, left=None)
+    assert measured_rates(results, "small_cnn", PLAN)["tile"] == Rate(megapixel=20, storage=None)
 
 
-def test_another_model_tells_nothing(results):
-    assert set(measured(results, "resnet50")) == {"tile"}
+def test_runs_with_another_model_do_not_count(results):
+    assert set(measured_rates(results, "resnet50", PLAN)) == {"tile"}
 
 
-def test_a_run_that_is_not_at_its_end_tells_nothing(results):
+def test_incomplete_run_does_not_count(results):
     (results / "one/model/settings.json").unlink()
-    assert measured(results, "small_cnn") == {}
-    assert megapixels_of(results / "one") is None
-    assert measured(results / "none", "small_cnn") == {}
+    assert measured_rates(results, "small_cnn", PLAN) == {}
+    assert mean_megapixels(results / "one") is None
+    assert measured_rates(results / "none", "small_cnn", PLAN) == {}

@@ -1,4 +1,4 @@
-"""What a command does is told from its source: by all that it reaches, and by nothing else."""
+"""The hash of a command changes with the code that it can run, and with nothing else."""
 
 import ast
 import re
@@ -13,9 +13,9 @@ from packaging.requirements import Requirement
 
 from gigatile.errors import UserError
 from gigatile.provenance.code import (
-    DISTRIBUTIONS,
     Plugins,
     code_hash,
+    distributions_of,
     reachable_files,
     with_dependencies,
 )
@@ -33,7 +33,7 @@ PLUGINS = {
     "tiles": Plugins("tile_classification", "small_cnn"),
     "volumes": Plugins("volume_segmentation", "small_unet"),
 }
-TILING = {"tile_slide"}
+TILING = {"prepare of tiles"}
 TRAINING = {"train", "validate"}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
@@ -92,20 +92,25 @@ def changed(project, file, old, new):
         ("gigatile/slides/tiling.py", "# Unreadable tiles", "# Here unreadable tiles"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
         ("gigatile/records/shard_layout.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
-        ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),
+        ("scripts/prepare.py", '"""Prepare one', '"""Saw one'),
         ("scripts/simulate_order.py", "def main", "def other(): pass\ndef main"),
         ("gigatile/training/simulation.py", "import", "import json\nimport"),
         ("envs/requirements.lock", "pytest==", "pytest==9"),
     ],
 )
-def test_words_and_strangers_change_nothing(project, file, old, new):
+def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
     assert changed(project, file, old, new) == set()
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "expected"),
     [
-        ("scripts/tile_slide.py", "args.mpp", "args.mpp or None", TILING),
+        (
+            "gigatile/tasks/tile_classification/preparation.py",
+            "args.mpp",
+            "args.mpp or None",
+            TILING,
+        ),
         ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train of tiles"}),
@@ -168,11 +173,11 @@ def test_words_and_strangers_change_nothing(project, file, old, new):
         ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", PAGES),
     ],
 )
-def test_an_edit_changes_the_commands_that_reach_it(project, file, old, new, expected):
+def test_edit_changes_the_commands_that_reach_it(project, file, old, new, expected):
     assert changed(project, file, old, new) == expected
 
 
-def test_a_docstring_more_or_less_changes_nothing(project):
+def test_docstrings_change_no_hash(project):
     added = changed(
         project,
         "gigatile/slides/tissue.py",
@@ -184,11 +189,11 @@ def test_a_docstring_more_or_less_changes_nothing(project):
     assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
     longer = ("def _source_facts(", "def _other() -> int:\n    return 1\n\n\ndef _source_facts(")
     assert changed(project, "gigatile/slides/tiling.py", *longer) == TILING
-    told = ("    return 1", '    """Say."""\n    return 1')
-    assert changed(project, "gigatile/slides/tiling.py", *told) == set()
+    documented = ("    return 1", '    """Say."""\n    return 1')
+    assert changed(project, "gigatile/slides/tiling.py", *documented) == set()
 
 
-def test_what_editors_and_python_leave_is_no_code(project):
+def test_files_of_editors_and_caches_are_ignored(project):
     before = codes(project)
     for name in (".tissue.py.swp", "tissue.py~", ".DS_Store", "notes.txt", ".#style.css"):
         (project / "gigatile/slides" / name).write_text("anything")
@@ -216,22 +221,22 @@ def test_what_editors_and_python_leave_is_no_code(project):
         "match 1:\n  case 1:",
     ],
 )
-def test_an_import_counts_wherever_it_stands(project, before):
+def test_import_counts_anywhere_in_a_file(project, before):
     path = project / "scripts/choose_model.py"
     more = f"\n{before}\n    from gigatile.slides import tissue\n"
     path.write_text(path.read_text() + more)
     assert project / "gigatile/slides/tissue.py" in reachable_files(path, PLUGINS["tiles"])
 
 
-def test_each_package_is_known_by_what_it_needs():
-    """The lock file tells of each package who asked for it; that is what the packages say too."""
+def test_lock_file_lists_the_dependencies_of_each_package():
+    """The comments `via` in the lock file agree with the metadata of the installed packages."""
     lock = ROOT / "envs/requirements.lock"
     for package in installed_of(lock):
-        asked = [Requirement(text) for text in requires(package) or ()]
+        requirements = [Requirement(text) for text in requires(package) or ()]
         needed = {
-            one.name.lower().replace("_", "-").replace(".", "-")
-            for one in asked
-            if one.marker is None or one.marker.evaluate({"extra": ""})
+            required.name.lower().replace("_", "-").replace(".", "-")
+            for required in requirements
+            if required.marker is None or required.marker.evaluate({"extra": ""})
         }
         assert needed - {package} <= with_dependencies([package], lock)
 
@@ -239,11 +244,11 @@ def test_each_package_is_known_by_what_it_needs():
 def installed_of(lock: Path) -> set[str]:
     """Return the packages of the lock file that are installed here."""
     pinned = re.findall(r"^([a-z0-9-]+)==", lock.read_text(), re.MULTILINE)
-    here = {one.metadata["Name"].lower() for one in distributions()}
+    here = {item.metadata["Name"].lower() for item in distributions()}
     return set(pinned) & {re.sub("[._]", "-", name) for name in here}
 
 
-def test_another_python_is_other_code_and_another_patch_of_it_is_not(monkeypatch):
+def test_python_minor_version_changes_the_hash_but_not_the_patch(monkeypatch):
     command = ROOT / "scripts/choose_model.py"
     here = code_hash(command, PLUGINS["tiles"])
     major, minor, patch, *rest = sys.version_info
@@ -253,15 +258,16 @@ def test_another_python_is_other_code_and_another_patch_of_it_is_not(monkeypatch
     assert code_hash(command, PLUGINS["tiles"]) != here
 
 
-def test_what_cannot_be_told_is_an_error(project):
+def test_unpinned_package_and_invalid_file_are_errors(project):
     path = project / "scripts/choose_model.py"
     text = path.read_text()
     path.write_text(text + "\nimport polars\n")
-    with pytest.raises(UserError, match=r"requirements\.lock: pins no polars, which .*choose_mod"):
+    unpinned = r"requirements\.lock: polars not pinned, but imported by .*choose_mod"
+    with pytest.raises(UserError, match=unpinned):
         code_hash(path, PLUGINS["tiles"])
     other = path.with_name("other.py")
     other.write_text("def (")
-    with pytest.raises(UserError, match=r"other\.py: no Python"):
+    with pytest.raises(UserError, match=r"other\.py: not valid Python"):
         code_hash(other, PLUGINS["tiles"])
     with pytest.raises(UserError, match=r"gone\.py: cannot be read \(No such file"):
         code_hash(path.with_name("gone.py"), PLUGINS["tiles"])
@@ -271,13 +277,12 @@ def sources():
     return [*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
 
 
-def test_the_library_imports_so_that_it_can_be_found():
-    """By absolute names, and by statements alone."""
+def test_library_uses_absolute_import_statements_only():
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.ImportFrom) and node.level), path
             if isinstance(node, ast.ImportFrom | ast.Import):
-                names = [one.name for one in node.names] + [getattr(node, "module", "")]
+                names = [alias.name for alias in node.names] + [getattr(node, "module", "")]
                 dynamic = {"import_module", "importlib", "runpy", "pkgutil"} & set(names)
                 # The registries, whose calls `code_hash` follows.
                 registries = ("gigatile/tasks/__init__.py", "gigatile/models/__init__.py")
@@ -285,41 +290,48 @@ def test_the_library_imports_so_that_it_can_be_found():
             assert not (isinstance(node, ast.Name) and node.id in ("__import__", "exec", "eval"))
 
 
-def test_what_an_import_reaches_is_what_python_loads(command):
-    """Seen in a process: what runs is among what was found in the source."""
-    for name in ("tile_slide", "write_shards", "split_patients", "evaluate", "predict"):
-        task = ("--task", "volume_segmentation") if name in ("evaluate", "predict") else ()
+def test_reachable_files_include_all_that_python_loads(command):
+    for name in ("prepare", "write_shards", "split_patients", "evaluate", "predict"):
+        task = ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
         done = command(
             f"{name}.py", *task, "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""}
         )
         loaded = set(re.findall(r"\| +(gigatile[\w.]*)$", done.stderr, re.MULTILINE))
         assert loaded, done.stderr
-        found = {
+        reachable = {
             str(path.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__")
             for path in reachable_files(ROOT / f"scripts/{name}.py", PLUGINS["volumes"])
         }
-        assert loaded <= found
+        assert loaded <= reachable
 
 
-def test_every_package_that_is_imported_is_known_by_the_name_it_is_installed_under():
+def test_distribution_of_each_imported_package_is_known():
     installed = packages_distributions()
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for top in {name.split(".")[0] for name in names} - sys.stdlib_module_names:
                 if top == "gigatile":
                     continue
-                known = DISTRIBUTIONS.get(top, (top,))
-                assert set(known) & {one.lower().replace("_", "-") for one in installed[top]}, (
+                known = distributions_of(top)
+                assert set(known) & {name.lower().replace("_", "-") for name in installed[top]}, (
                     path,
                     top,
                 )
-                for one in known:
-                    assert version(one)
+                for name in known:
+                    assert version(name)
 
 
-def test_the_files_of_a_command_are_the_projects_own():
+def test_reachable_files_are_in_the_project():
     for name in COMMANDS:
         for path in reachable_files(ROOT / f"scripts/{name}.py", PLUGINS["tiles"]):
             assert path.is_file() and Path(ROOT) in path.parents
+
+
+def test_no_command_imports_the_workflow_package():
+    """Otherwise an edit of the rules' functions would rerun its stage."""
+    for name in COMMANDS:
+        for plugins in PLUGINS.values():
+            reachable = reachable_files(ROOT / f"scripts/{name}.py", plugins)
+            assert not [path for path in reachable if path.parent.name == "workflow"]

@@ -7,6 +7,7 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.files import fingerprint, sha256_of
+from gigatile.json_models import write_model
 from gigatile.provenance.output_records import (
     outputs_changed,
     record_path,
@@ -14,6 +15,7 @@ from gigatile.provenance.output_records import (
     stall_limit_raised,
     write_output_record,
 )
+from gigatile.records.manifest import Manifest, Shard, ShardedSplit
 
 
 @pytest.fixture
@@ -233,14 +235,16 @@ def test_shards_are_recorded_with_the_checksums_of_the_manifest(run):
     (run / "shards/a.tfrecord").write_bytes(b"records")
     (run / "shards/a.index.npy").write_bytes(b"index")
     manifest = run / "shards/manifest.json"
-    shard = {
-        "file": "a.tfrecord",
-        "bytes": 7,
-        "sha256": "of the records",
-        "index": "a.index.npy",
-        "index_sha256": "of the index",
-    }
-    manifest.write_text(json.dumps({"splits": {"train": {"shards": [shard]}}}))
+    shard = Shard(
+        file="a.tfrecord",
+        records=1,
+        bytes=7,
+        sha256="of the records",
+        index="a.index.npy",
+        index_sha256="of the index",
+    )
+    train = ShardedSplit(records=1, unit="slide", members=1, by_label={"x": 1}, shards=[shard])
+    write_model(manifest, Manifest(classes=["x"], splits={"train": train}))
     record = record_path(run, "write_shards")
     write_output_record(record, [manifest], manifest=manifest)
     assert record == run / "provenance/write_shards.json"

@@ -15,7 +15,7 @@ run: toy
 task: image_brightness
 samples: images/sheet.tsv
 images: {side: 16}
-train: {ranks_per_node: 2, epochs: 2, segment_epochs: 1, batch_size: 8}
+train: {ranks_per_node: 1, epochs: 1, batch_size: 4}
 """
 
 
@@ -56,7 +56,7 @@ def test_toy_task_from_images_to_report(toy: Clone):
     again = toy.snakemake("-n", "--configfile", "toy.yaml").stdout
     assert "Nothing to be done" in again
     verified = toy.snakemake("verify", "--cores", "1", "--configfile", "toy.yaml").stdout
-    assert "everything is current" in verified
+    assert "all files are current" in verified
 
 
 def test_edit_of_another_task_runs_nothing(toy: Clone):

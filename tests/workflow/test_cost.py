@@ -1,4 +1,4 @@
-"""`scripts/plan.py`: what a run will take."""
+"""`scripts/plan.py`: the estimate of a run."""
 
 import os
 import re
@@ -9,50 +9,50 @@ import subprocess
 import pytest
 from clones import ROOT, Clone
 
-from gigatile.making.costs import STAGES
+from gigatile.tasks import task_part
+from gigatile.tasks.tile_classification.planning import PLAN
 
 
-def test_each_stage_is_known_with_what_it_reads(small_cohort: Clone, tmp_path):
-    """As Snakemake draws them, with new slides."""
+def test_plan_knows_the_inputs_of_each_stage(small_cohort: Clone, tmp_path):
     new = small_cohort.copy(tmp_path)
     new.write("new.tsv", "slide\tpath\nN1\tcohort/P01-1.svs\n")
-    reads = read_by_each(new, "small.yaml")
-    assert reads == known_of("slide", drawn="demo_slide", first="tile")
+    reads = inputs_of_rules(new, "small.yaml")
+    assert reads == planned_inputs("tile_classification")
 
 
-def test_each_stage_of_volumes_is_known_with_what_it_reads(small_volumes: Clone, tmp_path):
+def test_plan_knows_the_inputs_of_each_stage_of_volumes(small_volumes: Clone, tmp_path):
     new = small_volumes.copy(tmp_path)
     header, row = (new.folder / "cohort/cases.tsv").read_text().splitlines()[:2]
     new.write("new.tsv", f"{header}\n{row.replace('volumes/', 'cohort/volumes/')}\n")
-    reads = read_by_each(new, "volumes.yaml")
-    assert reads == known_of("case", drawn="demo_case", first="prepare")
+    reads = inputs_of_rules(new, "volumes.yaml")
+    assert reads == planned_inputs("volume_segmentation")
 
 
-def read_by_each(clone: Clone, config: str) -> dict[str, set[str]]:
-    """Return for each rule the rules whose files it reads, as Snakemake draws them."""
-    asked = ("--configfile", config, "--config", "predict={samples: new.tsv}")
-    drawn = clone.snakemake("--rulegraph", "--forceall", *asked).stdout
-    names = dict(re.findall(r'(\d+)\[label = "(\w+)"', drawn))
+def inputs_of_rules(clone: Clone, config: str) -> dict[str, set[str]]:
+    """Return for each rule the rules whose files it reads, from Snakemake's graph of rules."""
+    options = ("--configfile", config, "--config", "predict={samples: new.tsv}")
+    graph = clone.snakemake("--rulegraph", "--forceall", *options).stdout
+    names = dict(re.findall(r'(\d+)\[label = "(\w+)"', graph))
     reads: dict[str, set[str]] = {name: set() for name in names.values() if name != "all"}
-    for before, after in re.findall(r"(\d+) -> (\d+)", drawn):
+    for before, after in re.findall(r"(\d+) -> (\d+)", graph):
         if names[after] != "all":
             reads[names[after]].add(names[before])
     return reads
 
 
-def known_of(unit: str, drawn: str, first: str) -> dict[str, set[str]]:
-    """Return what each stage is known to read, where nothing is drawn for a demo."""
-    known = {name: set(stage.after) for name, stage in STAGES[unit].items() if name != drawn}
-    return known | {first: set()}
+def planned_inputs(task: str) -> dict[str, set[str]]:
+    """Return the rules whose files each stage reads, as the plan assumes, without demo data."""
+    demo, *stages = task_part(task, "planning").PLAN.stages.items()
+    return {name: set(stage.after) - {demo[0]} for name, stage in stages}
 
 
 @pytest.mark.parametrize("profile", [(), ("--profile", "profiles/slurm")])
-def test_what_a_run_will_take(copied_run: Clone, profile):
+def test_estimate_of_a_run(copied_run: Clone, profile):
     asked = ("python", "scripts/plan.py", "--configfile", "small.yaml", *profile)
-    assert copied_run.run(*asked).stdout == "nothing is to be done\n"
+    assert copied_run.run(*asked).stdout == "nothing to do\n"
     for slide in (copied_run.folder / "cohort").glob("*.svs"):
         slide.unlink()
-    # On a slow machine its jobs may have lasted long enough to tell something.
+    # On a slow machine, its jobs may have lasted long enough to be measured.
     shutil.rmtree(copied_run.folder / "results/small/benchmarks")
     copied_run.write(
         "small.yaml",
@@ -63,7 +63,7 @@ def test_what_a_run_will_take(copied_run: Clone, profile):
     cluster.write_text(cluster.read_text().replace('# gres: "gpu:4"', 'gres: "gpu:4"'))
     printed = copied_run.run(*asked).stdout
     rows = {line.split()[0]: line.split() for line in printed.splitlines()}
-    assert list(rows)[1:-2] == [name for name in STAGES["slide"] if name in rows]
+    assert list(rows)[1:-2] == [name for name in PLAN.stages if name in rows]
     assert rows["tile"][1] == "12" and rows["train"][1] == rows["validate"][1] == "3"
     # 12 slides of 10,000 tiles of 224 px at 0.03 s and 0.3 MB a megapixel.
     assert rows["tile"][-3:] == ["0.0", "1.8", "default"]
@@ -77,7 +77,7 @@ def test_what_a_run_will_take(copied_run: Clone, profile):
     assert printed.splitlines()[-1].startswith("longest chain: ")
 
 
-def test_make_plan_hands_on_what_it_is_given(tmp_path):
+def test_make_plan_passes_its_options(tmp_path):
     config = tmp_path / "large slides.yaml"
     config.write_text("run: large\ntiles: {size: 1024}\nsamples: none.tsv\n")
     given = (f"CONFIG={config}", "PROFILE=profiles/slurm", "ARGS=--tiles-per-slide 5")
@@ -95,6 +95,6 @@ def test_make_plan_hands_on_what_it_is_given(tmp_path):
     ]
 
 
-def test_wrong_settings_are_told(small_cohort: Clone):
+def test_missing_configuration_is_an_error(small_cohort: Clone):
     done = small_cohort.run("python", "scripts/plan.py", "--configfile", "none.yaml", check=False)
     assert (done.returncode, done.stderr) == (2, "error: none.yaml: no such configuration\n")

@@ -1,6 +1,6 @@
-"""Which submissions are repeated, with scripts that stand in for `sbatch` and `squeue`.
+"""Submission to SLURM, with scripts in place of `sbatch` and `squeue`.
 
-The real ones are in tests/cluster/test_refusals.py.
+tests/cluster/test_refusals.py uses the real commands.
 """
 
 import logging
@@ -31,7 +31,7 @@ FULL = (
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
     ],
 )
-def test_a_temporary_failure(reason):
+def test_temporary_failure_is_recognised(reason):
     assert is_temporary(reason)
 
 
@@ -45,7 +45,7 @@ def test_a_temporary_failure(reason):
         FULL.replace("QOSMaxSubmitJobPerUserLimit", "QOSMaxWallDurationPerJobLimit"),
     ],
 )
-def test_a_permanent_refusal(reason):
+def test_permanent_refusal_is_recognised(reason):
     assert not is_temporary(reason)
 
 
@@ -55,7 +55,7 @@ class Loop:
 
 
 class Resources(dict):
-    """As Snakemake's, which give a resource by `get` and as an attribute."""
+    """Resources with access by `get` and as attributes, as in Snakemake."""
 
     def __getattr__(self, name):
         try:
@@ -66,24 +66,24 @@ class Resources(dict):
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
-    """Return a function that submits a job with a script for `sbatch` and returns the outcome."""
+    """Return a function that submits a job to a script in place of `sbatch`."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_submission, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(slurm_submission, "PATIENCE", 5)
+    monkeypatch.setattr(slurm_submission, "RETRY_LIMIT", 5)
     command = _with_signal(slurm_submission.plugin.submit_string.get_submit_command)
     monkeypatch.setattr(slurm_submission.plugin, "get_submit_command", command)
     monkeypatch.setattr(slurm_submission.plugin, "get_job_wildcards", lambda job: job.jobid)
-    # Handles a job that failed, which is not tested here.
+    # The executor's handling of failed jobs is not tested here.
     monkeypatch.setattr(
         slurm_submission.plugin.Executor, "report_job_error", lambda *args, **options: None
     )
 
     def run(sbatch, queue="", failed=False, **resources):
         """Submit a job; if `failed`, after an attempt with the state in `queue`."""
-        # One line for each call, one column for each argument.
-        note = "printf '%s\\t' \"$@\" >>{0}.calls; echo >>{0}.calls"
+        # Write a line per call, with a column per argument.
+        record = "printf '%s\\t' \"$@\" >>{0}.calls; echo >>{0}.calls"
         for name, text in {"sbatch": sbatch, "squeue": f"printf '{queue}'"}.items():
-            script = f"#!/bin/sh\ncd {tmp_path}\n{note.format(name)}\n{text}\n"
+            script = f"#!/bin/sh\ncd {tmp_path}\n{record.format(name)}\n{text}\n"
             (tmp_path / name).write_text(script)
             (tmp_path / name).chmod(0o755)
         seen = SimpleNamespace(errors=[], submitted=[])
@@ -94,12 +94,12 @@ def submit(tmp_path, monkeypatch):
             restart_times=2,
             threads=1,
             is_group=lambda: True,
-            # Snakemake's prints the log of the job, which may be from an earlier run.
+            # In Snakemake, this prints the log of the job, perhaps of an earlier run.
             log_error=lambda *args, **options: logging.error("log of an earlier run"),
             resources=Resources(runtime=1, mem_mb=1, **resources),
         )
         executor = object.__new__(_Executor)
-        executor._ended, executor._avoided = threading.Event(), {}
+        executor._cancelled, executor._avoided = threading.Event(), {}
         executor.run_uuid, executor._failed_nodes = "run", set()
         executor.slurm_logdir, executor._main_event_loop = tmp_path / "logs", Loop()
         executor._submitted_job_clusters = set()
@@ -126,36 +126,36 @@ def submit(tmp_path, monkeypatch):
     return run
 
 
-def test_a_temporary_failure_costs_no_attempt(submit, caplog):
+def test_temporary_failure_is_not_a_failed_attempt(submit, caplog):
     twice = f'test $(wc -l <sbatch.calls) -gt 2 && echo 7 || {{ echo "{FULL}" >&2; exit 1; }}'
     seen = submit(twice)
-    assert [one.external_jobid for one in seen.submitted] == ["7"]
+    assert [job.external_jobid for job in seen.submitted] == ["7"]
     assert (seen.calls, seen.attempt, seen.errors) == (3, 1, [])
     assert (
         "next attempt in 0.01 s: sbatch: error: QOSMaxSubmitJobPerUserLimit; sbatch:" in caplog.text
     )
 
 
-def test_a_job_that_slurm_received_is_not_submitted_twice(submit):
+def test_job_that_slurm_received_is_not_submitted_twice(submit):
     queue = "6\\trule_other\\n7\\trule_tile_tile_wildcards_one\\n"
     seen = submit(f'echo "{TIMED_OUT}" >&2; exit 1', queue)
-    assert [one.external_jobid for one in seen.submitted] == ["7"]
+    assert [job.external_jobid for job in seen.submitted] == ["7"]
     assert (seen.calls, seen.errors) == (1, [])
 
 
-def test_a_permanent_refusal_is_printed_and_not_retried(submit, caplog):
+def test_permanent_refusal_is_printed_and_not_retried(submit, caplog):
     seen = submit('echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
     assert "Invalid partition name specified" in caplog.text
     assert (seen.calls, len(seen.errors), seen.attempt) == (1, 1, 3)
 
 
-def test_an_answer_without_a_job_id_is_printed(submit, caplog):
-    """For a group, the executor's own handler raises an AttributeError."""
+def test_answer_without_job_id_is_printed(submit, caplog):
+    """For a group, the handler of the executor raises an AttributeError."""
     seen = submit("echo welcome")
     assert "No valid SLURM job ID found in: welcome" in caplog.text and len(seen.errors) == 1
 
 
-def test_slurm_extra_does_not_remove_the_signal():
+def test_slurm_extra_keeps_the_signal():
     command = _with_signal(lambda job, params, **options: "sbatch")
 
     def line(extra):
@@ -168,8 +168,7 @@ def test_slurm_extra_does_not_remove_the_signal():
         line("--signal=TERM@60")
 
 
-def test_the_whole_line_for_sbatch(submit, tmp_path):
-    """With the signal and with a site's own options."""
+def test_sbatch_gets_the_signal_and_the_options_of_the_site(submit, tmp_path):
     extra = "--mail-type=FAIL --licenses='a b'"
     (line,) = submit("echo 7", signal="USR2@120", slurm_extra=extra).lines
     assert line == [
@@ -186,7 +185,7 @@ def avoided(seen):
     return [[word for word in line if word.startswith("--exclude")] for line in seen.lines]
 
 
-def test_a_retry_avoids_the_node_that_failed_the_job(submit):
+def test_retry_excludes_the_node_of_the_failure(submit):
     seen = submit("echo 7", "FAILED\\tn2\\n", failed=True)
     assert avoided(seen) == [["--exclude=n2"]]
 
@@ -198,48 +197,48 @@ def test_a_retry_avoids_the_node_that_failed_the_job(submit):
         *("FAILED\\tn[1-2]", "FAILED\\tn1,n2", "FAILED\\t", ""),
     ],
 )
-def test_a_node_that_may_be_healthy_is_not_avoided(submit, state):
+def test_node_that_may_be_healthy_is_not_excluded(submit, state):
     assert avoided(submit("echo 7", state, failed=True)) == [[]]
 
 
-def test_a_retry_may_use_the_same_node_if_no_other_can_run_it(submit):
+def test_retry_uses_the_same_node_if_no_other_can_run_it(submit):
     refuse = 'echo "sbatch: error: Requested node configuration is not available" >&2; exit 1'
     seen = submit(f"case $* in *--exclude*) {refuse};; esac; echo 7", "FAILED\\tn2\\n", failed=True)
     assert avoided(seen) == [["--exclude=n2"], []]
-    assert [one.external_jobid for one in seen.submitted] == ["7"] and seen.errors == []
+    assert [job.external_jobid for job in seen.submitted] == ["7"] and seen.errors == []
 
 
-def test_a_refused_submission_shows_no_log_of_an_earlier_run(submit, caplog):
+def test_refused_submission_prints_no_log_of_an_earlier_run(submit, caplog):
     seen = submit('echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
     assert len(seen.errors) == 1 and "Invalid partition name specified" in caplog.text
     assert "earlier run" not in caplog.text
 
 
-def test_words_of_the_command_do_not_make_a_refusal_temporary():
+def test_words_in_the_command_make_no_refusal_temporary():
     heading = "SLURM sbatch failed. The error message was 'Invalid qos specification'.\n"
     assert not is_temporary(f"{heading}    sbatch call:\n        sbatch -D /data/communication\n")
 
 
-def test_jobs_that_will_never_end(tmp_path, monkeypatch):
-    """Preempted at two looks, or not listed for `PATIENCE`; a requeued job is neither."""
+def test_lost_jobs_are_found(tmp_path, monkeypatch):
+    """Preempted at two checks, or not listed for `RETRY_LIMIT`; a requeued job is neither."""
     squeue = tmp_path / "squeue"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm_submission, "LOOK_EVERY", 0)
+    monkeypatch.setattr(slurm_submission, "CHECK_INTERVAL", 0)
     executor = object.__new__(_Executor)
-    executor._lost, executor._last_look = {}, 0.0
+    executor._lost, executor._last_check = {}, 0.0
     jobs = [SubmittedJobInfo(None, external_jobid=number) for number in ("5", "6", "7", "8_1")]
 
-    def look(*lines):
+    def check(*lines):
         squeue.write_text("#!/bin/sh\n" + "".join(f"printf '{line}\\n'\n" for line in lines))
         squeue.chmod(0o755)
-        return executor._look_for_lost(jobs)
+        return executor._find_lost(jobs)
 
-    assert look("5\\tPREEMPTED", "6\\tPREEMPTED") == {}
-    assert look("5\\tPENDING", "6\\tPREEMPTED") == {
+    assert check("5\\tPREEMPTED", "6\\tPREEMPTED") == {}
+    assert check("5\\tPENDING", "6\\tPREEMPTED") == {
         "6": "SLURM preempted job 6 and does not requeue it."
     }
-    assert look("5\\tPREEMPTED", "6\\tRUNNING") == {}
-    monkeypatch.setattr(slurm_submission, "PATIENCE", 0)
-    assert list(look("5\\tRUNNING", "6\\tRUNNING")) == ["7"]
+    assert check("5\\tPREEMPTED", "6\\tRUNNING") == {}
+    monkeypatch.setattr(slurm_submission, "RETRY_LIMIT", 0)
+    assert list(check("5\\tRUNNING", "6\\tRUNNING")) == ["7"]
     squeue.write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
-    assert executor._look_for_lost(jobs) == {}
+    assert executor._find_lost(jobs) == {}

@@ -44,47 +44,46 @@ def run(tmp_path):
 
 
 def finish(process):
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said
+    printed, _ = process.communicate(timeout=60)
+    return process.returncode, printed
 
 
-def test_a_trained_model_survives(run, tmp_path):
-    """One run after the other, as each takes seconds to start."""
+def test_trained_model_survives_failures(run, tmp_path):
+    """One test for all runs, as each takes seconds to start."""
 
     def model():
         return (tmp_path / "model").read_text()
 
     assert finish(run(GOOD, 1))[0] == 0
 
-    # The job fails. A backup that an earlier failure left, of any age, is nothing to put back.
+    # The job fails. The backup of an earlier failure must not be restored.
     (tmp_path / ".snakemake/backups").mkdir(exist_ok=True)
     (tmp_path / ".snakemake/backups/model").write_text("half a mod")
-    status, said = finish(run("exit 1", 2))
-    assert status == 1 and "Removing output" not in said, said
+    status, printed = finish(run("exit 1", 2))
+    assert status == 1 and "Removing output" not in printed, printed
     assert model() == "1\n"
-    # Nothing is copied at each attempt either.
+    # No backup is written.
     assert (tmp_path / ".snakemake/backups/model").read_text() == "half a mod"
-    # With the same code as in the failure the parameters alone tell that it is to be done.
+    # With the same code as in the failure, the job runs again because of its parameters.
     assert finish(run("exit 1", 2))[0] == 1
     assert finish(run(GOOD, 2))[0] == 0
     assert model() == "2\n"
     assert (tmp_path / "starts").read_text() == "1\n2\n2\n2\n"
     assert "Nothing to be done" in finish(run(GOOD, 2))[1]
 
-    # The job fails after it has replaced the model. Nothing vouches for that one: it is trained
-    # again, also with the settings of before.
+    # The job fails after it has replaced the model: it is trained again, with any settings.
     assert finish(run(f"{GOOD}; exit 1", 3))[0] == 1
     assert model() == "3\n"
     assert finish(run(GOOD, 2))[0] == 0
     assert model() == "2\n"
 
     # Snakemake is killed.
-    ended = run("sleep 4; exit 1", 4)
+    killed = run("sleep 4; exit 1", 4)
     while not (tmp_path / "starts").read_text().endswith("4\n"):
-        assert ended.poll() is None
+        assert killed.poll() is None
         time.sleep(0.05)
-    ended.send_signal(signal.SIGKILL)
-    ended.wait(60)  # its shell may go on
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(60)  # its shell may still run
     assert model() == "2\n"
     assert finish(run(GOOD, 4))[0] == 0
     assert model() == "4\n"

@@ -12,10 +12,10 @@ from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
 from gigatile.json_models import JsonModel, read_model
-from gigatile.report.case_inputs import CaseState
-from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell, read_recorded
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
+from gigatile.volumes.state import CaseState
 
 
 class Windows(JsonModel):
@@ -139,7 +139,7 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
         UserError: it is missing, damaged or another.
     """
     path = folder / f"{row.id}.json"
-    state = read_recorded(CaseState, path)
+    state = read_model(CaseState, path)
     if state.case != row.id:
         raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
     fingerprints = fingerprints_of(state.sources)

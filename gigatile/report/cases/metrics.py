@@ -10,10 +10,10 @@ from pydantic import model_validator
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import FIGURES
 from gigatile.json_models import JsonModel, read_model
-from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import CaseModel, ScoredCase
 from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.task_report import Run
+from gigatile.volumes.state import CaseState
 
 # Both files hold six decimals.
 ROUNDING = 2e-6

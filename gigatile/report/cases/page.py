@@ -10,7 +10,6 @@ from nibabel.affines import obliquity
 
 from gigatile.errors import UserError
 from gigatile.records.volume import VolumeRecord
-from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import (
     CaseModel,
     ScoredCase,
@@ -32,6 +31,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.grid import Grid, forward_labels
 from gigatile.volumes.reader import open_volume
+from gigatile.volumes.state import CaseState
 
 TEMPLATE = Path(__file__).parent / "templates/case.html.j2"
 # The files of a case, and what its page shows of them.
@@ -145,7 +145,7 @@ def _read_volumes(
                 f"{', '.join(settings.modalities)}"
             )
         image, reference = record.read((0, 0, 0), head.shape)
-    grid = state.placed(state_path)
+    grid = state.prepared_grid(state_path)
     if grid.shape != head.shape:
         raise UserError(
             f"{records}: has {head.shape} voxels, its state says {grid.shape}; delete it"

@@ -8,10 +8,10 @@ from pydantic import model_validator
 
 from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
-from gigatile.report.inputs import SlideState
 from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.slides.inputs import ScoredSlide, SlideModel
 from gigatile.report.task_report import Run
+from gigatile.slides.state import SlideState
 
 
 class ByClass(JsonModel):

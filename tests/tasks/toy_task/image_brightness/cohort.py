@@ -1,4 +1,4 @@
-"""The sample sheet of images, and their records."""
+"""The sample sheet of images, and the table of their states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from gigatile.cohort.sheet import Row, SheetLayout
 from gigatile.cohort.state_tables import State, StateTable
-from gigatile.records.example import decode_example
-from gigatile.records.tfrecord import read_records
 
 RECORDS = "images"
 
@@ -63,8 +61,3 @@ STATE_TABLE = StateTable(
     model=ImageState,
     cells=_cells,
 )
-
-
-def record_id(path: Path) -> str:
-    """Return the image that a file of records belongs to."""
-    return bytes(decode_example(next(iter(read_records(path))))["image"]).decode()
