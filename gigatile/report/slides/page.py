@@ -15,7 +15,7 @@ from gigatile.report.slides.inputs import (
     SlideTiles,
     mpp_source,
     read_slide_tiles,
-    read_state,
+    read_state_of,
 )
 from gigatile.report.unit_pages import PageInputs, WritePage
 from gigatile.slides.state import SlideState, TileGrid
@@ -48,7 +48,7 @@ def _page(
     assert scored is not None, "slides have scores"
     files = inputs.files.expand(list(FILES), slide)
     state_path, overview_path, status_path, records_path = files.values()
-    state = read_state(state_path, slide)
+    state = read_state_of(inputs.rows[slide], inputs.files.records)
     grid, width, height = _shape(state, state_path)
     scores_path = inputs.files.results / "tiles.parquet"
     tiles = read_slide_tiles(scores_path, slide, classes, scored.tiles)
