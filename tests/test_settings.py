@@ -258,25 +258,25 @@ LABELS = "volumes: {labels: decathlon}\n"
     ("text", "fault"),
     [
         ("volumes: {modalities: []}", "volumes.modalities: found []; Tuple"),
-        ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality stands twice"),
+        ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality is listed twice"),
         ("volumes: {modalities: [t1, site]}", "volumes.modalities: 'site' is another column of"),
         ("volumes: {modalities: [slide]}", "volumes.modalities: 'slide' is another column of the"),
         ("volumes: {modalities: [a b]}", "volumes.modalities.0: found 'a b'; must match pattern"),
         ("volumes: {labels: brats2024}", "volumes.labels: found 'brats2024'; must be decathlon, b"),
         ("volumes: {labels: [edema]}", "volumes.labels: found ['edema']; must be decathlon, brats"),
-        ("volumes: {labels: {a b: 1}}", "volumes.labels: found 'a b'; a name is of letters, digit"),
-        ("volumes: {labels: {no: 1}}", "volumes.labels: found False; a name is of letters, digits"),
-        ("volumes: {regions: labels, labels: {}}", "volumes.labels: must name a label at least"),
+        ("volumes: {labels: {a b: 1}}", "volumes.labels: found 'a b'; a name must consist of lett"),
+        ("volumes: {labels: {no: 1}}", "volumes.labels: found False; a name must consist of lette"),
+        ("volumes: {regions: labels, labels: {}}", "volumes.labels: must have at least one label"),
         ("volumes: {labels: {edema: 0}}", "volumes.labels: edema: found 0; must be a whole number"),
         ("volumes: {labels: {edema: 256}}", "volumes.labels: edema: found 256; must be a whole nu"),
         ("volumes: {labels: {edema: yes}}", "volumes.labels: edema: found True; must be a whole "),
         ("volumes: {labels: {a: 1, b: 2, c: 1}}", "volumes.labels: a and c have the same value"),
-        ("volumes: {labels: {a: 1}}", "volumes: regions: enhancing_tumour has 'enhancing', no lab"),
-        ("volumes: {regions: {}}", "volumes: regions: must name a region at least"),
+        ("volumes: {labels: {a: 1}}", "volumes: regions: enhancing_tumour has 'enhancing', which"),
+        ("volumes: {regions: {}}", "volumes: regions: must have at least one region"),
         ("volumes: {regions: {core: []}}", "volumes: regions: core has no label"),
         (
             "volumes: {labels: decathlon, regions: {all: [oedema]}}",
-            "volumes: regions: all has 'oedema', no label; lab",
+            "volumes: regions: all has 'oedema', which is not a label",
         ),
         ("volumes: {regions: {all: [edema, edema]}}", "volumes: regions: all has a label twice"),
         ("volumes: {regions: brats2017}", "volumes.regions: found 'brats2017'; must be brats, lab"),
@@ -321,7 +321,7 @@ def test_model_must_be_of_the_task():
 def test_labels_have_no_default():
     """BraTS 2023 has the very values of the Decathlon: a default would be wrong in silence."""
     (found,) = faults(SEGMENTATION)
-    assert found.startswith("volumes.labels: not set; say what the values of your segmentations")
+    assert found.startswith("volumes.labels: not set; declare the values of your segmentations")
     for convention, values in CONVENTIONS.items():
         listed = ", ".join(f"{value} {name}" for name, value in values.items())
         assert f"{convention} ({listed})" in found

@@ -111,7 +111,7 @@ def prepare_channel(
         raise VolumeError(
             f"all voxels of its head have the same value ({values[0]:g})"
             if values.size
-            else "it contains no head"
+            else "its head has no voxels"
         )
     warnings, mean, sd = clip_outliers(part, values)
     warnings += check_channel(part, values, head_mask, slices, shape, dtype, orientation)

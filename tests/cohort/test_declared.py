@@ -15,7 +15,7 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
     [
         ({"modality": {"1": "T1", "2": "T2"}}, "numbered from 0"),
         ({"modality": ["T1"]}, "modality: found"),
-        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality stands twice"),
+        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality is listed twice"),
         ({"labels": {"0": "background", "1": "edema", "300": "core"}}, "values 1-255"),
         ({"labels": {"0": "background", "1": "a", "2": "a"}}, "names with values"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "two names have the same value"),

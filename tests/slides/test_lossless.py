@@ -131,5 +131,5 @@ def _with_comment(stream: bytes, text: bytes, place: str) -> bytes:
 
 
 def test_stain_and_lossless_exclude_each_other():
-    with pytest.raises(ValueError, match="stain: macenko changes pixels, which encoding: lossless"):
+    with pytest.raises(ValueError, match="stain: macenko changes pixels, but encoding: lossless"):
         TileSettings(encoding="lossless", stain="macenko")

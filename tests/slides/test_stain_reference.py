@@ -117,10 +117,10 @@ def test_fluorescence_has_no_stain(tile, command, tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"stain_target": {"mean": [1, 2, 3]}}, "is of no use with stain: 'off'"),
+        ({"stain_target": {"mean": [1, 2, 3]}}, "has no effect with stain: 'off'"),
         (
             {"stain": "reinhard", "stain_target": {"mean": [1, 2, 3]}},
-            "a reinhard stain has mean and",
+            "a reinhard stain must have mean and",
         ),
         (
             {
