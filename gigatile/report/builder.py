@@ -109,9 +109,8 @@ def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None)
     states = {row.id: task.read_state(row, files["records_dir"]) for row in cohort}
     for name, shows in task.shows.items():
         if name.startswith(f"{task.records}/*"):
-            names = [name.replace("*", row.id) for row in cohort]
-            paths = {one: files["records_dir"] / Path(one).name for one in names}
-            sums = {one: checksum(path) for one, path in paths.items()}
+            group = [name.replace("*", row.id) for row in cohort]
+            sums = {file: checksum(files["records_dir"] / Path(file).name) for file in group}
             ledger.add_group(name, sums, shows)
     return Run(
         unit=task.unit,

@@ -93,7 +93,7 @@ def read_history(path: Path, measure: str) -> dict[str, list[float]]:
     """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the metric beside the loss.
+        measure: the metric, in addition to the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

@@ -58,7 +58,7 @@ class Evidence:
         contents: of the shards.
         scored: for each scored slide or case, its attributes in the evaluation, by name.
         chain: whether shards, model and evaluation belong together.
-        chosen: the epoch whose model is the model of the run.
+        chosen: the epoch of the model.
         history: for each column of history.tsv, a value for each epoch.
     """
 
@@ -139,14 +139,14 @@ def patients_in_two_splits(checks: Sequence[Check]) -> list[str]:
 def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Check]:
     """Check that no patient is in two splits, and no patient with two spellings of the id."""
     checks = []
-    for one, two in PAIRS:
-        stated = splits.shared_patients.get(f"{one}&{two}", [])
-        counted = _patients(cohort, one) & _patients(cohort, two)
+    for first, second in PAIRS:
+        stated = splits.shared_patients.get(f"{first}&{second}", [])
+        patients = _patients(cohort, first), _patients(cohort, second)
         checks.append(
             Check(
-                f"patients({one}) ∩ patients({two}) = ∅",
-                sorted({*stated, *counted}),
-                f"{len(_patients(cohort, one))} and {len(_patients(cohort, two))} patients",
+                f"patients({first}) ∩ patients({second}) = ∅",
+                sorted({*stated, *(patients[0] & patients[1])}),
+                f"{len(patients[0])} and {len(patients[1])} patients",
             )
         )
     splits_of: dict[str, set[str]] = defaultdict(set)
@@ -255,9 +255,9 @@ def chain_check(
 
     Args:
         ledger: the files of the report.
-        epoch: the epoch whose model is the model of the run.
+        epoch: of the model.
         trained: the inputs in the model's settings.
-        evaluated: for each file, the inputs whose checksums it must have.
+        evaluated: for each file, the inputs of which it must have the checksums.
     """
     checked = {(entry.by, entry.name) for entry in ledger.recorded if entry.checked}
     faults = [

@@ -1,4 +1,4 @@
-"""Writes the pages of new slides or cases: predictions without ground truth."""
+"""Writes the pages of new slides or cases: predictions without labels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,11 +56,11 @@ def write_prediction_pages(
             "model.keras": "nothing; it is the model of these predictions",
         },
     )
-    found = None
+    cohort_matches = None
     if cohort is not None:
         ledger.add(task.table, cohort / task.table, "In the cohort")
         known = read_cohort(cohort / task.table, task.unit, task.columns)
-        found = compare_with_cohort(
+        cohort_matches = compare_with_cohort(
             table, files["records_dir"], known, cohort / task.records, task.kind
         )
     page_files = PageFiles(
@@ -75,7 +75,7 @@ def write_prediction_pages(
         model=model,
         rows={row.id: row for row in table},
         scored=scored,
-        matches=found.matches_of if found else lambda name: (),
+        matches=cohort_matches.matches_of if cohort_matches else lambda name: (),
         options=options,
     )
     with write_pages(out, task.folder) as building:
@@ -85,7 +85,7 @@ def write_prediction_pages(
             task.new.template,
             title=title,
             unit=task.unit,
-            in_cohort=found,
+            in_cohort=cohort_matches,
             failed=[
                 (row.id, row.reason or "no reason was recorded")
                 for row in table
@@ -99,4 +99,4 @@ def write_prediction_pages(
         )
         (building / "index.html").write_text(page, encoding="utf-8")
         if matches is not None:
-            (found or CohortMatches([], [], [])).write(matches, task.unit)
+            (cohort_matches or CohortMatches([], [], [])).write(matches, task.unit)

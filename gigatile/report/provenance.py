@@ -92,8 +92,9 @@ class Ledger:
         for name, sha256 in recorded.items():
             if known.get(name, sha256) != sha256:
                 raise UserError(
-                    f"{source}: was made from another {name} (SHA-256 {sha256[:12]}…) than the one "
-                    f"given ({known[name][:12]}…); run the stage that writes {source.name} again"
+                    f"{source}: was computed from another version of {name} (SHA-256 "
+                    f"{sha256[:12]}…) than the given one ({known[name][:12]}…); run the stage that "
+                    f"writes {source.name} again"
                 )
             self.recorded.append(Recorded(by, name, sha256, name in known))
 

@@ -248,8 +248,8 @@ def _shared(
             other = next(member for member in members if rows[member].split == split)
             counts[first, other] = counts.get((first, other), 0) + 1
     return [
-        f"{rows[one].id} ({rows[one].split}) = {rows[two].id} ({rows[two].split}), {count} equal"
-        for (one, two), count in sorted(counts.items())
+        f"{rows[a].id} ({rows[a].split}) = {rows[b].id} ({rows[b].split}), {count} equal"
+        for (a, b), count in sorted(counts.items())
     ]
 
 

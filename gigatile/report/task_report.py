@@ -118,7 +118,7 @@ class NewSamples:
 
     Attributes:
         template: renders the first page; it extends predictions.html.j2.
-        shows: what the pages show of the table (`{table}`) and of files beside it.
+        shows: what the pages show of the table and of other files in its folder.
         read: returns the scores by id (None: no scores), from the folder of predictions, the model
             and the rows of the table.
         values: returns what the template needs.
@@ -146,13 +146,13 @@ class TaskReport:
         read_scored: reads the scores from the folder of the evaluation.
         read_metrics: reads metrics.json, which must match the scores.
         image_files: returns split, fingerprint and name of each image file of the cohort.
-        measure: the column of history.tsv beside the loss.
+        measure: the metric in history.tsv.
         shows: what the report shows of its inputs: the table, the model's settings, files of the
             evaluation, and of each slide or case (`{records}/*.json`).
         page_files: the files of a page (`{records}/{id}.json`), and what it shows of them.
         pages: returns the function that renders a page.
         options: default and help of each option of the pages, a whole number.
-        evaluated: the inputs whose checksums metrics.json must have.
+        evaluated: the inputs of which metrics.json must have the checksums.
         template: renders the first page; it extends report.html.j2.
         summary: returns what the top of the first page needs.
         sections: of the first page, in their order.

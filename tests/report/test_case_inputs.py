@@ -121,7 +121,10 @@ def test_segmentation_changed_after_scoring_is_refused(case_run: Path) -> None:
     grid = Grid.from_json(read_json(case_run / "volumes/C4.json")["grid"])
     write_segmentation(folder / "C4.nii.gz", np.zeros(grid.original_shape, np.uint8), grid)
     message = refused(case_run)
-    assert "metrics.json: was made from another evaluation/segmentations/<case>.nii.gz" in message
+    assert (
+        "metrics.json: was computed from another version of evaluation/segmentations/<case>.nii.gz"
+        in message
+    )
 
 
 def test_segmentation_of_another_grid_is_refused(case_run: Path) -> None:
@@ -193,13 +196,13 @@ def test_state_that_differs_from_the_table_is_refused(case_run: Path) -> None:
 
 def test_table_changed_after_evaluation_is_refused(case_run: Path) -> None:
     change_table(case_run, "cases.tsv", 0, patient="P9")
-    assert "metrics.json: was made from another cases.tsv" in refused(case_run)
+    assert "metrics.json: was computed from another version of cases.tsv" in refused(case_run)
 
 
 def test_sheet_changed_after_the_split_is_refused(case_run: Path) -> None:
     sheet = case_run.parent / "data/cases.tsv"
     sheet.write_text(sheet.read_text().replace("south", "east"))
-    assert "splits.json: was made from another the sample sheet" in refused(case_run)
+    assert "splits.json: was computed from another version of the sample sheet" in refused(case_run)
 
 
 @pytest.mark.parametrize(

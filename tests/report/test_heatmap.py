@@ -12,7 +12,7 @@ from test_self_contained import Page
 from written import write_slides
 
 from gigatile.errors import UserError
-from gigatile.report.scale_bar import scale_bar
+from gigatile.report.pages import scale_bar
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
 from gigatile.slides.state import TileGrid

@@ -266,7 +266,7 @@ def test_sites_come_from_the_sheet_of_the_splits(run: Path, tmp_path: Path) -> N
         site = "Oslo" if label == "normal" else "Bern <1>"
         lines.append(f"{slide}\t{patient}\t{label}\t{slide}.svs\t{site}")
     sheet.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=r"splits\.json: was made from another"):
+    with pytest.raises(UserError, match=r"splits\.json: was computed from another"):
         index(run, sheet)
     change(run / "splits.json", sheet_sha256=sha256_of(sheet))
     assert "Oslo 5 7 0 7 0 2 1 4" in section(index(run, sheet), "cohort")

@@ -112,13 +112,13 @@ def test_scores_of_another_model_are_refused(run: Path) -> None:
     (run / "model/model.keras").write_bytes(b"trained again since")
     message = refusal(run)
     assert str(run / "evaluation/metrics.json") in message
-    assert "was made from another model/model.keras" in message
+    assert "was computed from another version of model/model.keras" in message
 
 
 def test_model_of_other_shards_is_refused(run: Path) -> None:
     path = run / "shards/manifest.json"
     write_json(path, json.loads(path.read_text()) | {"seed": 77})
-    assert "was made from another shards/manifest.json" in refusal(run)
+    assert "was computed from another version of shards/manifest.json" in refusal(run)
 
 
 def test_other_confusion_matrix_is_refused(run: Path) -> None:

@@ -171,7 +171,9 @@ def test_model_of_another_split_is_refused(run: Path) -> None:
     inputs = json.loads((run / "model/settings.json").read_text())["inputs"]
     manifest = {"shards/manifest.json": sha256_of(other / "shards/manifest.json")}
     change(run / "model/settings.json", inputs=inputs | manifest)
-    with pytest.raises(UserError, match=r"was made from another shards/manifest\.json"):
+    with pytest.raises(
+        UserError, match=r"was computed from another version of shards/manifest\.json"
+    ):
         index(run)
 
 
@@ -180,7 +182,9 @@ def test_model_of_another_split_of_cases_is_refused(case_run: Path) -> None:
     inputs["shards/manifest.json"] = "0" * 64
     change(case_run / "model/settings.json", inputs=inputs)
     refresh(case_run)
-    with pytest.raises(UserError, match=r"was made from another shards/manifest\.json"):
+    with pytest.raises(
+        UserError, match=r"was computed from another version of shards/manifest\.json"
+    ):
         case_index(case_run)
 
 
@@ -192,7 +196,9 @@ def test_case_of_another_patient_is_an_alarm(case_run: Path) -> None:
 def test_sites_changed_after_the_split_are_refused(case_run: Path) -> None:
     sheet = sheet_of_cases(case_run)
     sheet.write_text(sheet.read_text().replace("north", "east"))
-    with pytest.raises(UserError, match=r"splits\.json: was made from another the sample sheet"):
+    with pytest.raises(
+        UserError, match=r"splits\.json: was computed from another version of the sample sheet"
+    ):
         case_index(case_run)
 
 

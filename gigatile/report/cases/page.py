@@ -24,9 +24,8 @@ from gigatile.report.cases.slices import (
     Slices,
     Volumes,
 )
-from gigatile.report.pages import Neighbours, render
+from gigatile.report.pages import Neighbours, ScaleBar, render, scale_bar
 from gigatile.report.provenance import checksum
-from gigatile.report.scale_bar import ScaleBar, scale_bar
 from gigatile.report.unit_pages import PageInputs, WritePage
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError

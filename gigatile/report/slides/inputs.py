@@ -136,14 +136,6 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
     return SlideTiles(x[order], y[order], scores[order])
 
 
-def read_state(path: Path, slide: str) -> SlideState:
-    """Read the state of a slide; it must be that slide's."""
-    state = read_model(SlideState, path)
-    if state.slide != slide:
-        raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {slide!r}")
-    return state
-
-
 def read_state_of(row: CohortRow, folder: Path) -> SlideState:
     """Read the state of a slide, which must match the row of tiles.tsv.
 
@@ -151,7 +143,9 @@ def read_state_of(row: CohortRow, folder: Path) -> SlideState:
         UserError: it is missing, damaged or another.
     """
     path = folder / f"{row.id}.json"
-    state = read_state(path, row.id)
+    state = read_model(SlideState, path)
+    if state.slide != row.id:
+        raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {row.id!r}")
     if (state.state, state.tiles.kept, state.records.sha256) != (
         row.state,
         row.records,

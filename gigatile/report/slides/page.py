@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
-from gigatile.report.pages import Neighbours, data_uri, render
+from gigatile.report.pages import Neighbours, data_uri, render, scale_bar
 from gigatile.report.provenance import checksum
-from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import gallery, heatmap, tile_status
 from gigatile.report.slides.inputs import (
     ScoredSlide,
@@ -16,7 +15,7 @@ from gigatile.report.slides.inputs import (
     SlideTiles,
     mpp_source,
     read_slide_tiles,
-    read_state,
+    read_state_of,
 )
 from gigatile.report.unit_pages import PageInputs, WritePage
 from gigatile.slides.state import SlideState, TileGrid
@@ -49,16 +48,16 @@ def _page(
     assert scored is not None, "slides have scores"
     files = inputs.files.expand(list(FILES), slide)
     state_path, overview_path, status_path, records_path = files.values()
-    state = read_state(state_path, slide)
+    state = read_state_of(inputs.rows[slide], inputs.files.records)
     grid, width, height = _shape(state, state_path)
     scores_path = inputs.files.results / "tiles.parquet"
     tiles = read_slide_tiles(scores_path, slide, classes, scored.tiles)
     overview = gallery.read_overview(overview_path, width, height)
     sums = {name: checksum(path) for name, path in files.items()}
-    (*_, found), expected = sums.values(), inputs.rows[slide].sha256
-    if found != expected:
+    (*_, actual), expected = sums.values(), inputs.rows[slide].sha256
+    if actual != expected:
         raise UserError(
-            f"{records_path}: its SHA-256 is {found[:12]}…, but the table of slides has "
+            f"{records_path}: its SHA-256 is {actual[:12]}…, but the table of slides has "
             f"{expected[:12]}…; one of the two is out of date"
         )
     status = tile_status.read_status(status_path, grid)
