@@ -38,7 +38,7 @@ def prepare_with_gigatile(
     images: list[Path], segmentation: Path, labels: str, spacing: float, folder: Path
 ) -> tuple[float, float]:
     from gigatile.settings.volumes import VolumeSettings
-    from gigatile.volumes.preparing import PreparedFiles, prepare_case
+    from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
     names = tuple(MODALITIES[: len(images)])
     settings = VolumeSettings(
@@ -48,7 +48,7 @@ def prepare_with_gigatile(
     before = processor_seconds()
     given = dict(zip(names, images, strict=True))
     state = prepare_case("C1", given, segmentation, settings, files)
-    assert state["state"] == "prepared", state["reason"]
+    assert state.state == "prepared", state.reason
     return processor_seconds() - before, peak_mb()
 
 

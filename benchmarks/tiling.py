@@ -143,7 +143,7 @@ def ours(slide: Path, out: Path) -> TilingFiles:
     )
     settings = TileSettings(size=SIZE, quality=QUALITY)
     state = tile_slide(slide, "s", None, settings, files)
-    if state["state"] != "tiled" or state["reading"]["by"] != "own tiles":
+    if state.state != "tiled" or state.reading.by != "native tiles":
         raise SystemExit(f"the slide was not cut as it should be: {state}")
     return files
 

@@ -43,7 +43,7 @@ from gigatile.settings.volumes import VolumeSettings  # noqa: E402
 from gigatile.tasks.volume_segmentation.samples import Patches  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
 from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
-from gigatile.volumes.preparing import PreparedFiles, prepare_case  # noqa: E402
+from gigatile.volumes.preparation import PreparedFiles, prepare_case  # noqa: E402
 
 BATCH = 2
 
@@ -134,7 +134,7 @@ def prepare(files: dict[str, list[Path]], settings: VolumeSettings, folder: Path
         given = dict(zip(settings.modalities, images, strict=True))
         written = PreparedFiles(record, record.with_suffix(".json"))
         state = prepare_case(case, given, segmentation, settings, written)
-        assert state["state"] == "prepared", state["reason"]
+        assert state.state == "prepared", state.reason
         sources.append(Source(case, case, "", record))
     write_shards({"train": sources}, ShardSettings(), folder / "shards", unit="case")
     return folder / "shards" / "manifest.json"

@@ -9,7 +9,7 @@ import numpy as np
 from gigatile.demo.cases import find_case
 from gigatile.demo.volumes import write_case
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 NAMES = ("flair", "t1", "t1gd", "t2")
 AFFINE = np.diag([3.0, 3, 3, 1])
@@ -33,7 +33,7 @@ def prepare_arrays(folder: Path, channels: Head, **options) -> dict:
         nibabel.save(nibabel.Nifti1Image(array, AFFINE), images[name])
     settings = VolumeSettings(modalities=tuple(channels), spacing=None, **options)
     out = PreparedFiles(folder / "C1.tfrecord", folder / "C1.json")
-    return prepare_case("C1", images, None, settings, out)
+    return prepare_case("C1", images, None, settings, out).to_json()
 
 
 def hot(head: Head, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -114,18 +114,18 @@ def overflowed(head, rng):
 
 
 ALONE: dict[Callable[[Head, np.random.Generator], np.ndarray], str] = {
-    one_hot_voxel: "1 voxel of its head far outside of all others, up to",
+    one_hot_voxel: "1 voxel of its head is an outlier, up to",
     many_hot_voxels: "extreme values dominate the normalisation",
-    noise: "it is noise, or its values are damaged, and no image",
-    noise_everywhere: "it is noise, or its values are damaged, and no image",
+    noise: "it is noise, or its values are damaged",
+    noise_everywhere: "it is noise, or its values are damaged",
     noisy: "is it mostly noise?",
-    two_voxels: "it shows no head: 2 of its",
-    segmentation: "it is a mask or a segmentation, and no image",
+    two_voxels: "it contains no head: 2 of its",
+    segmentation: "it is a mask or a segmentation, not an image",
     few_greys: "is it a segmentation, or an image of very few grey levels?",
     half_missing: "slices across k have no image (20, 21, 22, 23, 24, …, from 0): a part of the",
     slice_missing: "1 of its",
     slices_repeated: "3 of its slices across k repeat the one before (25, 26, 27, from 0)",
-    head_cut: "the head is cut off by the end of the volume: top",
+    head_cut: "the head is cropped by the volume: top",
     inverted: "is brighter than the head: are its values inverted?",
     overflowed: "did its values overflow when it was converted?",
 }
@@ -159,6 +159,6 @@ TOGETHER: dict[str, tuple[Callable[[Head], Head], str]] = {
             name: np.roll(np.pad(array, ((0, 0), (0, 28), (0, 0))), 28 * (name == "t2"), axis=1)
             for name, array in head.items()
         },
-        "the heads of flair and t2 overlap by 0.",
+        "the heads of flair and t2 overlap by only 0.",
     ),
 }

@@ -258,25 +258,25 @@ LABELS = "volumes: {labels: decathlon}\n"
     ("text", "fault"),
     [
         ("volumes: {modalities: []}", "volumes.modalities: found []; Tuple"),
-        ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality stands twice"),
+        ("volumes: {modalities: [t1, t1]}", "volumes.modalities: a modality is listed twice"),
         ("volumes: {modalities: [t1, site]}", "volumes.modalities: 'site' is another column of"),
         ("volumes: {modalities: [slide]}", "volumes.modalities: 'slide' is another column of the"),
         ("volumes: {modalities: [a b]}", "volumes.modalities.0: found 'a b'; must match pattern"),
         ("volumes: {labels: brats2024}", "volumes.labels: found 'brats2024'; must be decathlon, b"),
         ("volumes: {labels: [edema]}", "volumes.labels: found ['edema']; must be decathlon, brats"),
-        ("volumes: {labels: {a b: 1}}", "volumes.labels: found 'a b'; a name is of letters, digit"),
-        ("volumes: {labels: {no: 1}}", "volumes.labels: found False; a name is of letters, digits"),
-        ("volumes: {regions: labels, labels: {}}", "volumes.labels: must name a label at least"),
+        ("volumes: {labels: {a b: 1}}", "volumes.labels: found 'a b'; a name must consist of lett"),
+        ("volumes: {labels: {no: 1}}", "volumes.labels: found False; a name must consist of lette"),
+        ("volumes: {regions: labels, labels: {}}", "volumes.labels: must have at least one label"),
         ("volumes: {labels: {edema: 0}}", "volumes.labels: edema: found 0; must be a whole number"),
         ("volumes: {labels: {edema: 256}}", "volumes.labels: edema: found 256; must be a whole nu"),
         ("volumes: {labels: {edema: yes}}", "volumes.labels: edema: found True; must be a whole "),
         ("volumes: {labels: {a: 1, b: 2, c: 1}}", "volumes.labels: a and c have the same value"),
-        ("volumes: {labels: {a: 1}}", "volumes: regions: enhancing_tumour has 'enhancing', no lab"),
-        ("volumes: {regions: {}}", "volumes: regions: must name a region at least"),
+        ("volumes: {labels: {a: 1}}", "volumes: regions: enhancing_tumour has 'enhancing', which"),
+        ("volumes: {regions: {}}", "volumes: regions: must have at least one region"),
         ("volumes: {regions: {core: []}}", "volumes: regions: core has no label"),
         (
             "volumes: {labels: decathlon, regions: {all: [oedema]}}",
-            "volumes: regions: all has 'oedema', no label; lab",
+            "volumes: regions: all has 'oedema', which is not a label",
         ),
         ("volumes: {regions: {all: [edema, edema]}}", "volumes: regions: all has a label twice"),
         ("volumes: {regions: brats2017}", "volumes.regions: found 'brats2017'; must be brats, lab"),
@@ -321,7 +321,7 @@ def test_model_must_be_of_the_task():
 def test_labels_have_no_default():
     """BraTS 2023 has the very values of the Decathlon: a default would be wrong in silence."""
     (found,) = faults(SEGMENTATION)
-    assert found.startswith("volumes.labels: not set; say what the values of your segmentations")
+    assert found.startswith("volumes.labels: not set; declare the values of your segmentations")
     for convention, values in CONVENTIONS.items():
         listed = ", ".join(f"{value} {name}" for name, value in values.items())
         assert f"{convention} ({listed})" in found
@@ -363,7 +363,7 @@ def test_case_with_custom_labels_is_prepared(command, tmp_path):
     text = canonical(VolumeSettings(modalities=["t1"], labels={"tumour": 1}, regions="labels"))
     (tmp_path / "t1.nii.gz").touch()
     done = command(
-        "prepare_case.py",
+        *("prepare.py", "--task", "volume_segmentation"),
         *("--case", "C1", "--image", f"t1={tmp_path / 't1.nii.gz'}", "--settings", text),
         *("--records", tmp_path / "C1.tfrecord", "--state", tmp_path / "C1.json"),
     )
@@ -523,7 +523,7 @@ def test_largest_seed_is_accepted(section):
 
 @pytest.mark.parametrize("key", ["samples", "predict.samples"])
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("{run}/sheet.tsv", "contains '{', which marks wildcards in Snakemake; rename the file or"),
         ("-sheet.tsv", "starts with '-', like an option; move it into a folder, or rename it"),
@@ -531,10 +531,10 @@ def test_largest_seed_is_accepted(section):
         ("a\nb.tsv", "contains '\\n', which breaks lines; rename the file or folder, or create a"),
     ],
 )
-def test_sheet_path_with_wildcards_is_refused(key, path, told):
+def test_sheet_path_with_wildcards_is_refused(key, path, expected):
     values: Any = {"run": "mine", "samples": path}
     if key == "predict.samples":
         values = {"predict": {"samples": path}}
     with pytest.raises(UserError) as caught:
         load_settings(values)
-    assert f"{key}: path {path!r} {told}" in str(caught.value)
+    assert f"{key}: path {path!r} {expected}" in str(caught.value)

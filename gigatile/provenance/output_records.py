@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
-from gigatile.slides.source import fingerprint_of, size_and_time_of
+from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 
 # Folder of the records in the results of a run.
 FOLDER = "provenance"

@@ -7,129 +7,22 @@ look complete.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from gigatile.errors import UserError, all_faults
-from gigatile.files import read_json
+from gigatile.errors import UserError
+from gigatile.json_models import JsonModel
 from gigatile.tables import read_table
 
 
-class Told(BaseModel):
-    """A part of a JSON file of an earlier stage; keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Source(Told):
-    """The slide's file; the fields are None where it could not be opened."""
-
-    name: str
-    fingerprint: str | None = None
-    vendor: str | None = None
-    width: int | None = Field(None, gt=0)
-    height: int | None = Field(None, gt=0)
-    objective_power: str | None = None
-
-
-class Grid(Told):
-    """The tiles' grid: the tile of column c, row r begins at (round(c·extent), round(r·extent))."""
-
-    size: int = Field(gt=0)
-    mpp: float | None
-    extent: float = Field(gt=0)
-    scale: tuple[float, float]
-    resampled: bool
-    columns: int = Field(ge=0)
-    rows: int = Field(ge=0)
-
-
-class TileCounts(Told):
-    """How many tiles were kept, and how many were dropped or marked for which reason."""
-
-    kept: int
-    dropped: dict[str, int]
-    marked: dict[str, int]
-
-
-class Reading(Told):
-    """How a slide's tiles were read: by its `own tiles`, or by `openslide` and why."""
-
-    by: str
-    why: str | None
-    compared: int
-
-
-class Staining(Told):
-    """Whether a slide's stain was normalised; `why_not` tells why it was not."""
-
-    target: dict[str, Any]
-    why_not: str | None
-
-
-class Unreadable(Told):
-    """A tile that could not be read."""
-
-    x: int
-    y: int
-    reason: str
-
-
-class Records(Told):
-    """The file of a slide's or case's records."""
-
-    sha256: str
-
-
-class SlideState(Told):
-    """What happened to one slide: tiles/<slide>.json."""
-
-    slide: str
-    state: Literal["tiled", "failed"]
-    reason: str | None
-    source: Source
-    mpp: float | None
-    mpp_from: str | None
-    contradictions: list[str]
-    grid: Grid | None
-    light: Literal["transmitted", "fluorescence"] | None
-    tissue_threshold: float | None
-    reading: Reading | None
-    stain: Staining | None
-    tiles: TileCounts
-    unreadable: list[Unreadable]
-    records: Records
-
-
-class Chosen(Told):
-    """Which epoch's model it is: the one with the least validation loss of so many."""
+class Chosen(JsonModel):
+    """The epoch of the model: the one with the least validation loss of `of` validated epochs."""
 
     epoch: int
     valid_loss: float
     of: int
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
-def read_recorded(model: type[M], path: Path) -> M:
-    """Read a JSON file as `model`.
-
-    Raises:
-        UserError: the file is missing, is no JSON, or lacks what the report needs; every fault.
-    """
-    try:
-        return model.model_validate(read_json(path))
-    except ValidationError as error:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the whole'}: {fault['msg']}"
-            for fault in error.errors()
-        ]
-        raise all_faults(f"{path}: not what the report needs", faults) from None
-
-
-class TrainedModel(Told):
+class TrainedModel(JsonModel):
     """model/settings.json: what all tasks have."""
 
     chosen: Chosen
@@ -197,10 +90,10 @@ class ScoredRow:
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+    """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the figure beside the loss.
+        measure: the metric beside the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gigatile.settings.section import Section
 
-# Which value stands for what, by the data set that a convention comes from.
+# The values of labels, by the data set that defines the convention.
 CONVENTIONS: dict[str, dict[str, int]] = {
     # Medical Segmentation Decathlon, Task01_BrainTumour, dataset.json.
     "decathlon": {"edema": 1, "non_enhancing": 2, "enhancing": 3},
@@ -16,13 +16,14 @@ CONVENTIONS: dict[str, dict[str, int]] = {
     "brats2023": {"necrotic_core": 1, "edema": 2, "enhancing": 3},
 }
 LABELS_REQUIRED = (
-    "labels: not set; say what the values of your segmentations stand for. One of "
+    "labels: not set; declare the values of your segmentations. One of "
     + ", ".join(
         f"{name} ({', '.join(f'{value} {label}' for label, value in values.items())})"
         for name, values in CONVENTIONS.items()
     )
-    + "; or your own, as {edema: 1, enhancing: 3}. Values alone cannot tell: decathlon and "
-    "brats2023 both have 1, 2 and 3. scripts/make_case_sheet.py proposes one and says why"
+    + "; or your own, such as {edema: 1, enhancing: 3}. The convention cannot be detected: "
+    "decathlon and brats2023 both have 1, 2 and 3. scripts/make_case_sheet.py proposes one and "
+    "gives the reason"
 )
 NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -34,21 +35,23 @@ def _listed(value: Any) -> Any:
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not re.match(NAME, name):
-        raise ValueError(f"found {name!r}; a name is of letters, digits and _, a letter first")
+        raise ValueError(
+            f"found {name!r}; a name must consist of letters, digits and _, and start with a letter"
+        )
 
 
 class VolumeSettings(Section):
-    """How a case's volumes become a record: which there are, what labels mean, on which grid."""
+    """Modalities, labels, regions and the grid of prepared cases."""
 
-    # What is made of the labels, and not which there are: cases stay as they are prepared.
+    # Regions are computed from prepared labels, so they don't affect the preparation.
     EXECUTION: ClassVar[frozenset[str]] = frozenset({"regions", "stall_minutes"})
 
     modalities: tuple[Name, ...] = Field(
         ("flair", "t1", "t1gd", "t2"),
         min_length=1,
         max_length=16,
-        description="The model's channels: columns of the sheet, or, where it has a column "
-        "`image`, the channels of\nthat file in their order.",
+        description="The model's channels: columns of the sheet or, if it has a column `image`, "
+        "the channels of\nthat file in order.",
     )
     labels: (
         Literal["decathlon", "brats2013", "brats2017", "brats2023"]
@@ -56,50 +59,53 @@ class VolumeSettings(Section):
         | None
     ) = Field(
         None,
-        description="What the values of a segmentation stand for. Required for volumes: the same "
-        "values mean different\nthings in different data sets. A convention: `decathlon` "
+        description="The label of each value in a segmentation. Required for volumes, because data "
+        "sets use the same\nvalues for different labels. A convention: `decathlon` "
         "{edema: 1, non_enhancing: 2, enhancing: 3},\n`brats2013` {necrosis: 1, edema: 2, "
         "non_enhancing: 3, enhancing: 4}, `brats2017` {necrotic_core: 1,\nedema: 2, "
-        "enhancing: 4}, `brats2023` {necrotic_core: 1, edema: 2, enhancing: 3}. Or your own, as\n"
-        "{edema: 1, enhancing: 3}; 0 is background. A case with another value is refused.",
+        "enhancing: 4}, `brats2023` {necrotic_core: 1, edema: 2, enhancing: 3}. Or your own, such "
+        "as\n{edema: 1, enhancing: 3}; 0 is background. A case with another value is refused.",
     )
     regions: (
         Literal["brats", "labels"]
         | dict[Name, Annotated[tuple[Name, ...], BeforeValidator(_listed)]]
     ) = Field(
         "brats",
-        description="What is learnt and scored, as {tumour: [edema, enhancing], core: enhancing}. "
-        "`brats`:\nwhole_tumour of all labels, tumour_core of all but edema, enhancing_tumour. "
-        "`labels`: each by itself.",
+        description="The regions to segment and score, such as {tumour: [edema, enhancing], core: "
+        "enhancing}.\n`brats`: whole_tumour (all labels), tumour_core (all but edema) and "
+        "enhancing_tumour. `labels`:\neach label is a region.",
     )
     spacing: tuple[float, float, float] | None = Field(
         (1, 1, 1),
-        description="Millimetres between voxels from left to right, from back to front, and "
-        "upwards; volumes\nare resampled to it. null: each case's own.",
+        description="Voxel spacing in mm: left-right, posterior-anterior, inferior-superior. "
+        "Volumes are resampled to it.\nnull: the spacing of each case.",
     )
     resample: bool = Field(
         False,
-        description="A case whose volumes lie on different grids is refused; true: all are "
-        "resampled to one of them.",
+        description="If the volumes of a case have different grids: true resamples them to one of "
+        "the grids, false\nrefuses the case.",
     )
     missing: Literal["refuse", "fill"] = Field(
         "refuse",
-        description="A case that lacks a modality: `refuse` it, or `fill` the channel with zeros.",
+        description="If a case lacks a modality: `refuse` it, or `fill` the channel with zeros.",
     )
     stall_minutes: float = Field(
-        10, gt=0, le=10_000, description="A case that gives nothing for so many minutes is bad."
+        10,
+        gt=0,
+        le=10_000,
+        description="A case without progress for this many minutes is refused.",
     )
     on_error: Literal["record", "stop"] = Field(
         "record",
-        description="A case that cannot be used: `record` the reason and go on, or `stop`.",
+        description="For a case that cannot be used: `record` the reason and continue, or `stop`.",
     )
 
     @field_validator("modalities")
     @classmethod
-    def _once_each(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_modalities(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
-            raise ValueError("a modality stands twice")
-        # By a column `slide` a sheet is known as one of slides.
+            raise ValueError("a modality is listed twice")
+        # A column `slide` marks a sheet of slides.
         columns = {"case", "patient", "image", "segmentation", "split", "site", "slide"}
         reserved = columns & set(names)
         if reserved:
@@ -108,7 +114,7 @@ class VolumeSettings(Section):
 
     @field_validator("spacing")
     @classmethod
-    def _millimetres(
+    def _check_spacing(
         cls, spacing: tuple[float, float, float] | None
     ) -> tuple[float, float, float] | None:
         if spacing and not all(0.01 <= side <= 100 for side in spacing):
@@ -117,26 +123,27 @@ class VolumeSettings(Section):
             )
         return spacing
 
-    # Of a convention or names pydantic would tell what is wrong with either.
+    # Checked before pydantic, whose message would list the faults of each alternative.
     @field_validator("labels", mode="before")
     @classmethod
-    def _labels_are_values(cls, labels: Any) -> Any:
+    def _check_label_values(cls, labels: Any) -> Any:
         if isinstance(labels, dict):
             for name, value in labels.items():
                 _check_name(name)
-                # On Snakemake's command line a number is text.
+                # Numbers from Snakemake's command line are text.
                 number = int(value) if isinstance(value, str) and value.isdecimal() else value
                 if type(number) is not int or not 1 <= number <= 255:
                     raise ValueError(f"{name}: found {value!r}; must be a whole number, 1-255")
         elif labels is not None and labels not in list(CONVENTIONS):
             raise ValueError(
-                f"found {labels!r}; must be {', '.join(CONVENTIONS)}, or as {{edema: 1, core: 2}}"
+                f"found {labels!r}; must be {', '.join(CONVENTIONS)}, or such as "
+                "{edema: 1, core: 2}"
             )
         return labels
 
     @field_validator("regions", mode="before")
     @classmethod
-    def _regions_are_names(cls, regions: Any) -> Any:
+    def _check_region_names(cls, regions: Any) -> Any:
         if isinstance(regions, dict):
             for name, labels in regions.items():
                 _check_name(name)
@@ -147,26 +154,28 @@ class VolumeSettings(Section):
                     raise ValueError(f"{name}: found {labels!r}; must be a list of labels")
         elif regions not in ("brats", "labels"):
             raise ValueError(
-                f"found {regions!r}; must be brats, labels, or as {{tumour: [edema, core]}}"
+                f"found {regions!r}; must be brats, labels, or such as {{tumour: [edema, core]}}"
             )
         return regions
 
     @field_validator("labels")
     @classmethod
-    def _a_value_each(cls, labels: str | dict[str, int] | None) -> str | dict[str, int] | None:
+    def _check_different_values(
+        cls, labels: str | dict[str, int] | None
+    ) -> str | dict[str, int] | None:
         if isinstance(labels, dict):
             if not labels:
-                raise ValueError("must name a label at least")
+                raise ValueError("must have at least one label")
             values = list(labels.values())
-            twice = [name for name, value in labels.items() if values.count(value) > 1]
-            if twice:
-                raise ValueError(f"{' and '.join(twice)} have the same value")
+            repeated = [name for name, value in labels.items() if values.count(value) > 1]
+            if repeated:
+                raise ValueError(f"{' and '.join(repeated)} have the same value")
         return labels
 
     @model_validator(mode="after")
-    def _regions_are_of_labels(self) -> "VolumeSettings":
+    def _check_regions(self) -> "VolumeSettings":
         if isinstance(self.regions, dict) and not self.regions:
-            raise ValueError("regions: must name a region at least")
+            raise ValueError("regions: must have at least one region")
         for region, names in self.regions.items() if isinstance(self.regions, dict) else ():
             if not names:
                 raise ValueError(f"regions: {region} has no label")
@@ -177,19 +186,18 @@ class VolumeSettings(Section):
         known, regions = self.label_values, self.region_labels
         for region, names in regions.items():
             if region in known and set(names) != {region}:
-                raise ValueError(
-                    f"regions: {region} is a label's name; a region of other labels needs another"
-                )
+                raise ValueError(f"regions: {region} is the name of a label; rename the region")
             for name in names:
                 if name not in known:
                     raise ValueError(
-                        f"regions: {region} has {name!r}, no label; labels are {', '.join(known)}"
+                        f"regions: {region} has {name!r}, which is not a label; labels are "
+                        f"{', '.join(known)}"
                     )
         return self
 
     @property
     def label_values(self) -> dict[str, int]:
-        """What the values of a segmentation stand for, in the order of the values.
+        """The value of each label, in the order of values.
 
         Raises:
             ValueError: `labels` is not set.
@@ -197,11 +205,11 @@ class VolumeSettings(Section):
         if self.labels is None:
             raise ValueError(LABELS_REQUIRED)
         labels = CONVENTIONS[self.labels] if isinstance(self.labels, str) else self.labels
-        return dict(sorted(labels.items(), key=lambda one: one[1]))
+        return dict(sorted(labels.items(), key=lambda item: item[1]))
 
     @property
     def region_labels(self) -> dict[str, tuple[str, ...]]:
-        """The labels that each region consists of."""
+        """The labels of each region."""
         if isinstance(self.regions, dict):
             return dict(self.regions)
         names = tuple(self.label_values)

@@ -1,4 +1,4 @@
-"""What the overview shows of each tile: its share of tissue, of ink and of folds."""
+"""Fractions of each tile's area on the overview: tissue, ink and folds."""
 
 import numpy as np
 
@@ -6,29 +6,32 @@ from gigatile.slides.grid import Grid
 from gigatile.slides.index import AREAS
 from gigatile.slides.overview import Overview
 from gigatile.slides.quality import fold_mask, ink_masks
-from gigatile.slides.tissue import Tissue, tissue_fractions
+from gigatile.slides.tissue import Tissue, mask_fractions
 
 # A tile with a smaller stained fraction is background.
-LEAST_STAINED = 0.02
+MIN_STAINED_FRACTION = 0.02
 
 
-def seen_areas(low: Overview, tissue: Tissue, grid: Grid) -> dict[str, np.ndarray]:
-    """Return the shares of each tile's area that the overview shows: (n,) float64 in 0-1."""
-    if tissue.light == "transmitted":
-        inks = ink_masks(low.pixels)
+def area_fractions(overview: Overview, tissue: Tissue, grid: Grid) -> dict[str, np.ndarray]:
+    """Return the fractions of each tile's area, for each of `AREAS`: (n,) float64 in 0-1."""
+    if tissue.illumination == "transmitted":
+        inks = ink_masks(overview.pixels)
         without_ink = tissue.stained & ~np.any(list(inks.values()), axis=0)
         masks = {f"pen_{ink}": mask for ink, mask in inks.items()}
-        masks["folds"] = fold_mask(low.pixels, without_ink)
-    else:  # ink and folds are known by the light that they take away
+        masks["folds"] = fold_mask(overview.pixels, without_ink)
+    else:  # ink and folds are recognised by the light that they absorb
         masks = dict.fromkeys(AREAS, np.zeros_like(tissue.mask))
-    found = {name: tissue_fractions(mask, low.downsample, grid) for name, mask in masks.items()}
-    return found | {"tissue": tissue_shares(low, tissue, grid)}
+    fractions = {
+        name: mask_fractions(mask, overview.downsample, grid) for name, mask in masks.items()
+    }
+    return fractions | {"tissue": tissue_fractions(overview, tissue, grid)}
 
 
-def tissue_shares(low: Overview, tissue: Tissue, grid: Grid) -> np.ndarray:
-    """Return the share of each tile's area that is tissue: (n,) float64 in 0-1."""
-    # What the overview does not show may be tissue; the tiles themselves tell whether it is lost.
-    shares = tissue_fractions(tissue.mask | low.unseen, low.downsample, grid)
-    # A hole that belongs to the tissue can be larger than a tile, which then shows nothing.
-    stained = tissue_fractions(tissue.stained | low.unseen, low.downsample, grid)
-    return np.where(stained < LEAST_STAINED, 0, shares)
+def tissue_fractions(overview: Overview, tissue: Tissue, grid: Grid) -> np.ndarray:
+    """Return the fraction of each tile's area that is tissue: (n,) float64 in 0-1."""
+    # Unreadable parts of the overview may be tissue; reading the tiles shows if they are lost.
+    mask, stained = tissue.mask | overview.unreadable, tissue.stained | overview.unreadable
+    fractions = mask_fractions(mask, overview.downsample, grid)
+    # A filled hole in the tissue can be larger than a tile, which is then empty.
+    stained_fractions = mask_fractions(stained, overview.downsample, grid)
+    return np.where(stained_fractions < MIN_STAINED_FRACTION, 0, fractions)

@@ -1,12 +1,12 @@
-"""DICOM slides: what to do about one that OpenSlide refuses, and whether level 0 is missing."""
+"""DICOM slides: advice for files that OpenSlide refuses, and detection of a missing level 0."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-# A DICOM file begins with 128 bytes of anything and this (PS3.10, section 7.1).
+# A DICOM file starts with a preamble of 128 arbitrary bytes and this prefix (PS3.10, section 7.1).
 _PREAMBLE, _MARK = 128, b"DICM"
-# What a user can do, by a part of OpenSlide's error message.
+# Advice by a part of OpenSlide's error message.
 _ADVICE = {
     "transfer syntax": "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; export "
     "the slide as one of these",
@@ -15,7 +15,7 @@ _ADVICE = {
     "sheet, or export it again",
     "Attribute": "pixels must be 8-bit RGB or YCbCr; export the slide again",
 }
-_OTHERWISE = "copy all files of the slide into its folder again, or export it again"
+_DEFAULT_ADVICE = "copy all files of the slide into its folder again, or export it again"
 
 
 def advice_on_dicom(path: Path, message: str | None) -> str:
@@ -36,21 +36,22 @@ def advice_on_dicom(path: Path, message: str | None) -> str:
     files = f"its folder has {count} .dcm file{'s' * (count != 1)}"
     if message is None:
         return (
-            f"; it is DICOM, but no whole-slide image (VL Whole Slide Microscopy), or its header "
-            f"is cut short; {files}: name a level of the slide in the sheet, or copy it again"
+            f"; it is DICOM, but not a whole-slide image (VL Whole Slide Microscopy), or its "
+            f"header is truncated; {files}: name a level of the slide in the sheet, or copy it "
+            "again"
         )
-    advice = next((advice for part, advice in _ADVICE.items() if part in message), _OTHERWISE)
+    advice = next((advice for part, advice in _ADVICE.items() if part in message), _DEFAULT_ADVICE)
     return f"; {files}: {advice}"
 
 
 def finest_is_resampled(properties: Mapping[str, str]) -> bool:
-    """Return whether the finest level that a DICOM slide has is made from a finer one.
+    """Return whether the finest level of a DICOM slide was resampled from a finer one.
 
-    OpenSlide takes the finest file of the folder for level 0, also where level 0 was not copied.
+    OpenSlide uses the finest file in the folder as level 0, even if level 0 was not copied.
     The fourth value of Image Type is RESAMPLED for such a level and NONE for level 0 (PS3.3,
     section C.8.12.4.1.1).
 
     Args:
-        properties: of the slide, as OpenSlide names them.
+        properties: of the slide, by OpenSlide's names.
     """
     return properties.get("dicom.ImageType[3]") == "RESAMPLED"

@@ -1,4 +1,4 @@
-"""The tile grid: where each tile lies on the slide, and how its pixels are to be had."""
+"""The tile grid: where each tile lies on the slide, and how its pixels are read."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from PIL import Image
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import Slide, SlideError
 
-# Up to this factor a slide's level 0 may be coarser than the wanted scale; beyond it,
-# enlarging would show the model detail that no scanner saw.
+# Level 0 may be coarser than the requested scale by up to this factor. Beyond it, tiles would be
+# enlarged to a resolution that the scanner did not record.
 MAX_ENLARGEMENT = 1.1
-# A slide of more tiles is taken for damaged: 224 px tiles of a million by a million pixels.
+# A slide with more tiles is assumed to be damaged: 1,000,000² px have 20 million tiles of 224 px.
 MAX_TILES = 20_000_000
 
 
@@ -21,13 +21,13 @@ class Grid:
 
     Attributes:
         size: side of a tile's image, in pixels.
-        mpp: micrometres per pixel of a tile's image, or None where the slide does not tell.
-        extent: side of a tile in pixels of level 0; need not be whole.
-        level: the level that is read.
-        scale: pixels of level 0 that a pixel of that level spans, across and down.
-        resampled: whether that level's pixels are resized to `size`.
-        columns, rows: whole tiles across and down; tiles that would reach over the edge are not
-            made.
+        mpp: micrometres per pixel of a tile's image; None if the slide's scale is unknown.
+        extent: side of a tile in pixels of level 0; may be fractional.
+        level: the level to read.
+        scale: level-0 pixels per pixel of that level, across and down.
+        resampled: whether the level's pixels are resized to `size`.
+        columns, rows: tiles across and down. Partial tiles at the right and lower edge are left
+            out.
     """
 
     size: int
@@ -42,30 +42,30 @@ class Grid:
     def corners(self) -> np.ndarray:
         """Return each tile's top-left corner (x, y) in level-0 pixels, row by row: (n, 2) int64.
 
-        Every corner is rounded by itself, so that the error never adds up. Where the level's pixels
-        are taken as they are, a corner is first put on the nearest one of them: what a tile shows
-        begins at its corner to within half a pixel of level 0, also where a level's downsample is
-        2.0005.
+        Each corner is rounded separately, so rounding errors don't accumulate. Without resampling,
+        a corner is first moved to the nearest pixel of the level: a tile's image starts within half
+        a level-0 pixel of its corner, even if the level's downsample is 2.0005.
         """
         across, down = (
-            np.rint(self._on_level(np.arange(count) * self.extent, scale)).astype(np.int64)
+            np.rint(self._align(np.arange(count) * self.extent, scale)).astype(np.int64)
             for count, scale in zip((self.columns, self.rows), self.scale, strict=True)
         )
         y, x = np.meshgrid(down, across, indexing="ij")
         return np.stack([x.ravel(), y.ravel()], axis=1)
 
-    def _on_level(self, places: np.ndarray, scale: float) -> np.ndarray:
-        return places if self.resampled else np.rint(places / scale) * scale
+    def _align(self, positions: np.ndarray, scale: float) -> np.ndarray:
+        return positions if self.resampled else np.rint(positions / scale) * scale
 
     def boxes(self, corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is to be read of the level for the tiles at some corners.
+        """Return the regions of the level to read for tiles.
 
         Args:
-            corners: (n, 2) int64, of `corners`.
+            corners: of the tiles, (n, 2) int64, from `corners`.
 
         Returns:
-            Left, top, width, height in whole pixels of the level: (n, 4) int64; and what of it the
-            tile spans, left, top, right, bottom, in pixels of that region: (n, 4) float64.
+            The boxes of the regions: left, top, width, height in pixels of the level, (n, 4) int64;
+            and the span of the tile in each region: left, top, right, bottom in pixels of the
+            region, (n, 4) float64.
         """
         begin = corners / self.scale
         if not self.resampled:
@@ -77,11 +77,16 @@ class Grid:
         size = np.ceil(end).astype(np.int64) - first
         return np.hstack([first, size]), np.hstack([begin - first, end - first])
 
-    def tile_of(self, region: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return the tile that a region holds, as `boxes` planned it: (size, size, 3) uint8."""
+    def resize_to_tile(self, region: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """Return the tile in a region: (size, size, 3) uint8.
+
+        Args:
+            region: pixels of a box from `boxes`, (height, width, 3) uint8.
+            span: of the tile in it, from `boxes`.
+        """
         if not self.resampled:
             return region
-        # The span is fractional, so the image spans exactly `extent` whatever the level's scale.
+        # With a fractional span, the image covers exactly `extent` at any scale of the level.
         left, top, right, bottom = span.tolist()
         resized = Image.fromarray(region).resize(
             (self.size, self.size), Image.Resampling.BICUBIC, box=(left, top, right, bottom)
@@ -90,37 +95,41 @@ class Grid:
 
 
 def plan_grid(slide: Slide, mpp: float | None, settings: TileSettings) -> Grid:
-    """Decide the grid of a slide.
+    """Return the tile grid of a slide.
+
+    The level is chosen by micrometres per pixel, not by its number.
 
     Args:
         slide: the open slide.
-        mpp: micrometres per pixel of its level 0, where known.
-        settings: the wanted size and scale. Micrometres decide, never a level's number.
+        mpp: micrometres per pixel of its level 0, if known.
+        settings: the requested size and scale.
 
     Raises:
-        SlideError: the scale is needed and unknown or out of reach, or no tile fits on the slide.
+        SlideError: the scale is required but unknown, or finer than level 0; or no tile fits on the
+            slide.
     """
     if settings.mpp is None:
-        wanted, extent = mpp, float(settings.size)
+        tile_mpp, extent = mpp, float(settings.size)
     elif mpp is None:
         power = slide.objective_power
-        told = f"its objective, {power}x, is not in tiles.objectives" if power else "nor objective"
+        objective = (
+            f"its objective, {power}x, is not in tiles.objectives" if power else "and no objective"
+        )
         raise SlideError(
-            f"the file tells no mpp ({told}), and tiles.mpp = {settings.mpp:g} needs it; give it "
-            "in the sheet's column mpp"
+            f"the file has no mpp ({objective}), but tiles.mpp = {settings.mpp:g} requires it; set "
+            "it in the sheet's column mpp"
         )
     elif mpp > MAX_ENLARGEMENT * settings.mpp:
         raise SlideError(
-            f"its level 0 has {mpp:g} µm per pixel; tiles.mpp = {settings.mpp:g} would need "
-            "detail that the slide does not have"
+            f"its level 0 has {mpp:g} µm per pixel, too coarse for tiles.mpp = {settings.mpp:g}"
         )
     else:
-        wanted, extent = settings.mpp, settings.size * settings.mpp / mpp
+        tile_mpp, extent = settings.mpp, settings.size * settings.mpp / mpp
     columns = int((slide.width + 1e-6) // extent)
     rows = int((slide.height + 1e-6) // extent)
     if not columns or not rows:
         raise SlideError(
-            f"it is smaller than one tile: {slide.width}×{slide.height} px where a tile spans "
+            f"it is smaller than one tile: {slide.width}×{slide.height} px, but a tile spans "
             f"{extent:g} px"
         )
     if columns * rows > MAX_TILES:
@@ -128,11 +137,11 @@ def plan_grid(slide: Slide, mpp: float | None, settings: TileSettings) -> Grid:
             f"its header gives a size of {slide.width}×{slide.height} px, which is "
             f"{columns * rows:,} tiles; the limit is {MAX_TILES:,}"
         )
-    # The coarsest level that still has every detail of the tile; a level fits as it is when the
-    # tile's sides in its pixels are `size` to within half a pixel.
+    # The coarsest level at which a tile has at least `size` pixels a side. No resampling is needed
+    # if both sides are within half a pixel of `size`.
     sides = [(extent / across, extent / down) for across, down in slide.scales]
     fine = [level for level, side in enumerate(sides) if min(side) > settings.size - 0.5]
     level = max(fine, default=0)
     resampled = max(abs(side - settings.size) for side in sides[level]) >= 0.5
     scale = slide.scales[level]
-    return Grid(settings.size, wanted, extent, level, scale, resampled, columns, rows)
+    return Grid(settings.size, tile_mpp, extent, level, scale, resampled, columns, rows)

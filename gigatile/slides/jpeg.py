@@ -1,6 +1,6 @@
-"""JPEG streams inside a slide's file: made whole without being decoded.
+"""Build complete JPEG files from the streams in a slide's file, without decoding them.
 
-ITU-T T.81 names the markers; the Adobe marker and how it tells the colours: section 18 of Adobe's
+Markers: ITU-T T.81. The Adobe marker, which specifies the colour transform: section 18 of Adobe's
 Technical Note 5116, and ITU-T T.872, 6.5.3.
 """
 
@@ -11,22 +11,23 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 _COMMENT = 0xFE
 _APPLICATION = range(0xE0, 0xF0)
-_ALONE = (0x01, *range(0xD0, 0xD8))  # markers without a length
-# Frames: all but tables (C4), a reserved one (C8) and arithmetic conditions (CC).
+_NO_LENGTH = (0x01, *range(0xD0, 0xD8))  # markers without a length
+# Start of frame: C0-CF without Huffman tables (C4), a reserved marker (C8) and arithmetic coding
+# conditions (CC).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# A marker among the pixels: neither a byte of them (FF00), nor a restart, nor a byte to fill up.
-_AMONG_PIXELS = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+# A marker after scan data: not a stuffed byte (FF00), a restart marker or a fill byte.
+_END_OF_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
-def header_of(tables: bytes | None, ycbcr: bool) -> bytes:
-    """Return what the streams of one image begin with: the start, how colours are coded, tables.
+def jpeg_header(tables: bytes | None, ycbcr: bool) -> bytes:
+    """Return the header of all tiles of an image: start, Adobe marker, tables.
 
     Args:
-        tables: the file's own tables as a stream (TIFF's JPEGTables), or None.
-        ycbcr: whether three components are YCbCr; else they are RGB.
+        tables: TIFF's JPEGTables, an abbreviated JPEG stream; or None.
+        ycbcr: whether three components are YCbCr; otherwise they are RGB.
 
     Raises:
-        ValueError: the tables are no JPEG stream.
+        ValueError: the tables are not a JPEG stream.
     """
     adobe = b"Adobe" + struct.pack(">HHHB", 100, 0, 0, int(ycbcr))
     marker = b"\xff\xee" + struct.pack(">H", 2 + len(adobe)) + adobe
@@ -34,81 +35,83 @@ def header_of(tables: bytes | None, ycbcr: bool) -> bytes:
 
 
 def clean_header(stream: bytes) -> tuple[bytes, int]:
-    """Return what a stream says before its pixels, or its end, and where these begin.
+    """Return the segments before the first scan (or the end), and the position of the scan.
 
-    Application markers and comments are left out, and the start. The file says elsewhere how
-    colours are coded, and nothing that a scanner wrote beside the pixels leaves the slide with it.
+    The start marker, application segments and comments are left out. The TIFF directory specifies
+    the colours, and metadata of the scanner must not leave the slide with a tile.
 
     Raises:
-        ValueError: it is no JPEG stream.
+        ValueError: not a JPEG stream.
     """
     if stream[:2] != _START:
         raise ValueError("not a JPEG stream")
     return _clean(stream, 2)
 
 
-def _clean(stream: bytes, at: int) -> tuple[bytes, int]:
-    """Return the segments from `at` to the next pixels or the end, and where that is."""
+def _clean(stream: bytes, position: int) -> tuple[bytes, int]:
+    """Return the segments up to the next scan (or the end), and the position of the scan."""
     parts: list[bytes] = []
     while True:
-        if stream[at : at + 1] != b"\xff" or at + 2 > len(stream):
-            raise ValueError("a JPEG stream that ends before its pixels")
-        marker = stream[at + 1]
+        if stream[position : position + 1] != b"\xff" or position + 2 > len(stream):
+            raise ValueError("the JPEG stream ends before its pixels")
+        marker = stream[position + 1]
         if marker in (_START_OF_SCAN, _END_OF_IMAGE):
-            return b"".join(parts), at
-        if marker == 0xFF:  # a byte to fill up with
-            at += 1
+            return b"".join(parts), position
+        if marker == 0xFF:  # a fill byte
+            position += 1
             continue
-        if marker in _ALONE:
-            at += 2
+        if marker in _NO_LENGTH:
+            position += 2
             continue
-        length = int.from_bytes(stream[at + 2 : at + 4], "big")
-        if length < 2 or at + 2 + length > len(stream):
-            raise ValueError("a JPEG stream that ends before its pixels")
+        length = int.from_bytes(stream[position + 2 : position + 4], "big")
+        if length < 2 or position + 2 + length > len(stream):
+            raise ValueError("the JPEG stream ends before its pixels")
         if marker not in _APPLICATION and marker != _COMMENT:
-            parts.append(stream[at : at + 2 + length])
-        at += 2 + length
+            parts.append(stream[position : position + 2 + length])
+        position += 2 + length
 
 
-def clean_pixels(stream: bytes, at: int, width: int, height: int) -> bytes:
-    """Return a stream from its first scan on, without comments between scans or after its end.
+def clean_scans(stream: bytes, position: int, width: int, height: int) -> bytes:
+    """Return a stream from its first scan to its end, without comments.
 
-    Pixels are not decoded: that they are damaged goes unseen, unless the end is missing.
+    Pixels are not decoded, so damage to them is not detected unless the end is missing.
 
     Args:
-        stream: the whole of it.
-        at: where the first scan begins.
-        width, height: pixels that it must have.
+        stream: the whole stream.
+        position: of the first scan.
+        width, height: the expected size in pixels.
 
     Raises:
-        ValueError: it has no end, or another size.
+        ValueError: the stream has no end, or another size.
     """
-    found = _size(stream[:at])
-    if found != (width, height):
-        raise ValueError(f"it has {found[0]}×{found[1]} px where {width}×{height} are expected")
+    size = _size(stream[:position])
+    if size != (width, height):
+        raise ValueError(f"it has {size[0]}×{size[1]} px, expected {width}×{height}")
     parts = []
     while True:
-        # Behind the scan's own header.
-        after = _AMONG_PIXELS.search(
-            stream, at + 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
-        )
-        if after is None:
-            raise ValueError("a JPEG stream without an end")
-        parts.append(stream[at : after.start()])
-        segments, at = _clean(stream, after.start())
+        header_length = int.from_bytes(stream[position + 2 : position + 4], "big")
+        end = _END_OF_SCAN.search(stream, position + 2 + header_length)
+        if end is None:
+            raise ValueError("the JPEG stream has no end")
+        parts.append(stream[position : end.start()])
+        segments, position = _clean(stream, end.start())
         parts.append(segments)
-        if stream[at + 1] == _END_OF_IMAGE:
+        if stream[position + 1] == _END_OF_IMAGE:
             return b"".join([*parts, _END])
 
 
 def _size(header: bytes) -> tuple[int, int]:
-    """Return the width and height that a header tells, in pixels."""
-    at = 2
-    while at + 9 <= len(header):
-        marker = header[at + 1]
+    """Return the width and height in a header, in pixels."""
+    position = 2
+    while position + 9 <= len(header):
+        marker = header[position + 1]
         if marker in _FRAMES:
-            height, width = struct.unpack(">HH", header[at + 5 : at + 9])
+            height, width = struct.unpack(">HH", header[position + 5 : position + 9])
             return width, height
-        alone = marker == 0xFF or marker in _ALONE
-        at += (1 if marker == 0xFF else 2) if alone else 2 + int.from_bytes(header[at + 2 : at + 4])
-    raise ValueError("a JPEG stream without a frame")
+        if marker == 0xFF:
+            position += 1
+        elif marker in _NO_LENGTH:
+            position += 2
+        else:
+            position += 2 + int.from_bytes(header[position + 2 : position + 4])
+    raise ValueError("the JPEG stream has no frame")

@@ -1,6 +1,6 @@
-"""A whole slide at low resolution, read in blocks so that its size costs time and not memory.
+"""Read a whole slide at low resolution, block by block, with bounded memory.
 
-Own tiles that reach over a block wait for the next one, up to `regions.KEPT_BYTES` of them.
+Native tiles that reach into the next block are kept until then, up to `regions.CACHE_BYTES`.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gigatile.slides.choosing import Reading, choose_reading
 from gigatile.slides.reader import RegionError, Slide
+from gigatile.slides.reader_selection import choose_reader
 from gigatile.slides.regions import TiffRegions
+from gigatile.slides.state import ReaderChoice
 
-# Pixels of a level that are read at once have at most this side.
+# Longest side of a block, in pixels of the level.
 BLOCK = 2048
-# Where a block cannot be read, its quarters are tried, down to this side.
-LEAST_BLOCK = 32
-# A block is given up at once if none of so many places across and down can be read; each read that
-# fails has OpenSlide open the file again, and trying all quarters takes thousands of them.
+# If a block cannot be read, its quarters are tried, down to this side.
+MIN_BLOCK = 32
+# A block is given up if none of PROBES × PROBES pixels can be read. After each failed read,
+# OpenSlide has to open the file again, and trying all quarters takes thousands of reads.
 PROBES = 4
-# Side of the places that are compared with OpenSlide, in pixels of the level.
+# Side of the regions that are compared with OpenSlide, in pixels of the level.
 COMPARED_SIDE = 256
 
 
@@ -31,17 +32,17 @@ class Overview:
 
     Attributes:
         pixels: RGB, (height, width, 3) uint8; white where the slide cannot be read. The last row
-            and column may reach over the slide's edge.
-        downsample: how many pixels of level 0 one of them spans, across and down.
-        unseen: (height, width) bool, true where the slide cannot be read.
-        reading: how its level was read.
-        error: what was told of the first such place, None where all was read.
+            and column may extend beyond the slide's edge.
+        downsample: level-0 pixels per pixel, across and down.
+        unreadable: (height, width) bool, true where the slide cannot be read.
+        reader: the reader of its level.
+        error: the error at the first unreadable part; None if there is none.
     """
 
     pixels: np.ndarray
     downsample: tuple[float, float]
-    unseen: np.ndarray
-    reading: Reading
+    unreadable: np.ndarray
+    reader: ReaderChoice
     error: RegionError | None = None
 
 
@@ -50,26 +51,26 @@ def read_overview(
     slide: Slide,
     downsample: float,
     longest: int = 8192,
-    tell: Callable[[], None] = lambda: None,
-    max_unseen: float = 1,
+    report_progress: Callable[[], None] = lambda: None,
+    max_unreadable: float = 1,
 ) -> Overview:
-    """Read the whole of a slide at low resolution.
+    """Read a whole slide at low resolution.
 
     Args:
         path: the slide's file.
         slide: the same, open.
-        downsample: wanted pixels of level 0 per pixel; the result is at least as fine.
-        longest: pixels that the result has at most a side, also if that is coarser.
-        tell: is called each time that a part of it was read.
-        max_unseen: share of the slide that may be unreadable.
+        downsample: requested level-0 pixels per pixel; the result is at least as fine.
+        longest: the longest side of the result in pixels, even if it is then coarser.
+        report_progress: called after each block.
+        max_unreadable: the fraction of the slide that may be unreadable.
 
     Raises:
-        RegionError: more than `max_unseen` cannot be read; the rest is not tried.
+        RegionError: more than `max_unreadable` cannot be read; the rest is not tried.
     """
-    coarser = [max(scale) for scale in slide.scales]
-    level = max(i for i, down in enumerate(coarser) if i == 0 or down <= downsample)
+    downsamples = [max(scale) for scale in slide.scales]
+    level = max(i for i, down in enumerate(downsamples) if i == 0 or down <= downsample)
     width, height = slide.level_sizes[level]
-    factor = max(1, int(downsample / coarser[level] + 1e-6), -(-max(width, height) // longest))
+    factor = max(1, int(downsample / downsamples[level] + 1e-6), -(-max(width, height) // longest))
     side = max(1, BLOCK // factor) * factor
     blocks = np.array(
         [
@@ -78,83 +79,84 @@ def read_overview(
             for left in range(0, width, side)
         ]
     )
-    reading, own = choose_reading(path, slide, level, _places(width, height))
+    choice, native = choose_reader(path, slide, level, _compared_regions(width, height))
     across, down = slide.scales[level]
     shape = (-(-height // factor), -(-width // factor))
-    found = Overview(
+    overview = Overview(
         np.full((*shape, 3), 255, np.uint8),
         (factor * across, factor * down),
         np.zeros(shape, bool),
-        reading,
+        choice,
     )
-    read = _Blocks(slide, level, factor, found, int(max_unseen * found.unseen.size))
-    if own is None:
+    limit = int(max_unreadable * overview.unreadable.size)
+    reader = _BlockReader(slide, level, factor, overview, limit)
+    if native is None:
         for block in blocks.tolist():
-            read.by_openslide(block)
-            tell()
-        return found
+            reader.read_with_openslide(block)
+            report_progress()
+        return overview
     try:
-        for block, region in zip(blocks.tolist(), TiffRegions(own, blocks), strict=True):
+        for block, region in zip(blocks.tolist(), TiffRegions(native, blocks), strict=True):
             try:
-                read.put(block, region())
-            except RegionError:  # OpenSlide tells which part of it is lost
-                read.by_openslide(block)
-            tell()
+                reader.put(block, region())
+            except RegionError:  # OpenSlide finds the part that cannot be read
+                reader.read_with_openslide(block)
+            report_progress()
     finally:
-        own.close()
-    return found
+        native.close()
+    return overview
 
 
-class _Blocks:
-    """Blocks of a level, put where they belong in an overview."""
+class _BlockReader:
+    """Reads blocks of a level into an overview."""
 
     def __init__(
-        self, slide: Slide, level: int, factor: int, found: Overview, most_unseen: int
+        self, slide: Slide, level: int, factor: int, overview: Overview, max_unreadable: int
     ) -> None:
         self._slide = slide
         self._level = level
         self._factor = factor
-        self._found = found
-        self._unseen_left = most_unseen
+        self._overview = overview
+        self._unreadable_left = max_unreadable
 
     def put(self, block: list[int], pixels: np.ndarray) -> None:
         """Shrink a block's pixels, (height, width, 3) uint8, into the overview."""
         if self._factor > 1:
             pixels = np.asarray(Image.fromarray(pixels).reduce(self._factor))
-        self._found.pixels[self._here(block)] = pixels
+        self._overview.pixels[self._slices(block)] = pixels
 
-    def by_openslide(self, block: list[int]) -> None:
+    def read_with_openslide(self, block: list[int]) -> None:
         """Read a block; if that fails, narrow down the part that cannot be read.
 
         Raises:
-            RegionError: the first one, as soon as too much cannot be read.
+            RegionError: the first error, as soon as too much cannot be read.
         """
         left, top, width, height = block
         try:
             region = self._slide.region(left, top, self._level, width, height)
         except RegionError as error:
-            self._found.error = self._found.error or error
-            # In whole pixels of the overview.
+            self._overview.error = self._overview.error or error
+            # A multiple of the factor, so that quarters are whole pixels of the overview.
             half = -(-max(width, height) // (2 * self._factor)) * self._factor
-            least = half >= max(width, height) or half < LEAST_BLOCK
-            if least or not self._any_place_readable(block):
-                unseen = self._found.unseen[self._here(block)]
-                unseen[:] = True
-                self._unseen_left -= unseen.size
-                if self._unseen_left < 0:
-                    raise self._found.error from None
+            smallest = half >= max(width, height) or half < MIN_BLOCK
+            if smallest or not self._partly_readable(block):
+                unreadable = self._overview.unreadable[self._slices(block)]
+                unreadable[:] = True
+                self._unreadable_left -= unreadable.size
+                if self._unreadable_left < 0:
+                    raise self._overview.error from None
                 return
             for y in range(top, top + height, half):
                 for x in range(left, left + width, half):
                     size = min(half, left + width - x), min(half, top + height - y)
-                    self.by_openslide([x, y, *size])
+                    self.read_with_openslide([x, y, *size])
         else:
             self.put(block, np.asarray(region))
 
-    def _any_place_readable(self, block: list[int]) -> bool:
-        """Return whether any of some places in a block can be read; True of a small block."""
+    def _partly_readable(self, block: list[int]) -> bool:
+        """Return whether any of some pixels in a block can be read; True for a small block."""
         left, top, width, height = block
-        if min(width, height) < 2 * PROBES * LEAST_BLOCK:
+        if min(width, height) < 2 * PROBES * MIN_BLOCK:
             return True
         for row in range(PROBES):
             for column in range(PROBES):
@@ -167,13 +169,13 @@ class _Blocks:
                 return True
         return False
 
-    def _here(self, block: list[int]) -> tuple[slice, slice]:
+    def _slices(self, block: list[int]) -> tuple[slice, slice]:
         left, top, width, height = (-(-side // self._factor) for side in block)
         return slice(top, top + height), slice(left, left + width)
 
 
-def _places(width: int, height: int) -> np.ndarray:
-    """Return four places of a level, a third of it from its edges, to compare: (4, 4) int64."""
+def _compared_regions(width: int, height: int) -> np.ndarray:
+    """Return four regions of a level, at a third of it from its edges: (4, 4) int64."""
     wide, high = min(COMPARED_SIDE, width), min(COMPARED_SIDE, height)
     return np.array(
         [

@@ -1,4 +1,4 @@
-"""A slide as the rest of Gigatile sees it: its size, scale and levels, and RGB regions of it."""
+"""Open a slide with OpenSlide: its size, levels and properties, and RGB regions of it."""
 
 import contextlib
 import os
@@ -11,17 +11,17 @@ from PIL import Image
 
 from gigatile.slides.dicom import advice_on_dicom
 
-# OpenSlide's renderer counts places in 1/256 of a pixel: nearer than half of that to a whole pixel,
-# none is blended with its neighbours.
-WHOLE = 1 / 520
+# OpenSlide's renderer works in 1/256 of a pixel. Within less than half of that from a whole pixel,
+# it does not interpolate between neighbouring pixels.
+WHOLE_PIXEL = 1 / 520
 
 
 class SlideError(Exception):
-    """A slide cannot be used; the message is the reason that its state records."""
+    """A slide cannot be used; the message is the reason in its state."""
 
 
 class RegionError(SlideError):
-    """One region of a slide cannot be read; others may."""
+    """One region of a slide cannot be read; others may be readable."""
 
 
 class Slide:
@@ -29,10 +29,11 @@ class Slide:
 
     Attributes:
         width, height: size of level 0, in pixels.
-        scales: per level, the pixels of level 0 that one of its pixels spans, across and down.
-        downsamples: per level, the mean of both, which is what OpenSlide reckons with.
-        properties: what the file tells, as OpenSlide names it.
-        vendor, objective_power: as the file tells them, or None.
+        level_sizes: width and height of each level, in pixels.
+        scales: level-0 pixels per pixel of each level, across and down.
+        downsamples: OpenSlide's downsample of each level, the mean of both scales.
+        properties: of the file, by OpenSlide's names.
+        vendor, objective_power: from the properties, or None.
     """
 
     def __init__(self, handle: openslide.OpenSlide, path: Path) -> None:
@@ -49,7 +50,7 @@ class Slide:
         self._anchors: dict[int, np.ndarray] = {}
 
     def region(self, left: int, top: int, level: int, width: int, height: int) -> Image.Image:
-        """Read RGB pixels of one level over white, exactly as the level holds them.
+        """Return the RGB pixels of a region of one level on white, without interpolation.
 
         Args:
             left, top: top-left corner in pixels of that level.
@@ -57,15 +58,15 @@ class Slide:
             width, height: size in pixels of that level.
 
         Raises:
-            RegionError: the file cannot be read there.
-            RuntimeError: it was opened by another process: a handle that a fork has copied reads
-                from where the other one is.
+            RegionError: the region cannot be read.
+            RuntimeError: the slide was opened by another process. After a fork, both processes
+                would share the file position.
         """
         if os.getpid() != self._process:
-            raise RuntimeError(f"{self._path}: opened by process {self._process}; open it anew")
-        # OpenSlide takes a corner in pixels of level 0 and divides it by the mean downsample. Where
-        # that is no whole number, few corners come to lie on a pixel of the level, and at others it
-        # blends neighbouring pixels. So the region begins at the next corner that does.
+            raise RuntimeError(f"{self._path}: opened by process {self._process}; open it again")
+        # OpenSlide takes the corner in level-0 pixels and divides it by the downsample. If that is
+        # fractional, most corners fall between pixels of the level, and OpenSlide interpolates. So
+        # the region is read from the last corner before it that falls on a pixel.
         column, row = self._anchor(left, level), self._anchor(top, level)
         size = (left - column + width, top - row + height)
         down = self.downsamples[level]
@@ -77,9 +78,9 @@ class Slide:
         except openslide.OpenSlideError as error:
             reason = (
                 f"it opens, but reading {width}×{height} px of level {level} at ({left}, {top}) "
-                f"fails: {_told(error, self._path)}"
+                f"fails: {_message(error, self._path)}"
             )
-            # The handle reads nothing more after an error.
+            # After an error, the handle cannot be used any more.
             self.close()
             try:
                 self._handle = openslide.OpenSlide(self._path)
@@ -88,36 +89,36 @@ class Slide:
             raise RegionError(reason) from None
         if size != (width, height):
             region = region.crop((left - column, top - row, *size))
-        # Places that no scanner saw are transparent; they are glass to everyone downstream.
+        # Areas that were not scanned are transparent; they become white, like glass.
         white = Image.new("RGB", region.size, (255, 255, 255))
         white.paste(region, mask=region.getchannel("A"))
         return white
 
     def close(self) -> None:
-        """Close the file; twice does no harm."""
+        """Close the file; it may be called twice."""
         if self._handle is not None:
             self._handle.close()
         self._handle = None
 
-    def _anchor(self, place: int, level: int) -> int:
-        """Return the last row or column up to `place` that OpenSlide can begin at exactly."""
+    def _anchor(self, position: int, level: int) -> int:
+        """Return the last row or column up to `position` that OpenSlide reads exactly."""
         down = self.downsamples[level]
         if down == round(down):
-            return place
+            return position
         if level not in self._anchors:
-            places = np.arange(max(self.level_sizes[level]) + 1)
-            away = np.abs(np.rint(places * down) / down - places)
-            self._anchors[level] = np.flatnonzero(away < WHOLE)
+            positions = np.arange(max(self.level_sizes[level]) + 1)
+            error = np.abs(np.rint(positions * down) / down - positions)
+            self._anchors[level] = np.flatnonzero(error < WHOLE_PIXEL)
         anchors = self._anchors[level]
-        return int(anchors[np.searchsorted(anchors, place, side="right") - 1])
+        return int(anchors[np.searchsorted(anchors, position, side="right") - 1])
 
 
 @contextlib.contextmanager
 def open_slide(path: Path) -> Iterator[Slide]:
-    """Open a slide for one process; a handle is never shared over a fork.
+    """Open a slide; it must not be used in a forked process.
 
     Raises:
-        SlideError: the file is missing, is no slide, or is damaged.
+        SlideError: the file is missing, is not a slide, or is damaged.
     """
     path = Path(path)
     if path.is_dir():
@@ -130,9 +131,10 @@ def open_slide(path: Path) -> Iterator[Slide]:
         raise SlideError("the file does not exist") from None
     except openslide.OpenSlideUnsupportedFormatError:
         advice = advice_on_dicom(path, None)
-        raise SlideError(f"no slide format that OpenSlide knows ({size} bytes){advice}") from None
+        reason = f"not a slide format that OpenSlide supports ({size} bytes)"
+        raise SlideError(f"{reason}{advice}") from None
     except openslide.OpenSlideError as error:
-        reason = _told(error, path)
+        reason = _message(error, path)
         advice = advice_on_dicom(path, reason)
         raise SlideError(f"it cannot be opened: {reason}{advice}") from None
     except OSError as error:
@@ -145,14 +147,14 @@ def open_slide(path: Path) -> Iterator[Slide]:
 
 
 def _readable(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties whose names are text; of a damaged file some are not."""
-    found = {}
+    """Return the properties that are text; in a damaged file, some may not be."""
+    readable = {}
     for name in properties:
         with contextlib.suppress(KeyError, UnicodeDecodeError):
-            found[name] = properties[name]
-    return found
+            readable[name] = properties[name]
+    return readable
 
 
-def _told(error: openslide.OpenSlideError, path: Path) -> str:
-    """Return OpenSlide's message without folders: a reason is the same wherever slides lie."""
+def _message(error: openslide.OpenSlideError, path: Path) -> str:
+    """Return OpenSlide's message without folders, so that reasons don't depend on them."""
     return str(error).replace(f"{path.parent}{os.sep}", "").replace(str(path), path.name)

@@ -1,7 +1,7 @@
-"""Regions of one level in their order, as pixels: from the file's own tiles, or by OpenSlide.
+"""Read regions of one level in order: from native tiles of the file, or with OpenSlide.
 
-Both ways give the same pixels; `gigatile.slides.tiff` says which files the first is for. A region
-is found by iterating and becomes pixels when asked, which may be in another thread.
+Both give the same pixels; see `gigatile.slides.tiff` for the files with native tiles. A region is
+yielded as a function that returns its pixels, so that it can be decoded in another thread.
 """
 
 import contextlib
@@ -16,33 +16,33 @@ import numpy as np
 from gigatile.slides.reader import RegionError, Slide, open_slide
 from gigatile.slides.tiff import TiffLevel
 
-# Gives (height, width, 3) uint8 RGB, white where no scanner saw anything, or raises RegionError.
+# Returns (height, width, 3) uint8 RGB, white where nothing was scanned, or raises RegionError.
 Region = Callable[[], np.ndarray]
 
-# Decoded tiles that are needed again wait for it up to this size; beyond, they are decoded again.
-KEPT_BYTES = 192 << 20
+# Limit of the cache of decoded tiles; tiles that don't fit are decoded again.
+CACHE_BYTES = 192 << 20
 
-_Decoded = np.ndarray | RegionError | None  # None: the file holds nothing of the tile
+_Decoded = np.ndarray | RegionError | None  # None: the file has no data for the tile
 
 
-def reader_by_openslide(
+def openslide_reader(
     path: Path, level: int, close: contextlib.ExitStack
 ) -> Callable[[Sequence[int]], np.ndarray]:
-    """Return what reads a region by OpenSlide; each thread that calls it opens the file once.
+    """Return a function that reads a region with OpenSlide; each thread opens the file once.
 
     Args:
         path: the slide's file.
         level: the level to read.
-        close: closes the files; no thread may read any more then.
+        close: closes the files; no thread may be reading then.
     """
-    mine = threading.local()
-    opening = threading.Lock()
+    local = threading.local()
+    lock = threading.Lock()
 
     def slide() -> Slide:
-        if not hasattr(mine, "slide"):
-            with opening:
-                mine.slide = close.enter_context(open_slide(path))
-        return mine.slide
+        if not hasattr(local, "slide"):
+            with lock:
+                local.slide = close.enter_context(open_slide(path))
+        return local.slide
 
     def read(box: Sequence[int]) -> np.ndarray:
         left, top, width, height = box
@@ -51,27 +51,27 @@ def reader_by_openslide(
     return read
 
 
-def regions_by_openslide(
+def openslide_regions(
     read: Callable[[Sequence[int]], np.ndarray], boxes: np.ndarray
 ) -> Iterator[Region]:
     """Yield regions that OpenSlide reads.
 
     Args:
-        read: of `reader_by_openslide`.
+        read: from `openslide_reader`.
         boxes: left, top, width, height in pixels of the level: (n, 4) int64.
     """
     for box in boxes.tolist():
         yield partial(read, box)
 
 
-def with_second_try(
+def with_openslide_fallback(
     regions: Iterable[Region],
     read: Callable[[Sequence[int]], np.ndarray],
     boxes: np.ndarray,
 ) -> Iterator[Region]:
-    """Yield regions of the file's own tiles; one that is refused is OpenSlide's to read or refuse.
+    """Yield regions from native tiles; if one cannot be read, OpenSlide reads it.
 
-    libjpeg's warnings count as damage to us, and some of them not to OpenSlide.
+    The native reader treats libjpeg's warnings as damage; OpenSlide accepts some of them.
     """
 
     def pixels(region: Region, box: Sequence[int]) -> np.ndarray:
@@ -88,15 +88,15 @@ def with_second_try(
 
 
 class TiffRegions:
-    """Regions from the file's own tiles, of which each is read once and decoded once."""
+    """Regions from native tiles. Each tile is read and decoded once, as far as the cache allows."""
 
     def __init__(self, level: TiffLevel, boxes: np.ndarray, pool: Executor | None = None) -> None:
-        """Plan which tile is needed how often.
+        """Count how often each tile is used.
 
         Args:
             level: the level to read.
             boxes: left, top, width, height in pixels of the level: (n, 4) int64.
-            pool: where tiles are decoded; None: by whoever iterates.
+            pool: decodes the tiles; None: the iterating thread decodes them.
         """
         self._level = level
         self._boxes = boxes
@@ -113,11 +113,11 @@ class TiffRegions:
         for (c0, c1), (r0, r1) in zip(self._columns, self._rows, strict=True):
             grid[r0:r1, c0:c1] += 1
         self._streams: dict[int, bytes] = {}
-        self._kept: dict[int, _Decoded | Future[_Decoded]] = {}
-        self._most_kept = KEPT_BYTES // (level.tile_width * level.tile_height * 3)
+        self._cache: dict[int, _Decoded | Future[_Decoded]] = {}
+        self._cache_size = CACHE_BYTES // (level.tile_width * level.tile_height * 3)
 
     def __iter__(self) -> Iterator[Region]:
-        """Yield each region; its pixels can be asked for in any thread."""
+        """Yield each region; any thread may call it for its pixels."""
         for box, columns, rows in zip(
             self._boxes.tolist(), self._columns.tolist(), self._rows.tolist(), strict=True
         ):
@@ -126,40 +126,40 @@ class TiffRegions:
                 for row in range(*rows)
                 for column in range(*columns)
             ]
-            yield partial(self._lay, box, tiles)
+            yield partial(self._assemble, box, tiles)
 
     def _take(self, tile: int) -> "_Decoded | Future[_Decoded]":
-        """Return a tile for one of its uses; after the last one it is forgotten."""
+        """Return a tile for one of its uses; remove it from the cache after the last one."""
         self._uses[tile] -= 1
-        if tile in self._kept:
-            return self._kept[tile] if self._uses[tile] else self._kept.pop(tile)
-        found: _Decoded | Future[_Decoded]
+        if tile in self._cache:
+            return self._cache[tile] if self._uses[tile] else self._cache.pop(tile)
+        decoded: _Decoded | Future[_Decoded]
         if self._level.missing(tile):
-            found = None
+            decoded = None
         else:
             if tile not in self._streams:
-                self._read_from(tile)
+                self._read_ahead(tile)
             stream = self._streams.pop(tile)
-            found = (
+            decoded = (
                 self._pool.submit(self._decode, tile, stream)
                 if self._pool
                 else self._decode(tile, stream)
             )
-        # Regions come row by row: what is read last is needed again last. So it is not the first
-        # ones that give way when there is no room, but those that would be the last.
-        if self._uses[tile] and len(self._kept) < self._most_kept:
-            self._kept[tile] = found
-        return found
+        # Regions are in row order, so the tile that is read last is used again last. A full cache
+        # therefore keeps the older tiles and rejects the new one.
+        if self._uses[tile] and len(self._cache) < self._cache_size:
+            self._cache[tile] = decoded
+        return decoded
 
-    def _read_from(self, tile: int) -> None:
-        """Read a tile's stream, and with it those of the next ones in its row that are needed."""
+    def _read_ahead(self, tile: int) -> None:
+        """Read a tile's stream, together with the next tiles of its row that are used."""
         level = self._level
         end = (tile // level.columns + 1) * level.columns
         ahead = tile + 1 + np.flatnonzero(self._uses[tile + 1 : end])
         wanted = [tile] + [
-            one
-            for one in ahead.tolist()
-            if one not in self._kept and one not in self._streams and not level.missing(one)
+            other
+            for other in ahead.tolist()
+            if other not in self._cache and other not in self._streams and not level.missing(other)
         ]
         self._streams.update(level.read_run(np.array(wanted)))
 
@@ -169,27 +169,27 @@ class TiffRegions:
         except RegionError as error:
             return error
 
-    def _lay(
+    def _assemble(
         self, box: list[int], tiles: list[tuple[int, int, "_Decoded | Future[_Decoded]"]]
     ) -> np.ndarray:
-        """Lay decoded tiles side by side."""
+        """Return the pixels of a box from its decoded tiles."""
         left, top, width, height = box
         level = self._level
         inside = left + width <= level.width and top + height <= level.height
-        found = [one.result() if isinstance(one, Future) else one for *_, one in tiles]
+        decoded = [tile.result() if isinstance(tile, Future) else tile for *_, tile in tiles]
         shape = (height, width, 3)
-        whole = inside and not any(one is None for one in found)
-        pixels = np.empty(shape, np.uint8) if whole else np.full(shape, 255, np.uint8)
+        covered = inside and not any(tile is None for tile in decoded)
+        pixels = np.empty(shape, np.uint8) if covered else np.full(shape, 255, np.uint8)
         right, bottom = min(left + width, level.width), min(top + height, level.height)
-        for (row, column, _), one in zip(tiles, found, strict=True):
-            if one is None:
+        for (row, column, _), tile in zip(tiles, decoded, strict=True):
+            if tile is None:
                 continue
-            if isinstance(one, RegionError):
-                raise one
+            if isinstance(tile, RegionError):
+                raise tile
             x, y = column * level.tile_width, row * level.tile_height
             x0, x1 = max(x, left), min(x + level.tile_width, right)
             y0, y1 = max(y, top), min(y + level.tile_height, bottom)
-            pixels[y0 - top : y1 - top, x0 - left : x1 - left] = one[
+            pixels[y0 - top : y1 - top, x0 - left : x1 - left] = tile[
                 y0 - y : y1 - y, x0 - x : x1 - x
             ]
         return pixels

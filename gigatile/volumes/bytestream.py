@@ -1,4 +1,4 @@
-"""The bytes of a file that may be a gzip, read once from begin to end."""
+"""Read the bytes of a file that may be a gzip, once from start to end."""
 
 import os
 import stat
@@ -8,20 +8,20 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 GZIP = b"\x1f\x8b"
-# Compressed bytes that are read at a time, and plain ones that are thrown away at a time.
+# Compressed bytes that are read at a time, and uncompressed bytes that are skipped at a time.
 CHUNK_BYTES = 1 << 18
 # Largest compression ratio of gzip: https://zlib.net/zlib_tech.html
-TIGHTEST = 1032
-# zlib's number for "with a gzip's header and checksum": https://zlib.net/manual.html
-_WITH_GZIP_HEADER = 31
+MAX_RATIO = 1032
+# `wbits` of zlib for gzip: https://zlib.net/manual.html
+_GZIP_WBITS = 31
 
 
 class VolumeError(Exception):
-    """A volume cannot be used; the message is the reason that the case's state records."""
+    """A volume cannot be used; the message is the reason in the case's state."""
 
 
 class ByteStream:
-    """A file's plain bytes, whether it is a gzip or not; its name does not matter.
+    """The uncompressed bytes of a file. Its content decides whether it is a gzip, not its name.
 
     Raises:
         VolumeError: the file is missing, cannot be read, or is empty.
@@ -34,8 +34,8 @@ class ByteStream:
         if not start:
             self._handle.close()
             raise VolumeError("the file is empty (0 bytes)")
-        self._gzip = zlib.decompressobj(_WITH_GZIP_HEADER) if start == GZIP else None
-        self._waiting = start  # read of the file and not given out
+        self._gzip = zlib.decompressobj(_GZIP_WBITS) if start == GZIP else None
+        self._buffer = start  # bytes that were read from the file but not returned
         self._position = 0
 
     def __enter__(self) -> Self:
@@ -50,97 +50,98 @@ class ByteStream:
         self._handle.close()
 
     def peek(self, size: int) -> bytes:
-        """Return up to `size` bytes, fewer where the file ends."""
-        found = bytearray()
-        while len(found) < size and (some := self._some(size - len(found))):
-            found += some
-        return bytes(found)
+        """Return up to `size` bytes, fewer at the end of the file."""
+        data = bytearray()
+        while len(data) < size and (chunk := self._read_chunk(size - len(data))):
+            data += chunk
+        return bytes(data)
 
-    def read(self, size: int, promised: int) -> bytearray:
-        """Return the next `size` bytes of a file that should have `promised` in all."""
-        found = bytearray(size)
+    def read(self, size: int, expected: int) -> bytearray:
+        """Return the next `size` bytes.
+
+        Args:
+            size: in bytes.
+            expected: size of the whole file according to its header, for the message.
+
+        Raises:
+            VolumeError: the file is truncated or damaged.
+        """
+        data = bytearray(size)
         filled = 0
         while filled < size:
-            some = self._some(size - filled)
-            if not some:
-                raise VolumeError(
-                    f"it is cut short: its header promises {promised:,} bytes, it holds "
-                    f"{self._position:,}"
-                )
-            found[filled : filled + len(some)] = some
-            filled += len(some)
-        return found
+            chunk = self._read_chunk(size - filled)
+            if not chunk:
+                raise _truncated(expected, f"it has {self._position:,}")
+            data[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+        return data
 
-    def skip(self, size: int, promised: int) -> None:
-        """Skip the next `size` bytes without keeping them in memory; `promised` as in `read`."""
+    def skip(self, size: int, expected: int) -> None:
+        """Skip the next `size` bytes with little memory; `expected` as in `read`."""
         while size:
-            size -= len(self.read(min(size, CHUNK_BYTES), promised))
+            size -= len(self.read(min(size, CHUNK_BYTES), expected))
 
-    def check_size(self, promised: int) -> None:
-        """Refuse a file that cannot hold the bytes that its header promises, before any is read.
+    def check_size(self, expected: int) -> None:
+        """Refuse a file that is too short for `expected` bytes, without reading it.
 
         Raises:
             VolumeError: it is too short, even at the largest compression ratio of gzip.
         """
-        size = os.fstat(self._handle.fileno())
-        if not stat.S_ISREG(size.st_mode):
+        status = os.fstat(self._handle.fileno())
+        if not stat.S_ISREG(status.st_mode):
             return
-        if self._gzip is None and size.st_size < promised:
-            raise VolumeError(
-                f"it is cut short: its header promises {promised:,} bytes, it holds "
-                f"{size.st_size:,}"
-            )
-        if self._gzip is not None and size.st_size * TIGHTEST < promised:
-            raise VolumeError(
-                f"it is cut short: its header promises {promised:,} bytes, its gzip of "
-                f"{size.st_size:,} can hold {size.st_size * TIGHTEST:,} at most"
-            )
+        size = status.st_size
+        if self._gzip is None and size < expected:
+            raise _truncated(expected, f"it has {size:,}")
+        if self._gzip is not None and size * MAX_RATIO < expected:
+            limit = f"its gzip of {size:,} can contain at most {size * MAX_RATIO:,}"
+            raise _truncated(expected, limit)
 
     def drain(self) -> None:
-        """Read a gzip to its end, where its checksum stands; what comes after it is left alone."""
+        """Read a gzip to its end, which verifies its checksum; trailing bytes are ignored."""
         if self._gzip is not None:
-            while self._some(CHUNK_BYTES):
+            while self._read_chunk(CHUNK_BYTES):
                 pass
 
-    def _some(self, most: int) -> bytes:
-        """Return the next bytes, `most` at most; none at the end."""
-        found = self._plain(most) if self._gzip is None else self._inflated(most)
-        self._position += len(found)
-        return found
+    def _read_chunk(self, limit: int) -> bytes:
+        """Return up to `limit` of the next bytes; none at the end."""
+        data = self._read_plain(limit) if self._gzip is None else self._inflate(limit)
+        self._position += len(data)
+        return data
 
-    def _plain(self, most: int) -> bytes:
-        if not self._waiting:
-            return self._read_file(min(most, CHUNK_BYTES))
-        found, self._waiting = self._waiting[:most], self._waiting[most:]
-        return found
+    def _read_plain(self, limit: int) -> bytes:
+        if not self._buffer:
+            return self._read_file(min(limit, CHUNK_BYTES))
+        data, self._buffer = self._buffer[:limit], self._buffer[limit:]
+        return data
 
-    def _inflated(self, most: int) -> bytes:
+    def _inflate(self, limit: int) -> bytes:
         assert self._gzip is not None
         while True:
             if self._gzip.eof:
-                # Several gzips may follow each other; anything else after the last is no data.
-                self._waiting = self._gzip.unused_data
-                if len(self._waiting) < 2:
-                    self._waiting += self._read_file(CHUNK_BYTES)
-                if self._waiting[:2] != GZIP:
+                # A file may consist of several gzips; other bytes after the last are ignored.
+                self._buffer = self._gzip.unused_data
+                if len(self._buffer) < 2:
+                    self._buffer += self._read_file(CHUNK_BYTES)
+                if self._buffer[:2] != GZIP:
                     return b""
-                self._gzip = zlib.decompressobj(_WITH_GZIP_HEADER)
-            if not self._waiting:
-                self._waiting = self._read_file(CHUNK_BYTES)
-                if not self._waiting:
+                self._gzip = zlib.decompressobj(_GZIP_WBITS)
+            if not self._buffer:
+                self._buffer = self._read_file(CHUNK_BYTES)
+                if not self._buffer:
                     raise VolumeError(
-                        f"its gzip is cut short: it ends after {self._position:,} bytes of data"
+                        f"its gzip is truncated after {self._position:,} bytes of data"
                     )
             try:
-                found = self._gzip.decompress(self._waiting, most)
+                data = self._gzip.decompress(self._buffer, limit)
             except zlib.error as error:
-                what = str(error).split(":")[-1].strip()
+                fault = str(error).split(":")[-1].strip()
                 raise VolumeError(
-                    f"its gzip is damaged after {self._position:,} bytes of data ({what})"
+                    f"its gzip is damaged after {self._position:,} bytes of data ({fault})"
                 ) from None
-            self._waiting = self._gzip.unconsumed_tail
-            if found:
-                return found
+            self._buffer = self._gzip.unconsumed_tail
+            if data:
+                return data
 
     def _open(self) -> BinaryIO:
         if self._path.is_dir():
@@ -157,3 +158,7 @@ class ByteStream:
             return self._handle.read(size)
         except OSError as error:
             raise VolumeError(f"it cannot be read: {error.strerror or error}") from None
+
+
+def _truncated(expected: int, actual: str) -> VolumeError:
+    return VolumeError(f"it is truncated: its header implies {expected:,} bytes, {actual}")

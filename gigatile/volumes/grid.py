@@ -1,29 +1,29 @@
-"""The grid of a prepared case: from a file's voxels to the prepared ones, and where those lie.
+"""The grid of a prepared case, and resampling from the grid of a file to it.
 
-The way there: the axes are put in the order of RAS+, the volume is resampled to the wanted spacing
-so that its outer faces stay where they are, and cut to a box. Nothing is interpolated along an axis
-that keeps its number of voxels.
+A volume is reoriented to RAS+, resampled to the requested spacing with its outer faces in place,
+and cropped to a box. An axis that keeps its number of voxels is not interpolated.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from nibabel.orientations import apply_orientation, inv_ornt_aff, io_orientation
+from pydantic import TypeAdapter
 from scipy import ndimage, sparse
 
-from gigatile.volumes.background import box_of, slices_of
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.geometry import Geometry
-from gigatile.volumes.reader import MOST_SIDE, MOST_VOXELS
+from gigatile.volumes.geometry import Geometry, HeaderFields
+from gigatile.volumes.head_mask import box_of, slices_of
+from gigatile.volumes.reader import MAX_SIDE, MAX_VOXELS
 
-# A cubic spline's value depends on voxels that are this far away by less than a ten-millionth.
+# Voxels at this distance contribute less than a ten-millionth to the value of a cubic spline.
 REACH = 14
-# Weights below this are left out.
+# Weights below this are dropped.
 NEGLIGIBLE = 1e-7
-# Voxels of an axis whose weights are worked out at a time.
+# Voxels of an axis whose weights are computed at a time.
 _WINDOW = 256
 
 Triple = tuple[int, int, int]
@@ -32,24 +32,24 @@ Sides = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the voxels of a prepared case lie, and how they came from the file's.
+    """The grid of a prepared case, and how it is computed from the file's.
 
     Attributes:
         original_shape: voxels along each axis of the file.
         original_affine: (4, 4), from the file's voxel indices to millimetres in RAS+.
-        orientation: where the file's axes point to, as `LPS`.
-        header: what the file's header says of its place; see `gigatile.volumes.geometry`.
-        canonical_spacing: millimetres between the file's voxels, axes in the order of RAS+.
+        orientation: directions of the file's axes, such as `LPS`.
+        header: the header fields of the file's geometry.
+        canonical_spacing: millimetres between the file's voxels, axes in RAS+.
         spacing: millimetres between the prepared voxels.
         resampled_shape: voxels of the whole volume at that spacing.
-        crop_start: the first of them that is kept.
-        shape: how many of them are kept: the prepared case's shape.
+        crop_start: the first voxel of the crop.
+        shape: voxels of the crop, which is the prepared case.
     """
 
     original_shape: Triple
     original_affine: tuple[tuple[float, ...], ...]
     orientation: str
-    header: dict[str, Any]
+    header: HeaderFields
     canonical_spacing: Sides
     spacing: Sides
     resampled_shape: Triple
@@ -57,24 +57,24 @@ class Grid:
     shape: Triple
 
     @cached_property
-    def steps(self) -> np.ndarray:
-        """Which of the file's axes goes where, and whether it is reversed: (3, 2), nibabel's."""
+    def to_canonical(self) -> np.ndarray:
+        """Nibabel's orientation array from the file's axes to RAS+: (3, 2)."""
         return io_orientation(np.array(self.original_affine))
 
     @cached_property
     def canonical_shape(self) -> Triple:
-        """The file's shape with its axes in the order of RAS+."""
-        x, y, z = (self.original_shape[axis] for axis in np.argsort(self.steps[:, 0]))
+        """The file's shape with its axes in RAS+."""
+        x, y, z = (self.original_shape[axis] for axis in np.argsort(self.to_canonical[:, 0]))
         return x, y, z
 
     @property
     def resampled(self) -> bool:
-        """Whether voxels are interpolated along any axis."""
+        """Whether any axis is interpolated."""
         return self.resampled_shape != self.canonical_shape
 
     @property
     def cropped(self) -> tuple[slice, ...]:
-        """Where the prepared voxels lie in the whole volume at their spacing."""
+        """The slices of the prepared voxels in the whole volume at their spacing."""
         return tuple(
             slice(start, start + size)
             for start, size in zip(self.crop_start, self.shape, strict=True)
@@ -83,47 +83,49 @@ class Grid:
     @cached_property
     def affine(self) -> np.ndarray:
         """From indices of prepared voxels to millimetres in RAS+: (4, 4) float64."""
-        affine = np.array(self.original_affine) @ inv_ornt_aff(self.steps, self.original_shape)
+        canonical = np.array(self.original_affine) @ inv_ornt_aff(
+            self.to_canonical, self.original_shape
+        )
         scale = np.array(self.canonical_shape) / self.resampled_shape
-        place = np.diag([*scale, 1.0])
-        # Faces stay where they are, so the centre of the first voxel moves.
-        place[:3, 3] = (np.array(self.crop_start) + 0.5) * scale - 0.5
-        return affine @ place
+        from_prepared = np.diag([*scale, 1.0])
+        # The outer faces stay in place, so the centre of the first voxel moves.
+        from_prepared[:3, 3] = (np.array(self.crop_start) + 0.5) * scale - 0.5
+        return canonical @ from_prepared
 
     def canonical(self, array: np.ndarray) -> np.ndarray:
-        """Return the file's array, (x, y, z, …), with its axes in the order of RAS+; a view."""
+        """Return an array of the file, (x, y, z, …), with its axes in RAS+; a view."""
         if array.shape[:3] != self.original_shape:
-            raise ValueError(f"{array.shape[:3]} voxels where the file has {self.original_shape}")
-        return apply_orientation(array, self.steps)
+            raise ValueError(
+                f"the array has {array.shape[:3]} voxels, the file {self.original_shape}"
+            )
+        return apply_orientation(array, self.to_canonical)
 
-    def cut_to(self, start: Sequence[int], stop: Sequence[int]) -> Self:
-        """Return this grid cut to what covers a box of the file's voxels.
+    def crop_to(self, start: Sequence[int], stop: Sequence[int]) -> Self:
+        """Return this grid, cropped to the voxels that cover a box of the file's voxels.
 
         Args:
-            start, stop: the box, (3,) each, in the order of RAS+.
+            start, stop: the box, (3,) each, axes in RAS+.
         """
         n, m = np.array(self.canonical_shape), np.array(self.resampled_shape)
         first = np.array(start) * m // n
         last = -(-np.array(stop) * m // n)
         return replace(self, crop_start=_three(first), shape=_three(last - first))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes, as JSON has it."""
-        return {
-            name: _listed(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+    def to_json(self) -> dict[str, object]:
+        """Return the grid as JSON has it."""
+        return _GRID.dump_python(self, mode="json")
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """Return the grid that `to_json` told of."""
-        affine = tuple(tuple(float(value) for value in row) for row in values["original_affine"])
-        tuples = {
-            name: tuple(value)
-            for name, value in values.items()
-            if isinstance(value, list | tuple) and name != "original_affine"
-        }
-        return cls(**(values | tuples | {"original_affine": affine}))
+    def from_json(cls, fields: object) -> "Grid":
+        """Return the grid from the result of `to_json`.
+
+        Raises:
+            ValueError: a field is missing or wrong.
+        """
+        return _GRID.validate_python(fields)
+
+
+_GRID = TypeAdapter(Grid)
 
 
 def plan_grid(geometry: Geometry, spacing: Sides | None) -> Grid:
@@ -131,49 +133,49 @@ def plan_grid(geometry: Geometry, spacing: Sides | None) -> Grid:
 
     Args:
         geometry: of the file.
-        spacing: the wanted millimetres, in the order of RAS+; None: the file's. The volume keeps
-            its extent, so it becomes the nearest spacing that gives a whole number of voxels.
+        spacing: requested, in mm, axes in RAS+; None: the file's. Because the volume keeps its
+            extent, the result has the nearest spacing with a whole number of voxels.
 
     Raises:
-        VolumeError: the volume would have more voxels than can be worked on.
+        VolumeError: the volume would have more voxels than supported.
     """
-    steps = io_orientation(geometry.affine)
-    order = np.argsort(steps[:, 0])
-    shape = np.array(geometry.shape)[order]
-    own = np.array(geometry.spacing)[order]
-    new = shape if spacing is None else np.floor(shape * own / spacing + 0.5).astype(int).clip(1)
-    if new.max() > MOST_SIDE or new.prod(dtype=float) > MOST_VOXELS:
+    order = np.argsort(io_orientation(geometry.affine)[:, 0])
+    old_shape = np.array(geometry.shape)[order]
+    old = np.array(geometry.spacing)[order]
+    shape = old_shape
+    if spacing is not None:
+        shape = np.floor(old_shape * old / spacing + 0.5).astype(int).clip(1)
+    if shape.max() > MAX_SIDE or shape.prod(dtype=float) > MAX_VOXELS:
         raise VolumeError(
-            f"at the spacing of volumes.spacing it would have {'×'.join(map(str, new))} voxels; "
-            f"{MOST_VOXELS:,} at most can be prepared"
+            f"at the spacing of volumes.spacing it would have {'×'.join(map(str, shape))} voxels; "
+            f"at most {MAX_VOXELS:,} are supported"
         )
     affine = tuple(tuple(row) for row in geometry.affine.tolist())
-    x, y, z = own.tolist()
-    to = (own * shape / new).tolist()
+    x, y, z = old.tolist()
+    new_x, new_y, new_z = (old * old_shape / shape).tolist()
     return Grid(
         geometry.shape,
         affine,
         geometry.orientation,
         geometry.header,
         (x, y, z),
-        (to[0], to[1], to[2]),
-        _three(new),
+        (new_x, new_y, new_z),
+        _three(shape),
         (0, 0, 0),
-        _three(new),
+        _three(shape),
     )
 
 
 def forward_image(array: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
     """Return an image on the prepared grid.
 
-    Where voxels become larger the image is smoothed first by a Gaussian whose standard deviation is
-    half of what a voxel grows by, in voxels, so that fine detail does not become false structure
-    (the rule of skimage.transform.resize).
+    Along axes whose voxels become larger, the image is first smoothed against aliasing, by a
+    Gaussian with a standard deviation of (factor - 1) / 2 voxels (as in skimage.transform.resize).
 
     Args:
-        array: (x, y, z) of the file, any numbers.
-        grid: where to.
-        order: 3, a cubic spline, or 1, linear.
+        array: (x, y, z) of the file, of any numeric type.
+        grid: of the prepared case.
+        order: 3 for a cubic spline, 1 for linear interpolation.
 
     Returns:
         `grid.shape`, float32.
@@ -184,34 +186,35 @@ def forward_image(array: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
 def forward_part(
     part: np.ndarray, start: Sequence[int], grid: Grid, order: int = 3, smoothed: bool = True
 ) -> np.ndarray:
-    """Return an image on the prepared grid that is 0 outside a box.
+    """Return an image that is 0 outside of a box on the prepared grid.
 
     Args:
-        part: (x, y, z), the box, axes in the order of RAS+. It covers the prepared grid along axes
-            that keep their number of voxels.
+        part: (x, y, z), the box, axes in RAS+. Along axes that keep their number of voxels, it
+            covers the prepared grid.
         start: its first voxel, (3,).
-        grid: where to.
-        order: as of `forward_image`.
-        smoothed: smooth where voxels become larger, as `forward_image` does.
+        grid: of the prepared case.
+        order: see `forward_image`.
+        smoothed: whether to smooth against aliasing, as `forward_image` does.
 
     Returns:
         `grid.shape`, float32.
     """
-    cut: list[slice] = []
-    needed: list[sparse.csr_matrix | None] = []
+    crop: list[slice] = []
+    matrices: list[sparse.csr_matrix | None] = []
     for axis in range(3):
         length, new_length = grid.canonical_shape[axis], grid.resampled_shape[axis]
         first, new_first, count = start[axis], grid.crop_start[axis], grid.shape[axis]
         if length == new_length:
-            cut.append(slice(new_first - first, new_first - first + count))
-            needed.append(None)
+            crop.append(slice(new_first - first, new_first - first + count))
+            matrices.append(None)
         else:
             weights = axis_weights(length, new_length, order, smoothed)
-            cut.append(slice(None))
-            needed.append(weights[new_first : new_first + count, first : first + part.shape[axis]])
-    along_x, along_y, along_z = needed
-    # In the order of a file's memory: planes across z, in which x varies fastest.
-    planes = np.ascontiguousarray(part[tuple(cut)].T, np.float32)
+            crop.append(slice(None))
+            stop = first + part.shape[axis]
+            matrices.append(weights[new_first : new_first + count, first:stop])
+    along_x, along_y, along_z = matrices
+    # In the memory order of a file: planes across z, in which x varies fastest.
+    planes = np.ascontiguousarray(part[tuple(crop)].T, np.float32)
     if along_z is not None:
         rows = planes.reshape(len(planes), -1)
         planes = (along_z @ rows).reshape(-1, *planes.shape[1:])
@@ -227,12 +230,12 @@ def forward_part(
 def forward_labels(array: np.ndarray, grid: Grid) -> np.ndarray:
     """Return labels on the prepared grid: `grid.shape` uint8.
 
-    Each label by itself is interpolated linearly, and a voxel gets the label that it has most of;
-    of two equal ones the smaller. Where nothing is resampled it is the file's own labels, cut.
+    Each label is interpolated linearly, and a voxel gets the label with the largest share, or the
+    smallest of several. Without resampling, the file's labels are cropped.
 
     Args:
         array: (x, y, z) uint8 of the file.
-        grid: where to.
+        grid: of the prepared case.
     """
     labels = grid.canonical(array)
     if not grid.resampled:
@@ -241,9 +244,9 @@ def forward_labels(array: np.ndarray, grid: Grid) -> np.ndarray:
     labelled = box_of(labels > 0)
     if labelled is None:
         return result
-    # A voxel farther away has no share of any label; `around` is the part of the grid that is left.
+    # Only voxels within a margin of one voxel can have a share of a label.
     box = np.clip(labelled + np.array([[-1], [1]]), 0, labels.shape)
-    around = grid.cut_to(*box)
+    around = grid.crop_to(*box)
     first = np.maximum(around.crop_start, grid.crop_start)
     stop = np.minimum(np.add(around.crop_start, around.shape), np.add(grid.crop_start, grid.shape))
     if (first >= stop).any():
@@ -268,17 +271,17 @@ def interpolation(
 
     Args:
         length, new_length: voxels of the whole axis before and after.
-        start, count: the new voxels that are wanted.
-        order: 1, linear, or 3, for the coefficients of a cubic spline.
+        start, count: the range of new voxels.
+        order: 1 for linear interpolation, 3 for the coefficients of a cubic spline.
 
     Returns:
-        The weights, (count, last - first) float32, and `first` and `last`: the old voxels that they
-        take. Beyond the outermost voxels their value stays.
+        The weights, (count, last - first) float32, and `first` and `last`: the range of old voxels.
+        Beyond the outermost voxels, values are constant.
     """
     scale = length / new_length
-    places = ((start + np.arange(count) + 0.5) * scale - 0.5).clip(0, length - 1)
-    below = np.floor(places).astype(int).clip(0, max(length - 2, 0))
-    t = places - below
+    positions = ((start + np.arange(count) + 0.5) * scale - 0.5).clip(0, length - 1)
+    below = np.floor(positions).astype(int).clip(0, max(length - 2, 0))
+    t = positions - below
     if order == 1:
         offsets, weights = np.arange(2), np.stack([1 - t, t])
     else:
@@ -292,38 +295,38 @@ def interpolation(
             ]
         )
         weights /= 6
-    # Mirrored at the centres of the outermost voxels, as the spline's coefficients are.
-    taken = _mirrored(below + offsets[:, None], length)
-    first, last = int(taken.min()), int(taken.max()) + 1
-    rows = np.broadcast_to(np.arange(count), taken.shape)
+    # Mirrored at the centres of the outermost voxels, like the coefficients of the spline.
+    columns = _mirror(below + offsets[:, None], length)
+    first, last = int(columns.min()), int(columns.max()) + 1
+    rows = np.broadcast_to(np.arange(count), columns.shape)
     matrix = sparse.csr_matrix(
-        (weights.ravel().astype(np.float32), (rows.ravel(), (taken - first).ravel())),
+        (weights.ravel().astype(np.float32), (rows.ravel(), (columns - first).ravel())),
         shape=(count, last - first),
     )
     return matrix, first, last
 
 
-def weigh(weights: sparse.csr_matrix, array: np.ndarray, axis: int) -> np.ndarray:
-    """Return an array whose axis is weighted sums of what it was; float32.
+def apply_weights(weights: sparse.csr_matrix, array: np.ndarray, axis: int) -> np.ndarray:
+    """Return the product of a matrix and one axis of an array; float32.
 
-    A sparse product is done in one thread and in one order: the result is the same everywhere.
+    SciPy computes sparse products in one thread and in a fixed order, so results are reproducible.
     """
     moved = np.moveaxis(array, axis, 0)
     rows = np.ascontiguousarray(moved, np.float32).reshape(len(moved), -1)
-    found = (weights @ rows).reshape(weights.shape[0], *moved.shape[1:])
-    return np.moveaxis(found, 0, axis)
+    product = (weights @ rows).reshape(weights.shape[0], *moved.shape[1:])
+    return np.moveaxis(product, 0, axis)
 
 
 @lru_cache(maxsize=16)
 def axis_weights(length: int, new_length: int, order: int, smoothed: bool) -> sparse.csr_matrix:
     """Return the weights that resample one whole axis: (new_length, length) float32.
 
-    Smoothing, the coefficients of the spline and its values are linear in the voxels. Their product
-    is one matrix with few voxels in each row, so that an image is gone through once for an axis.
+    Smoothing, spline filter and interpolation are linear. Their product is one sparse matrix, so
+    that each axis takes one pass over the image.
 
     Args:
         length, new_length: voxels of the axis before and after.
-        order, smoothed: as of `forward_part`.
+        order, smoothed: see `forward_part`.
     """
     sigma = max(0.0, (length / new_length - 1) / 2) if smoothed else 0.0
     reach = REACH * (order > 1) + int(np.ceil(4 * sigma))
@@ -340,23 +343,19 @@ def axis_weights(length: int, new_length: int, order: int, smoothed: bool) -> sp
             filters = ndimage.spline_filter1d(filters, order, 0, mode="mirror")
         block = weights @ filters[first - low : last - low]
         block[np.abs(block) < NEGLIGIBLE] = 0
-        found = sparse.csr_matrix(block.astype(np.float32))
-        moved = (found.data, found.indices + low, found.indptr)
-        blocks.append(sparse.csr_matrix(moved, shape=(count, length)))
+        narrow = sparse.csr_matrix(block.astype(np.float32))
+        shifted = (narrow.data, narrow.indices + low, narrow.indptr)
+        blocks.append(sparse.csr_matrix(shifted, shape=(count, length)))
     return sparse.vstack(blocks, "csr")
 
 
-def _mirrored(places: np.ndarray, length: int) -> np.ndarray:
+def _mirror(indices: np.ndarray, length: int) -> np.ndarray:
     if length == 1:
-        return np.zeros_like(places)
-    places = np.abs(places)
-    return np.where(places >= length, 2 * (length - 1) - places, places)
+        return np.zeros_like(indices)
+    indices = np.abs(indices)
+    return np.where(indices >= length, 2 * (length - 1) - indices, indices)
 
 
 def _three(values: np.ndarray) -> Triple:
     x, y, z = (int(value) for value in values)
     return x, y, z
-
-
-def _listed(value: tuple[Any, ...]) -> list[Any]:
-    return [list(one) if isinstance(one, tuple) else one for one in value]

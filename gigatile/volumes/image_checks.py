@@ -1,4 +1,4 @@
-"""Check that every channel is an image of a head, for faults that a radiologist would see at once.
+"""Check that every channel is an image of a head, for faults that a radiologist would see.
 
 A check refuses a file that can only be damaged or the wrong file, and warns if that is likely. The
 comments compare each limit with the values of real volumes and of the demo's heads.
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from gigatile.volumes.background import Inside, box_of
 from gigatile.volumes.bytestream import VolumeError
+from gigatile.volumes.head_mask import HeadMask, box_of
 
 # The smallest head, in voxels and as a fraction of the volume. Real: 17 % and more.
 LEAST_HEAD, LEAST_HEAD_SHARE = 100, 0.001
@@ -53,7 +53,7 @@ _OPPOSITE = dict(zip("RLAPSI", "LRPAIS", strict=True))
 def check_channel(
     part: np.ndarray,
     values: np.ndarray,
-    inside: Inside,
+    head: HeadMask,
     slices: Sequence[np.ndarray],
     shape: Sequence[int],
     dtype: np.dtype[Any] | None,
@@ -64,7 +64,7 @@ def check_channel(
     Args:
         part: (x, y, z) float32, finite, the box of its head.
         values: (n,) float32, the values of its head.
-        inside: which voxels belong to the head.
+        head: the voxels of the head.
         slices: of the whole volume, from `sample_slices`.
         shape: voxels of the whole volume along each axis.
         dtype: of the stored values; None if they are scaled.
@@ -73,18 +73,18 @@ def check_channel(
     Raises:
         VolumeError: it is not an image of a head.
     """
-    mask = inside.mask
+    mask = head.mask
     count, size = int(np.count_nonzero(mask)), int(np.prod(shape))
     if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * size):
         raise VolumeError(
-            f"it shows no head: {count:,} of its {size:,} voxels differ from the background"
+            f"it contains no head: {count:,} of its {size:,} voxels differ from the background"
         )
     return [
-        *_check_values(values, inside.background),
-        # Turned to the order of the memory; for these two all axes are equal.
+        *_check_values(values, head.background),
+        # Transposed to memory order, because these checks treat all axes equally.
         *_check_noise(part.T, mask.T, values),
         *_check_slices(slices),
-        *_check_faces(inside, shape, orientation),
+        *_check_faces(head, shape, orientation),
         *_check_overflow(part.T, mask.T, dtype),
     ]
 
@@ -118,7 +118,7 @@ def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[s
         for name, number in modalities.items()
     }
     warnings = []
-    alike: dict[frozenset[str], float] = {}
+    correlations: dict[frozenset[str], float] = {}
     for one, other in combinations(channels, 2):
         first, second = channels[one], channels[other]
         both = (first != 0) & (second != 0)
@@ -126,21 +126,21 @@ def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[s
         overlap = 2 * int(np.count_nonzero(both)) / max(1, sizes)
         if overlap < LEAST_OVERLAP:
             warnings.append(
-                f"the heads of {one} and {other} overlap by {overlap:.2f} only (Dice): another "
+                f"the heads of {one} and {other} overlap by only {overlap:.2f} (Dice): another "
                 "patient, another orientation, or not registered?"
             )
-        alike[frozenset((one, other))] = found = correlation(first[both], second[both])
+        correlations[frozenset((one, other))] = found = correlation(first[both], second[both])
         if found > SAME:
             raise VolumeError(
-                f"{one} and {other} are the same image (correlation {found:.5f}): one of the two "
-                "is in the wrong column, or in both"
+                f"{one} and {other} are the same image (correlation {found:.5f}): one of them is "
+                "in the wrong column, or in two columns"
             )
         if found > LIKELY_SAME:
             warnings.append(
                 f"{one} and {other} are nearly the same image (correlation {found:.4f}): is one "
                 "in the wrong column?"
             )
-    return warnings + _check_mirrored(channels) + _check_exchanged(alike, list(channels))
+    return warnings + _check_mirrored(channels) + _check_exchanged(correlations, list(channels))
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -182,9 +182,9 @@ def neighbour_correlation(part: np.ndarray, mask: np.ndarray, values: np.ndarray
 def _check_values(values: np.ndarray, background: float | None) -> list[str]:
     values = values[:: max(1, len(values) // SAMPLED)]
     different = len(np.unique(values))
-    fault = f"its head has {different} different values only"
+    fault = f"its head has only {different} different values"
     if different <= FEWEST_VALUES:
-        raise VolumeError(f"{fault}: it is a mask or a segmentation, and no image")
+        raise VolumeError(f"{fault}: it is a mask or a segmentation, not an image")
     warnings = []
     if different <= FEW_VALUES:
         warnings.append(f"{fault}: is it a segmentation, or an image of very few grey levels?")
@@ -201,7 +201,7 @@ def _check_noise(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> list
         return []
     fault = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
     if found < NOISE:
-        raise VolumeError(f"{fault}: it is noise, or its values are damaged, and no image")
+        raise VolumeError(f"{fault}: it is noise, or its values are damaged")
     return [f"{fault}: is it mostly noise?"]
 
 
@@ -229,21 +229,21 @@ def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
     return warnings
 
 
-def _check_faces(inside: Inside, shape: Sequence[int], orientation: str) -> list[str]:
+def _check_faces(head: HeadMask, shape: Sequence[int], orientation: str) -> list[str]:
     """Warn of a head that is cropped by the volume; the bottom, at the neck, is not checked."""
     found = []
     for axis, letter in enumerate(orientation):
-        first, stop = inside.box[:, axis]
+        first, stop = head.box[:, axis]
         ends = ((first == 0, 0, _OPPOSITE[letter]), (stop == shape[axis], -1, letter))
         if not any(reached for reached, _, _ in ends):
             continue
-        counts = np.count_nonzero(inside.mask, axis=tuple({0, 1, 2} - {axis}))
+        counts = np.count_nonzero(head.mask, axis=tuple({0, 1, 2} - {axis}))
         for reached, end, side in ends:
             if reached and side != "I" and counts[end] > CUT * counts.max():
                 found.append(_FACES[side])
     if not found:
         return []
-    return [f"the head is cut off by the end of the volume: {', '.join(sorted(found))}"]
+    return [f"the head is cropped by the volume: {', '.join(sorted(found))}"]
 
 
 def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | None) -> list[str]:
@@ -280,15 +280,15 @@ def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
     for name, channel in others:
         if np.count_nonzero((channel != 0) & (reference != 0)) < LEAST_COMPARED:
             continue
-        mine = _edges(channel)
-        as_is = correlation(edges, _laid_over(mine, channel, reference))
-        for axis, fault in enumerate(("left and right", "front and back", "top and bottom")):
-            turned = _laid_over(np.flip(mine, axis), np.flip(channel, axis), reference)
-            mirrored = correlation(edges, turned)
-            if mirrored > as_is + MIRRORED:
+        channel_edges = _edges(channel)
+        unchanged = correlation(edges, _align(channel_edges, channel, reference))
+        for axis, sides in enumerate(("left and right", "front and back", "top and bottom")):
+            flipped = _align(np.flip(channel_edges, axis), np.flip(channel, axis), reference)
+            mirrored = correlation(edges, flipped)
+            if mirrored > unchanged + MIRRORED:
                 warnings.append(
-                    f"{name} fits {first} better with {fault} exchanged (edges correlate by "
-                    f"{mirrored:.2f}, as it is by {as_is:.2f}): is its orientation right?"
+                    f"{name} fits {first} better with {sides} exchanged (correlation of edges "
+                    f"{mirrored:.2f}, unchanged {unchanged:.2f}): is its orientation right?"
                 )
     return warnings
 
@@ -297,27 +297,28 @@ def _edges(channel: np.ndarray) -> np.ndarray:
     return np.asarray(ndimage.gaussian_gradient_magnitude(channel, 1.0), np.float32)
 
 
-def _laid_over(array: np.ndarray, channel: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def _align(array: np.ndarray, channel: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """Shift an array so that the bounding boxes of the two heads have the same centre."""
-    mine, theirs = box_of(channel != 0), box_of(reference != 0)
-    assert mine is not None
-    assert theirs is not None
-    return np.roll(array, ((theirs.sum(axis=0) - mine.sum(axis=0)) // 2).tolist(), (0, 1, 2))
+    box, reference_box = box_of(channel != 0), box_of(reference != 0)
+    assert box is not None
+    assert reference_box is not None
+    shift = (reference_box.sum(axis=0) - box.sum(axis=0)) // 2
+    return np.roll(array, shift.tolist(), (0, 1, 2))
 
 
-def _check_exchanged(alike: Mapping[frozenset[str], float], names: list[str]) -> list[str]:
+def _check_exchanged(correlations: Mapping[frozenset[str], float], names: list[str]) -> list[str]:
     """Warn if another channel resembles T1 after contrast more than T1 before contrast does."""
     plain = next((name for name in names if name in _T1), None)
     contrast = next((name for name in names if name in _T1_CONTRAST), None)
     if plain is None or contrast is None:
         return []
-    own = alike[frozenset((plain, contrast))]
+    expected = correlations[frozenset((plain, contrast))]
     return [
-        f"{name} resembles {contrast} ({found:.2f}) more than {plain} does ({own:.2f}): are "
+        f"{name} resembles {contrast} ({found:.2f}) more than {plain} does ({expected:.2f}): are "
         f"{name} and {plain} in each other's column?"
         for name in names
         if name not in (plain, contrast)
-        and (found := alike[frozenset((name, contrast))]) > own + EXCHANGED
+        and (found := correlations[frozenset((name, contrast))]) > expected + EXCHANGED
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a model tells apart of each voxel: regions, which may overlap, or labels and background."""
+"""The targets of a segmentation model: regions, which may overlap, or labels and background."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ from gigatile.settings.volumes import VolumeSettings
 
 
 class Targets:
-    """What is told apart.
+    """The targets of a model.
 
     Attributes:
-        names: of regions or labels; background is not among them.
-        outputs: of a model for each voxel: as many; of labels one more, background, the first.
-        activation: what makes scores of them.
-        table: (256, outputs) float32: for each value in a segmentation 1 where it belongs, else 0.
+        names: of regions or labels, without background.
+        outputs: number of outputs of a model per voxel. For labels, background is the first one.
+        activation: of the outputs.
+        table: (256, outputs) float32, the target outputs (0 or 1) for each value in a segmentation.
     """
 
     def __init__(self, volumes: VolumeSettings, patches: PatchSettings) -> None:

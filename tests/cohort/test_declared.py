@@ -1,4 +1,4 @@
-"""What dataset.json declares: its faults, and the settings held against it."""
+"""Faults of dataset.json, and its comparison with the settings."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"modality": {"1": "T1", "2": "T2"}}, "numbered from 0"),
         ({"modality": ["T1"]}, "modality: found"),
-        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality stands twice"),
+        ({"modality": {"0": "T1", "1": "t1w"}}, "a modality is listed twice"),
         ({"labels": {"0": "background", "1": "edema", "300": "core"}}, "values 1-255"),
         ({"labels": {"0": "background", "1": "a", "2": "a"}}, "names with values"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "two names have the same value"),
@@ -24,11 +24,11 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
         ({"labels": None}, "labels: found None"),
     ],
 )
-def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, told: str) -> None:
+def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, expected: str) -> None:
     write_task(tmp_path, DECATHLON | change)
     with pytest.raises(UserError, match=r"not a dataset\.json of the Decathlon") as caught:
         read_declared(tmp_path / "dataset.json")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["<html>", "[1]", ""])
@@ -38,7 +38,7 @@ def test_dataset_json_of_another_kind_is_refused(tmp_path: Path, text: str) -> N
         read_declared(tmp_path / "dataset.json")
 
 
-# The settings against dataset.json
+# Comparison with the settings
 
 
 def check(tmp_path: Path, labels: str | dict[str, int] | None) -> list[str]:

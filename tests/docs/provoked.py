@@ -175,22 +175,22 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
     for source, options in bad_slides(tmp_path):
         settings = TileSettings(size=64, **options)
         state = tile_slide(source, "S1", None, settings, files)
-        assert state["state"] == "failed", source.name
-        found.append(state["reason"])
+        assert state.state == "failed", source.name
+        found.append(state.reason)
     # A file on which a codec really crashes is not to be had: those that are known get mended.
     good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "MAX_TILES", 24)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.setattr(grid, "MAX_TILES", 25)
-        patch.setattr(tiling, "MOST_REGION_BYTES", 1000)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        patch.setattr(tiling, "MAX_REGION_BYTES", 1000)
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
         patch.setattr(scale, "finest_is_resampled", lambda _: True)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
         patch.setattr(tiling, "find_tissue", int)  # which takes other arguments
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.setattr(tiling, "find_tissue", crash)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files)["reason"])
+        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
     return found

@@ -21,8 +21,8 @@ from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import write_table
-from gigatile.volumes import preparing
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes import preparation
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 MODALITIES = ("flair", "t1")
 HEAD = "case\tpatient\tflair\tt1\tsegmentation"
@@ -266,7 +266,7 @@ def prepared(folder: Path, odd: Odd) -> dict[str, Any]:
     segmentation = files.pop("segmentation", None)
     settings = VolumeSettings(modalities=MODALITIES, labels="decathlon", **odd.options)
     out = PreparedFiles(folder / "out/C1.tfrecord", folder / "out/C1.json")
-    return prepare_case("C1", files, segmentation, settings, out)
+    return prepare_case("C1", files, segmentation, settings, out).to_json()
 
 
 @pytest.fixture(scope="module")
@@ -292,10 +292,10 @@ def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
         found.append(state["reason"])
     # It takes gigabytes to come to the true limit.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "LARGEST", 1000)
+        patch.setattr(preparation, "LARGEST", 1000)
         found.append(prepared(folder, Odd({}))["reason"])
         patch.undo()
-        patch.setattr(preparing, "encode_volume", int)  # which takes other arguments
+        patch.setattr(preparation, "encode_volume", int)  # which takes other arguments
         found.append(prepared(folder, Odd({}))["reason"])
     return found + [state["reason"] for state in planted(folder) if state["reason"]]
 

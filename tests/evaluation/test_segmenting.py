@@ -24,7 +24,7 @@ from gigatile.tables import read_table, write_table
 from gigatile.tasks.volume_segmentation.case_scoring import score_cases
 from gigatile.tasks.volume_segmentation.case_segmentation import segment_case
 from gigatile.tasks.volume_segmentation.sliding_window import Segmenter
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 NAMES = ("whole", "core", "rim")
 VOLUMES = VolumeSettings(labels="decathlon", modalities=NAMES, spacing=None)
@@ -89,7 +89,7 @@ def prepare(folder: Path, case: str, images, truth, volumes=VOLUMES) -> Path:
     state = prepare_case(
         case, images, truth, volumes, PreparedFiles(record, record.with_suffix(".json"))
     )
-    assert state["state"] == "prepared", state["reason"]
+    assert state.state == "prepared", state.reason
     return record
 
 
@@ -199,7 +199,7 @@ def run(command, model, tmp_path_factory):
         record.parent.mkdir(exist_ok=True)
         given = [word for name, path in images.items() for word in ("--image", f"{name}={path}")]
         done = command(
-            "prepare_case.py",
+            *("prepare.py", "--task", "volume_segmentation"),
             *("--case", case, *given, "--segmentation", truth, "--settings", canonical(VOLUMES)),
             *("--records", record, "--state", record.with_suffix(".json")),
         )

@@ -19,8 +19,8 @@ from gigatile.settings.windows import WindowSettings
 from gigatile.tables import write_table
 from gigatile.tasks.volume_segmentation.segmentation_state import describe, skip_case
 from gigatile.volumes.grid import Grid
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
-from gigatile.volumes.restoring import write_segmentation
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
+from gigatile.volumes.restoration import write_segmentation
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = VolumeSettings(

@@ -21,7 +21,7 @@ from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.slides.index import AREAS, TileIndex, write_empty_index
-from gigatile.slides.sorting import counted
+from gigatile.slides.tile_filter import count_tiles
 from gigatile.tables import write_table
 
 CLASSES = ("adeno", "normal", "squamous")
@@ -142,9 +142,10 @@ def _make_slide(
         kept = len(tiles["x"])
         index = _index(plan, tiles)
         index.write(folder / f"{plan.slide}.parquet")
-        state["tiles"] = {"kept": kept} | counted(index.dropped, index.marks)
+        state["tiles"] = {"kept": kept} | count_tiles(index.dropped, index.marks)
         state |= {"light": "transmitted", "tissue_threshold": 17}
-        state["reading"] = {"by": "own tiles", "why": None, "compared": 4}
+        state["reading"] = {"by": "native tiles", "why": None, "compared": 4}
+    state["files"], state["settings"] = {}, {}
     state["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}
     write_json(folder / f"{plan.slide}.json", state)
     row = (plan.slide, plan.patient, plan.label, plan.split, state["state"])

@@ -12,8 +12,8 @@ from written import write_cases
 
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.files import checksums, combined_checksum, sha256_of, write_json
-from gigatile.report.case_inputs import CaseState
 from gigatile.tables import read_table, write_table
+from gigatile.volumes.state import CaseState
 
 
 def index(run: Path) -> Page:

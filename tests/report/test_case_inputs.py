@@ -14,7 +14,7 @@ from gigatile.errors import UserError
 from gigatile.files import checksums, read_json, sha256_of, write_json
 from gigatile.tables import read_table, write_table
 from gigatile.volumes.grid import Grid
-from gigatile.volumes.restoring import write_segmentation
+from gigatile.volumes.restoration import write_segmentation
 
 
 def refused(run: Path) -> str:

@@ -12,10 +12,10 @@ from test_self_contained import Page
 from written import write_slides
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Grid
 from gigatile.report.scale_bar import scale_bar
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
+from gigatile.slides.state import TileGrid
 
 EXTENT = 31.7
 MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
@@ -23,11 +23,12 @@ MARKED = {(41, 23): (0.0, 1.0, 0.0), (3, 17): (1.0, 0.0, 0.0)}
 
 def grid_of(
     extent: float, columns: int = 5, rows: int = 4, scale: tuple[float, float] = (1, 1)
-) -> Grid:
-    return Grid(
+) -> TileGrid:
+    return TileGrid(
         size=32,
         mpp=0.5,
         extent=extent,
+        level=0,
         scale=scale,
         resampled=scale == (1, 1),
         columns=columns,

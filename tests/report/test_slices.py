@@ -190,7 +190,7 @@ def test_slice_number_in_the_file(
     plan = CasePlan("A", "P", "test", orientation=orientation)
     write_volume(tmp_path / "a.nii.gz", boxes(SHAPE, {1: HEAD}), plan)
     grid = plan_grid(geometry_of(open_volume(tmp_path / "a.nii.gz")), spacing)
-    grid = grid.cut_to((2, 4, 6), (20, 20, 20))
+    grid = grid.crop_to((2, 4, 6), (20, 20, 20))
     for plane in PLANES:
         for number in range(grid.shape[plane.axis]):
             axis, index = file_slice(grid, plane.axis, number)

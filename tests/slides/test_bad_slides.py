@@ -51,7 +51,7 @@ def damaged(source, target, start: int, junk: bytes):
 def test_a_text_file_named_as_a_slide(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.write_text("Dear colleague,\nplease find the slides on the disk.\n")
-    state = assert_failed(tile(path), "no slide format that OpenSlide knows (52 bytes)")
+    state = assert_failed(tile(path), "not a slide format that OpenSlide supports (52 bytes)")
     assert state["source"] == {"name": "s.svs"} | dict.fromkeys(list(state["source"])[1:])
     assert state["grid"] is None
 
@@ -75,7 +75,7 @@ def test_a_folder(tile, tmp_path):
 def test_a_picture(tile, tmp_path):
     path = tmp_path / "s.svs"
     Image.fromarray(tissue(200, 200)).save(path, "JPEG")
-    assert_failed(tile(path), "no slide format that OpenSlide knows")
+    assert_failed(tile(path), "not a slide format that OpenSlide supports")
 
 
 # --- Damaged
@@ -97,7 +97,7 @@ def test_a_slide_cut_short(tile, tmp_path, pyramid, share):
     data = pyramid.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
     assert_failed(
-        tile(path), f"no slide format that OpenSlide knows ({int(len(data) * share)} bytes)"
+        tile(path), f"not a slide format that OpenSlide supports ({int(len(data) * share)} bytes)"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
         outcome, " of its tiles cannot be read, more than 5% of the 504 with tissu"
     )
     assert state["reason"].startswith("26 of its tiles")
-    assert "own tile of column 4, row 0 cannot be read: not a JPEG stream" in state["reason"]
+    assert "native tile in column 4, row 0 cannot be read: not a JPEG stream" in state["reason"]
     assert len(state["unreadable"]) == 10
     assert state["source"]["width"] == 1800
     assert state["grid"]["columns"] == 28
@@ -167,7 +167,7 @@ def test_damaged_jpeg_2000_tiles(tile, tmp_path):
 
 def test_a_slide_smaller_than_a_tile(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(63, 500))
-    assert_failed(tile(path), "it is smaller than one tile: 500×63 px where a tile spans 64 px")
+    assert_failed(tile(path), "it is smaller than one tile: 500×63 px, but a tile spans 64 px")
 
 
 def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
@@ -182,11 +182,11 @@ def test_a_slide_without_mpp_where_it_is_needed(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
     state = assert_failed(
         tile(path, mpp=0.5, objectives=[]),
-        "the file tells no mpp (its objective, 20x, is not in tiles.objectives)",
+        "the file has no mpp (its objective, 20x, is not in tiles.objectives)",
     )
-    assert "tiles.mpp = 0.5 needs it; give it in the sheet's column mpp" in state["reason"]
+    assert "tiles.mpp = 0.5 requires it; set it in the sheet's column mpp" in state["reason"]
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None, power=None)
-    assert_failed(tile(path, mpp=0.5), "the file tells no mpp (nor objective), and tiles.mpp")
+    assert_failed(tile(path, mpp=0.5), "the file has no mpp (and no objective), but tiles.mpp")
 
 
 def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
@@ -201,7 +201,7 @@ def test_a_slide_with_an_mpp_that_is_no_number(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp="inf")
     state = assert_tiled(tile(path, objectives=[]), kept=4)
     assert state["mpp"] is None
-    assert_failed(tile(path, mpp=0.5, objectives=[]), "the file tells no mpp")
+    assert_failed(tile(path, mpp=0.5, objectives=[]), "the file has no mpp")
 
 
 def test_pixels_that_are_not_square(tile, tmp_path):
@@ -226,7 +226,7 @@ def test_pixels_that_are_not_square(tile, tmp_path):
 def test_level_0_coarser_than_wanted(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=0.5)
     assert_failed(
-        tile(path, mpp=0.25), "its level 0 has 0.5 µm per pixel; tiles.mpp = 0.25 would need"
+        tile(path, mpp=0.25), "its level 0 has 0.5 µm per pixel, too coarse for tiles.mpp = 0.25"
     )
 
 
@@ -279,7 +279,7 @@ def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, 
     path = tmp_path / "s.svs"
     if fault == "no slide":
         path.write_text("no slide")
-        reason = "no slide format that OpenSlide knows (8 bytes)"
+        reason = "not a slide format that OpenSlide supports (8 bytes)"
     elif fault == "no tissue":
         write_svs(path, glass(640, 640))
         reason = "it has no tissue: 0.00 % of it is stained (saturation above 13 of 255)"
@@ -292,7 +292,7 @@ def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, 
     assert outcome.process.stdout == ""
     first, second = outcome.process.stderr.splitlines()
     assert first.startswith(f"error: slide S1 ({path}): {reason}")
-    assert second == "To go on without such slides, set tiles.on_error: record"
+    assert second == "To continue without such slides, set tiles.on_error: record"
     assert outcome.files == []
 
 
@@ -356,8 +356,9 @@ def of_another_kind(dataset):
         ),
         (
             of_another_kind,
-            "it is DICOM, but no whole-slide image (VL Whole Slide Microscopy), or its header is "
-            "cut short; its folder has 3 .dcm files: name a level of the slide in the sheet, or ",
+            "it is DICOM, but not a whole-slide image (VL Whole Slide Microscopy), or its header "
+            "is truncated; its folder has 3 .dcm files: name a level of the slide in the sheet, "
+            "or ",
         ),
     ],
 )
@@ -377,4 +378,4 @@ def test_what_is_no_dicom_gets_no_advice_on_it(tmp_path):
     path.write_bytes(bytes(200))
     with pytest.raises(SlideError) as caught, open_slide(path):
         pass
-    assert str(caught.value) == "no slide format that OpenSlide knows (200 bytes)"
+    assert str(caught.value) == "not a slide format that OpenSlide supports (200 bytes)"

@@ -198,21 +198,21 @@ def test_every_tile_of_it_is_openslides_region(slide, tmp_path):
             mpp = MPP * opened.downsamples[level]
             settings = TileSettings(size=48, mpp=mpp, max_background=1)
             state = tile_slide(path, "S1", None, settings, files)
-            assert state["state"] == "tiled", state["reason"]
-            grid = plan_grid(opened, state["mpp"], settings)
-            assert (state["mpp_from"], grid.level) == (
+            assert state.state == "tiled", state.reason
+            grid = plan_grid(opened, state.mpp, settings)
+            assert (state.mpp_from, grid.level) == (
                 "resolution" if case.vendor == "generic-tiff" else "file",
                 level,
             )
             own = case.vendor in ("generic-tiff", "philips")
-            assert state["reading"]["by"] == ("own tiles" if own else "openslide")
+            assert state.reading.by == ("native tiles" if own else "openslide")
             tiles = [decode_tile(data) for data in read_records(files.records)]
             assert len(tiles) == grid.columns * grid.rows > 0
             boxes, spans = grid.boxes(grid.corners())
             for tile, box, span in zip(tiles, boxes.tolist(), spans, strict=True):
                 left, top, width, height = box
                 region = np.asarray(opened.region(left, top, grid.level, width, height))
-                assert tile.image == encode_jpeg(grid.tile_of(region, span), 90)
+                assert tile.image == encode_jpeg(grid.resize_to_tile(region, span), 90)
 
 
 def test_equal_pixels_give_equal_bytes(slide, tmp_path):

@@ -8,7 +8,7 @@ from known_slides import tissue
 from PIL import Image
 
 from gigatile.records.tile import decode_jpeg, encode_jpeg
-from gigatile.slides.jpeg import clean_header, clean_pixels, header_of
+from gigatile.slides.jpeg import clean_header, clean_scans, jpeg_header
 
 PIXELS = tissue(64, 96)
 SECRET = b"Jane Doe 1950"
@@ -24,7 +24,7 @@ def coded(**options) -> bytes:
 
 def made_whole(stream: bytes, tables: bytes | None = None) -> bytes:
     header, at = clean_header(stream)
-    return header_of(tables, ycbcr=True) + header + clean_pixels(stream, at, 96, 64)
+    return jpeg_header(tables, ycbcr=True) + header + clean_scans(stream, at, 96, 64)
 
 
 STREAMS = {
@@ -67,9 +67,9 @@ def test_the_files_own_tables_are_cleaned_too():
         (b"GIF89a", "not a JPEG stream"),
         (b"\xff\xd8", "ends before its pixels"),
         (STREAMS["baseline"][:100], "ends before its pixels"),
-        (STREAMS["baseline"][:-2], "without an end"),
-        (encode_jpeg(np.zeros((64, 64, 3), np.uint8), 90), "64×64 px where 96×64 are expected"),
-        (b"\xff\xd8" + STREAMS["baseline"][STREAMS["baseline"].index(b"\xff\xda") :], "a frame"),
+        (STREAMS["baseline"][:-2], "has no end"),
+        (encode_jpeg(np.zeros((64, 64, 3), np.uint8), 90), "64×64 px, expected 96×64"),
+        (b"\xff\xd8" + STREAMS["baseline"][STREAMS["baseline"].index(b"\xff\xda") :], "no frame"),
         (b"\xff\xd8\xff\xdb\x00\x00", "ends before its pixels"),
     ],
 )

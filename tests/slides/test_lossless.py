@@ -44,9 +44,9 @@ def test_lossless_decodes_nothing_where_no_rule_asks_for_pixels(pyramid, tile):
     assert assert_tiled(plain)["tiles"]["kept"] == 28
     assert plain.index.contrast.isna().all()
     patch = """
-from gigatile.slides import choosing, tiff
+from gigatile.slides import reader_selection, tiff
 from gigatile.slides.tiff import TiffLevel
-compared = choosing.choose_reading
+compared = reader_selection.choose_reader
 
 def choose(*args):
     found = compared(*args)
@@ -54,7 +54,7 @@ def choose(*args):
     return found
 
 import gigatile.slides.tiling as tiling
-tiling.choose_reading = choose
+tiling.choose_reader = choose
 """
     settings = {"encoding": "lossless", "size": 256} | pixel_rules
     other = tile(pyramid, folder="other", patch=patch, **settings)
@@ -79,23 +79,25 @@ def test_lossless_tiles_of_a_level(tile, tmp_path):
     [
         (
             {"size": 128},
-            "its own have 256×256 px, where a tile has 128 px and spans 128×128 px of ",
+            "native tiles have 256×256 px, but tiles.size is 128 px, which spans 128×128 px of ",
         ),
-        ({"size": 256, "mpp": 0.6}, "where a tile has 256 px and spans 307.2×307.2 px of level 0"),
+        ({"size": 256, "mpp": 0.6}, "tiles.size is 256 px, which spans 307.2×307.2 px of level 0"),
     ],
 )
 def test_lossless_refuses_tiles_that_do_not_line_up(pyramid, tile, settings, told):
     state = tile(pyramid, encoding="lossless", **settings).state
     assert state["state"] == "failed"
     assert state["reason"].startswith(
-        "tiles.encoding: lossless takes a slide's own JPEG tiles as th"
+        "tiles.encoding: lossless stores the slide's native JPEG tiles "
     )
     assert told in state["reason"]
 
 
 def test_lossless_refuses_a_slide_without_jpeg_tiles(tile, tmp_path):
     state = tile(write_svs(tmp_path / "s.svs", tissue(128, 128)), encoding="lossless").state
-    assert state["reason"].endswith("cannot be read so: its tiles are ADOBE_DEFLATE, not JPEG")
+    assert state["reason"].endswith(
+        "cannot be read directly: its tiles are ADOBE_DEFLATE, not JPEG"
+    )
 
 
 @pytest.mark.parametrize("place", ["first", "before the pixels of some", "behind the end"])
@@ -129,5 +131,5 @@ def _with_comment(stream: bytes, text: bytes, place: str) -> bytes:
 
 
 def test_stain_and_lossless_exclude_each_other():
-    with pytest.raises(ValueError, match="stain: macenko changes pixels, which encoding: lossless"):
+    with pytest.raises(ValueError, match="stain: macenko changes pixels, but encoding: lossless"):
         TileSettings(encoding="lossless", stain="macenko")

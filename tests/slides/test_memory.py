@@ -46,8 +46,8 @@ folder = Path(sys.argv[2])
 kinds = ("tfrecord", "json", "jpg", "png", "parquet")
 files = TilingFiles(*(folder / f"s.{kind}" for kind in kinds))
 state = tile_slide(Path(sys.argv[1]), "s", None, TileSettings(size=448), files)
-assert state["state"] == "tiled", state["reason"]
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, state["tiles"]["kept"])
+assert state.state == "tiled", state.reason
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, state.tiles.kept)
 """
 
 

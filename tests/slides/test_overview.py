@@ -10,12 +10,12 @@ from PIL import Image
 
 from gigatile.demo.svs import shrink
 from gigatile.slides import overview
-from gigatile.slides.choosing import Reading
 from gigatile.slides.overview import BLOCK, PROBES, read_overview
 from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
+from gigatile.slides.reader_selection import ReaderChoice
 from gigatile.slides.tiff import TiffLevel
 
-OWN = Reading("own tiles", None, 4)
+OWN = ReaderChoice("native tiles", None, 4)
 
 
 def written(folder: Path, compression: str) -> tuple[Path, list[np.ndarray]]:
@@ -80,11 +80,11 @@ def test_the_overview_is_each_blocks_mean_and_at_least_as_fine_as_wanted(
     assert np.array_equal(found.pixels, Image.fromarray(levels[level]).reduce(factor))
     across, down = found.downsample
     assert across == down == factor * (4 if level else 1) <= wanted
-    assert found.error is None and not found.unseen.any()
+    assert found.error is None and not found.unreadable.any()
     if path.stem == "jpeg":
-        assert found.reading == OWN
+        assert found.reader == OWN
     else:
-        assert found.reading == Reading("openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0)
+        assert found.reader == ReaderChoice("openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0)
 
 
 def test_the_overview_of_a_very_large_slide_is_coarser_than_wanted(noise):
@@ -102,13 +102,13 @@ def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise,
         found = read_overview(path, slide, factor)
     assert "reading 512×400 px of level 0 at (0, 0) fails" in str(found.error)
     expected = np.asarray(Image.fromarray(pixels).reduce(factor))
-    assert np.array_equal(found.pixels[~found.unseen], expected[~found.unseen])
-    assert (found.pixels[found.unseen] == 255).all()
+    assert np.array_equal(found.pixels[~found.unreadable], expected[~found.unreadable])
+    assert (found.pixels[found.unreadable] == 255).all()
     lost = np.zeros((400, 512), bool)
     lost[128:192, 192:256] = True
     rows, columns = (slice(n // factor, -(-end // factor)) for n, end in ((128, 192), (192, 256)))
-    assert found.unseen[rows, columns].all()
-    assert found.unseen.sum() * factor**2 <= 9 * 64 * 64
+    assert found.unreadable[rows, columns].all()
+    assert found.unreadable.sum() * factor**2 <= 9 * 64 * 64
 
 
 def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(own, monkeypatch):
@@ -117,7 +117,7 @@ def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(own, monkey
     with open_slide(path) as slide:
         for wanted in (1, 2, 3):
             found = read_overview(path, slide, wanted)
-            assert found.reading == OWN
+            assert found.reader == OWN
             assert np.array_equal(found.pixels, Image.fromarray(levels[0]).reduce(wanted))
 
 
@@ -130,10 +130,10 @@ def test_blocks_with_a_damaged_tile_are_openslides_and_the_others_are_not(
     read = regions_read(monkeypatch)
     with open_slide(path) as slide:
         found = read_overview(path, slide, 1)
-    assert found.reading == OWN
-    assert not found.unseen[:300].any() and not found.unseen[:, 200:].any()
-    assert found.unseen[384:, 64:128].all()
-    assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
+    assert found.reader == OWN
+    assert not found.unreadable[:300].any() and not found.unreadable[:, 200:].any()
+    assert found.unreadable[384:, 64:128].all()
+    assert np.array_equal(found.pixels[~found.unreadable], levels[0][~found.unreadable])
     # Four places to compare, then two blocks and quarters of these.
     assert read[4] == (0, 300, 0, 100, 100)
     assert all(left < 200 and top >= 300 for left, top, *_ in read[4:])
@@ -146,7 +146,7 @@ def test_openslide_reads_no_block_of_own_tiles_and_no_file_stays_open(noise, mon
     told: list[None] = []
     with open_slide(path) as slide:
         before = open_files()
-        read_overview(path, slide, 1, tell=lambda: told.append(None))
+        read_overview(path, slide, 1, report_progress=lambda: told.append(None))
         assert open_files() == before
     assert len(told) == 6 * 4
     assert len(read) == (4 if path.stem == "jpeg" else 6 * 4)
@@ -164,8 +164,8 @@ def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(own, monkeypa
         found = read_overview(path, slide, 1)
         assert open_files() == before
     assert np.array_equal(found.pixels, levels[0])
-    assert (found.reading.by, found.reading.compared) == ("openslide", 4)
-    assert "differ from OpenSlide's by up to 1 at (170, 96)" in str(found.reading.why)
+    assert (found.reader.by, found.reader.compared) == ("openslide", 4)
+    assert "differ from OpenSlide's pixels by up to 1 at (170, 96)" in str(found.reader.why)
 
 
 def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, monkeypatch):
@@ -180,9 +180,9 @@ def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, m
         before = open_files()
         found = read_overview(path, slide, 1)
         assert open_files() == before
-    assert (found.reading.by, found.reading.compared) == ("openslide", 0)
-    assert found.reading.why.startswith("only 0 of 4 places could be compared")
-    assert np.array_equal(found.pixels[~found.unseen], levels[0][~found.unseen])
+    assert (found.reader.by, found.reader.compared) == ("openslide", 0)
+    assert found.reader.why.startswith("only 0 of 4 regions could be compared")
+    assert np.array_equal(found.pixels[~found.unreadable], levels[0][~found.unreadable])
 
 
 def test_no_file_stays_open_where_comparing_fails(own, monkeypatch):
@@ -252,14 +252,14 @@ def test_what_cannot_be_read_is_given_up_as_soon_as_that_is_certain(noise, tmp_p
     path.write_bytes(data)
     read = regions_read(monkeypatch)
     with open_slide(path) as slide:
-        assert read_overview(path, slide, 1).unseen.all()
+        assert read_overview(path, slide, 1).unreadable.all()
         whole = len(read)
         assert whole <= 4 + 1 + PROBES**2  # places to compare, the block, places in it
         monkeypatch.setattr(overview, "BLOCK", 128)
         read.clear()
-        assert read_overview(path, slide, 1, max_unseen=1).unseen.all()
+        assert read_overview(path, slide, 1, max_unreadable=1).unreadable.all()
         everything = len(read)
         read.clear()
         with pytest.raises(RegionError, match=r"level 0 at \(0, 0\) fails"):
-            read_overview(path, slide, 1, max_unseen=0.25)
+            read_overview(path, slide, 1, max_unreadable=0.25)
         assert len(read) < 0.4 * everything

@@ -11,7 +11,7 @@ from PIL import Image
 EXPECTED = {
     "cmu-1-small-region.svs": None,
     "test3-TRITC-2-560.ndpi": None,
-    "broken.svs": "no slide format that OpenSlide knows (1001 bytes)",
+    "broken.svs": "not a slide format that OpenSlide supports (1001 bytes)",
     "openslide-unopenable.tiff": "it cannot be opened: Unsupported TIFF compression: 52479",
 }
 
@@ -55,7 +55,7 @@ def test_the_aperio_slide_gives_its_tiles_at_its_own_scale(shared_data, tile):
     assert state["source"]["vendor"] == "aperio"
     assert state["source"]["objective_power"] == "20"
     assert (state["mpp_told"], state["contradictions"]) == ({"file": 0.499, "objective": 0.5}, [])
-    assert state["reading"] == {"by": "own tiles", "why": None, "compared": 4}
+    assert state["reading"] == {"by": "native tiles", "why": None, "compared": 4}
     assert state["tiles"]["kept"] == 49
     assert state["tiles"]["dropped"] == {"background": 68}
     assert len(outcome.tiles) == 49
@@ -82,7 +82,7 @@ def test_the_fluorescence_slide_is_known_for_what_it_is(shared_data, tile):
     assert len(state["source"]["levels"]) == 7
     assert state["light"] == "fluorescence"
     assert state["reading"]["by"] == "openslide"
-    assert state["reading"]["why"] == "a file of the format hamamatsu"
+    assert state["reading"]["why"] == "native tiles are not supported for the format hamamatsu"
 
 
 # --- Pictures of real tissue, as slides

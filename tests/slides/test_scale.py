@@ -8,14 +8,14 @@ from known_slides import glass, write_svs
 
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import SlideError, open_slide
-from gigatile.slides.scale import Scale, scale_of
+from gigatile.slides.scale import Scale, find_scale
 
 OBJECTIVES = TileSettings().objectives
 
 
 def scale(path: Path, sheet: float | None = None, objectives=OBJECTIVES) -> Scale:
     with open_slide(path) as slide:
-        return scale_of(slide, sheet, objectives)
+        return find_scale(slide, sheet, objectives)
 
 
 def aperio(path: Path, mpp: object, power: object, **layout) -> Path:
@@ -54,7 +54,7 @@ def test_the_sheet_comes_before_the_file_and_a_measure_before_an_objective(
 ):
     found = scale(aperio(tmp_path, mpp, power), sheet)
     assert (found.mpp, found.source) == counts
-    assert found.told == told
+    assert found.by_source == told
 
 
 def test_the_table_of_objectives_is_the_users(tmp_path):
@@ -96,7 +96,7 @@ def test_a_scanners_own_word_comes_before_the_resolution(tmp_path):
     path = aperio(tmp_path, 0.5, 20, resolution=(40_000, 40_000), resolutionunit="CENTIMETER")
     found = scale(path)
     assert (found.mpp, found.source) == (0.5, "file")
-    assert found.told == {"file": 0.5, "resolution": 0.25, "objective": 0.5}
+    assert found.by_source == {"file": 0.5, "resolution": 0.25, "objective": 0.5}
 
 
 # --- Pixels that are not square
@@ -150,7 +150,7 @@ def test_a_dicom_folder_without_level_0_is_refused(tmp_path):
     level_1 = path.with_name("level-1.dcm")
     assert scale(level_1).mpp == 0.5, "any file of the folder stands for all"
     path.unlink()
-    reason = r"its finest level, 2 µm per pixel, is resampled .*; copy all files .* give 2 in the "
+    reason = r"its finest level, 2 µm per pixel, is resampled .*; copy all files .* set 2 in the "
     for sheet in (None, 0.5):
         with pytest.raises(SlideError, match=reason):
             scale(level_1, sheet)
@@ -163,6 +163,6 @@ def test_a_resampled_dicom_slide_without_a_scale_needs_the_sheets(tmp_path):
     del dataset.SharedFunctionalGroupsSequence
     (tmp_path / "s").mkdir()
     dataset.save_as(tmp_path / "s/level-0.dcm")
-    with pytest.raises(SlideError, match=r"its finest level is resampled .* give its scale in the"):
+    with pytest.raises(SlideError, match=r"its finest level is resampled .* set its scale in the"):
         scale(tmp_path / "s/level-0.dcm", None, ())
     assert scale(tmp_path / "s/level-0.dcm", 1, ()).mpp == 1

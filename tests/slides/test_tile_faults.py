@@ -12,8 +12,8 @@ import tifffile
 from known_slides import tiles_of_level_0, tissue, write_svs
 from outcomes import assert_tiled, tile_line, with_bad_tiles
 
-from gigatile.slides.choosing import Reading, choose_reading
 from gigatile.slides.reader import RegionError, open_slide
+from gigatile.slides.reader_selection import ReaderChoice, choose_reader
 from gigatile.slides.tiff import TiffLevel
 
 # --- One bad tile inside a good slide
@@ -35,7 +35,7 @@ def test_bad_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
     assert state["unreadable"][0] == {
         "x": 768,
         "y": 512,
-        "reason": "its own tile of column 3, row 2 cannot be read: not a JPEG stream",
+        "reason": "the native tile in column 3, row 2 cannot be read: not a JPEG stream",
     }
     kept = {(one.x, one.y): one.image for one in good.tiles}
     assert all(kept[one.x, one.y] == one.image for one in outcome.tiles)
@@ -61,7 +61,7 @@ def test_the_limit_of_bad_tiles(tile, tmp_path):
     assert state["state"] == "failed"
     assert state["reason"] == (
         "5 of its tiles cannot be read, more than 4% of the 100 with tissue; at (576, 576): its "
-        "own tile of column 9, row 9 cannot be read: not a JPEG stream"
+        "native tile in column 9, row 9 cannot be read: not a JPEG stream"
     )
 
 
@@ -93,7 +93,7 @@ def test_what_openslide_reads_is_not_bad(tile, tmp_path):
         subsampling=subsampling,
     )
     outcome = tile(path)
-    assert assert_tiled(outcome)["reading"]["by"] == "own tiles"
+    assert assert_tiled(outcome)["reading"]["by"] == "native tiles"
     assert [one.image for one in outcome.tiles] == [one.image for one in good.tiles]
 
 
@@ -119,12 +119,12 @@ def test_a_slide_on_which_openslide_fails_everywhere_is_refused(tile, pyramid, t
     assert state["reading"]["by"] == "openslide"
     assert state["reading"]["compared"] == 0
     assert state["reading"]["why"].startswith(
-        "only 0 of 4 places could be compared with OpenSlide; first error: it opens, but reading "
+        "only 0 of 4 regions could be compared with OpenSlide; first error: it opens, but reading "
     )
     assert "Improper JPEG sampling factors" in state["reason"]
 
 
-@pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "own tiles")])
+@pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "native tiles")])
 def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by):
     """Of 16 tiles; the four that are tried first are among the bad ones, if these are many."""
     whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
@@ -132,7 +132,7 @@ def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by
     path = with_bad_tiles(whole, tmp_path / "s.svs", bad)
     places = [(x, y, 64, 64) for y in range(0, 256, 64) for x in range(0, 256, 64)]
     with open_slide(path) as slide:
-        reading, level = choose_reading(path, slide, 0, np.array(places))
+        reading, level = choose_reader(path, slide, 0, np.array(places))
     assert (reading.by, reading.compared) == (by, readable)
     assert (level is None) == (by == "openslide")
     if level is not None:
@@ -150,9 +150,11 @@ def test_a_place_of_which_the_file_holds_nothing_is_no_comparison(tmp_path):
     path = tmp_path / "s.svs"
     path.write_bytes(data)
     with open_slide(path) as slide:
-        reading, level = choose_reading(path, slide, 0, np.array([(0, 0, 64, 64)] * 4))
+        reading, level = choose_reader(path, slide, 0, np.array([(0, 0, 64, 64)] * 4))
     assert level is None
-    assert reading == Reading("openslide", "the file holds no own tile of the places to compare", 0)
+    assert reading == ReaderChoice(
+        "openslide", "the file has no native tile in the regions to compare", 0
+    )
 
 
 # --- Slides that hang, crash, or may not be read
@@ -165,7 +167,7 @@ def test_a_slide_that_hangs(tile, tmp_path):
     outcome = tile(path, "--stall-minutes", 0.01)
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["state"] == "failed"
-    assert outcome.state["reason"] == "nothing came of it for 0.01 minutes"
+    assert outcome.state["reason"] == "no progress for 0.01 minutes"
     assert outcome.state["stalled_minutes"] == 0.01
     assert len(outcome.files) == 5
     assert len(outcome.index) == 0
@@ -226,8 +228,8 @@ def test_a_codec_that_crashes_hangs_or_takes_all_memory(tile, pyramid, by):
         return
     assert done.returncode == 0, done.stderr
     reason = {
-        "SIGSEGV": "reading it crashed (SIGSEGV)",
-        "SIGSTOP": "nothing came of it for 0.05 minutes",
+        "SIGSEGV": "the process that read it crashed (SIGSEGV)",
+        "SIGSTOP": "no progress for 0.05 minutes",
     }
     assert other.state["reason"] == reason[by]
     assert other.state["source"] == plain.state["source"]
@@ -245,7 +247,7 @@ tiling.PLACE = fail
 """
 
 
-@pytest.mark.parametrize("place", ["seen_areas", "_source_facts", "find_tissue"])
+@pytest.mark.parametrize("place", ["area_fractions", "_source_facts", "find_tissue"])
 def test_an_error_that_nobody_foresaw_is_the_slides_reason(tile, pyramid, place):
     """And its traceback is in the job's log."""
     patch = UNFORESEEN.replace("PLACE", place).replace("ERROR", "ValueError('of\\n' + 300 * 'x')")
@@ -271,7 +273,8 @@ def test_an_error_in_the_middle_of_the_records_leaves_none(tile, pyramid):
 
 def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
     patch = "from gigatile.slides import tiling\n"
-    patch += "tiling._source_facts = lambda *_: {'width': float('nan')}"
+    patch += "bad = tiling.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
+    patch += "tiling._describe_source = lambda *_: bad"
     outcome = tile(pyramid, patch=patch)
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["reason"].startswith("unexpected error, please report: ValueError: Out of")
@@ -352,7 +355,7 @@ def test_a_false_size_is_refused_before_anything_is_read(tile, pyramid, tmp_path
     count = "from gigatile.slides.reader import Slide\nread = Slide.region\n"
     count += "Slide.region = lambda *args: print('read') or read(*args)"
     outcome = tile(path, patch=count)
-    assert outcome.state["reason"] == f"its directory contradicts itself: {told}"
+    assert outcome.state["reason"] == f"its TIFF directory is inconsistent: {told}"
     assert "read\n" not in outcome.process.stdout
 
 

@@ -33,15 +33,10 @@ def slide(tmp_path_factory):
 
 
 def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
-    return tile_slide(
-        source,
-        "S1",
-        sheet_mpp,
-        TileSettings(**({"size": 64} | settings)),
-        TilingFiles(
-            *(out / f"S1.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))
-        ),
-    )
+    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    files = TilingFiles(*(out / f"S1.{kind}" for kind in kinds))
+    tile_slide(source, "S1", sheet_mpp, TileSettings(**({"size": 64} | settings)), files)
+    return json.loads(files.state.read_text())
 
 
 def tiles_in(out: Path) -> list:
@@ -246,8 +241,8 @@ def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
     out = tmp_path / "out"
     job = subprocess.Popen(
         [
-            *(sys.executable, Path(__file__).parents[2] / "scripts/tile_slide.py"),
-            *("--source", path, "--slide", "S1"),
+            *(sys.executable, Path(__file__).parents[2] / "scripts/prepare.py"),
+            *("--task", "tile_classification", "--source", path, "--slide", "S1"),
             *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
             *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
             *("--mask", out / "S1.png", "--index", out / "S1.parquet"),

@@ -15,8 +15,8 @@ from gigatile.slides.tissue import (
     SATURATION_BOUNDS,
     SPECK,
     find_tissue,
+    mask_fractions,
     region_sizes,
-    tissue_fractions,
 )
 
 
@@ -34,7 +34,7 @@ def test_stain_is_tissue_and_glass_is_not():
     pixels[20:50, 30:100] = tissue(30, 70)
     found = find_tissue(noisy(pixels, 3))
     mask, threshold = found.mask, found.threshold
-    assert found.light == "transmitted"
+    assert found.illumination == "transmitted"
     expected = np.zeros((90, 120), bool)
     expected[20:50, 30:100] = True
     assert np.array_equal(mask, expected)
@@ -112,7 +112,7 @@ def test_fluorescence_is_bright_on_black():
     found = find_tissue(noisy(pixels, 8))
     expected = np.zeros((100, 100), bool)
     expected[10:40, 10:90] = True
-    assert found.light == "fluorescence"
+    assert found.illumination == "fluorescence"
     assert np.array_equal(found.mask, expected)
 
 
@@ -127,7 +127,7 @@ def test_a_black_frame_around_a_brightfield_slide_is_no_fluorescence():
     pixels[30:70, 30:70] = GLASS
     pixels[40:50, 40:60] = STAIN
     found = find_tissue(pixels)
-    assert found.light == "transmitted"
+    assert found.illumination == "transmitted"
     assert np.array_equal(np.argwhere(found.mask).min(axis=0), (40, 40))
     assert found.mask.sum() == 200
 
@@ -142,7 +142,7 @@ def test_the_threshold_is_otsus_within_its_bounds(pixels):
         found = find_tissue(pixels)
     except SlideError:
         return
-    if found.light == "fluorescence":
+    if found.illumination == "fluorescence":
         return
     high, low = pixels.max(axis=2).astype(int), pixels.min(axis=2).astype(int)
     saturation = (high - low) * 255 // np.maximum(high, 1)
@@ -240,7 +240,7 @@ def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -
 )
 def test_shares_of_tissue_are_those_of_adding_up_areas(mask, across, down, extent, columns, rows):
     grid = grid_of(16, extent, columns, rows)
-    shares = tissue_fractions(mask, (across, down), grid)
+    shares = mask_fractions(mask, (across, down), grid)
     assert shares.shape == (columns * rows,)
     np.testing.assert_allclose(shares, brute_force(mask, (across, down), grid), atol=1e-9)
 
@@ -249,7 +249,7 @@ def test_shares_are_exact_where_tiles_fit_the_mask():
     mask = np.zeros((8, 12), bool)
     mask[:3, :4] = True  # three quarters of the first tile
     mask[4:, 4:8] = True  # all of the fifth
-    shares = tissue_fractions(mask, (16, 16), grid_of(64, 64.0, 3, 2))
+    shares = mask_fractions(mask, (16, 16), grid_of(64, 64.0, 3, 2))
     assert shares.tolist() == [0.75, 0, 0, 0, 1, 0]
 
 
@@ -257,7 +257,7 @@ def test_the_mask_of_a_large_slide_is_not_blown_up():
     mask = np.ones((2000, 2000), bool)
     tracemalloc.start()
     try:
-        shares = tissue_fractions(mask, (16, 16), grid_of(224, 224.0, 142, 142))
+        shares = mask_fractions(mask, (16, 16), grid_of(224, 224.0, 142, 142))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -11,7 +11,7 @@ from known_volumes import (
 
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 MODALITIES = ("flair", "t1")
 BRAIN = ellipsoid(SHAPE, 0.42)
@@ -26,7 +26,8 @@ def settings(**given) -> VolumeSettings:
 
 def prepare(out, images, segmentation=None, **given) -> dict:
     files = PreparedFiles(out / "C1.tfrecord", out / "C1.json")
-    return prepare_case("C1", images, segmentation, settings(**given), files)
+    prepare_case("C1", images, segmentation, settings(**given), files)
+    return json.loads(files.state.read_text())
 
 
 def record(out) -> tuple:

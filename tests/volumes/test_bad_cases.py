@@ -14,7 +14,7 @@ from known_volumes import (
 from prepared import BRAIN, MODALITIES, prepare, record
 
 from gigatile.errors import UserError
-from gigatile.volumes import preparing
+from gigatile.volumes import preparation
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -27,22 +27,20 @@ def broken(path, kind):
     if kind == "a mask":
         return (
             write_nifti(path, BRAIN.astype(np.uint8)),
-            "all its voxels in the head have one value (1)",
+            "all voxels of its head have the same value (1)",
         )
     if kind == "nan":
         values = head()
         values[:, :, 9:] = np.nan
         return write_nifti(path, values), (
-            "5,148 of its 10,296 voxels are NaN, infinite or beyond 1e+30; 0.1% at most may be"
+            "5,148 of its 10,296 voxels are NaN, infinite or beyond 1e+30; at most 0.1% may be"
         )
     if kind == "channels":
-        return write_nifti(path, np.stack([head()] * 3, -1)), (
-            "it has 3 channels, where 1 is expected"
-        )
+        return write_nifti(path, np.stack([head()] * 3, -1)), ("it has 3 channels, expected 1")
     if kind == "cut short":
         write_nifti(path, head())
         path.write_bytes(path.read_bytes()[:2000])
-        return path, "its gzip is cut short: it ends after "
+        return path, "its gzip is truncated after "
     path.write_bytes(b"<html>" if kind == "html" else b"")
     return path, "HTML" if kind == "html" else "the file is empty (0 bytes)"
 
@@ -71,7 +69,7 @@ def test_a_case_that_cannot_be_used_is_recorded_with_its_reason(
     with pytest.raises(UserError) as stopped:
         prepare(tmp_path, images, segmentation, on_error="stop")
     assert str(stopped.value) == (
-        f"case C1: {state['reason']}\nTo go on without such cases, set volumes.on_error: record"
+        f"case C1: {state['reason']}\nTo continue without such cases, set volumes.on_error: record"
     )
 
 
@@ -82,8 +80,8 @@ def test_all_faults_of_files_are_told_at_once(images, tmp_path):
     state = prepare(tmp_path, paths, tmp_path / "s.nii", modalities=(*MODALITIES, "t2"))
     assert state["reason"] == (
         "flair (f.nii): the file is empty (0 bytes); t1 (t.nii): it is an HTML page, not a NIfTI "
-        "file; mostly of a download that failed; segmentation (s.nii): it is text, not a NIfTI "
-        "file; it begins with 'x'; it has no t2"
+        "file; the download probably failed; segmentation (s.nii): it is text, not a NIfTI "
+        "file; it starts with 'x'; it has no t2"
     )
 
 
@@ -128,7 +126,7 @@ def test_a_missing_modality_is_refused_or_filled(images, segmentation, tmp_path)
 def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
     path = write_nifti(tmp_path / "i.nii.gz", np.stack([head()] * 3, axis=-1))
     assert prepare(tmp_path, {"image": path})["reason"] == (
-        "image (i.nii.gz): it has 3 channels, where 2 are expected (flair, t1)"
+        "image (i.nii.gz): it has 3 channels, expected 2 (flair, t1)"
     )
     stacked = np.stack([head(), np.full(SHAPE, 2, np.float32)], axis=-1)
     assert prepare(tmp_path, {"image": write_nifti(path, stacked)})["reason"] == (
@@ -138,7 +136,7 @@ def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
 
 def test_images_that_are_no_modalities_are_a_mistake_of_the_caller(images, tmp_path):
     for wrong in ({"t9": images["t1"]}, images | {"image": images["t1"]}):
-        with pytest.raises(UserError, match=r"case C1: found the images .*must be image alone"):
+        with pytest.raises(UserError, match=r"case C1: found the images .*must be only image"):
             prepare(tmp_path, wrong)
 
 
@@ -165,17 +163,19 @@ def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second
 def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
     state = prepare(tmp_path, images, segmentation, spacing=(0.02, 0.02, 0.02))
     assert state["reason"] == (
-        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; 268,435,456 at most "
-        "can be prepared"
+        "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; at most "
+        "268,435,456 are supported"
     )
 
 
-@pytest.mark.parametrize("place", ["geometry_of", "cut_to_all", "encode_volume", "write_records"])
+@pytest.mark.parametrize(
+    "place", ["geometry_of", "crop_to_content", "encode_volume", "write_records"]
+)
 def test_an_error_that_nobody_foresaw_is_the_cases_reason(
     images, segmentation, tmp_path, monkeypatch, capfd, place
 ):
     """And its traceback is in the job's log."""
-    true, calls = getattr(preparing, place), []
+    true, calls = getattr(preparation, place), []
 
     def fail(*args: object) -> object:
         calls.append(args)
@@ -183,7 +183,7 @@ def test_an_error_that_nobody_foresaw_is_the_cases_reason(
             raise ZeroDivisionError("division by\nzero")
         return true(*args)
 
-    monkeypatch.setattr(preparing, place, fail)
+    monkeypatch.setattr(preparation, place, fail)
     state = prepare(tmp_path, images, segmentation)
     assert state["state"] == "failed"
     assert state["reason"] == "unexpected error, please report: ZeroDivisionError: division by zero"
@@ -199,7 +199,7 @@ def test_an_error_of_the_system_is_no_cases_reason(images, tmp_path, monkeypatch
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(preparing, "encode_volume", fail)
+    monkeypatch.setattr(preparation, "encode_volume", fail)
     with pytest.raises(type(error)):
         prepare(tmp_path, images)
     assert not (tmp_path / "C1.json").exists()

@@ -10,7 +10,7 @@ from prepared import record
 from gigatile.demo.cases import COHORT
 from gigatile.demo.volumes import write_case
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 
 @pytest.fixture(scope="module")
@@ -74,4 +74,4 @@ def test_good_cases_of_the_demo_have_no_warnings(tmp_path):
         images = {name: tmp_path / f"{name}.nii.gz" for name in NAMES}
         settings = VolumeSettings(spacing=(3, 3, 3), labels="decathlon")
         out = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
-        assert prepare_case("C1", images, None, settings, out)["warnings"] == []
+        assert prepare_case("C1", images, None, settings, out).warnings == []

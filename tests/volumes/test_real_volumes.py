@@ -10,12 +10,12 @@ from known_volumes import dice
 
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.background import box_of
 from gigatile.volumes.geometry import geometry_of
 from gigatile.volumes.grid import Grid, forward_labels, plan_grid
-from gigatile.volumes.preparing import PreparedFiles, prepare_case
+from gigatile.volumes.head_mask import box_of
+from gigatile.volumes.preparation import PreparedFiles, prepare_case
 from gigatile.volumes.reader import open_volume
-from gigatile.volumes.restoring import Restorer, write_segmentation
+from gigatile.volumes.restoration import Restorer, write_segmentation
 
 # What {necrosis, edema, non_enhancing, enhancing} count in the expert's segmentations, and the
 # voxels of the brain masks that come with them.
@@ -50,9 +50,9 @@ def tcga(folder):
 
 def prepare(out, images, segmentation=None, **settings):
     files = PreparedFiles(out / "c.tfrecord", out / "c.json")
-    return prepare_case(
-        "c", images, segmentation, VolumeSettings(**{"labels": "decathlon"} | settings), files
-    )
+    given = VolumeSettings(**{"labels": "decathlon"} | settings)
+    prepare_case("c", images, segmentation, given, files)
+    return json.loads(files.state.read_text())
 
 
 def record(out):
@@ -121,9 +121,7 @@ def test_a_case_of_brats_2013_is_prepared_and_comes_back_exactly(nifti, tmp_path
 def test_labels_outside_the_brain_are_kept(nifti, tmp_path):
     images, segmentation, _ = brats_2013(nifti, 3)
     state = prepare(tmp_path, images, segmentation, **BRATS)
-    assert state["warnings"] == [
-        "outside the head it has labels, in 120 voxels of the prepared case"
-    ]
+    assert state["warnings"] == ["labels outside of the head: 120 voxels of the prepared case"]
     assert np.count_nonzero(record(tmp_path)[1]) == sum(COUNTS[3])
 
 
@@ -133,7 +131,7 @@ def test_a_finer_grid_gives_the_tumour_back(nifti, patient):
     labels = volume.read_labels({f"v{n}": n for n in range(1, 5)})
     for spacing, least in (((0.8, 0.8, 0.8), 0.99), ((0.9, 0.9, 0.9), 0.99)):
         whole = plan_grid(geometry_of(volume), spacing)
-        grid = whole.cut_to(*box_of(whole.canonical(labels) > 0))
+        grid = whole.crop_to(*box_of(whole.canonical(labels) > 0))
         assert grid.resampled
         found = restored(forward_labels(labels, grid), grid)
         assert dice(found > 0, labels > 0) >= least
@@ -161,9 +159,9 @@ def test_the_patient_before_registration_is_refused_with_all_shapes_named(nifti,
     assert (state["state"], state["agreement"]) == ("failed", "different")
     for told in (
         "they differ in shape, direction by 14.0°",
-        "flair: 208×256×26 voxels of 0.8984×0.8984×5.5 mm, LAS turned by 16.9°",
+        "flair: 208×256×26 voxels of 0.8984×0.8984×5.5 mm, LAS rotated by 16.9°",
         "t1: 256×224×26 voxels",
-        "t1gd: 256×224×26 voxels of 0.8984×0.8984×5.5 mm, LAS turned by 5.5°",
+        "t1gd: 256×224×26 voxels of 0.8984×0.8984×5.5 mm, LAS rotated by 5.5°",
         "t2: 224×256×26 voxels",
         "volumes.resample: true",
     ):
@@ -194,8 +192,8 @@ def test_the_patient_before_registration_is_resampled_when_asked(nifti, tmp_path
     [
         ("html_saved_as_niigz/imagesTr/BRATS_001.nii.gz", "it is an HTML page, not a NIfTI file"),
         ("zero_byte/sub-001_T1w.nii.gz", "the file is empty (0 bytes)"),
-        ("functional.nii", "it has 20 channels, where 1 is expected"),
-        ("example4d.nii.gz", "it has 2 channels, where 1 is expected"),
+        ("functional.nii", "it has 20 channels, expected 1"),
+        ("example4d.nii.gz", "it has 2 channels, expected 1"),
     ],
 )
 def test_odd_files_are_refused(nifti, tmp_path, file, reason):

@@ -6,7 +6,7 @@ import pytest
 from known_volumes import SHAPE, affine_of, all_orientations, head, write_as, write_nifti
 
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.geometry import compare, geometry_of, turned_like
+from gigatile.volumes.geometry import compare, geometry_of, reorient_like
 from gigatile.volumes.reader import open_volume
 
 IMAGE = head()
@@ -35,7 +35,7 @@ def test_the_affine_is_the_coded_one(tmp_path, turned, codes, source):
     assert (found.source, found.orientation, found.warnings) == (source, "RAS", ())
     assert found.voxel_ml == pytest.approx(0.9 * 1.1 * 5.5 / 1000)
     assert (found.oblique > 15) == bool(turned)
-    assert (" turned by 1" in str(found)) == bool(turned)
+    assert (" rotated by 1" in str(found)) == bool(turned)
 
 
 @pytest.mark.parametrize("code", all_orientations()[::5])
@@ -50,8 +50,8 @@ def test_a_file_that_does_not_tell_its_orientation_says_so(tmp_path):
     np.testing.assert_array_equal(found.affine, nibabel.load(path).affine)
     assert found.source == "pixdim"
     assert found.warnings == (
-        "it does not tell where its axes point to (neither sform nor qform is coded); LAS is "
-        "taken, as for ANALYZE",
+        "its header has no orientation (neither sform nor qform is set); LAS is assumed, as for "
+        "ANALYZE",
     )
 
 
@@ -62,7 +62,7 @@ def test_sform_and_qform_that_disagree_are_told_with_the_distance(tmp_path):
     offsets = {f"qoffset_{axis}": qform[f"qoffset_{axis}"] for axis in "xyz"}
     found = of(tmp_path, **offsets)
     np.testing.assert_array_equal(found.affine, affine_of())
-    assert found.warnings == ("its sform and its qform lie up to 3 mm apart; the sform is taken",)
+    assert found.warnings == ("its sform and qform differ by up to 3 mm; the sform is used",)
     assert of(tmp_path, qoffset_z=5.05).warnings == ()
 
 
@@ -70,21 +70,21 @@ def test_sform_and_qform_that_disagree_are_told_with_the_distance(tmp_path):
 def test_a_file_without_a_spacing_is_refused(tmp_path, pixdim):
     for codes in ((0, 0), (0, 1)):
         kind = {"sform": codes[0], "qform": codes[1], "pixdim": [1, 1, pixdim, 1, 0, 0, 0, 0]}
-        with pytest.raises(VolumeError, match="it tells no spacing: its voxels would be of 1×"):
+        with pytest.raises(VolumeError, match="its header has no valid spacing: 1×"):
             of(tmp_path, **kind)
     # The sform tells it too.
     (warning,) = of(tmp_path, qform=0, pixdim=kind["pixdim"]).warnings
-    assert warning.endswith("that of its sform is taken")
+    assert warning.endswith("the spacing of its sform is used")
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"srow_z": [0, 0, 0, 5]}, "its sform is singular: its voxels would be of 1×1×0 mm"),
+        ({"srow_z": [0, 0, 0, 5]}, "its sform is singular: its spacing is 1×1×0 mm"),
         ({"srow_z": [1, 0, 0, 5], "srow_x": [1, 0, 0, 5]}, "its sform is singular"),
-        ({"srow_z": [0, 0, np.nan, 5]}, "its sform has NaN or infinity in it"),
-        ({"srow_z": [0, 0, 1e5, 5]}, "1×1×1e+05 mm; 0.01-100 mm can be"),
-        ({"srow_z": [0, 0, 1, 1e30]}, "its sform has 1e+30 mm in it: it is damaged"),
+        ({"srow_z": [0, 0, np.nan, 5]}, "its sform contains NaN or infinity"),
+        ({"srow_z": [0, 0, 1e5, 5]}, "1×1×1e+05 mm; must be 0.01-100 mm"),
+        ({"srow_z": [0, 0, 1, 1e30]}, "its sform contains 1e+30 mm: it is damaged"),
         ({"srow_x": [1e-4, 0, 0, 5]}, "0.0001×1×1 mm"),
     ],
 )
@@ -94,23 +94,23 @@ def test_an_affine_that_cannot_be_is_refused_unless_there_is_another(tmp_path, f
     assert told in str(refused.value)
     found = of(tmp_path, qform=1, **fields)
     assert found.source == "qform"
-    assert found.warnings == (f"{refused.value}; its qform is taken",)
+    assert found.warnings == (f"{refused.value}; its qform is used",)
 
 
 def test_a_qform_that_is_no_rotation_is_refused(tmp_path):
-    with pytest.raises(VolumeError, match="its qform is no rotation"):
+    with pytest.raises(VolumeError, match="its qform is not a rotation"):
         of(tmp_path, sform=0, quatern_b=3.0)
 
 
 def test_skewed_axes_and_odd_units_are_told(tmp_path):
     (skewed,) = of(tmp_path, qform=0, srow_x=[1, 0.1, 0, -12]).warnings
-    assert skewed.startswith("its axes miss the right angle by 5.7°")
+    assert skewed.startswith("its axes deviate from right angles by 5.7°")
     assert of(tmp_path, xyzt_units=3).warnings == (
-        "its header measures in micrometres; millimetres are taken",
+        "its header has the unit micrometres; millimetres are assumed",
     )
     (other,) = of(tmp_path, qform=0, pixdim=[1, 2, 1, 1, 0, 0, 0, 0]).warnings
     assert other == (
-        "its header tells a spacing of 2×1×1 mm, its sform one of 1×1×1 mm, which is taken"
+        "its header has a spacing of 2×1×1 mm, its sform a spacing of 1×1×1 mm, which is used"
     )
 
 
@@ -125,10 +125,10 @@ def test_another_order_of_axes_is_no_difference(tmp_path, code, turned):
     path = write_as(tmp_path / "b.nii", IMAGE, affine, code)
     other = geometry(path)
     agreement = compare({"one": one, "other": other}, "one")
-    assert (agreement.state, agreement.told) == ("equal", "")
-    back = turned_like(other, one)
+    assert (agreement.state, agreement.message) == ("equal", "")
+    back = reorient_like(other, one)
     (channel,) = open_volume(path).read_channels()
-    np.testing.assert_array_equal(back.turn(channel), turned_like(one, one).turn(IMAGE))
+    np.testing.assert_array_equal(back.apply(channel), reorient_like(one, one).apply(IMAGE))
 
 
 def test_noise_is_told_and_taken_as_equal(tmp_path):
@@ -143,9 +143,9 @@ def test_noise_is_told_and_taken_as_equal(tmp_path):
     moved = of(tmp_path, affine_of((1, 1, 5), origin=(-12, 30, 5.2)))
     assert compare({"flair": thick, "t1": moved}, "flair").state == "different"
     other = of(tmp_path, affine_of(origin=(-12.004, 30, 5)))
-    assert compare({"flair": one, "t1": one, "t2": other}, "flair").told == (
-        "its files lie up to 4 µm apart (flair and t2), less than a tenth of a voxel; they are "
-        "taken as equal"
+    assert compare({"flair": one, "t1": one, "t2": other}, "flair").message == (
+        "its files are up to 4 µm apart (flair and t2), less than a tenth of a voxel; they are "
+        "treated as equal"
     )
 
 
@@ -169,14 +169,14 @@ def test_what_differs_is_named_with_all_grids(tmp_path, change, ways):
     one, other = of(tmp_path), of(tmp_path, affine_of(**change))
     agreement = compare({"flair": one, "t1": other}, "flair")
     assert agreement.state == "different"
-    assert agreement.told.startswith(ways)
-    assert agreement.told.endswith(f"(flair: {one}; t1: {other})")
+    assert agreement.message.startswith(ways)
+    assert agreement.message.endswith(f"(flair: {one}; t1: {other})")
 
 
 def test_other_shapes_are_named(tmp_path):
     one = of(tmp_path)
     other = geometry(write_nifti(tmp_path / "b.nii", IMAGE[:-1]))
-    told = compare({"flair": one, "t1": other}, "flair").told
+    told = compare({"flair": one, "t1": other}, "flair").message
     assert told == (
         "they differ in shape, the position of their centres by up to 0.5 mm "
         "(flair: 26×22×18 voxels of 1×1×1 mm, RAS; t1: 25×22×18 voxels of 1×1×1 mm, RAS)"

@@ -46,7 +46,7 @@ def test_without_resampling_the_voxels_are_the_files_own(geometry, code):
         np.testing.assert_array_equal(forward_image(stored, grid), image)
         np.testing.assert_array_equal(forward_labels(stored.astype(np.uint8), grid), image // 1)
         np.testing.assert_allclose(grid.affine, affine_of(SPACING, turned=10), atol=1e-4)
-        cut = grid.cut_to((3, 4, 5), (20, 19, 17))
+        cut = grid.crop_to((3, 4, 5), (20, 19, 17))
         np.testing.assert_array_equal(forward_image(stored, cut), image[3:20, 4:19, 5:17])
         expected = affine_of(SPACING, turned=10) @ (3, 4, 5, 1)
         np.testing.assert_allclose(cut.affine[:3, 3], expected[:3], atol=1e-4)
@@ -79,7 +79,7 @@ def test_enlarging_is_scipys_zoom_of_whole_voxels(geometry, spacing):
 def test_a_box_is_what_the_whole_has_there(geometry, spacing, order):
     where, stored = geometry(head())
     whole = plan_grid(where, spacing)
-    cut = whole.cut_to((5, 6, 4), (21, 16, 14))
+    cut = whole.crop_to((5, 6, 4), (21, 16, 14))
     assert cut.shape != whole.shape
     expected = forward_image(stored, whole, order)[cut.cropped]
     np.testing.assert_allclose(forward_image(stored, cut, order), expected, atol=2e-4)
@@ -90,7 +90,7 @@ def test_a_box_alone_gives_what_the_whole_gives_if_the_rest_is_0(geometry, spaci
     image = np.zeros((26, 22, 18), np.float32)
     image[5:21, 6:16, 4:14] = head()[5:21, 6:16, 4:14]
     where, stored = geometry(image)
-    grid = plan_grid(where, spacing).cut_to((5, 6, 4), (21, 16, 14))
+    grid = plan_grid(where, spacing).crop_to((5, 6, 4), (21, 16, 14))
     found = forward_part(stored[5:21, 6:16, 4:14], (5, 6, 4), grid)
     np.testing.assert_allclose(found, forward_image(stored, grid), atol=1e-4)
 
@@ -100,7 +100,7 @@ def test_a_box_covers_all_voxels_that_it_was_asked_for(geometry):
     for spacing in ((0.7, 0.9, 1.1), (3, 3, 3), (1, 1.2, 2)):
         whole = plan_grid(where, spacing)
         for start, stop in (((0, 0, 0), whole.canonical_shape), ((5, 6, 4), (6, 7, 5))):
-            cut = whole.cut_to(start, stop)
+            cut = whole.crop_to(start, stop)
             scale = np.array(whole.canonical_shape) / whole.resampled_shape
             assert (np.array(cut.crop_start) * scale <= np.array(start) + 1e-9).all()
             ends = np.add(cut.crop_start, cut.shape)
@@ -119,7 +119,7 @@ def test_what_lies_somewhere_lies_there_after_resampling(geometry, code, turned,
     places = indices @ affine[:3, :3].T + affine[:3, 3]
     for axis in range(3):
         where, stored = geometry(places[..., axis].astype(np.float32), code, turned=turned)
-        grid = plan_grid(where, spacing).cut_to((6, 6, 6), (18, 16, 13))
+        grid = plan_grid(where, spacing).crop_to((6, 6, 6), (18, 16, 13))
         found = forward_image(stored, grid, order=1)
         new = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), -1)
         expected = (new @ grid.affine[:3, :3].T + grid.affine[:3, 3])[..., axis]
@@ -171,7 +171,7 @@ def test_labels_are_what_a_voxel_has_most_of(geometry):
 @pytest.mark.parametrize("code", ["RAS", "IPL"])
 def test_a_grid_comes_back_from_json(geometry, code):
     where, _ = geometry(head(), code, turned=12)
-    grid = plan_grid(where, (0.7, 0.9, 1.1)).cut_to((5, 6, 4), (21, 16, 14))
+    grid = plan_grid(where, (0.7, 0.9, 1.1)).crop_to((5, 6, 4), (21, 16, 14))
     again = Grid.from_json(json.loads(json.dumps(grid.to_json(), allow_nan=False)))
     assert again == grid
     np.testing.assert_array_equal(again.affine, grid.affine)
@@ -187,5 +187,5 @@ def test_a_spacing_that_gives_too_many_voxels_is_refused(geometry):
 
 def test_an_array_of_another_file_is_refused(geometry):
     where, _ = geometry(head())
-    with pytest.raises(ValueError, match="voxels where the file has"):
+    with pytest.raises(ValueError, match="voxels, the file"):
         forward_labels(tumour()[:-1], plan_grid(where, None))

@@ -9,7 +9,8 @@ import pytest
 from known_volumes import LABELS, SHAPE, affine_of, head, tumour, write_nifti
 
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.reader import MOST_VOXELS, open_volume
+from gigatile.volumes.reader import MAX_VOXELS, open_volume
+from gigatile.volumes.state import CaseSource
 
 
 def read(path) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_every_kind_of_file_gives_its_values(tmp_path, name, big_endian, second,
     volume = open_volume(path)
     assert (volume.shape, volume.channels, volume.scaled) == (SHAPE, 1, False)
     assert volume.format == ("NIfTI-2" if second else "NIfTI-1")
-    assert volume.facts["byte_order"] == ("big" if big_endian else "little")
+    assert CaseSource.from_volume(volume).byte_order == ("big" if big_endian else "little")
     np.testing.assert_array_equal(read(path), values)
 
 
@@ -144,7 +145,9 @@ def test_values_that_are_not_declared_are_named_with_their_voxels(tmp_path):
 
 def test_an_image_is_no_segmentation(tmp_path):
     path = write_nifti(tmp_path / "s.nii.gz", head())
-    assert reason(path, labels=True).startswith("it is no segmentation: it has values like ")
+    assert reason(path, labels=True).startswith(
+        "it is not a segmentation: it has more than 100 different values, such as "
+    )
 
 
 # --- What is refused
@@ -156,12 +159,12 @@ def test_text_is_told_for_what_it_is(tmp_path, name):
     for text, told in {
         "": "the file is empty (0 bytes)",
         "\n<!DOCTYPE html>\n<html><body>é</body>": (
-            "it is an HTML page, not a NIfTI file; mostly of a download that failed"
+            "it is an HTML page, not a NIfTI file; the download probably failed"
         ),
         "version https://git-lfs.github.com/spec/v1\noid sha256:0": (
-            "it is a pointer of Git LFS, not the file itself; `git lfs pull` fetches that"
+            "it is a Git LFS pointer, not the file itself; run `git lfs pull`"
         ),
-        "404: Not Found": "it is text, not a NIfTI file; it begins with '404: Not Found'",
+        "404: Not Found": "it is text, not a NIfTI file; it starts with '404: Not Found'",
     }.items():
         path.write_text(text)
         assert reason(path) == told
@@ -176,19 +179,15 @@ def test_other_formats_are_told_apart(tmp_path):
     for start, told in {
         b"PK\3\4": "it is a zip archive, not a NIfTI file",
         bytes(128) + b"DICM": (
-            "it is a DICOM file, not NIfTI; convert its series, with dcm2niix for example"
+            "it is a DICOM file, not NIfTI; convert its series, for example with dcm2niix"
         ),
-        bytes(range(256)): (
-            "it is no NIfTI file: it begins with other bytes than a header of NIfTI-1 or NIfTI-2"
-        ),
+        bytes(range(256)): ("it is not a NIfTI file: it has no header of NIfTI-1 or NIfTI-2"),
     }.items():
         path.write_bytes(start.ljust(1000, b"\0"))
         assert reason(path) == told
     for magic, told in {
-        b"ni1\0": "it is the header of a pair of files (.hdr, .img); make one .nii.gz of them",
-        b"\0\0\0\0": (
-            "it is ANALYZE 7.5, which does not tell left from right, or a damaged NIfTI file"
-        ),
+        b"ni1\0": "it is the header of a pair of files (.hdr, .img); convert them to one .nii.gz",
+        b"\0\0\0\0": ("it is ANALYZE 7.5, which has no orientation, or a damaged NIfTI file"),
     }.items():
         data[344:348] = magic
         path.write_bytes(data)
@@ -208,23 +207,20 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, name, share):
     data = path.read_bytes()
     path.write_bytes(data[: max(3, int(share * len(data)))])
     told = reason(path)
-    assert "cut short" in told or "ends inside its header" in told or len(path.read_bytes()) < 20
+    assert "truncated" in told or len(path.read_bytes()) < 20
 
 
 def test_a_file_that_ends_inside_its_header_is_refused(tmp_path):
     for second, size in ((False, 347), (False, 200), (True, 539)):
         path = write_nifti(tmp_path / "a.nii", head(), second=second)
         path.write_bytes(path.read_bytes()[:size])
-        assert reason(path) == f"it ends inside its header, after {size} bytes"
+        assert reason(path) == f"its header is truncated after {size} bytes"
 
 
 def test_a_gzip_that_lacks_its_last_byte_is_refused(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", head())
     path.write_bytes(path.read_bytes()[:-1])
-    assert (
-        reason(path)
-        == f"its gzip is cut short: it ends after {352 + head().nbytes:,} bytes of data"
-    )
+    assert reason(path) == f"its gzip is truncated after {352 + head().nbytes:,} bytes of data"
 
 
 def test_a_gzip_of_less_than_its_header_promises_is_refused(tmp_path):
@@ -232,7 +228,7 @@ def test_a_gzip_of_less_than_its_header_promises_is_refused(tmp_path):
     data = path.read_bytes()
     path.write_bytes(gzip.compress(data[:-100]))
     assert reason(path) == (
-        f"it is cut short: its header promises {len(data):,} bytes, it holds {len(data) - 100:,}"
+        f"it is truncated: its header implies {len(data):,} bytes, it has {len(data) - 100:,}"
     )
     path.write_bytes(gzip.compress(b""))
     assert reason(path) == "its gzip is empty"
@@ -258,25 +254,25 @@ def test_any_byte_that_changed_in_a_gzip_is_seen(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"dim": [0, 26, 22, 18, 1, 1, 1, 1]}, "it tells of 0 axes"),
-        ({"dim": [9, 26, 22, 18, 1, 1, 1, 1]}, "it tells of 9 axes"),
-        ({"dim": [3, 26, -22, 18, 1, 1, 1, 1]}, "it tells of 26×-22×18 voxels"),
-        ({"dim": [3, 26, 0, 18, 1, 1, 1, 1]}, "it tells of 26×0×18 voxels"),
-        ({"dim": [2, 26, 22, 1, 1, 1, 1, 1]}, "it is no volume: it has 26×22 voxels"),
-        ({"dim": [3, 26, 22, 1, 1, 1, 1, 1]}, "it is no volume: it has 26×22×1 voxels"),
-        ({"dim": [5, 2, 2, 2, 2, 2, 1, 1]}, "where three axes or four are expected"),
-        ({"dim": [3, 32767, 32767, 32767, 1, 1, 1, 1]}, f"more than {MOST_VOXELS:,}"),
-        ({"dim": [3, 26, 22, 1000, 1, 1, 1, 1]}, "it is cut short: its header promises"),
-        ({"datatype": 77}, "no kind of values has the code 77"),
-        ({"datatype": 32, "bitpix": 64}, "it holds complex numbers"),
-        ({"datatype": 1536, "bitpix": 128}, "it holds values of the kind 1536"),
-        ({"datatype": 128, "bitpix": 24}, "it holds colours"),
-        ({"datatype": 64}, "its header contradicts itself: float64 values of 32 bits"),
-        ({"vox_offset": 0}, "voxels would begin at byte 0"),
-        ({"vox_offset": 352.5}, "voxels would begin at byte 352.5"),
-        ({"vox_offset": np.nan}, "voxels would begin at byte nan"),
-        ({"vox_offset": 1e9}, "it is cut short"),
-        ({"scl_slope": 2.0, "scl_inter": np.nan}, "nan is to be added to its values"),
+        ({"dim": [0, 26, 22, 18, 1, 1, 1, 1]}, "it has 0 axes"),
+        ({"dim": [9, 26, 22, 18, 1, 1, 1, 1]}, "it has 9 axes"),
+        ({"dim": [3, 26, -22, 18, 1, 1, 1, 1]}, "it has 26×-22×18 voxels"),
+        ({"dim": [3, 26, 0, 18, 1, 1, 1, 1]}, "it has 26×0×18 voxels"),
+        ({"dim": [2, 26, 22, 1, 1, 1, 1, 1]}, "it is not a volume: it has 26×22 voxels"),
+        ({"dim": [3, 26, 22, 1, 1, 1, 1, 1]}, "it is not a volume: it has 26×22×1 voxels"),
+        ({"dim": [5, 2, 2, 2, 2, 2, 1, 1]}, "expected three or four axes"),
+        ({"dim": [3, 32767, 32767, 32767, 1, 1, 1, 1]}, f"more than {MAX_VOXELS:,}"),
+        ({"dim": [3, 26, 22, 1000, 1, 1, 1, 1]}, "it is truncated: its header implies"),
+        ({"datatype": 77}, "unknown data type 77"),
+        ({"datatype": 32, "bitpix": 64}, "it contains complex numbers"),
+        ({"datatype": 1536, "bitpix": 128}, "it contains values of data type 1536"),
+        ({"datatype": 128, "bitpix": 24}, "it contains colours"),
+        ({"datatype": 64}, "its header is inconsistent: float64 values of 32 bits"),
+        ({"vox_offset": 0}, "vox_offset is 0"),
+        ({"vox_offset": 352.5}, "vox_offset is 352.5"),
+        ({"vox_offset": np.nan}, "vox_offset is nan"),
+        ({"vox_offset": 1e9}, "it is truncated"),
+        ({"scl_slope": 2.0, "scl_inter": np.nan}, "scl_inter is nan"),
     ],
 )
 def test_a_header_that_cannot_be_is_refused(tmp_path, fields, told):
@@ -304,8 +300,8 @@ def test_the_state_gets_plain_facts(tmp_path):
     path = write_nifti(
         tmp_path / "a.nii.gz", head().astype(np.int16), affine_of(), big_endian=True, slope=2.0
     )
-    facts = open_volume(path).facts
-    assert facts | {"fingerprint": None} == {
+    source = CaseSource.from_volume(open_volume(path)).to_json()
+    assert source | {"fingerprint": None} == {
         "name": "a.nii.gz",
         "bytes": path.stat().st_size,
         "fingerprint": None,

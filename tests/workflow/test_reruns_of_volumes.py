@@ -99,8 +99,8 @@ ROWS = [
     setting(EVALUATION, "evaluate={hd95: voxels}"),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code
-    code("gigatile/volumes/background.py", '"""', '"""In other words: ', set()),
-    code("gigatile/volumes/background.py", *FUNCTION, PREPARED),
+    code("gigatile/volumes/head_mask.py", '"""', '"""In other words: ', set()),
+    code("gigatile/volumes/head_mask.py", *FUNCTION, PREPARED),
     code("gigatile/tasks/volume_segmentation/patches.py", *FUNCTION, TRAINING),
     code(
         "gigatile/tasks/volume_segmentation/sliding_window.py",

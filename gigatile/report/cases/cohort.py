@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.cohort.splits import SplitProof
-from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.metrics import CaseRun
 from gigatile.report.inputs import CohortRow
 from gigatile.report.sites import site_notes, site_rows
 from gigatile.report.task_report import Content, Section
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
+from gigatile.volumes.state import CaseState
 
 TEMPLATES = Path(__file__).parent / "templates"
 SEGMENTATION = "segmentation"
@@ -142,10 +142,10 @@ def _region_rows(settings: VolumeSettings, states: Sequence[CaseState]) -> list[
 
 
 def _resampled(state: CaseState) -> bool:
-    grid: dict[str, Any] = state.grid or {}
-    return any(
+    grid = state.grid
+    return grid is not None and any(
         abs(original - prepared) > 1e-6
-        for original, prepared in zip(grid["canonical_spacing"], grid["spacing"], strict=True)
+        for original, prepared in zip(grid.canonical_spacing, grid.spacing, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""The page of a case: figures, slices with outlines, and input."""
+"""The page of a case: metrics, slices with outlines, and input."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,6 @@ from nibabel.affines import obliquity
 
 from gigatile.errors import UserError
 from gigatile.records.volume import VolumeRecord
-from gigatile.report.case_inputs import CaseState
 from gigatile.report.cases.inputs import (
     CaseModel,
     ScoredCase,
@@ -33,6 +32,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.grid import Grid, forward_labels
 from gigatile.volumes.reader import open_volume
+from gigatile.volumes.state import CaseState
 
 TEMPLATE = Path(__file__).parent / "templates/case.html.j2"
 # The files of a case, and what its page shows of them.
@@ -146,7 +146,7 @@ def _read_volumes(
                 f"{', '.join(settings.modalities)}"
             )
         image, reference = record.read((0, 0, 0), head.shape)
-    grid = state.placed(state_path)
+    grid = state.prepared_grid(state_path)
     if grid.shape != head.shape:
         raise UserError(
             f"{records}: has {head.shape} voxels, its state says {grid.shape}; delete it"
@@ -183,13 +183,13 @@ def _check_volumes(
     settings: VolumeSettings,
     source: Path,
 ) -> None:
-    """Refuse figures of other segmentations, which have other volumes."""
+    """Refuse metrics of other segmentations, which have other volumes."""
     for region, labels in settings.region_labels.items():
-        figures = scored.regions[region]
+        scores = scored.regions[region]
         reference = sum(state.volumes_ml.get(label, 0) for label in labels)
         for what, stated, actual in (
-            ("reference", figures.truth_ml, reference),
-            ("prediction", figures.predicted_ml, segmented.volumes_ml.get(region, 0)),
+            ("reference", scores.truth_ml, reference),
+            ("prediction", scores.predicted_ml, segmented.volumes_ml.get(region, 0)),
         ):
             if abs(stated - actual) > SAME_ML * max(stated, actual) + 1e-4:
                 raise UserError(

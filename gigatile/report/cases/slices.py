@@ -269,8 +269,8 @@ def file_slice(grid: Grid, axis: int, number: int) -> tuple[str, int]:
     length, resampled = grid.canonical_shape[axis], grid.resampled_shape[axis]
     position = (number + grid.crop_start[axis] + 0.5) * length / resampled - 0.5
     index = int(np.clip(np.floor(position + 0.5), 0, length - 1))
-    file_axis = int(np.flatnonzero(grid.steps[:, 0] == axis)[0])
-    return "ijk"[file_axis], length - 1 - index if grid.steps[file_axis, 1] < 0 else index
+    file_axis = int(np.flatnonzero(grid.to_canonical[:, 0] == axis)[0])
+    return "ijk"[file_axis], length - 1 - index if grid.to_canonical[file_axis, 1] < 0 else index
 
 
 def grey(pixels: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.report.inputs import CohortRow, SlideState
+from gigatile.report.inputs import CohortRow
 from gigatile.report.sites import site_notes, site_rows
 from gigatile.report.slides.inputs import mpp_source
 from gigatile.report.slides.metrics import SlideRun
 from gigatile.report.slides.tile_status import FAULTS
 from gigatile.report.task_report import Banner, Content, Section
+from gigatile.slides.state import SlideState
 
 TEMPLATE = Path(__file__).parent / "templates/cohort.html.j2"
 # Two scanners of one model differ by less than this; 20x and 40x differ by a factor of two.

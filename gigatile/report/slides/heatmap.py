@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Grid
 from gigatile.report.slides.inputs import SlideTiles
+from gigatile.slides.state import TileGrid
 
 # Viridis is perceptually uniform and safe for colour-blind readers. So is cividis, but its middle
 # is grey like the tissue below.
@@ -32,12 +32,12 @@ class Box:
     height: float
 
 
-def placement(grid: Grid) -> Box:
+def placement(grid: TileGrid) -> Box:
     """Return the rectangle of the heat map on the slide."""
     return Box(0, 0, grid.columns * grid.extent, grid.rows * grid.extent)
 
 
-def cells(tiles: SlideTiles, grid: Grid, source: str) -> tuple[np.ndarray, np.ndarray]:
+def cells(tiles: SlideTiles, grid: TileGrid, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the (column, row) of each tile: two arrays (n,) int64.
 
     Args:
@@ -70,7 +70,7 @@ def cells(tiles: SlideTiles, grid: Grid, source: str) -> tuple[np.ndarray, np.nd
     return column, row
 
 
-def paint(values: np.ndarray, column: np.ndarray, row: np.ndarray, grid: Grid) -> bytes:
+def paint(values: np.ndarray, column: np.ndarray, row: np.ndarray, grid: TileGrid) -> bytes:
     """Return a PNG with one pixel for each cell of the grid; transparent without a tile.
 
     Args:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Grid, SlideState
 from gigatile.report.pages import Neighbours, data_uri, render
 from gigatile.report.provenance import checksum
 from gigatile.report.scale_bar import scale_bar
@@ -20,6 +19,7 @@ from gigatile.report.slides.inputs import (
     read_state,
 )
 from gigatile.report.unit_pages import PageInputs, WritePage
+from gigatile.slides.state import SlideState, TileGrid
 
 TEMPLATE = Path(__file__).parent / "templates/slide.html.j2"
 # With more classes, only the predicted ones and the label have a gallery on the page.
@@ -90,14 +90,14 @@ def _page(
     return page, sums
 
 
-def _shape(state: SlideState, path: Path) -> tuple[Grid, int, int]:
+def _shape(state: SlideState, path: Path) -> tuple[TileGrid, int, int]:
     source = state.source
     if state.state != "tiled" or not state.grid or not source.width or not source.height:
         raise UserError(f"{path}: slide {state.slide!r} has no tiles, but it was scored")
     return state.grid, source.width, source.height
 
 
-def _layers(tiles: SlideTiles, grid: Grid, source: str) -> list[str]:
+def _layers(tiles: SlideTiles, grid: TileGrid, source: str) -> list[str]:
     column, row = heatmap.cells(tiles, grid, source)
     return [
         data_uri(heatmap.paint(scores, column, row, grid), "image/png") for scores in tiles.scores.T
@@ -108,7 +108,7 @@ def _galleries(
     scored: ScoredSlide,
     classes: Sequence[str],
     tiles: SlideTiles,
-    grid: Grid,
+    grid: TileGrid,
     records: Path,
     top_tiles: int,
 ) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import Grid
 from gigatile.report.slides import heatmap
+from gigatile.slides.state import TileGrid
 
 # The faults for which tiles are dropped or marked, in the order of the checks: name and colour. The
 # colours of Okabe and Ito (https://jfly.uni-koeln.de/color/) are safe for colour-blind readers.
@@ -54,7 +54,7 @@ class TileStatus:
     marks: Sequence[str]
 
 
-def read_status(path: Path, grid: Grid) -> TileStatus:
+def read_status(path: Path, grid: TileGrid) -> TileStatus:
     """Read a slide's table of tiles, which has a row for each cell of the grid.
 
     Raises:
@@ -90,7 +90,7 @@ def count_faults(status: TileStatus) -> list[FaultCount]:
     return [row for row in rows if row.dropped or row.marked]
 
 
-def paint_status(status: TileStatus, grid: Grid) -> bytes:
+def paint_status(status: TileStatus, grid: TileGrid) -> bytes:
     """Return a PNG with one pixel for each cell of the grid; transparent without a fault."""
     pixels = np.zeros((grid.rows * grid.columns, 4), np.uint8)
     for cell, (dropped, marks) in enumerate(zip(status.dropped, status.marks, strict=True)):

@@ -12,7 +12,7 @@ from gigatile.settings.windows import WindowSettings
 from gigatile.tasks.volume_segmentation.segmentation_state import describe
 from gigatile.tasks.volume_segmentation.sliding_window import Segmenter, score_volume
 from gigatile.volumes.grid import Grid
-from gigatile.volumes.restoring import Restorer, write_segmentation
+from gigatile.volumes.restoration import Restorer, write_segmentation
 
 
 def segment_case(

@@ -15,7 +15,7 @@ from gigatile.settings.patches import PatchSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
-from gigatile.volumes.deciding import Decision
+from gigatile.volumes.label_decision import Decision
 from gigatile.volumes.targets import Targets
 
 # A window counts less towards its faces, where it sees less of what is around: a Gaussian whose

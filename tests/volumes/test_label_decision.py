@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.volumes.deciding import Decision
+from gigatile.volumes.label_decision import Decision
 from gigatile.volumes.targets import Targets
 
 LABELS = {"edema": 1, "core": 4, "rim": 2}

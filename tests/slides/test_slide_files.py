@@ -10,8 +10,8 @@ import pytest
 from known_slides import tissue, write_svs
 
 from gigatile.files import fingerprint
-from gigatile.slides import source
-from gigatile.slides.source import copy_to, files_of, fingerprint_of, size_and_time_of
+from gigatile.slides import slide_files
+from gigatile.slides.slide_files import copy_to, files_of, fingerprint_of, size_and_time_of
 
 PIXELS = tissue(512, 640)
 
@@ -67,7 +67,7 @@ def test_a_copy_is_the_slide_and_its_way_is_told(slide, tmp_path, monkeypatch):
     with openslide.OpenSlide(slide) as handle:
         pixels = np.asarray(handle.read_region((0, 0), 0, (512, 512)))
     (tmp_path / "scratch").mkdir()
-    monkeypatch.setattr(source, "COPIED_BYTES", 10_000)
+    monkeypatch.setattr(slide_files, "CHUNK_BYTES", 10_000)
     told = []
     copy = copy_to(slide, tmp_path / "scratch", lambda: told.append(1))
     assert copy.parent == tmp_path / "scratch"

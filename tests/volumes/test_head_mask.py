@@ -6,13 +6,13 @@ import pytest
 from known_volumes import ellipsoid, head
 from scipy import ndimage
 
-from gigatile.volumes.background import Inside, box_of, find_inside, slices_of, turned_box
+from gigatile.volumes.head_mask import HeadMask, box_of, find_head, reorient_box, slices_of
 
 SHAPE = (40, 44, 36)
 BRAIN = ellipsoid(SHAPE, 0.42)
 
 
-def whole_mask(inside: Inside, image: np.ndarray) -> np.ndarray:
+def whole_mask(inside: HeadMask, image: np.ndarray) -> np.ndarray:
     """Return the mask of the whole volume; `inside.box` must be the least one."""
     mask = np.zeros(image.shape, bool)
     mask[slices_of(inside.box)] = inside.mask
@@ -25,7 +25,7 @@ def test_a_stripped_head_is_all_that_its_background_does_not_reach(background):
     image = head(SHAPE, background)
     cavity = ellipsoid(SHAPE, 0.1)
     image[cavity] = background
-    found = find_inside(image)
+    found = find_head(image)
     assert found.background == np.float32(background)
     np.testing.assert_array_equal(whole_mask(found, image), BRAIN)
 
@@ -34,7 +34,7 @@ def test_a_head_that_touches_the_faces_has_its_background_too():
     image = head(SHAPE, -2.0)
     box = box_of(BRAIN)
     x, y, z = (slice(a, b) for a, b in box.T)
-    found = find_inside(image[x, y, z])
+    found = find_head(image[x, y, z])
     assert found.background == -2
     np.testing.assert_array_equal(whole_mask(found, image[x, y, z]), BRAIN[x, y, z])
 
@@ -49,7 +49,7 @@ def test_a_head_in_air_is_found_with_all_that_it_encloses():
     image[ellipsoid(SHAPE, 0.15)] = 15  # and so are the ventricles
     image[2:4, 2:4, 2:4] = 500  # something beside it
     image = image[:, :, 8:-8]  # cut off above and below, as most are
-    found = find_inside(image.astype(np.float32))
+    found = find_head(image.astype(np.float32))
     assert found.background is None
     wrong = np.count_nonzero(whole_mask(found, image) != skull[:, :, 8:-8])
     assert wrong < 0.002 * skull.sum()
@@ -58,7 +58,7 @@ def test_a_head_in_air_is_found_with_all_that_it_encloses():
 def test_where_there_is_no_air_all_is_inside():
     texture = ndimage.gaussian_filter(np.random.default_rng(4).normal(size=SHAPE), 2)
     image = (1000 + 2000 * texture / texture.std()).astype(np.float32)
-    found = find_inside(image)
+    found = find_head(image)
     assert found.background is None
     assert whole_mask(found, image).all()
 
@@ -76,5 +76,5 @@ def test_a_box_turns_with_its_volume():
     for code in ("RAS", "LPS", "SLA", "PIR"):
         steps = nibabel.orientations.axcodes2ornt(code)
         turned = nibabel.orientations.apply_orientation(mask, steps)
-        found = turned_box(box_of(mask), mask.shape, steps)
+        found = reorient_box(box_of(mask), mask.shape, steps)
         np.testing.assert_array_equal(found, box_of(turned))

@@ -26,7 +26,7 @@ from gigatile.files import fingerprint, read_json
 from gigatile.settings.section import canonical
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.grid import Grid
-from gigatile.volumes.preparing import PreparedFiles, _Preparing, prepare_case
+from gigatile.volumes.preparation import PreparedFiles, _CasePreparation, prepare_case
 
 # --- What is made
 
@@ -88,7 +88,7 @@ def test_the_state_tells_everything_about_the_case(images, segmentation, tmp_pat
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),
         },
-        "settings": settings().model_dump(exclude={"regions", "stall_minutes"}),
+        "settings": settings().model_dump(mode="json", exclude={"regions", "stall_minutes"}),
     }
     assert state == expected
     assert list(state) == list(expected)
@@ -195,7 +195,7 @@ def test_labels_beside_the_head_are_kept_and_told(images, tmp_path):
     labels[0, 1, 0] = 1
     path = write_nifti(tmp_path / "s.nii", labels)
     state = prepare(tmp_path, images, path)
-    assert state["warnings"] == ["outside the head it has labels, in 2 voxels of the prepared case"]
+    assert state["warnings"] == ["labels outside of the head: 2 voxels of the prepared case"]
     assert state["grid"]["crop_start"] == [0, 0, 0]
     found = record(tmp_path)[1]
     np.testing.assert_array_equal(found, labels[tuple(map(slice, found.shape))])
@@ -224,7 +224,7 @@ def test_a_few_voxels_that_are_no_numbers_become_background(images, segmentation
         broken[place] = value
     images["flair"] = write_nifti(tmp_path / "b.nii", broken)
     state = prepare(tmp_path, images, segmentation)
-    assert state["warnings"] == ["flair (b.nii): 3 voxels without a number, set to 0"]
+    assert state["warnings"] == ["flair (b.nii): 3 voxels with invalid values, set to 0"]
     mask = BRAIN.copy()
     mask[13, 11, 9] = mask[12, 9, 7] = False
     expected = z_score(head(background=-3.5), mask)[BOX]
@@ -240,7 +240,7 @@ def test_noise_between_grids_is_told_and_no_hindrance(images, segmentation, tmp_
     assert (state["state"], state["agreement"]) == ("prepared", "noise")
     assert state["difference_mm"] == pytest.approx(0.02, abs=1e-5)
     (warning,) = state["warnings"]
-    assert warning.startswith("its files lie up to 20 µm apart (segmentation and t1)")
+    assert warning.startswith("its files are up to 20 µm apart (segmentation and t1)")
 
 
 def test_different_grids_are_refused_with_all_of_them_named(images, segmentation, tmp_path):
@@ -251,10 +251,10 @@ def test_different_grids_are_refused_with_all_of_them_named(images, segmentation
     assert state["state"] == "failed"
     assert state["agreement"] == "different"
     assert state["reason"] == (
-        "its volumes lie on different grids: they differ in shape, spacing, the position of their "
+        "its volumes have different grids: they differ in shape, spacing, the position of their "
         "centres by up to 0.15 mm (flair: 26×22×18 voxels of 1×1×1 mm, RAS; t1: 20×22×18 voxels of "
-        "1.3×1×1 mm, RAS; segmentation: 26×22×18 voxels of 1×1×1 mm, RAS); volumes.resample: true "
-        "puts them on one"
+        "1.3×1×1 mm, RAS; segmentation: 26×22×18 voxels of 1×1×1 mm, RAS); set volumes.resample: "
+        "true to resample them to one grid"
     )
 
 
@@ -280,7 +280,7 @@ def test_different_grids_are_put_on_the_segmentations(tmp_path, code):
     state = prepare(tmp_path, images, labels, resample=True)
     assert (state["agreement"], state["reference"]) == ("resampled", "segmentation")
     assert state["warnings"][0].startswith(
-        "its volumes lay on different grids and were resampled to that of segmentation: they "
+        "its volumes had different grids and were resampled to the grid of segmentation: they "
         "differ in shape, spacing, direction by 1"
     )
     image, found = record(tmp_path)
@@ -310,9 +310,7 @@ def test_without_a_segmentation_they_are_put_on_the_finest_grid(tmp_path):
 def test_grids_that_do_not_meet_are_refused(images, segmentation, tmp_path):
     images["t1"] = write_nifti(tmp_path / "far.nii", head(seed=2), affine_of(origin=(500, 0, 0)))
     state = prepare(tmp_path, images, segmentation, resample=True)
-    assert state["reason"] == (
-        "t1 (far.nii): its head lies outside the grid that the case is put on"
-    )
+    assert state["reason"] == ("t1 (far.nii): its head is outside of the case's grid")
 
 
 # --- How it is done
@@ -328,7 +326,7 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
     given = settings(modalities=names)
     # Here and not in a fork, which is seen by nobody.
     tracemalloc.start()
-    _Preparing("C1", {"image": path}, segmentation, given, files).run(lambda told: None)
+    _CasePreparation("C1", {"image": path}, segmentation, given, files).run(lambda told: None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     record = (tmp_path / "C1.tfrecord").stat().st_size
@@ -345,7 +343,7 @@ def test_what_a_killed_job_left_is_removed(images, segmentation, tmp_path):
 def test_the_command_prepares_a_case(images, segmentation, tmp_path, command):
     def run(*arguments, **given):
         return command(
-            "prepare_case.py",
+            *("prepare.py", "--task", "volume_segmentation"),
             "--case", "C1",
             *arguments,
             "--settings", canonical(settings(**given)),
@@ -372,7 +370,7 @@ def test_the_command_prepares_a_case(images, segmentation, tmp_path, command):
 def test_the_command_refuses_what_is_no_image(tmp_path, command, wrong):
     arguments = ("--image", "flair=a.nii", "--image", wrong, "--settings", "{}")
     out = ("--records", tmp_path / "r", "--state", tmp_path / "s")
-    done = command("prepare_case.py", "--case", "C1", *arguments, *out)
+    done = command("prepare.py", "--task", "volume_segmentation", "--case", "C1", *arguments, *out)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (f"error: --image: found {wrong!r}; must be NAME=PATH, each name once\n")
 
@@ -384,8 +382,8 @@ def test_a_file_that_never_answers_is_a_bad_case(tmp_path):
     given = VolumeSettings(modalities=("flair",), labels="decathlon", stall_minutes=0.5 / 60)
     files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
     state = prepare_case("C1", {"flair": pipe}, None, given, files)
-    assert state["state"] == "failed"
-    assert state["reason"] == "nothing came of it for 0.00833333 minutes"
-    assert state["stalled_minutes"] == given.stall_minutes
+    assert state.state == "failed"
+    assert state.reason == "no progress for 0.00833333 minutes"
+    assert state.stalled_minutes == given.stall_minutes
     assert files.records.stat().st_size == 0
-    assert read_json(files.state)["reason"] == state["reason"]
+    assert read_json(files.state)["reason"] == state.reason

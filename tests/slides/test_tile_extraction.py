@@ -11,7 +11,7 @@ from PIL import Image
 
 def test_own_tiles_and_openslide_give_the_same_records(pyramid, tile):
     ours = tile(pyramid, folder="ours")
-    assert assert_tiled(ours)["reading"] == {"by": "own tiles", "why": None, "compared": 4}
+    assert assert_tiled(ours)["reading"] == {"by": "native tiles", "why": None, "compared": 4}
     # A file of a format that is not in the list goes to OpenSlide.
     patch = """
 from gigatile.slides import tiff
@@ -26,12 +26,12 @@ def test_pixels_that_differ_from_openslides_send_the_slide_to_openslide(tile, py
     """The file's tiles are YCbCr; our way is made to take them for RGB."""
     patch = """
 from gigatile.slides import jpeg, tiff
-right = tiff.header_of
-tiff.header_of = lambda tables, ycbcr: right(tables, not ycbcr)
+right = tiff.jpeg_header
+tiff.jpeg_header = lambda tables, ycbcr: right(tables, not ycbcr)
 """
     plain, other = tile(pyramid), tile(pyramid, folder="other", patch=patch)
     assert assert_tiled(other)["reading"]["by"] == "openslide"
-    assert "its own tiles differ from OpenSlide's by up to " in other.state["reading"]["why"]
+    assert "native tiles differ from OpenSlide's pixels by up to " in other.state["reading"]["why"]
     assert_same_bytes(plain, other, "S1.json")
 
 

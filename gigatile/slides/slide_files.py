@@ -1,4 +1,4 @@
-"""The files that a slide consists of: their fingerprint, and a copy of them on a local disk."""
+"""The files of a slide: their fingerprint, and copying them to a local disk."""
 
 import hashlib
 import os
@@ -8,14 +8,14 @@ from typing import BinaryIO
 
 from gigatile.files import fingerprint, named_in_errors
 
-COPIED_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 
 
 def files_of(slide: Path) -> list[Path]:
-    """Return the files of a slide, the one that the sheet names first.
+    """Return the files of a slide, starting with the file that the sheet names.
 
-    A MIRAX slide has a folder of its name beside it. A DICOM slide has a file per level, and all of
-    them lie in its folder, which must hold no other slide. Any other slide is one file.
+    A MIRAX slide also has a folder of the same name. A DICOM slide has a file per level, all in one
+    folder without other slides. Any other slide is a single file.
     """
     suffix = slide.suffix.lower()
     others: list[Path] = []
@@ -27,10 +27,10 @@ def files_of(slide: Path) -> list[Path]:
 
 
 def fingerprint_of(*sources: Path) -> str:
-    """Identify the content of a slide, or of a case's volumes in their order.
+    """Return a fingerprint of the content of a slide, or of a case's volumes in their order.
 
-    Of several files, their names and fingerprints count. What `gigatile.files.fingerprint` can miss
-    in one file, this can.
+    For several files it is a hash of their names and fingerprints. For what it can miss, see
+    `gigatile.files.fingerprint`.
     """
     files = [(path, source.parent) for source in sources for path in files_of(source)]
     if len(files) == 1:
@@ -43,36 +43,36 @@ def fingerprint_of(*sources: Path) -> str:
 
 
 def size_and_time_of(*sources: Path) -> tuple[int, int]:
-    """Return the bytes of a slide's files together, and the sum of their times, in ns.
+    """Return the total size of all files of slides or volumes, and the sum of their mtimes in ns.
 
-    Or of a case's volumes. Of the sum, as one of several that is replaced by an older one shall be
-    seen.
+    With the sum, replacing one of several files by an older one is detected; with the latest mtime
+    it would not be.
     """
-    seen = [path.stat() for source in sources for path in files_of(source)]
-    return sum(one.st_size for one in seen), sum(one.st_mtime_ns for one in seen)
+    stats = [path.stat() for source in sources for path in files_of(source)]
+    return sum(stat.st_size for stat in stats), sum(stat.st_mtime_ns for stat in stats)
 
 
-def copy_to(slide: Path, folder: Path, tell: Callable[[], None] = lambda: None) -> Path:
-    """Copy a slide's files into a folder, from the first byte to the last; return the slide there.
+def copy_to(slide: Path, folder: Path, report_progress: Callable[[], None] = lambda: None) -> Path:
+    """Copy the files of a slide into a folder; return the path of the slide there.
 
     Args:
         slide: the file that the sheet names.
-        folder: it is there already.
-        tell: is called each time that a part was copied.
+        folder: must exist.
+        report_progress: called after each chunk.
 
     Raises:
-        OSError: a file cannot be read or written; it names the file.
+        OSError: a file cannot be read or written; the error has its name.
     """
     for path in files_of(slide):
         copy = folder / os.path.relpath(path, slide.parent)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as source, named_in_errors(copy), copy.open("wb") as target:
-            while part := _read(source, path):
-                target.write(part)
-                tell()
+            while chunk := _read(source, path):
+                target.write(chunk)
+                report_progress()
     return folder / slide.name
 
 
 def _read(source: BinaryIO, path: Path) -> bytes:
     with named_in_errors(path):
-        return source.read(COPIED_BYTES)
+        return source.read(CHUNK_BYTES)

@@ -22,7 +22,7 @@ from scipy import ndimage
 from gigatile.volumes.geometry import compare, geometry_of
 from gigatile.volumes.grid import Grid, forward_labels, plan_grid
 from gigatile.volumes.reader import open_volume
-from gigatile.volumes.restoring import Restorer, write_segmentation
+from gigatile.volumes.restoration import Restorer, write_segmentation
 
 BIG = (64, 56, 48)
 
@@ -56,7 +56,7 @@ def case(tmp_path, labels, code, affine=None, **kind):
 def test_without_resampling_the_way_back_is_exact(tmp_path, code):
     where, labels, _ = case(tmp_path, tumour(), code, affine_of((1, 1.2, 3), turned=12))
     grid = plan_grid(where, None)
-    boxes = (grid, grid.cut_to((3, 4, 5), (20, 19, 17)), grid.cut_to((0, 5, 2), (24, 22, 18)))
+    boxes = (grid, grid.crop_to((3, 4, 5), (20, 19, 17)), grid.crop_to((0, 5, 2), (24, 22, 18)))
     for planes, cut in enumerate(boxes, 1):
         prepared = forward_labels(labels, cut)
         assert np.count_nonzero(prepared) == np.count_nonzero(labels)
@@ -70,7 +70,7 @@ def test_without_resampling_the_way_back_is_exact(tmp_path, code):
 def test_with_resampling_nearly_all_comes_back(tmp_path, code, spacing):
     affine = affine_of((1.0, 1.2, 2.5), turned=12)
     where, labels, _ = case(tmp_path, tumour(BIG), code, affine)
-    grid = plan_grid(where, spacing).cut_to((7, 13, 13), (48, 50, 47))
+    grid = plan_grid(where, spacing).crop_to((7, 13, 13), (48, 50, 47))
     assert grid.resampled
     found = restored(forward_labels(labels, grid), grid)
     assert found.shape == labels.shape
@@ -81,7 +81,7 @@ def test_with_resampling_nearly_all_comes_back(tmp_path, code, spacing):
 
 def test_whole_multiples_come_back_exactly(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "LPS")
-    grid = plan_grid(where, (0.5, 0.5, 0.25)).cut_to((3, 4, 5), (20, 19, 17))
+    grid = plan_grid(where, (0.5, 0.5, 0.25)).crop_to((3, 4, 5), (20, 19, 17))
     np.testing.assert_array_equal(restored(forward_labels(labels, grid), grid), labels)
 
 
@@ -89,7 +89,7 @@ def test_whole_multiples_come_back_exactly(tmp_path):
 def test_it_is_the_whole_interpolated_at_once_and_decided_then(tmp_path, spacing):
     """Against scipy's interpolation of all scores in memory."""
     where, _, _ = case(tmp_path, tumour(), "PIR")
-    grid = plan_grid(where, spacing).cut_to((4, 3, 2), (22, 18, 15))
+    grid = plan_grid(where, spacing).crop_to((4, 3, 2), (22, 18, 15))
     rng = np.random.default_rng(5)
     noise = ndimage.gaussian_filter(rng.normal(size=(*grid.shape, 4)), (2, 2, 2, 0))
     scores = noise.astype(np.float32)
@@ -133,7 +133,7 @@ def test_planes_too_many_too_few_or_too_large_are_refused(tmp_path):
     grid = plan_grid(where, None)
     restorer = Restorer(grid, highest)
     restorer.add(scores_of(labels[:20]))
-    with pytest.raises(ValueError, match="20 planes were given of 26"):
+    with pytest.raises(ValueError, match="only 20 of 26 planes were added"):
         restorer.labels()
     with pytest.raises(ValueError, match="do not fit"):
         restorer.add(scores_of(labels[:7]))
@@ -200,6 +200,6 @@ def test_labels_of_another_shape_or_kind_are_refused(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "LPS")
     grid = plan_grid(where, None)
     for wrong in (labels[:-1], labels.astype(np.int16)):
-        with pytest.raises(ValueError, match="labels of"):
+        with pytest.raises(ValueError, match="labels are"):
             write_segmentation(tmp_path / "a.nii.gz", wrong, grid)
     assert not (tmp_path / "a.nii.gz").exists()
