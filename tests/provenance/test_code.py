@@ -295,9 +295,8 @@ def test_library_uses_absolute_import_statements_only():
 
 def test_reachable_files_include_all_that_python_loads(command):
     for name in ("prepare", "write_shards", "split_patients", "evaluate", "predict"):
-        task = (
-            ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
-        )
+        of_a_task = name in ("prepare", "evaluate", "predict")
+        task = ("--task", "volume_segmentation") if of_a_task else ()
         done = command(
             f"{name}.py", *task, "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""}
         )

@@ -14,7 +14,7 @@ def clone(tmp_path: Path) -> Clone:
 
 @pytest.fixture(scope="session")
 def small_run(small_cohort: Clone) -> Clone:
-    """Return that clone after the whole workflow. Do not change it."""
+    """Return the clone with slides after the whole workflow. Do not change it."""
     small_cohort.traced("--cores", "2", "--configfile", "small.yaml")
     return small_cohort
 
@@ -28,5 +28,5 @@ def volumes_run(small_volumes: Clone) -> Clone:
 
 @pytest.fixture
 def copied_run(small_run: Clone, tmp_path: Path) -> Clone:
-    """Return a copy of the run, to change at will."""
+    """Return a copy of the run, which the test may change."""
     return small_run.copy(tmp_path)

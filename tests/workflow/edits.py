@@ -1,4 +1,4 @@
-"""Edits of a run of the small cohort, and what a dry run says of them."""
+"""Edits of a run of the small cohort, and the rules that a dry run then lists."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ from queue import SimpleQueue
 
 from clones import Clone
 
-# Folders of a run whose files contain times, so that no two runs have the same ones.
-WITH_TIMES = {"logs", "benchmarks", "tensorboard", "made"}
+# Folders of a run whose files contain times, and differ between runs.
+WITH_TIMES = {"logs", "benchmarks", "tensorboard", "provenance"}
 
-# What runs again where a stage does, and all that follows from it.
+# Rules that run again if a stage does, with all later stages.
 ENDS = {"report", "all"}
 EVALUATION = {"evaluate"} | ENDS
 MODEL = {"choose_model"} | EVALUATION
@@ -25,27 +25,27 @@ SHARDS = {"write_shards"} | TRAINING
 TABLES = {"collect", "collect_training"} | SHARDS
 TILES = {"tile"} | TABLES
 SPLITS = {"split_patients"} | TABLES
-OF_TEST_TILES = {"collect"} | EVALUATION
-TEST_COHORT = {"split_patients"} | OF_TEST_TILES
+TEST_TILES = {"collect"} | EVALUATION
+TEST_COHORT = {"split_patients"} | TEST_TILES
 
-# An edit of the files in a folder, which is taken back at its end.
+# A context manager that edits files in a folder and finally undoes the edit.
 Edit = Callable[[Path], contextlib.AbstractContextManager]
 
 
 def planned(clone: Clone, *settings: str) -> set[str]:
-    """Return the rules of which a dry run plans jobs."""
+    """Return the rules that a dry run lists."""
     options = ("--config", *settings) if settings else ()
     return set(clone.jobs("--configfile", "small.yaml", *options))
 
 
 def started(done: subprocess.CompletedProcess) -> set[str]:
-    """Return the rules of which a run has started jobs."""
+    """Return the rules whose jobs a run has started."""
     return set(re.findall(r"^(?:local)?rule (\w+):", done.stdout + done.stderr, re.MULTILINE))
 
 
 @contextlib.contextmanager
 def kept(path: Path) -> Iterator[None]:
-    """Let a file be changed for a while."""
+    """Restore a file and its time at the end."""
     content, seen = path.read_bytes(), path.stat()
     try:
         yield
@@ -62,7 +62,7 @@ def flip_a_byte(path: Path) -> None:
 
 
 def text(file: str, edit: Callable[[str], str], when: float | None = None) -> Edit:
-    """Edit a text, which may have another time then."""
+    """Edit a text file, and perhaps set its time."""
 
     @contextlib.contextmanager
     def edited(folder: Path) -> Iterator[None]:
@@ -70,7 +70,7 @@ def text(file: str, edit: Callable[[str], str], when: float | None = None) -> Ed
         with kept(path):
             before = path.read_text()
             after = edit(before)
-            assert after != before, f"{file} is as it was"
+            assert after != before, f"{file} has not changed"
             path.write_text(after)
             if when is not None:
                 os.utime(path, (when, when))
@@ -80,12 +80,12 @@ def text(file: str, edit: Callable[[str], str], when: float | None = None) -> Ed
 
 
 def replaced(old: str, new: str) -> Callable[[str], str]:
-    """Return an edit of the first place in a text."""
+    """Return an edit: replace the first occurrence in a text."""
     return lambda content: content.replace(old, new, 1)
 
 
 def changed(file: str, change: Callable[[Path], object]) -> Edit:
-    """Do something to a file."""
+    """Change a file."""
 
     @contextlib.contextmanager
     def edited(folder: Path) -> Iterator[None]:
@@ -96,8 +96,8 @@ def changed(file: str, change: Callable[[Path], object]) -> Edit:
     return edited
 
 
-def put_away(name: str) -> Edit:
-    """Have a folder be gone."""
+def moved_away(name: str) -> Edit:
+    """Move a folder away."""
 
     @contextlib.contextmanager
     def edited(folder: Path) -> Iterator[None]:
@@ -105,7 +105,7 @@ def put_away(name: str) -> Edit:
         (folder / name).rename(away)
         try:
             yield
-            assert not (folder / name).exists(), "a plan makes nothing"
+            assert not (folder / name).exists(), "a plan creates no files"
         finally:
             away.rename(folder / name)
 
@@ -116,31 +116,31 @@ def put_away(name: str) -> Edit:
 
 
 def with_row(row: str) -> Callable[[str], str]:
-    """Return an edit of the sheet: a slide more."""
+    """Return an edit of the sheet: add a row."""
     return lambda sheet: sheet + row + "\n"
 
 
 def without(slide: str) -> Callable[[str], str]:
-    """Return an edit of the sheet: a slide less."""
+    """Return an edit of the sheet: remove a slide."""
     return lambda sheet: "".join(
         line for line in sheet.splitlines(keepends=True) if not line.startswith(f"{slide}\t")
     )
 
 
 def in_another_order(sheet: str) -> str:
-    """Turn the sheet's rows around."""
+    """Reverse the rows of the sheet."""
     first, *rows = sheet.splitlines()
     return "\n".join([first, *sorted(rows, reverse=True), ""])
 
 
 def with_site(sheet: str) -> str:
-    """Add a column that no stage but the report reads."""
+    """Add a column that only the report reads."""
     first, *rows = sheet.splitlines()
     return "\n".join([f"{first}\tsite", *(f"{row}\tHome" for row in rows), ""])
 
 
 def copy_with_another_slide(run: Clone, folder: Path) -> Clone:
-    """Return a copy of the run with a slide that the sheet does not name yet."""
+    """Return a copy of the run with another slide, which is not in the sheet yet."""
     copy = run.copy(folder)
     other = copy.folder / "cohort/more.svs"
     shutil.copy(copy.folder / "cohort/P10-1.svs", other)
@@ -149,7 +149,7 @@ def copy_with_another_slide(run: Clone, folder: Path) -> Clone:
 
 
 def lengthen(path: Path) -> None:
-    """Add a byte that no reader looks at: the same file under two patients is refused."""
+    """Append a byte that readers ignore: the same file under two patients is refused."""
     with path.open("ab") as file:
         file.write(b"\0")
 
@@ -164,7 +164,7 @@ def no_edit(folder: Path) -> Iterator[None]:
 
 
 def together(*edits: Edit) -> Edit:
-    """Do several edits at once."""
+    """Apply several edits."""
 
     @contextlib.contextmanager
     def edited(folder: Path) -> Iterator[None]:
@@ -178,7 +178,7 @@ def together(*edits: Edit) -> Edit:
 
 @dataclass(frozen=True)
 class Row:
-    """An edit, options of the dry run, and the rules of which it then plans jobs."""
+    """An edit, options of the dry run, and the rules that it then lists."""
 
     name: str
     expected: set[str]
@@ -191,7 +191,7 @@ def setting(expected: set[str], *values: str) -> Row:
 
 
 def at(when: float):
-    """Return what gives a file another time."""
+    """Return a function that sets the time of a file."""
     return lambda path: os.utime(path, (when, when))
 
 
@@ -200,7 +200,7 @@ def other_content_of_old(path: Path) -> None:
     os.utime(path, (1e9, 1e9))
 
 
-def cut_short(path: Path) -> None:
+def truncated(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
@@ -208,17 +208,19 @@ def code(file: str, old: str, new: str, expected: set[str]) -> Row:
     return Row(f"{file}: {new.strip()}", expected, text(file, replaced(old, new)))
 
 
-def results(run: str, gone: Mapping[str, set[str]], compared: Mapping[str, set[str]]) -> list[Row]:
-    """Return rows of files that are gone, damaged and touched.
+def results(
+    run: str, missing: Mapping[str, set[str]], compared: Mapping[str, set[str]]
+) -> list[Row]:
+    """Return rows with files that are missing, damaged and touched.
 
     Args:
         run: the run's folder.
-        gone: files, and what is listed when one of them is gone.
-        compared: those that are compared by their content, and what is listed when one of them is
+        missing: files, and the rules that are listed if one is missing.
+        compared: files that are compared by content, and the rules that are listed if one is
             damaged.
     """
     return [
-        *(Row(f"{f} gone", e, changed(f"{run}/{f}", Path.unlink)) for f, e in gone.items()),
+        *(Row(f"{f} missing", e, changed(f"{run}/{f}", Path.unlink)) for f, e in missing.items()),
         *(Row(f"{f} damaged", e, changed(f"{run}/{f}", flip_a_byte)) for f, e in compared.items()),
         Row("files touched", set(), together(*(changed(f"{run}/{f}", at(2e9)) for f in compared))),
     ]
@@ -228,17 +230,17 @@ FUNCTION = ("\n    return ", "\n    return None or ")
 
 
 def check(plans: Mapping[str, set[str] | Exception], row: Row) -> None:
-    """Assert what was planned after the edit of a row."""
-    found = plans[row.name]
-    if isinstance(found, Exception):
-        raise found
-    assert found == row.expected
+    """Assert the plan after the edit of a row."""
+    plan = plans[row.name]
+    if isinstance(plan, Exception):
+        raise plan
+    assert plan == row.expected
 
 
 def plans_of(
     rows: Iterable[Row], copies: list[Clone], config: str
 ) -> dict[str, set[str] | Exception]:
-    """Return what is planned after the edit of each row, in as many copies of a run at a time."""
+    """Return the plan after the edit of each row; each copy of the run tests one row at a time."""
     free: SimpleQueue[Clone] = SimpleQueue()
     for copy in copies:
         free.put(copy)

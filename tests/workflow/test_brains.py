@@ -1,4 +1,4 @@
-"""Real brains end to end: three labelled patients, one of whom is held out, and one refused."""
+"""Real brains end to end: three labelled patients, one held out for testing, and one refused."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ COLUMNS = ("case", "patient", "flair", "t1c", "segmentation", "split")
 
 @pytest.fixture(scope="module")
 def run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Return a copy of the project after a run over the real cases."""
+    """Return a clone after a run on the real cases."""
     clone = Clone(tmp_path_factory.mktemp("brains"))
     nifti = shared_data / "nifti"
     rows = [COLUMNS]
@@ -36,7 +36,7 @@ def run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
         names = ("Flair_subtrMeanDivStd", "T1c_subtrMeanDivStd", "OTMultiClass")
         files = (str(folder / f"{name}.nii.gz") for name in names)
         rows.append((f"pat{number}", f"pat{number}", *files, split))
-    # Scanned, and not yet on one grid; the segmentation is of another patient, and read by nobody.
+    # Native scans on different grids. The segmentation of another patient is never read.
     native = nifti / "tcga_native_mismatched/TCGA-FG-6692"
     labels = nifti / "tcga_brats_space/TCGA-FG-6692/seg_fused_mav.nii.gz"
     volumes = (str(native / f"{name}.nii.gz") for name in ("fla", "t1c"))
@@ -48,10 +48,10 @@ def run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 @pytest.mark.slow
-def test_a_held_out_patient_gets_a_sensible_outline(run):
+def test_tumour_of_a_held_out_patient_is_segmented(run):
     rows = read_table(run.folder / "results/brains/evaluation/cases.tsv")
     dice = {row["region"]: float(row["dice"]) for row in rows if row["case"] == "pat3"}
-    print("Dice of the patient held out", dice)
+    print("Dice of the held-out patient", dice)
     assert dice["whole_tumour"] > 0.6
     proof = json.loads((run.folder / "results/brains/splits.json").read_text())
     assert not any(proof["shared_patients"].values())
@@ -60,7 +60,7 @@ def test_a_held_out_patient_gets_a_sensible_outline(run):
 
 
 @pytest.mark.slow
-def test_what_was_not_put_on_one_grid_is_refused(run):
+def test_volumes_on_different_grids_are_refused(run):
     rows = {row["case"]: row for row in read_table(run.folder / "results/brains/cases.tsv")}
     assert [row["state"] for row in rows.values()] == ["prepared"] * 3 + ["failed"]
     assert "its volumes lie on different grids" in rows["native"]["reason"]

@@ -1,4 +1,4 @@
-"""Runs broken off, a disk that is full, two at a time: nothing half-made is taken for whole."""
+"""Killed runs, a full disk, two runs at a time: no incomplete file counts as complete."""
 
 import os
 import shutil
@@ -15,8 +15,8 @@ TILES = ("--until", "collect", "--configfile", "small.yaml")
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 
 
-def made(clone: Clone) -> dict[str, bytes]:
-    """Return what tiling has left, but for the notes, which have times."""
+def tiles_of(clone: Clone) -> dict[str, bytes]:
+    """Return the outputs of tiling, without the records, which contain times."""
     run = clone.folder / "results/small"
     files = [*(run / "tiles").rglob("*"), run / "tiles.tsv"]
     return {str(path.relative_to(run)): path.read_bytes() for path in files if path.is_file()}
@@ -36,13 +36,13 @@ def start(clone: Clone, *options: str) -> subprocess.Popen:
 def until(condition, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come so far"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
 
 
 @pytest.fixture
-def begun(copied_run: Clone) -> Clone:
-    """Return a copy in which nothing is made."""
+def fresh(copied_run: Clone) -> Clone:
+    """Return a copy without results."""
     shutil.rmtree(copied_run.folder / "results")
     shutil.rmtree(copied_run.folder / ".snakemake")
     return copied_run
@@ -50,32 +50,32 @@ def begun(copied_run: Clone) -> Clone:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seen", ["tiles/*.tfrecord", "provenance/tile/*.json"])
-def test_a_killed_run_goes_on(begun, small_run, seen):
-    """Killed with all that it has started, at the first sight of a file."""
-    run = begun.folder / "results/small"
-    process = start(begun, "--cores", "2", *TILES)
+def test_killed_run_resumes(fresh, small_run, seen):
+    """Kill the run with all its processes as soon as a file appears."""
+    run = fresh.folder / "results/small"
+    process = start(fresh, "--cores", "2", *TILES)
     until(lambda: list(run.glob(seen)))
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (run / "tiles.tsv").exists()
-    begun.snakemake("--unlock", "--configfile", "small.yaml")
-    begun.snakemake("--cores", "2", *TILES)
-    temporary = {name for name in made(begun) if Path(name).name.startswith(".")}
-    found = {name: content for name, content in made(begun).items() if name not in temporary}
-    assert found == made(small_run)
+    fresh.snakemake("--unlock", "--configfile", "small.yaml")
+    fresh.snakemake("--cores", "2", *TILES)
+    temporary = {name for name in tiles_of(fresh) if Path(name).name.startswith(".")}
+    found = {name: content for name, content in tiles_of(fresh).items() if name not in temporary}
+    assert found == tiles_of(small_run)
 
 
 def may_mount() -> bool:
-    asked = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(asked).returncode == 0
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(command).returncode == 0
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="mounting a small disk needs root")
 @pytest.mark.parametrize("kilobytes", [1000, 4000])
-def test_a_full_disk(begun, small_run, kilobytes):
-    """Whole files alone are left on it, a message names what was being written, and it goes on."""
-    results, kept = begun.folder / "results", begun.folder / "kept"
+def test_full_disk_leaves_complete_files_only(fresh, small_run, kilobytes):
+    """The error message names the cause, and the run resumes."""
+    results, kept = fresh.folder / "results", fresh.folder / "kept"
     results.mkdir()
     done = subprocess.run(
         [
@@ -84,7 +84,7 @@ def test_a_full_disk(begun, small_run, kilobytes):
             f"{SNAKEMAKE} --cores 2 {' '.join(TILES)}; status=$?; cp -a {results} {kept}; "
             "exit $status",
         ],
-        cwd=begun.folder,
+        cwd=fresh.folder,
         capture_output=True,
         text=True,
         timeout=300,
@@ -94,31 +94,31 @@ def test_a_full_disk(begun, small_run, kilobytes):
     assert "Traceback" not in done.stdout + done.stderr
     results.rmdir()
     kept.rename(results)
-    whole = made(small_run)
-    assert {name: whole.get(name) for name in made(begun)} == made(begun)
-    begun.snakemake("--cores", "2", *TILES)
-    assert made(begun) == whole
-    assert begun.jobs(*TILES) == {}
+    whole = tiles_of(small_run)
+    assert {name: whole.get(name) for name in tiles_of(fresh)} == tiles_of(fresh)
+    fresh.snakemake("--cores", "2", *TILES)
+    assert tiles_of(fresh) == whole
+    assert fresh.jobs(*TILES) == {}
 
 
 @pytest.mark.slow
-def test_two_at_a_time(begun, small_run):
-    """The second says that the first is at work, and does nothing; another run may go beside it."""
-    first = start(begun, "--cores", "1", *TILES)
-    until(lambda: list((begun.folder / "results/small/tiles").glob("*.json")))
-    second = begun.snakemake("--cores", "1", *TILES, check=False)
+def test_second_run_is_refused(fresh, small_run):
+    """The folder is locked by the first; a run with another name may run at the same time."""
+    first = start(fresh, "--cores", "1", *TILES)
+    until(lambda: list((fresh.folder / "results/small/tiles").glob("*.json")))
+    second = fresh.snakemake("--cores", "1", *TILES, check=False)
     assert second.returncode == 1
     assert "Error: Directory cannot be locked" in second.stdout + second.stderr
-    other = begun.folder / "other.yaml"
-    other.write_text((begun.folder / "small.yaml").read_text().replace("small", "other", 1))
+    other = fresh.folder / "other.yaml"
+    other.write_text((fresh.folder / "small.yaml").read_text().replace("small", "other", 1))
     asked = ("--cores", "1", "--until", "split_patients", "--configfile", "other.yaml")
-    beside = begun.snakemake(*asked, check=False)
-    if beside.returncode and ".snakemake/locks/" in beside.stdout + beside.stderr:
-        # The first one came to its end in that moment, and took the folder of locks away.
-        beside = begun.snakemake(*asked)
-    assert beside.returncode == 0, beside.stdout + beside.stderr
+    parallel = fresh.snakemake(*asked, check=False)
+    if parallel.returncode and ".snakemake/locks/" in parallel.stdout + parallel.stderr:
+        # The first one ended at that moment and removed the folder of locks.
+        parallel = fresh.snakemake(*asked)
+    assert parallel.returncode == 0, parallel.stdout + parallel.stderr
     printed, _ = first.communicate(timeout=120)
     assert first.returncode == 0, printed
-    assert made(begun) == made(small_run)
-    assert begun.jobs(*TILES) == {}
-    assert begun.jobs("--until", "split_patients", "--configfile", "other.yaml") == {}
+    assert tiles_of(fresh) == tiles_of(small_run)
+    assert fresh.jobs(*TILES) == {}
+    assert fresh.jobs("--until", "split_patients", "--configfile", "other.yaml") == {}

@@ -1,7 +1,7 @@
 """Real tissue end to end: slides stitched from real lung tiles, and a model that classifies them.
 
-The settings are those that docs/lung-tissue.md shows, but with one segment of 8 epochs instead of
-five of 4: its model is, to the bit, the one of that run's second segment.
+The settings are those of docs/lung-tissue.md, except for one segment of 8 epochs instead of five of
+4: the model is bit-identical to the second segment of that run.
 """
 
 import csv
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_model_classifies_lung_tissue(clone, shared_data):
+def test_model_classifies_lung_tissue(clone, shared_data):
     subprocess.run(
         [
             *(sys.executable, shared_data.parent / "tools/lung_cohort.py", shared_data / "lung"),
@@ -37,16 +37,16 @@ def test_a_model_classifies_lung_tissue(clone, shared_data):
     assert described["train"]["epochs"] == 8 and described["train"]["batch_size"] == 16
     proof = json.loads((results / "splits.json").read_text())
     assert not any(proof["shared_patients"].values())
-    figures = json.loads((results / "evaluation/metrics.json").read_text())
-    auc = figures["slide"]["roc_auc"]["macro"]
-    print("slide-level macro ROC AUC", auc, "of", figures["slide"]["n"], "test slides")
+    metrics = json.loads((results / "evaluation/metrics.json").read_text())
+    auc = metrics["slide"]["roc_auc"]["macro"]
+    print("slide-level macro ROC AUC", auc, "of", metrics["slide"]["n"], "test slides")
     assert auc["value"] >= 0.97
 
-    # No tissue is lost, of thin normal lung either, and the report's test finds no difference.
+    # No tissue is lost, thin normal lung included, and the test in the report finds no difference.
     with (results / "tiles.tsv").open() as rows:
         slides = list(csv.DictReader(rows, delimiter="\t"))
     assert {row["state"] for row in slides} == {"tiled"}
-    # The slides hold 4 tiles of each patient; a few cells of glass beside them are kept, too.
+    # The slides have 4 tiles of each patient; a few cells of glass at their edges are kept, too.
     kept = Counter()
     for row in slides:
         kept[row["label"]] += int(row["tiles"])

@@ -1,4 +1,4 @@
-"""The table of docs/reruns.md: an edit a row, and exactly the rules that a dry run then lists."""
+"""The table of docs/reruns.md: edits, and exactly the rules that a dry run then lists."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from edits import (
     EVALUATION,
     FUNCTION,
     MODEL,
-    OF_TEST_TILES,
     SHARDS,
     SPLITS,
     TEST_COHORT,
+    TEST_TILES,
     TILES,
     TRAINING,
     Row,
@@ -20,16 +20,16 @@ from edits import (
     check,
     code,
     copy_with_another_slide,
-    cut_short,
     in_another_order,
+    moved_away,
     other_content_of_old,
     plans_of,
-    put_away,
     replaced,
     results,
     setting,
     text,
     together,
+    truncated,
     with_row,
     with_site,
     without,
@@ -41,26 +41,26 @@ def sheet(name: str, edit, expected: set[str], when: float | None = None) -> Row
 
 
 def another_comment(config: str) -> str:
-    """Return the configuration with a comment, and a key in another place."""
+    """Return the configuration with a comment and in another order."""
     return config.replace("run: small\n", "# A comment.\n", 1) + "run: small\n"
 
 
 def stalled(minutes: float, expected: set[str]) -> Row:
-    note = replaced("{\n", f'{{\n "stalled_minutes": {minutes},\n')
+    record = replaced("{\n", f'{{\n "stalled_minutes": {minutes},\n')
     return Row(
         f"a test slide stalled for {minutes} minutes",
         expected,
-        text("results/small/made/tile/text.json", note),
+        text("results/small/provenance/tile/text.json", record),
     )
 
 
 WITHOUT_TRAINING = TRAINING - {"train"}
 RUN = "results/small"
-# The files that are compared by their content: what follows where one is gone, or damaged.
+# Files that are compared by content: the rules that run if one is missing or damaged.
 COMPARED = {
     "splits.tsv": {"split_patients"} | ENDS,
-    "tiles.tsv": OF_TEST_TILES,
-    "states.tsv": OF_TEST_TILES,
+    "tiles.tsv": TEST_TILES,
+    "states.tsv": TEST_TILES,
     "shards/slides.tsv": {"collect_training"} | SHARDS,
     "shards/manifest.json": SHARDS,
     "segments/0001.json": TRAINING,
@@ -68,15 +68,15 @@ COMPARED = {
     "model/settings.json": MODEL,
     "evaluation/metrics.json": EVALUATION,
 }
-NOTES = {
-    "provenance/tile/P10-1.json": {"tile"} | OF_TEST_TILES,
+RECORDS = {
+    "provenance/tile/P10-1.json": {"tile"} | TEST_TILES,
     "provenance/evaluate.json": EVALUATION,
 }
-GONE = COMPARED | {
+MISSING = COMPARED | {
     "tiles/P01-1.tfrecord": TILES,
     "tiles/P01-1.json": TILES,
-    "tiles/P10-1.jpg": {"tile"} | OF_TEST_TILES,
-    "tiles/P10-1.parquet": {"tile"} | OF_TEST_TILES,
+    "tiles/P10-1.jpg": {"tile"} | TEST_TILES,
+    "tiles/P10-1.parquet": {"tile"} | TEST_TILES,
     "shards/train-00000-of-00001.tfrecord": SHARDS,
     "shards/valid-00000-of-00001.index.npy": SHARDS,
     "model/model.keras": MODEL,
@@ -92,7 +92,7 @@ ROWS = [
     setting(TILES, "tiles={size: 128, on_error: stop}"),
     setting(TILES, "tiles={size: 128, pen: drop}"),
     setting(TILES, "tiles={size: 128, close_gaps_um: 20, fill_holes_um2: 9000}"),
-    setting(  # how it is done, not what
+    setting(  # execution only
         set(),
         "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true}",
         "shards={nodes: 2}",
@@ -129,8 +129,8 @@ ROWS = [
     sheet("a test slide", with_row("more\tN1\tluad\tmore.svs\ttest"), {"tile"} | TEST_COHORT),
     sheet("a valid slide", with_row("more\tN1\tluad\tmore.svs\tvalid"), {"tile"} | SPLITS),
     sheet("a train slide", with_row("more\tN1\tluad\tmore.svs\ttrain"), {"tile"} | SPLITS),
-    sheet("no more that test slide", without("text"), TEST_COHORT),
-    sheet("no more that train slide", without("glass"), SPLITS),
+    sheet("test slide removed", without("text"), TEST_COHORT),
+    sheet("train slide removed", without("glass"), SPLITS),
     sheet("a test label", replaced("text\tB1\tluad", "text\tB1\tlusc"), TEST_COHORT),
     sheet("a train label", replaced("glass\tB2\tlusc", "glass\tB2\tluad"), SPLITS),
     sheet("a patient", replaced("glass\tB2\t", "glass\tB9\t"), SPLITS),
@@ -138,7 +138,7 @@ ROWS = [
     Row("a slide touched", set(), changed("cohort/P01-1.svs", at(2e9))),
     Row("a slide restored", set(), changed("cohort/P01-1.svs", at(1e9))),
     Row(
-        "a large slide touched",  # larger than what Snakemake compares by its content
+        "a large slide touched",  # larger than files that Snakemake compares by content
         set(),
         changed("cohort/P01-1.svs", at(2e9)),
         ("--max-checksum-file-size", "1kB", "--until", "tile"),
@@ -146,38 +146,38 @@ ROWS = [
     Row("a train slide changed", TILES, changed("cohort/P01-1.svs", other_content_of_old)),
     Row(
         "a test slide changed",
-        {"tile"} | OF_TEST_TILES,
+        {"tile"} | TEST_TILES,
         changed("cohort/P10-1.svs", other_content_of_old),
     ),
-    # A slide that stalled, as its note tells; the limit is 10 minutes.
-    stalled(9.5, {"tile"} | OF_TEST_TILES),
+    # A slide that stalled, according to its record. The limit is 10 minutes.
+    stalled(9.5, {"tile"} | TEST_TILES),
     stalled(10, set()),
     # Results
-    *results(RUN, GONE, COMPARED),
-    Row("a slide's tiles cut short", TILES, changed(f"{RUN}/tiles/P01-1.tfrecord", cut_short)),
+    *results(RUN, MISSING, COMPARED),
+    Row("tiles of a slide truncated", TILES, changed(f"{RUN}/tiles/P01-1.tfrecord", truncated)),
     Row(
-        "all tiles and shards put away",
+        "all tiles and shards moved away",
         set(),
-        together(put_away(f"{RUN}/tiles"), put_away(f"{RUN}/shards")),
+        together(moved_away(f"{RUN}/tiles"), moved_away(f"{RUN}/shards")),
     ),
-    Row("the model gone", MODEL, put_away(f"{RUN}/model")),
-    Row("all notes gone", set(), put_away(f"{RUN}/made")),
-    *(Row(f"{f} gone", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in NOTES.items()),
-    Row("all results gone", SPLITS | {"tile"}, put_away("results")),
+    Row("the model missing", MODEL, moved_away(f"{RUN}/model")),
+    Row("all records missing", set(), moved_away(f"{RUN}/provenance")),
+    *(Row(f"{f} missing", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in RECORDS.items()),
+    Row("all results missing", SPLITS | {"tile"}, moved_away("results")),
 ]
 
 
 @pytest.fixture(scope="module")
 def plans(small_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
-    """Return what is planned after the edit of each row; two at a time, in copies of the run."""
+    """Return the plan after the edit of each row, in two copies of the run at a time."""
     copies = [copy_with_another_slide(small_run, tmp_path_factory.mktemp("run")) for _ in range(2)]
     return plans_of(ROWS, copies, "small.yaml")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_an_edit_runs_again_what_depends_on_it_and_no_more(plans, row):
+def test_edit_reruns_exactly_what_depends_on_it(plans, row):
     check(plans, row)
 
 
-def test_each_row_is_another_one():
+def test_names_of_rows_are_unique():
     assert len({row.name for row in ROWS}) == len(ROWS)

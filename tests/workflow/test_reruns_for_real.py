@@ -1,4 +1,4 @@
-"""Reruns for real, and results that were copied or moved; test_reruns.py has the table of edits."""
+"""Actual reruns, and copied or moved results; test_reruns.py has the table of edits."""
 
 import csv
 import os
@@ -13,10 +13,10 @@ from random import Random
 import pytest
 from clones import Clone
 from edits import (
-    OF_TEST_TILES,
     SHARDS,
     TABLES,
     TEST_COHORT,
+    TEST_TILES,
     TILES,
     TRAINING,
     WITH_TIMES,
@@ -29,12 +29,13 @@ from edits import (
     with_row,
 )
 
+RECORDS = "results/small/provenance/tile/*"
 KNOWN, KEPT = ".snakemake/metadata", "results/.snakemake-metadata"
 
 
 @pytest.fixture(scope="module")
 def run(small_run, tmp_path_factory) -> Clone:
-    """Return a copy of the run; whoever edits it takes the edit back."""
+    """Return a copy of the run. Tests must undo their edits."""
     return copy_with_another_slide(small_run, tmp_path_factory.mktemp("run"))
 
 
@@ -42,8 +43,8 @@ def run(small_run, tmp_path_factory) -> Clone:
 
 
 @pytest.mark.slow
-def test_a_new_test_slide_trains_nothing(copied_run):
-    """The exact jobs run, and then nothing is left to do."""
+def test_new_test_slide_trains_nothing(copied_run):
+    """Exactly the planned jobs run, and then nothing is left to do."""
     results = copied_run.folder / "results/small"
     before = {
         path: (path.stat().st_mtime_ns, path.read_bytes())
@@ -52,8 +53,8 @@ def test_a_new_test_slide_trains_nothing(copied_run):
     }
     shutil.copy(copied_run.folder / "cohort/P10-1.svs", copied_run.folder / "cohort/more.svs")
     sheet = copied_run.folder / "cohort/samples.tsv"
-    whose = next(row for row in sheet.read_text().splitlines() if row.startswith("P10-1\t"))
-    sheet.write_text(sheet.read_text() + whose.replace("P10-1", "more") + "\n")
+    known = next(row for row in sheet.read_text().splitlines() if row.startswith("P10-1\t"))
+    sheet.write_text(sheet.read_text() + known.replace("P10-1", "more") + "\n")
     asked = ("--cores", "2", "--configfile", "small.yaml")
     done = copied_run.snakemake(*asked)
     assert started(done) == {"tile"} | TEST_COHORT
@@ -67,7 +68,7 @@ def test_a_new_test_slide_trains_nothing(copied_run):
 
 
 @pytest.mark.slow
-def test_what_was_lost_is_made_as_it_was(copied_run):
+def test_lost_results_are_made_again_with_the_same_bytes(copied_run):
     results = copied_run.folder / "results/small"
     files = [p for p in results.rglob("*") if p.is_file() and not set(p.parts) & WITH_TIMES]
     before = {path: path.read_bytes() for path in files}
@@ -85,30 +86,32 @@ def test_what_was_lost_is_made_as_it_was(copied_run):
 
 @pytest.mark.slow
 def test_slides_with_other_times_are_read_once(copied_run):
-    """Then the notes have the new times, and no plan reads a slide."""
+    """Then the records have the new times, and no plan reads a slide."""
     slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
     for path in slides:
         os.utime(path, (1e9, 1e9))
-    notes = {p: p.stat().st_mtime_ns for p in copied_run.folder.glob("results/small/made/tile/*")}
+    records = {
+        p: p.stat().st_mtime_ns for p in copied_run.folder.glob("results/small/provenance/tile/*")
+    }
     assert planned(copied_run) == set()
-    assert {p: p.stat().st_mtime_ns for p in notes} == notes, "a plan writes nothing"
-    before = [p.read_text() for p in notes]
+    assert {p: p.stat().st_mtime_ns for p in records} == records, "a plan writes nothing"
+    before = [p.read_text() for p in records]
     copied_run.snakemake("--cores", "1", "--configfile", "small.yaml")
     of_slide = re.compile(r'("source".*"modified_ns": )\d+', re.DOTALL)
-    for path, old in zip(notes, before, strict=True):
+    for path, old in zip(records, before, strict=True):
         assert path.read_text() == of_slide.sub(rf"\g<1>{10**18}", old) != old
-    for path in slides:  # of another content, which only reading shows
+    for path in slides:  # change the content, which only reading shows
         flip_a_byte(path)
         os.utime(path, (1e9, 1e9))
     assert planned(copied_run) == set()
 
 
 @pytest.mark.slow
-def test_a_slide_that_cannot_be_opened_is_noted_with_its_reason(copied_run):
+def test_unreadable_slide_is_recorded_with_its_reason(copied_run):
     slide = copied_run.folder / "cohort/text.svs"
     slide.unlink()
     slide.mkdir()
-    assert planned(copied_run) == {"tile"} | OF_TEST_TILES
+    assert planned(copied_run) == {"tile"} | TEST_TILES
     copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
     assert planned(copied_run) == set()
     states = (copied_run.folder / "results/small/tiles.tsv").read_text()
@@ -116,7 +119,7 @@ def test_a_slide_that_cannot_be_opened_is_noted_with_its_reason(copied_run):
 
 
 def test_touched_results_are_current(copied_run):
-    """Snakemake's --touch says that what was made is what would be made."""
+    """Snakemake's --touch accepts all results."""
     other_code = replaced("QUALITY = 80", "QUALITY = 40 * 2")
     with text("gigatile/slides/tiling.py", other_code)(copied_run.folder):
         assert planned(copied_run) == TILES
@@ -124,8 +127,8 @@ def test_touched_results_are_current(copied_run):
         assert planned(copied_run) == set()
 
 
-def test_a_training_that_failed_is_not_done(copied_run):
-    """Snakemake puts back what it had made before, and notes the parameters of the failed job."""
+def test_failed_training_runs_again(copied_run):
+    """Snakemake would restore the old outputs and record the parameters of the failed job."""
     asked = ("--configfile", "small.yaml", "--config", "train={batch_size: 16}")
     broken = ("--set-resources", "train:launcher=false")
     done = copied_run.snakemake("--cores", "2", *asked, *broken, check=False)
@@ -134,8 +137,8 @@ def test_a_training_that_failed_is_not_done(copied_run):
     assert planned(copied_run) == TRAINING
 
 
-def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):
-    """A cohort of terabytes is planned as fast as a small one: who reads a pipe waits for ever."""
+def test_plan_does_not_read_slides_before_tiling(copied_run):
+    """Reading a pipe without a writer would never end."""
     shutil.rmtree(copied_run.folder / "results")
     for slide in (copied_run.folder / "cohort").glob("*.svs"):
         slide.unlink()
@@ -151,14 +154,14 @@ def test_a_slide_that_is_to_be_cut_is_not_read_for_the_plan(copied_run):
 
 
 def scramble_times(folder: Path) -> None:
-    """Give every file another time, as copying does in an order of its own."""
+    """Give every file another time, as copying in any order does."""
     now, random = time.time(), Random(1)
     for path in folder.rglob("*"):
         when = now - random.randrange(3600)
         os.utime(path, (when, when), follow_symlinks=False)
 
 
-def assert_it_is_known_how_it_was_made(run: Clone) -> None:
+def assert_changes_are_detected(run: Clone) -> None:
     assert planned(run) == set()
     assert planned(run, "train={batch_size: 16}") == TRAINING
     with text("cohort/samples.tsv", with_row("more\tN1\tluad\tmore.svs\ttest"))(run.folder):
@@ -170,8 +173,8 @@ def test_copied_results_are_current_in_a_fresh_clone(run, clone):
         shutil.copytree(run.folder / name, clone.folder / name)
     shutil.copy(run.folder / "small.yaml", clone.folder)
     scramble_times(clone.folder / "results")
-    assert_it_is_known_how_it_was_made(clone)
-    # As with models, tables of scores and states above the limit: their times say nothing.
+    assert_changes_are_detected(clone)
+    # Times do not count for models, tables of scores and states above the size limit.
     for path in (clone.folder / "cohort").iterdir():
         os.utime(path, (1e9, 1e9))
     sizes = [p.stat().st_size for p in (clone.folder / "results").rglob("*.keras")]
@@ -180,18 +183,18 @@ def test_copied_results_are_current_in_a_fresh_clone(run, clone):
     assert clone.jobs("--configfile", "small.yaml", *limit) == {}
 
 
-def test_results_are_current_without_the_folder_of_snakemake(run):
+def test_results_are_current_without_the_snakemake_folder(run):
     shutil.rmtree(run.folder / ".snakemake")
-    assert_it_is_known_how_it_was_made(run)
+    assert_changes_are_detected(run)
 
 
-def test_what_an_earlier_release_noted_stays_known(copied_run):
-    """It was in .snakemake/; the next run that makes something moves it."""
+def test_metadata_of_an_earlier_release_stay_valid(copied_run):
+    """They were in .snakemake/; the next run moves them."""
     known, kept = (copied_run.folder / name for name in (KNOWN, KEPT))
     known.unlink()
     kept.rename(known)
     assert planned(copied_run) == set()
-    assert not kept.exists(), "a plan moves nothing"
+    assert not kept.exists(), "a plan moves no files"
     copied_run.snakemake("results/small/splits.tsv", "--cores", "1", "--configfile", "small.yaml")
     assert known.is_symlink() and kept.is_dir()
     assert planned(copied_run) == set()
@@ -199,8 +202,8 @@ def test_what_an_earlier_release_noted_stays_known(copied_run):
 
 
 @pytest.mark.slow
-def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
-    """The tiling's code changed, and every tile is cut again: to the same bytes."""
+def test_unchanged_shards_train_nothing(copied_run):
+    """The code of the tiling changed, but all tiles have the same bytes as before."""
     segments = copied_run.folder / "results/small/segments"
     before = {path.name: path.read_bytes() for path in segments.iterdir()}
     asked = ("--cores", "2", "--configfile", "small.yaml")
@@ -209,7 +212,7 @@ def test_shards_that_come_out_as_they_were_train_nothing(copied_run):
         assert planned(copied_run) == TILES
         tables = ("--until", "collect", "collect_training")
         assert started(copied_run.snakemake(*asked, *tables)) == TILES - SHARDS
-        assert planned(copied_run) == set(), "the tables came out as they were"
+        assert planned(copied_run) == set(), "the tables have not changed"
         assert started(copied_run.snakemake(*asked, "--forcerun", "write_shards")) == SHARDS
         assert planned(copied_run) == set()
     assert {path.name: path.read_bytes() for path in segments.iterdir()} == before

@@ -1,4 +1,4 @@
-"""The table of docs/reruns.md for volumes: an edit a row, and the rules that are then listed."""
+"""The table of docs/reruns.md for volumes: edits, and exactly the rules that a dry run lists."""
 
 import shutil
 
@@ -14,9 +14,9 @@ from edits import (
     flip_a_byte,
     in_another_order,
     lengthen,
+    moved_away,
     other_content_of_old,
     plans_of,
-    put_away,
     replaced,
     results,
     setting,
@@ -35,8 +35,8 @@ SHARDS = {"write_shards"} | TRAINING
 TABLES = {"collect", "collect_training"} | SHARDS
 PREPARED = {"prepare"} | TABLES
 SPLITS = {"split_patients"} | TABLES
-OF_TEST_CASES = {"collect", "segment"} | EVALUATION
-# A test case: without it nothing is segmented, with another one that alone.
+TEST_CASES = {"collect", "segment"} | EVALUATION
+# If a test case is removed, no case is segmented; if one is added, only that one.
 TEST_COHORT = {"split_patients", "collect"} | EVALUATION
 RUN = "results/small"
 COMPARED = {
@@ -49,14 +49,14 @@ COMPARED = {
     "evaluation/cases.tsv": EVALUATION,
     "evaluation/metrics.json": EVALUATION,
 }
-GONE = COMPARED | {
+MISSING = COMPARED | {
     "volumes/V01-1.tfrecord": PREPARED,
-    "volumes/V17-1.json": {"prepare"} | OF_TEST_CASES,
+    "volumes/V17-1.json": {"prepare"} | TEST_CASES,
     "shards/train-00000-of-00001.tfrecord": SHARDS,
     "evaluation/segmentations/V17-1.nii.gz": SEGMENTATION,
     "report/index.html": ENDS,
     "report/cases/V17-1.html": ENDS,
-    "provenance/prepare/V17-1.json": {"prepare"} | OF_TEST_CASES,
+    "provenance/prepare/V17-1.json": {"prepare"} | TEST_CASES,
     "provenance/segment/V17-1.json": SEGMENTATION,
 }
 
@@ -70,7 +70,7 @@ def volume(name: str, change, expected: set[str]) -> Row:
 
 
 def case(patient: str, split: str) -> str:
-    """Return a row of the sheet: another case."""
+    """Return a row of the sheet for another case."""
     files = (f"more/{name}.nii.gz" for name in ("flair", "t1", "t1gd", "t2", "segmentation"))
     return "\t".join(("more", patient, *files, split, "north"))
 
@@ -80,14 +80,14 @@ ROWS = [
     setting(PREPARED, "volumes={spacing: [6, 6, 6]}"),
     setting(PREPARED, "volumes={spacing: [5, 5, 5], missing: fill}"),
     setting(PREPARED, "volumes={spacing: [5, 5, 5], labels: {a: 1, b: 2, c: 3}, regions: labels}"),
-    setting(  # how it is done, or of slides
+    setting(  # execution only, or for slides
         set(),
         "volumes={spacing: [5, 5, 5], stall_minutes: 3}",
         "shards={nodes: 2}",
         "train={ranks_per_node: 2}",
         "tiles={size: 256}",
     ),
-    # What is learnt, and not how cases are prepared.
+    # Training only, not preparation.
     setting(TRAINING, "volumes={spacing: [5, 5, 5], regions: labels}"),
     setting(TRAINING, "patches={size: [16, 16, 16], per_case: 3}"),
     setting(TRAINING, "patches={size: [16, 16, 16], per_case: 2, rotation: 30}"),
@@ -115,11 +115,11 @@ ROWS = [
     sheet("another order, in an old sheet", in_another_order, {"split_patients"} | ENDS, when=1e9),
     sheet("a test case", with_row(case("N1", "test")), {"prepare", "segment"} | TEST_COHORT),
     sheet("a train case", with_row(case("N1", "train")), {"prepare"} | SPLITS),
-    sheet("no more that test case", without("V18-1"), TEST_COHORT),
-    sheet("no more that train case", without("V02-1"), SPLITS),
+    sheet("test case removed", without("V18-1"), TEST_COHORT),
+    sheet("train case removed", without("V02-1"), SPLITS),
     sheet("a patient", replaced("V02-1\tV02\t", "V02-1\tV99\t"), SPLITS),
     sheet(
-        "two modalities changed over",
+        "two modalities swapped",
         replaced("V01-1/flair.nii.gz\tvolumes/V01-1/t1.", "V01-1/t1.nii.gz\tvolumes/V01-1/flair."),
         {"split_patients"} | PREPARED,
     ),
@@ -128,21 +128,21 @@ ROWS = [
     volume("V01-1/t2.nii.gz, restored", at(1e9), set()),
     volume("V01-1/t2.nii.gz, changed", other_content_of_old, PREPARED),
     volume("V01-1/segmentation.nii.gz, changed", other_content_of_old, PREPARED),
-    volume("V17-1/flair.nii.gz, changed", flip_a_byte, {"prepare"} | OF_TEST_CASES),
+    volume("V17-1/flair.nii.gz, changed", flip_a_byte, {"prepare"} | TEST_CASES),
     # Results
-    *results(RUN, GONE, COMPARED),
+    *results(RUN, MISSING, COMPARED),
     Row(
-        "all prepared cases and shards put away",
+        "all prepared cases and shards moved away",
         set(),
-        together(put_away(f"{RUN}/volumes"), put_away(f"{RUN}/shards")),
+        together(moved_away(f"{RUN}/volumes"), moved_away(f"{RUN}/shards")),
     ),
-    Row("all results gone", SPLITS | {"prepare"}, put_away("results")),
+    Row("all results missing", SPLITS | {"prepare"}, moved_away("results")),
 ]
 
 
 @pytest.fixture(scope="module")
 def plans(volumes_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
-    """Return what is planned after the edit of each row; two at a time, in copies of the run."""
+    """Return the plan after the edit of each row, in two copies of the run at a time."""
     copies = []
     for _ in range(2):
         copies.append(volumes_run.copy(tmp_path_factory.mktemp("run")))
@@ -155,9 +155,9 @@ def plans(volumes_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_an_edit_runs_again_what_depends_on_it_and_no_more(plans, row):
+def test_edit_reruns_exactly_what_depends_on_it(plans, row):
     check(plans, row)
 
 
-def test_each_row_is_another_one():
+def test_names_of_rows_are_unique():
     assert len({row.name for row in ROWS}) == len(ROWS)

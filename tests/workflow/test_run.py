@@ -1,4 +1,4 @@
-"""A small cohort, bad slides among it, through the whole workflow as a user runs it."""
+"""The whole workflow on a small cohort with bad slides, as a user runs it."""
 
 import csv
 import hashlib
@@ -10,7 +10,7 @@ import pytest
 from opened import check_declared
 
 SMALL = ("--cores", "2", "--configfile", "small.yaml")
-# What must come out the same each time.
+# Outputs that are equal in all runs.
 SAME_BYTES = (
     "tiles/*.tfrecord",
     "tiles/*.json",
@@ -48,11 +48,11 @@ def results(small_run):
     return small_run.folder / "results" / "small"
 
 
-def test_then_nothing_is_to_be_done(small_run):
+def test_complete_run_has_nothing_to_do(small_run):
     assert small_run.jobs("--configfile", "small.yaml") == {}
 
 
-def test_bad_slides_are_recorded_and_the_cohort_goes_on(results):
+def test_bad_slides_are_recorded_and_the_run_continues(results):
     table = {row["slide"]: row for row in rows(results / "tiles.tsv")}
     assert len(table) == 12
     failed = {slide: row["reason"] for slide, row in table.items() if row["state"] == "failed"}
@@ -68,7 +68,7 @@ def test_bad_slides_are_recorded_and_the_cohort_goes_on(results):
             assert int(row["tiles"]) > 50
 
 
-def test_no_patient_is_in_two_splits_and_a_file_proves_it(results):
+def test_no_patient_is_in_two_splits(results):
     proof = json.loads((results / "splits.json").read_text())
     assert set(map(len, proof["shared_patients"].values())) == {0}
     splits = {}
@@ -77,7 +77,7 @@ def test_no_patient_is_in_two_splits_and_a_file_proves_it(results):
     assert all(len(found) == 1 for found in splits.values())
 
 
-def test_every_tile_reaches_its_stage_exactly_once(results):
+def test_each_tile_reaches_its_stage_exactly_once(results):
     table = rows(results / "tiles.tsv")
     manifest = json.loads((results / "shards/manifest.json").read_text())
     for split in ("train", "valid"):
@@ -89,14 +89,14 @@ def test_every_tile_reaches_its_stage_exactly_once(results):
     assert set(scored["slide"]) == {row["slide"] for row in rows(results / "evaluation/slides.tsv")}
 
 
-def test_the_report_has_a_page_for_each_test_slide(results):
+def test_report_has_a_page_for_each_test_slide(results):
     pages = {path.stem for path in (results / "report/slides").glob("*.html")}
     assert pages == {row["slide"] for row in rows(results / "evaluation/slides.tsv")}
 
 
 @pytest.mark.slow
-def test_the_same_run_elsewhere_gives_the_same_bytes(small_run, results, tmp_path):
-    """In another folder, on one core, and with the slides' times changed."""
+def test_run_in_another_folder_gives_the_same_bytes(small_run, results, tmp_path):
+    """On one core, and with other times of the slides."""
     again = type(small_run)(tmp_path)
     shutil.copytree(small_run.folder / "cohort", tmp_path / "cohort", copy_function=shutil.copyfile)
     shutil.copy(small_run.folder / "small.yaml", tmp_path)
@@ -105,7 +105,7 @@ def test_the_same_run_elsewhere_gives_the_same_bytes(small_run, results, tmp_pat
 
 
 @pytest.mark.slow
-def test_new_slides_are_called_by_the_trained_model(copied_run):
+def test_trained_model_classifies_new_slides(copied_run):
     copied_run.write("new/new.tsv", "slide\tpath\nnew-1\tnew-1.svs\nnew-2\t../cohort/text.svs\n")
     # Two more bytes: another file with the same pixels.
     slide = (copied_run.folder / "cohort/P10-1.svs").read_bytes() + b"??"
@@ -138,8 +138,8 @@ def test_new_slides_are_called_by_the_trained_model(copied_run):
 
 
 @pytest.mark.slow
-def test_more_epochs_go_on_from_those_that_are_done(copied_run):
-    """Only what is new is trained and validated; older states are not missed."""
+def test_more_epochs_continue_the_training(copied_run):
+    """Only new epochs are trained and validated; older states are not needed."""
     segments = copied_run.folder / "results/small/segments"
     before = {path: path.stat().st_mtime_ns for path in segments.iterdir()}
     longer = (*SMALL, "--config", "train={epochs: 2, segment_epochs: 1}")
@@ -157,31 +157,31 @@ def test_more_epochs_go_on_from_those_that_are_done(copied_run):
     assert copied_run.jobs(*longest) == new
 
 
-def test_snakemake_makes_its_own_report(small_run, tmp_path):
+def test_snakemake_report_is_written(small_run, tmp_path):
     page = tmp_path / "report.html"
     small_run.snakemake("--report", str(page), "--configfile", "small.yaml")
     assert "the cohort" in page.read_text()
 
 
-def test_a_bad_slide_can_stop_the_run(copied_run):
+def test_bad_slide_can_stop_the_run(copied_run):
     copied_run.write("stop.yaml", (copied_run.folder / "small.yaml").read_text().replace(
         "tiles: {size: 128}", "tiles: {size: 128, on_error: stop}"))  # fmt: skip
     target = "results/small/tiles/text.json"
     done = copied_run.snakemake(target, "--cores", "1", "--configfile", "stop.yaml", check=False)
-    told = done.stdout + done.stderr
+    printed = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "slide text (cohort/text.svs): no slide format" in told
-    assert "Traceback" not in told
+    assert "slide text (cohort/text.svs): no slide format" in printed
+    assert "Traceback" not in printed
 
 
-def test_a_label_that_loses_its_last_slide_stops_with_its_reasons(copied_run):
+def test_label_without_usable_slides_stops_the_run(copied_run):
     """The only good `normal` slide of the test split is damaged."""
     (copied_run.folder / "cohort/P09-1.svs").write_text("overwritten")
     done = copied_run.snakemake(*SMALL, check=False)
-    told = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in told
-    assert "label 'normal' has no usable slide left in test" in told
-    assert "P09-1: no slide format" in told
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in printed
+    assert "label 'normal' has no usable slide left in test" in printed
+    assert "P09-1: no slide format" in printed
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_label_that_loses_its_last_slide_stops_with_its_reasons(copied_run):
         ("evaluate: {seed: 2}", {"evaluate"}),
     ],
 )
-def test_a_changed_setting_plans_the_stages_that_read_it(small_run, setting, stages):
+def test_changed_setting_plans_the_stages_that_read_it(small_run, setting, stages):
     section, values = setting.split(": ", 1)
     planned = set(small_run.jobs("--configfile", "small.yaml", "--config", f"{section}={values}"))
     assert stages | {"report", "all"} <= planned

@@ -1,4 +1,4 @@
-"""Edit, stop at each stage, go on: what is there at the end is what an undisturbed run makes."""
+"""Edits, and runs that stop at each stage, end with the same results as an undisturbed run."""
 
 import signal
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ RUN = "results/small"
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit of some files, and where the run is stopped after it, again and again.
+    """An edit of files, and the places at which the run is then stopped.
 
     Attributes:
-        texts: of each file a text in it, and what comes in its place.
-        stops: the rules to which each run goes; of a file, Ctrl-C is pressed when it is written.
-        last: the rules that run when nothing stops them any more.
+        texts: for each file, a text and its replacement.
+        stops: the last rules of each run, or a file: the run receives Ctrl-C when it is written.
+        last: the rules that run in the end.
     """
 
     texts: dict[str, tuple[str, str]]
@@ -29,7 +29,7 @@ class Edit:
 
 
 EDITS = [
-    # Pictures and no tile: what a training depends on comes out as it was.
+    # Changes pictures but no tiles, so the inputs of training do not change.
     Edit(
         {"gigatile/slides/tiling.py": ("OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 20")},
         [("tile",), ("collect", "collect_training")],
@@ -58,7 +58,7 @@ def press_ctrl_c_when_written(clone: Clone, file: str) -> None:
     until(lambda: path.stat().st_mtime_ns > before)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert process.returncode != 0, "it was done before"
+    assert process.returncode != 0, "the run had already ended"
 
 
 def contents(clone: Clone) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ def apply(edit: Edit, clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_at_each_stage(small_run, tmp_path):
+def test_interrupted_run_gives_the_same_results(small_run, tmp_path):
     stopped, undisturbed = (small_run.copy(tmp_path / name) for name in ("stopped", "undisturbed"))
     for edit in EDITS:
         apply(edit, undisturbed)
@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_at_each_stage(small_run, tmp_path):
             else:
                 assert set(stop) <= started(stopped.snakemake(*ASKED, "--until", *stop))
         ran = started(stopped.snakemake(*ASKED))
-        # A job that Ctrl-C met between its last file and its end may run again.
+        # A job that receives Ctrl-C between its last file and its end may run again.
         assert edit.last <= ran <= edit.last | {"evaluate"}
         assert ran == edit.last or isinstance(edit.stops[-1], str)
     found, expected = contents(stopped), contents(undisturbed)

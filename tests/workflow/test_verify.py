@@ -1,4 +1,4 @@
-"""`snakemake verify`: all of a run against the present settings, sheet and code."""
+"""`snakemake verify` compares a run with the present settings, sheet and code."""
 
 import shutil
 import subprocess
@@ -9,11 +9,11 @@ from test_broken_off import SNAKEMAKE, may_mount
 
 from gigatile.tables import read_table
 
-CURRENT = "results/small: everything is current and whole, and nothing is left over"
+CURRENT = "results/small: all files are current and undamaged, and none is left over"
 
 
 def verified(clone: Clone, *options: str) -> tuple[dict[str, set[str]], str]:
-    """Return the files that are found to be in a state, and what is printed."""
+    """Return the files by state, and the output."""
     asked = ("verify", "--cores", "2", "--configfile", "small.yaml", *options)
     done = clone.snakemake(*asked, check=False)
     found: dict[str, set[str]] = {}
@@ -23,8 +23,8 @@ def verified(clone: Clone, *options: str) -> tuple[dict[str, set[str]], str]:
     return found, done.stdout + done.stderr
 
 
-def test_a_run_is_held_against_what_it_should_be(copied_run):
-    """Without .snakemake/, and with other times than those that it was made at."""
+def test_run_is_compared_with_settings_sheet_and_code(copied_run):
+    """Without .snakemake/, and with other file times."""
     shutil.rmtree(copied_run.folder / ".snakemake")
     results = copied_run.folder / "results/small"
     for path in results.rglob("*"):
@@ -36,7 +36,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     kept.rename(results.parent / "away")
     found, printed = verified(copied_run)
     assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["stale"]
-    assert set(found) == {"stale"} and "it is not known how it was made" in printed
+    assert set(found) == {"stale"} and "there are no metadata about how it was made" in printed
     asked = ("--configfile", "small.yaml")
     for refused in (("-n",), ("--cores", "1", "--config", "evaluate={seed: 9}")):
         done = copied_run.snakemake(*refused, *asked, check=False)
@@ -54,8 +54,8 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     evaluated = {f"evaluation/{name}" for name in ("tiles.parquet", "slides.tsv", "metrics.json")}
     reported = {"report/index.html", "report/slides"}
     assert found == {"stale": evaluated | reported}
-    assert "other settings, code, rows of the sheet" in printed
-    assert "what it is made from is to be made anew" in printed
+    assert "the settings, code, rows of the sheet or content" in printed
+    assert "an input will be made again" in printed
 
     sheet = copied_run.folder / "cohort/samples.tsv"
     rows = sheet.read_text()
@@ -78,8 +78,8 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
     found, printed = verified(copied_run)
     assert found["damaged"] == {"shards/train-00000-of-00001.tfrecord"}
     assert found["missing"] == {"model/model.keras"}
-    assert "its bytes are not those that were written" in printed
-    assert "what is damaged once it was deleted" in printed
+    assert "its content differs from the recorded checksum" in printed
+    assert "files after you have deleted them" in printed
 
     shard.unlink()
     copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
@@ -88,7 +88,7 @@ def test_a_run_is_held_against_what_it_should_be(copied_run):
 
 
 @pytest.mark.skipif(not may_mount(), reason="mounting a folder needs root")
-def test_in_a_folder_that_cannot_be_written_it_says_so(small_run):
+def test_read_only_folder_is_refused(small_run):
     folder = small_run.folder
     mounted = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}"
     asked = f"{SNAKEMAKE} verify --cores 1 --configfile small.yaml"
@@ -105,7 +105,7 @@ def test_in_a_folder_that_cannot_be_written_it_says_so(small_run):
     assert f"{folder}: not writable, and every run writes there" in printed
 
 
-def test_nothing_is_made_yet(copied_run):
+def test_all_outputs_of_a_new_run_are_missing(copied_run):
     shutil.rmtree(copied_run.folder / "results")
     found, _ = verified(copied_run)
     assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["missing"]

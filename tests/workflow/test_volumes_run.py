@@ -1,4 +1,4 @@
-"""Volumes from their files to a report, as a user has them made."""
+"""The whole workflow on volumes, as a user runs it."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from gigatile.files import read_json
 from gigatile.tables import read_table
 
 ASKED = ("--cores", "2", "--configfile", "volumes.yaml")
-# What two runs of the same have in common, byte by byte.
+# Outputs that are equal in all runs.
 SAME = (
     *("volumes/*", "shards/*", "segments/*.keras", "model/model.keras", "*.tsv"),
     *("evaluation/*.tsv", "evaluation/segmentations/*", "evaluation/metrics.json"),
@@ -33,7 +33,7 @@ def digests(run: Clone) -> dict[str, str]:
     }
 
 
-def test_every_case_comes_to_its_state_and_the_cohort_goes_on(volumes_run):
+def test_each_case_has_a_state_and_the_run_continues(volumes_run):
     run = volumes_run.folder / "results/small"
     rows = {row["case"]: row for row in read_table(run / "cases.tsv")}
     assert set(rows) == {case for cases in COHORT.values() for case in cases}
@@ -48,29 +48,29 @@ def test_every_case_comes_to_its_state_and_the_cohort_goes_on(volumes_run):
     assert volumes_run.jobs("--configfile", "volumes.yaml") == {}
 
 
-def test_a_segmentation_lies_over_the_case_it_is_of(volumes_run):
+def test_segmentation_has_the_grid_of_its_case(volumes_run):
     for case in ("V17-1", "V18-1"):
-        mine = nibabel.load(
+        predicted = nibabel.load(
             volumes_run.folder / f"results/small/evaluation/segmentations/{case}.nii.gz"
         )
-        theirs = nibabel.load(volumes_run.folder / f"cohort/volumes/{case}/segmentation.nii.gz")
-        assert mine.shape == theirs.shape
-        np.testing.assert_allclose(mine.affine, theirs.affine, atol=1e-5)
-        assert set(np.unique(np.asanyarray(mine.dataobj))) <= {0, 1, 2, 3}
+        reference = nibabel.load(volumes_run.folder / f"cohort/volumes/{case}/segmentation.nii.gz")
+        assert predicted.shape == reference.shape
+        np.testing.assert_allclose(predicted.affine, reference.affine, atol=1e-5)
+        assert set(np.unique(np.asanyarray(predicted.dataobj))) <= {0, 1, 2, 3}
 
 
 @pytest.mark.slow
-def test_the_same_run_elsewhere_gives_the_same_bytes(volumes_run, tmp_path):
+def test_run_in_another_folder_gives_the_same_bytes(volumes_run, tmp_path):
     other = volumes_run.copy(tmp_path)
     shutil.rmtree(other.folder / "results")
     other.snakemake(*ASKED)
     assert digests(other) == digests(volumes_run)
 
 
-def test_a_run_is_whole_and_damage_is_found(volumes_run, tmp_path):
+def test_verify_finds_a_damaged_segmentation(volumes_run, tmp_path):
     copy = volumes_run.copy(tmp_path)
     done = copy.snakemake("verify", *ASKED)
-    assert "everything is current and whole" in done.stdout
+    assert "all files are current and undamaged" in done.stdout
     path = copy.folder / "results/small/evaluation/segmentations/V17-1.nii.gz"
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
@@ -94,9 +94,9 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     assert "rule train:" not in done.stdout + done.stderr
     check_declared(copy, "prepare_new", "collect_new", "segment_new", "prediction_pages")
     run = copy.folder / "results/small"
-    mine = run / "predictions/segmentations/N1.nii.gz"
-    # The same case, the same model: whether a truth is known is no matter.
-    assert mine.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
+    segmentation = run / "predictions/segmentations/N1.nii.gz"
+    # The same case and the same model, without a reference segmentation.
+    assert segmentation.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
     found = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
     assert found["N1"]["state"] == "prepared"
     assert "its gzip is cut short" in found["N2"]["reason"]
@@ -107,19 +107,19 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     assert "This case is in the cohort." in page
 
 
-def test_a_plan_needs_no_volume(volumes_run, tmp_path):
+def test_plan_needs_no_volumes(volumes_run, tmp_path):
     copy = volumes_run.copy(tmp_path)
     shutil.rmtree(copy.folder / "cohort/volumes")
     asked = ("--configfile", "volumes.yaml", "--config", "slides=elsewhere")
     assert copy.jobs(*asked) == {}
     done = copy.snakemake("-n", *asked, "volumes={spacing: [6, 6, 6]}")
-    assert "45 of 45 volumes are not on this machine" in done.stderr
+    assert "45 of 45 files are not on this machine" in done.stderr
     done = copy.snakemake("-n", "--configfile", "volumes.yaml", check=False)
     assert "row 2: no file cohort/volumes/V01-1/flair.nii.gz" in done.stdout + done.stderr
 
 
-def test_labels_are_held_against_the_data_sets_own(small_volumes, tmp_path):
-    """In the Decathlon 2 is non-enhancing: whoever says otherwise trains on something else."""
+def test_labels_must_agree_with_those_of_the_data_set(small_volumes, tmp_path):
+    """In the Decathlon, label 2 is non-enhancing; other settings would train on another tissue."""
     copy = small_volumes.copy(tmp_path)
     shutil.copytree(copy.folder / "cohort/volumes", copy.folder / "task/labelsTr")
     sheet = copy.folder / "cohort/cases.tsv"
@@ -138,8 +138,8 @@ def test_labels_are_held_against_the_data_sets_own(small_volumes, tmp_path):
     copy.snakemake("-n", "--configfile", "volumes.yaml")
 
 
-def test_settings_of_slides_and_volumes_are_told_apart(small_volumes):
-    for wrong, told in (
+def test_settings_of_the_other_task_are_errors(small_volumes):
+    for wrong, message in (
         ("train={model: small_cnn}", "for task: volume_segmentation it must be small_unet or unet"),
         ("train={model: unet, boost: {a: 2}}", "train.boost and train.views are for tiles"),
         ("task=tile_classification", "for task: tile_classification it must be small_cnn or"),
@@ -149,4 +149,4 @@ def test_settings_of_slides_and_volumes_are_told_apart(small_volumes):
         done = small_volumes.snakemake(
             "-n", "--configfile", "volumes.yaml", "--config", wrong, check=False
         )
-        assert done.returncode == 1 and told in done.stdout + done.stderr, wrong
+        assert done.returncode == 1 and message in done.stdout + done.stderr, wrong
