@@ -1,9 +1,11 @@
 # The settings, the sample sheets, and the paths of a run's files. No rules.
 from pathlib import Path
 
+from snakemake.exceptions import WorkflowError
+
+from gigatile.errors import UserError
 from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
-from gigatile.workflow.errors import user_errors
 from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
 from gigatile.workflow.sheets import check_sheets, read_sheet
 
@@ -19,16 +21,14 @@ def may_be_missing(path):
     return ELSEWHERE or path.parent == demo[0] or path.parent.parent == demo[1]
 
 
-with user_errors():
+try:
     SETTINGS = load_settings(config, "the configuration")
     TASK = find_task(SETTINGS.task)
     # The rows of the sheets by id: of the cohort, and of new data.
     COHORT = read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
-    check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE)
-    INVOCATION.check_writable(".", "results", f"results/{SETTINGS.run}")
-    keep_metadata_in_results(INVOCATION)
-    INVOCATION.await_earlier_jobs()
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 
 # --- Paths
 
@@ -55,5 +55,11 @@ def outputs_with_metadata():
     yield from (f"{RUN}/predictions/{RECORDS}/{name}.json" for name in NEW)
 
 
-with user_errors():
+try:
+    check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE)
+    INVOCATION.check_writable(".", "results", RUN)
+    keep_metadata_in_results(INVOCATION)
+    INVOCATION.await_earlier_jobs()
     check_metadata(INVOCATION, RUN, outputs_with_metadata())
+except UserError as error:
+    raise WorkflowError(str(error)) from None

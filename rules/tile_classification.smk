@@ -44,12 +44,12 @@ rule tile:
         # On a cluster, one job tiles several slides; see profiles/slurm.
         slide_at_once=1,
     params:
-        **provenance("tile", "tile_slide", "{slide}", samples=COHORT, states=f"{RUN}/tiles"),
+        **provenance("tile", "prepare", "{slide}", samples=COHORT, states=f"{RUN}/tiles"),
         sample=slide_options(COHORT),
         settings=section("tiles"),
     shell:
         recorded(
-            "python scripts/tile_slide.py --source {input.source:q} --slide {wildcards.slide}"
+            "python scripts/prepare.py --task tile_classification --source {input.source:q} --slide {wildcards.slide}"
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
             " --state {output.state} --overview {output.overview} --mask {output.mask}",
@@ -121,7 +121,7 @@ use rule tile as tile_new with:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         **provenance(
-            "tile_new", "tile_slide", "{slide}", samples=NEW, states=f"{RUN}/predictions/tiles"
+            "tile_new", "prepare", "{slide}", samples=NEW, states=f"{RUN}/predictions/tiles"
         ),
         sample=slide_options(NEW),
         settings=section("tiles"),

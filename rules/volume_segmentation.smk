@@ -46,12 +46,12 @@ rule prepare:
         slide_at_once=1,
         options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
     params:
-        **provenance("prepare", "prepare_case", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
+        **provenance("prepare", "prepare", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
         case=case_options(COHORT),
         settings=section("volumes"),
     shell:
         recorded(
-            "python scripts/prepare_case.py --case {wildcards.case} {params.case}"
+            "python scripts/prepare.py --task volume_segmentation --case {wildcards.case} {params.case}"
             " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
             source="{input.source:q}",
             state="{output.state}",
@@ -153,7 +153,7 @@ use rule prepare as prepare_new with:
     params:
         **provenance(
             "prepare_new",
-            "prepare_case",
+            "prepare",
             "{case}",
             samples=NEW,
             states=f"{RUN}/predictions/volumes",

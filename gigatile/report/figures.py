@@ -37,11 +37,11 @@ def training_curve(
     name: str,
     chosen: int | None = None,
 ) -> bytes:
-    """Plot a figure over the epochs, train solid and valid dashed; return SVG.
+    """Plot a metric over the epochs, train solid and valid dashed; return SVG.
 
     Args:
         epochs, train, valid: of one length; NaN: not measured.
-        name: of the figure.
+        name: of the metric.
         chosen: the epoch of the model; a dotted line marks it.
     """
     with matplotlib.rc_context():

@@ -7,49 +7,22 @@ look complete.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from gigatile.errors import UserError, all_faults
-from gigatile.files import read_json
+from gigatile.errors import UserError
+from gigatile.json_models import JsonModel
 from gigatile.tables import read_table
 
 
-class Told(BaseModel):
-    """A part of a JSON file of an earlier stage; keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Chosen(Told):
-    """Which epoch's model it is: the one with the least validation loss of so many."""
+class Chosen(JsonModel):
+    """The epoch of the model: the one with the least validation loss of `of` validated epochs."""
 
     epoch: int
     valid_loss: float
     of: int
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
-def read_recorded(model: type[M], path: Path) -> M:
-    """Read a JSON file as `model`.
-
-    Raises:
-        UserError: the file is missing, is no JSON, or lacks what the report needs; every fault.
-    """
-    try:
-        return model.model_validate(read_json(path))
-    except ValidationError as error:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the whole'}: {fault['msg']}"
-            for fault in error.errors()
-        ]
-        raise all_faults(f"{path}: not what the report needs", faults) from None
-
-
-class TrainedModel(Told):
+class TrainedModel(JsonModel):
     """model/settings.json: what all tasks have."""
 
     chosen: Chosen
@@ -117,10 +90,10 @@ class ScoredRow:
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a figure that was not measured is NaN.
+    """Read history.tsv as one list per column; a metric that was not measured is NaN.
 
     Args:
-        measure: the figure beside the loss.
+        measure: the metric beside the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

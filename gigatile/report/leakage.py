@@ -273,7 +273,7 @@ def chain_check(
     return Check(
         "the model was trained on these shards, and this model was evaluated",
         faults,
-        f"{checksums} checksums, from the shards to the figures",
+        f"{checksums} checksums, from the shards to the metrics",
     )
 
 

@@ -1,21 +1,17 @@
-"""Figures of evaluation/metrics.json with their intervals, for all tasks."""
+"""Metrics with their intervals, as in evaluation/metrics.json of every task."""
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
+
+from gigatile.json_models import JsonModel
 
 
-class Figures(BaseModel):
-    """A part of metrics.json; keys that the report does not show are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Interval(Figures):
-    """A figure and its 95 % interval; None: not defined.
+class Interval(JsonModel):
+    """A metric and its 95 % interval; None: not defined.
 
     Attributes:
-        patients: number of patients of the figure, in the class with the fewest.
+        patients: number of patients of the metric, in the class with the fewest.
         no_interval: the reason why there is no interval; None if there is one.
     """
 
@@ -28,11 +24,11 @@ class Interval(Figures):
     @model_validator(mode="after")
     def _complete(self) -> "Interval":
         if (self.low is None, self.high is None) != (self.no_interval is not None,) * 2:
-            raise ValueError("a figure has neither an interval nor the reason why, or both")
+            raise ValueError("a metric has neither an interval nor the reason why, or both")
         return self
 
 
-class Intervals(Figures):
+class Intervals(JsonModel):
     """Method and settings of the intervals.
 
     Attributes:
@@ -49,7 +45,7 @@ class Intervals(Figures):
         return {"resamples": self.resamples, "seed": self.seed}
 
 
-class Metrics(Figures):
+class Metrics(JsonModel):
     """evaluation/metrics.json: what all tasks have."""
 
     intervals: Intervals

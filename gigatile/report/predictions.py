@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.files import read_json
-from gigatile.report.inputs import read_cohort, read_recorded
+from gigatile.json_models import read_model
+from gigatile.report.inputs import read_cohort
 from gigatile.report.known_samples import CohortMatches, compare_with_cohort
 from gigatile.report.pages import check_ids, flat, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
@@ -38,7 +39,7 @@ def write_prediction_pages(
         UserError: an input is missing, damaged, or does not match the others.
     """
     ledger, model_dir = Ledger(), files["model_dir"]
-    model = read_recorded(task.model, model_dir / "settings.json")
+    model = read_model(task.model, model_dir / "settings.json")
     table = read_cohort(files["table"], task.unit, task.columns)
     check_ids([row.id for row in table], files["table"], task.unit)
     scored = task.new.read(files["results_dir"], model, table)

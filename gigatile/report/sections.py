@@ -16,20 +16,20 @@ def training_section(samples: str, caption: str) -> Section:
 
     Args:
         samples: what the loss is a mean of: `tiles` or `cases`.
-        caption: of each curve, after the name of the figure.
+        caption: of each curve, after the name of the metric.
     """
     content = partial(_training, samples, caption)
     return Section("training", "Training", TEMPLATES / "training.html.j2", content)
 
 
 def left_out_section(unit: str) -> Section:
-    """Return the section with the slides or cases that count in no figure."""
+    """Return the section with the slides or cases that count in no metric."""
     title = f"{unit.capitalize()}s left out"
     return Section("left-out", title, TEMPLATES / "left_out.html.j2", left_out_content)
 
 
 def left_out_content(run: Run) -> Content:
-    """Return the slides or cases that count in no figure, each with the reason."""
+    """Return the slides or cases that count in no metric, each with the reason."""
     return Content({"rows": run.left_out(), "unit": run.unit, "total": len(run.cohort)})
 
 
@@ -45,7 +45,7 @@ def _splits(run: Run) -> Content:
         return Content(values)
     banner = Banner(
         "The splits are not clean.",
-        "The figures below can be too good: do not use them until this is fixed.",
+        "The metrics below can be too good: do not use them until this is fixed.",
         [f"Failed: {check.claim}. Found: {some(check.faults)}" for check in failed],
         alarm=True,
     )
@@ -91,7 +91,9 @@ SPLITS_SECTION = Section(
     _splits,
     "Splits",
 )
-SETTINGS = Section(
+SETTINGS_SECTION = Section(
     "settings", "Settings and software", TEMPLATES / "settings.html.j2", _settings, "Settings"
 )
-PROVENANCE = Section("provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance)
+PROVENANCE_SECTION = Section(
+    "provenance", "Provenance", TEMPLATES / "provenance.html.j2", _provenance
+)

@@ -1,6 +1,6 @@
 """Sites: whether training has seen the sites of the test split, and whether labels follow the site.
 
-Training and testing on the same site is not a leak, but then the figures do not apply to other
+Training and testing on the same site is not a leak, but then the metrics do not apply to other
 sites. If the site alone gives the label, a model can learn the site instead of the tissue.
 """
 
@@ -56,7 +56,7 @@ def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
         listed = ", ".join(f"{site} ({tested[site]})" for site in sites)
         notes.append(f"{text}: {listed or 'none'}.")
     if not tested.keys() - trained:
-        notes.append("The figures do not apply to a site that training has not seen.")
+        notes.append("The metrics do not apply to a site that training has not seen.")
     return notes + _label_note(cohort)
 
 

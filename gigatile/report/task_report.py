@@ -18,11 +18,11 @@ from gigatile.report.unit_pages import WritePage
 State = TypeVar("State")
 Scored = TypeVar("Scored", bound=ScoredRow)
 Model = TypeVar("Model", bound=TrainedModel)
-Figures = TypeVar("Figures", bound=Metrics)
+Measured = TypeVar("Measured", bound=Metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Generic[State, Scored, Model, Figures]):
+class Run(Generic[State, Scored, Model, Measured]):
     """A run, read and checked.
 
     Attributes:
@@ -48,14 +48,14 @@ class Run(Generic[State, Scored, Model, Figures]):
     manifest: Manifest
     scored: Sequence[Scored]
     model: Model
-    metrics: Figures
+    metrics: Measured
     history: Mapping[str, Sequence[float]]
     versions: Mapping[str, Any]
     ledger: Ledger
     checks: Sequence[Check] = ()
 
     def left_out(self) -> list[tuple[CohortRow, str]]:
-        """Return the slides or cases that count in no figure, each with the reason."""
+        """Return the slides or cases that count in no metric, each with the reason."""
         scored = {row.id for row in self.scored}
         rows = []
         for row in self.cohort:
@@ -75,7 +75,7 @@ class Banner:
     Attributes:
         items: a list under the text.
         link: the anchor of the section with the details, and the text of the link.
-        alarm: True: the figures must not be used.
+        alarm: True: the metrics must not be used.
     """
 
     title: str

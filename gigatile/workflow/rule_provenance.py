@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from snakemake.exceptions import WorkflowError
+
 from gigatile.cohort.sheet import Member
+from gigatile.errors import UserError
 from gigatile.provenance.code import Plugins, code_hash
 from gigatile.provenance.output_records import (
     outputs_changed,
@@ -18,7 +21,6 @@ from gigatile.provenance.output_records import (
     source_fingerprint,
     stall_limit_raised,
 )
-from gigatile.workflow.errors import user_errors
 from gigatile.workflow.invocation import Invocation
 from gigatile.workflow.snakemake_internals import declare_parameters, forget_params
 
@@ -126,8 +128,10 @@ class RuleProvenance:
 
 @cache
 def _code_hash(path: Path, plugins: Plugins) -> str:
-    with user_errors():
+    try:
         return code_hash(path, plugins)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def recorded(command: str, **options: str) -> str:

@@ -8,7 +8,7 @@ from published import DECATHLON, write_task
 
 @pytest.fixture
 def decathlon(tmp_path: Path) -> Path:
-    """A small Task01_BrainTumour, with what macOS puts into an archive."""
+    """A small Task01_BrainTumour, with the hidden files of macOS."""
     folder = write_task(
         tmp_path / "Task01_BrainTumour",
         DECATHLON,

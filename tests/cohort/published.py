@@ -1,4 +1,4 @@
-"""Folders of cases as data sets are published."""
+"""Folders of cases with the layout of published data sets."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-# As in Task01_BrainTumour.
+# dataset.json of Task01_BrainTumour.
 DECATHLON = {
     "name": "BRATS",
     "tensorImageSize": "4D",

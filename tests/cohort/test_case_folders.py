@@ -1,4 +1,4 @@
-"""Sheets from folders as data sets are published: the Decathlon, nnU-Net and BraTS."""
+"""Sheets from folders of published data sets: the Decathlon, nnU-Net and BraTS."""
 
 import json
 import shutil
@@ -61,7 +61,7 @@ def test_decathlon_task(decathlon: Path, command: Command, tmp_path: Path) -> No
     assert settings.volumes.modalities == ("flair", "t1", "t1gd", "t2")
     assert settings.volumes.labels == "decathlon"
     assert settings.volumes.regions == "brats"
-    # The data set tells no patients, which a user must know.
+    # The data set has no patients, which the user must know.
     assert "2 case(s)" in done.stderr
     assert "each case is assumed to be another patient" in done.stderr
 
@@ -224,7 +224,7 @@ def test_unknown_labels_must_be_named(tmp_path: Path) -> None:
         write_brats(tmp_path, case, *OF_2023, join="-")
     text = settings_of(read_case_folder(tmp_path), Path("cases.tsv"))
     assert "The meaning of the label values is unknown" in text
-    # And are not taken for the default's.
+    # There is no default.
     with pytest.raises(UserError, match=r"volumes\.labels.*NOT_KNOWN.*decathlon"):
         load_settings(yaml.safe_load(text))
     named = yaml.safe_load(text.replace("NOT_KNOWN", "{edema: 2, enhancing: 1}"))
@@ -232,7 +232,7 @@ def test_unknown_labels_must_be_named(tmp_path: Path) -> None:
 
 
 def test_folder_with_several_data_sets_is_refused(decathlon: Path, tmp_path: Path) -> None:
-    """In one run a value means one thing; and no case is left out without a word."""
+    """In a run, a value has one meaning; and no case is skipped silently."""
     write_brats(tmp_path / "both", "BraTS-GLI-00005-100", *OF_2023, join="-")
     write_brats(tmp_path / "both", "BraTS20_Training_001", *OLD)
     with pytest.raises(UserError, match=r"different meanings: 1 of brats2017, 1 of brats2023"):
@@ -240,7 +240,7 @@ def test_folder_with_several_data_sets_is_refused(decathlon: Path, tmp_path: Pat
     write_brats(tmp_path / "2020", "BraTS20_Training_002", *OLD)
     with pytest.raises(UserError, match=r"(?s)several data sets.*3 case.*Task01_BrainTumour, with"):
         read_case_folder(tmp_path)
-    # A data set inside of another one is named.
+    # A data set inside another one is named.
     shutil.copytree(decathlon, decathlon / "copy")
     (remark,) = [one for one in read_case_folder(decathlon).remarks if "another data set" in one]
     assert remark.startswith(f"{decathlon / 'copy'}: skipped")
@@ -284,7 +284,7 @@ def test_labels_are_proposed_with_a_reason(
     assert "# Proposed, since the names of the cases are those of BraTS 2017" in done.stdout
     done = command("make_case_sheet.py", tmp_path / "BraTS-GLI-00005-100", "--out", out)
     assert "brats2023 is proposed, since the names" in done.stderr
-    # The values fit three conventions, of which each gives them another meaning.
+    # The values fit three conventions, each with another meaning.
     done = command("make_case_sheet.py", tmp_path / "TCGA-1", "--out", out)
     assert "none is proposed" in done.stderr
     assert "have these values: decathlon, brats2013, brats2023. Look up" in done.stderr
@@ -304,7 +304,7 @@ def test_brats_2018_has_folders_by_grade(tmp_path: Path) -> None:
 
 
 def test_segmentation_with_another_name(tmp_path: Path) -> None:
-    """As BraTS20_Training_355 of 2020 has it."""
+    """Like BraTS20_Training_355."""
     write_brats(tmp_path, "BraTS20_Training_355", *OLD[:4])
     write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
     found = read_case_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""The sheet of cases: what it says, and every fault of it in one message."""
+"""Sheets of cases, their faults, and the tables of their states."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_missing_modality_is_no_fault_of_the_sheet(folder):
 
 
 def test_modalities_may_be_ignored(folder):
-    """The tables and the splits are of sheets of any kind; a fault of an image is not theirs."""
+    """Tables and splits do not use images, so faults of images do not matter to them."""
     for header, row in (
         (HEADER, "C1\tP1\ta.nii\tgone.nii\tb.nii"),
         (STACKED, "C1\tP1\ta.nii\tb.nii"),
@@ -103,7 +103,7 @@ def test_new_cases_need_no_patient_or_segmentation(folder):
     sheet = write(folder, "case\tflair\tt1", "N1\ta.nii\tb.nii")
     (case,) = read_cases(sheet, MODALITIES, labelled=False)
     assert (case.patient, case.segmentation, case.split) == ("N1", None, "")
-    # And what they have of it is not looked at.
+    # If they have these columns, they are ignored.
     sheet = write(folder, f"{HEADER}\tsplit", "N1\tP1\ta.nii\tb.nii\tgone.nii\tnonsense")
     (case,) = read_cases(sheet, MODALITIES, labelled=False)
     assert (case.patient, case.segmentation, case.split) == ("P1", None, "")
@@ -121,7 +121,7 @@ def test_files_of_the_workflow_may_be_missing(folder):
     assert asked == [folder / "later/a.nii", folder / "later/c.nii"]
 
 
-# --- What is wrong with a sheet
+# --- Faults
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_all_faults_are_listed_by_row(folder):
         *["row 5"] * 2,
         *["row 6"] * 3,
     ]
-    told = "\n".join(found)
+    text = "\n".join(found)
     for part in (
         "row 3: case 'c1' is already in row 2 as 'C1', which is the same name on some file systems",
         "c.nii is already the file of case 'C1' in row 2",
@@ -193,14 +193,14 @@ def test_all_faults_are_listed_by_row(folder):
         "row 6: no file: flair, t1 are all empty",
         "row 6: split 'never' must be train, valid, test or empty",
     ):
-        assert part in told
+        assert part in text
 
 
 def test_columns_decide_the_kind_of_a_sheet(folder):
     cases = read_any_sheet(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
     assert [type(one) for one in cases] == [Case]
     sheet = write(folder, "slide\tpatient\tlabel\tpath\tcase", "S1\tP1\tluad\ta.nii\tx")
-    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "a column of the user's own"
+    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "an additional column"
     with pytest.raises(UserError, match="no such sample sheet"):
         read_any_sheet(folder / "gone.tsv")
 
@@ -256,7 +256,7 @@ def test_best_seed_has_the_nearest_shares():
     assert worst <= 0.05
 
 
-# --- What became of them
+# --- Tables of states
 
 
 def write_state(folder: Path, name: str, reason: str | None = None, **more) -> None:
@@ -333,7 +333,7 @@ def test_new_cases_without_a_usable_one_are_refused(folder, tmp_path):
 
 
 def test_commands_write_the_tables_of_cases(command, folder, tmp_path):
-    """Both sheets name a case; the one of new cases has no splits."""
+    """For the cohort, and for new cases, which have no splits."""
     names = ("train", "valid", "test")
     cohort = [f"C{n}\tP{n}\tx.nii\t\t{'abc'[n]}.nii\t{split}" for n, split in enumerate(names)]
     sheet = write(folder, f"{HEADER}\tsplit", *cohort)

@@ -91,8 +91,8 @@ def test_picture_changes_only_the_table_of_checksums(command, folder):
         True,
         False,
     ]
-    told = {row["slide"]: row["state_sha256"] for row in read_table(tables[1])}
-    assert told["luad-test"] == sha256_of(state) and len(told) == len(COHORT)
+    checksums = {row["slide"]: row["state_sha256"] for row in read_table(tables[1])}
+    assert checksums["luad-test"] == sha256_of(state) and len(checksums) == len(COHORT)
 
 
 def test_label_without_usable_slides_is_refused(command, folder):
@@ -114,7 +114,7 @@ def test_label_without_usable_slides_is_refused(command, folder):
 
 
 def test_table_of_some_splits_ignores_the_others(command, folder):
-    """Another split may lose its slides, or have no state yet."""
+    """Other splits may have failed slides, or no states yet."""
     write_state(folder, "lusc-valid", reason="bad")
     for slide in ("luad-test", "lusc-test"):
         (folder / f"{slide}.json").unlink()
@@ -131,7 +131,7 @@ def test_table_of_some_splits_ignores_the_others(command, folder):
 def test_changed_sheet_is_refused(command, folder):
     rows = rows_of_splits(read_samples(folder / "samples.tsv", True, lambda path: True),
                           SplitSettings(), "train")  # fmt: skip
-    assert checksum_of(rows) == checksum_of(rows[::-1]), "their order in the sheet says nothing"
+    assert checksum_of(rows) == checksum_of(rows[::-1]), "independent of the order"
     asked = ("--of", "train", "--rows", checksum_of(rows))
     assert collect_by_command(command, folder, *asked).returncode == 0
     text = (folder / "samples.tsv").read_text()

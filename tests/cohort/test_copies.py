@@ -1,4 +1,4 @@
-"""Files of equal content under several patients or ids, and new ones that are in the cohort."""
+"""Copies of files under several patients or ids, and new slides that are in the cohort."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def sheet_of(folder: Path, name: str, *rows: tuple[str, str, bytes]) -> Path:
     return path
 
 
-# Ends in a byte that no test exchanges for another: the copies are those that a test makes.
+# Its last byte is not changed by any test, so that only the tests make copies.
 CONTENT = b"II*\0" + os.urandom(200_000) + b"."
 
 
@@ -85,8 +85,8 @@ def test_new_slide_of_the_cohort_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     rows = [("N", "X", CONTENT), ("b", "Y", b"II* other"), ("M", "Z", b"MM")]
     sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
-    told = copies_in_cohort(read_samples(sheet), cohort, sheet)
-    assert [one.split(",")[1] for one in told] == [
+    warnings = copies_in_cohort(read_samples(sheet), cohort, sheet)
+    assert [one.split(",")[1] for one in warnings] == [
         " row 2: slide 'N' has the file of 'A' in the cohort; the model is trained and tested on "
         "the cohort",
         " row 3: slide 'b' has the id of 'B' in the cohort; the model is trained and tested on the "

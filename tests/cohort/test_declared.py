@@ -1,4 +1,4 @@
-"""What dataset.json declares: its faults, and the settings held against it."""
+"""Faults of dataset.json, and its comparison with the settings."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"modality": {"1": "T1", "2": "T2"}}, "numbered from 0"),
         ({"modality": ["T1"]}, "modality: found"),
@@ -24,11 +24,11 @@ from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
         ({"labels": None}, "labels: found None"),
     ],
 )
-def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, told: str) -> None:
+def test_faulty_dataset_json_is_refused(tmp_path: Path, change: dict, expected: str) -> None:
     write_task(tmp_path, DECATHLON | change)
     with pytest.raises(UserError, match=r"not a dataset\.json of the Decathlon") as caught:
         read_declared(tmp_path / "dataset.json")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["<html>", "[1]", ""])
@@ -38,7 +38,7 @@ def test_dataset_json_of_another_kind_is_refused(tmp_path: Path, text: str) -> N
         read_declared(tmp_path / "dataset.json")
 
 
-# The settings against dataset.json
+# Comparison with the settings
 
 
 def check(tmp_path: Path, labels: str | dict[str, int] | None) -> list[str]:

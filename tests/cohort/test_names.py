@@ -1,4 +1,4 @@
-"""When two names are one: what is folded, and what is not."""
+"""Which spellings are the same name."""
 
 import itertools
 import unicodedata
@@ -16,7 +16,7 @@ from gigatile.cohort.names import doubtful_names, same_names
     [
         ("P-1", "p-1"),
         ("P-1", "P\u20101"),  # hyphen
-        ("P-1", "P\u20111"),  # hyphen that does not break a line
+        ("P-1", "P\u20111"),  # non-breaking hyphen
         ("P-1", "P\u20131"),  # en dash
         ("P-1", "P\u20141"),  # em dash
         ("P-1", "P\u22121"),  # minus
@@ -30,8 +30,8 @@ from gigatile.cohort.names import doubtful_names, same_names
         ("\u041d\u0435\u0442", "\u043d\u0435\u0442"),  # one Cyrillic word in two cases
         ("high grade", "highgrade"),
         ("high grade", "high\u00a0grade"),
-        ("P1", "P\u200b1"),  # a blank of no width
-        ("P1", "P\ufe0f1"),  # a selector of variants
+        ("P1", "P\u200b1"),  # zero-width space
+        ("P1", "P\ufe0f1"),  # variation selector
         ("P1", "\uff30\uff11"),  # full width
         ("P1", "P\u0661"),  # an Arabic digit
         ("O'Neil", "O\u2019Neil"),
@@ -67,7 +67,7 @@ def test_different_names_are_not_grouped(one, other):
     ("one", "other"), [("P10", "P1O"), ("P1", "Pl"), ("PI", "P1"), ("Bern", "Bem"), ("p0", "PO")]
 )
 def test_similar_ascii_names_are_doubtful(one, other):
-    """The ids of a hospital can have both; nobody but its people can tell."""
+    """A hospital may have both ids; only its staff knows."""
     assert same_names([one, other]) == []
     assert doubtful_names([one, other, "Q"]) == [[one, other]]
 
@@ -77,7 +77,7 @@ def test_grouped_names_are_not_doubtful():
 
 
 def test_groups_are_transitive():
-    """Greek Nu looks like N, and its small form, which is the same letter, like v."""
+    """Greek Nu looks like N, and its lower-case form like v."""
     names = ["n", "v", "\u03bd", "q", "\u039d", "r"]
     assert same_names(names) == [["n", "v", "\u03bd", "\u039d"]]
 

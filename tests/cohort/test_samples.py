@@ -97,7 +97,7 @@ def test_blank_lines_are_ignored_but_counted(folder):
 
 
 def test_white_space_in_names_is_normalised(folder):
-    """Else a patient could be in two splits, and a label differ from the one in the tables."""
+    """Otherwise a patient could be in two splits, and labels could differ from those in tables."""
     sheet = write(
         folder,
         HEADER,
@@ -143,7 +143,7 @@ def test_labels_of_new_slides_are_ignored(folder):
     assert (sample.patient, sample.label, sample.split, sample.mpp) == ("P1", "", "", 0.5)
 
 
-# --- What is wrong with a whole sheet
+# --- Faults of the whole sheet
 
 
 def refused(sheet: Path) -> str:
@@ -192,7 +192,7 @@ def test_missing_sheet_or_folder_is_refused(folder):
     assert "cannot be read: Is a directory" in refused(folder)
 
 
-# --- What is wrong with rows
+# --- Faults of rows
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_path_that_is_too_long_is_named(folder):
     assert fault.endswith(": File name too long")
 
 
-# --- What no single row shows
+# --- Conflicts between rows
 
 
 def test_duplicate_slide_is_refused(folder):
@@ -340,9 +340,9 @@ def test_label_with_two_spellings_is_refused(folder):
     ]
 
 
-@pytest.mark.parametrize("other", ["p1", "\uff301", "P 1"])  # lower case; a full-width P; a blank
+@pytest.mark.parametrize("other", ["p1", "\uff301", "P 1"])  # lower case, full-width P, blank
 def test_patient_with_two_spellings_is_refused(folder, other):
-    """Each spelling would be hashed by itself, and the patient could come into two splits."""
+    """The hashes of the spellings differ, so the patient could be in two splits."""
     rows = ["S1\tP1\tluad\ta.svs", f"S2\t{other}\tluad\tb.svs", "S3\tP3\tlusc\tc.svs"]
     assert faults(folder, HEADER, *rows) == [
         f"row 3: one patient is spelled in two ways: 'P1' in row 2, {other!r} in row 3"
@@ -352,7 +352,7 @@ def test_patient_with_two_spellings_is_refused(folder, other):
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
-        ("P\u20111", "'P\u20111' (U+2011)"),  # a hyphen that does not break a line
+        ("P\u20111", "'P\u20111' (U+2011)"),  # non-breaking hyphen
         ("\u0420-1", "'\u0420-1' (U+0420)"),  # a Cyrillic letter
     ],
 )
@@ -379,7 +379,7 @@ def test_doubtful_names_are_warnings(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("{slide}.svs", "contains '{', which marks wildcards in Snakemake; rename the file or "),
         ("a}.svs", "contains '}', which marks wildcards in Snakemake; rename the file or "),
@@ -389,10 +389,10 @@ def test_doubtful_names_are_warnings(folder):
         ),
     ],
 )
-def test_path_with_wildcards_or_controls_is_refused(folder, name, told):
+def test_path_with_wildcards_or_controls_is_refused(folder, name, expected):
     (folder / name).touch()
     (found,) = faults(folder, HEADER, f"S1\tP1\tluad\t{name}")
-    assert found.startswith(f"row 2: path {str(folder / name)!r} {told}")
+    assert found.startswith(f"row 2: path {str(folder / name)!r} {expected}")
 
 
 def test_path_like_an_option_is_refused(folder, monkeypatch):
@@ -440,7 +440,7 @@ def test_message_lists_at_most_50_faults(folder):
 
 @pytest.mark.parametrize("rows", [10, 100])
 def test_jobs_do_not_check_slide_files(tmp_path, monkeypatch, rows):
-    """Who planned it has looked at all of them; each of 30,000 processes would do so again."""
+    """The main process checks all of them; 30,000 jobs should not repeat it."""
     lines = [f"S{row}\tP{row}\tluad\tS{row}.svs" for row in range(rows)]
     sheet, looks = write(tmp_path, HEADER, *lines), []
     for name in ("stat", "lstat"):

@@ -23,7 +23,7 @@ from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.tables import read_table
 
 SHEET = Path("sheet.tsv")
-# What these seeds give for these patients, on every machine and for ever.
+# The splits of these patients with these seeds, which must never change.
 FROZEN = {
     "P01": ("train", "test", "test"),
     "P02": ("train", "train", "train"),
@@ -163,7 +163,7 @@ def test_proof_has_the_counts(cohort, seed):
 
 
 def test_proof_lists_a_shared_patient():
-    """A mapping that gives one patient two splits, as none of ours does."""
+    """With a mapping that returns two splits for one patient."""
 
     class Torn(dict):
         def __getitem__(self, patient):
@@ -221,7 +221,7 @@ def test_long_message_keeps_the_advice():
         check_labels(slides, assign(slides, SplitSettings()), SHEET)
 
 
-# --- The best balanced seed
+# --- Balanced seeds
 
 
 @given(cohorts, st.integers(0, 1000))

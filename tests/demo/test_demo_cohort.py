@@ -1,4 +1,4 @@
-"""Who is in the demo cohort, and the committed sheets that say so."""
+"""The slides of the demo cohort, and the committed sheets."""
 
 import collections
 import csv
@@ -62,7 +62,7 @@ def test_cohort_resembles_a_real_one() -> None:
     mixed = [{one.label for one in slides} for slides in of_patient.values()]
     assert {"luad", "normal"} in mixed
     assert {"lusc", "normal"} in mixed
-    # All slides of a patient come from one site, and the site does not tell the label.
+    # All slides of a patient are from one site, and the label does not depend on the site.
     assert all(len({one.site for one in slides}) == 1 for slides in of_patient.values())
     main = collections.Counter((slides[0].label, slides[0].site) for slides in of_patient.values())
     assert main == {(label, site): 4 for label in LABELS for site in ("north", "south")}

@@ -1,4 +1,4 @@
-"""A demo slide's file, as OpenSlide and tifffile see it."""
+"""The file of a demo slide, read by OpenSlide and tifffile."""
 
 import os
 import subprocess
@@ -92,7 +92,7 @@ def test_file_has_the_layout_of_a_scanner_and_no_date(path: Path) -> None:
 
 @pytest.mark.parametrize("slide", ["P14-1", "P19-1"])
 def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path, slide: str) -> None:
-    """Another process, on a processor that offers NumPy and the JPEG library less."""
+    """In a process in which NumPy and the JPEG library use fewer instructions."""
     make_slide(tmp_path / "usual.svs", slide)
     features = np._core._multiarray_umath.__cpu_features__
     dispatched = np._core._multiarray_umath.__cpu_dispatch__
@@ -112,7 +112,7 @@ def test_slides_differ_from_each_other(path: Path, tmp_path: Path) -> None:
     with openslide.OpenSlide(path) as one, openslide.OpenSlide(tmp_path / "other.svs") as other:
         key = "openslide.quickhash-1"
         assert one.properties[key] != other.properties[key]
-        # Not only in their stain: slides are never all of one size.
+        # Not only in their stain: their sizes differ, too.
         assert one.dimensions != other.dimensions
 
 

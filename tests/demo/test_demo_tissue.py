@@ -1,4 +1,4 @@
-"""What the demo slides show: tissue on glass, and classes that differ in texture, not in colour."""
+"""The content of demo slides: tissue on glass, and classes that differ in texture, not colour."""
 
 import dataclasses
 import functools
@@ -38,9 +38,9 @@ def tiles_of(pixels: np.ndarray) -> list[np.ndarray]:
 
 
 def texture(tile: np.ndarray) -> np.ndarray:
-    """How strong the structures of three sizes are, how bright or dark, and how steep their edges.
+    """Return the strength, brightness and edge steepness of structures of three sizes.
 
-    All relative to the tile's own contrast, so that its colour has no part in it.
+    All are relative to the contrast of the tile, and so independent of its colour.
     """
     grey = shrink(tile, 2).astype(np.float32).mean(axis=2)
     grey = (grey - grey.mean()) / grey.std()

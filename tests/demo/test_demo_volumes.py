@@ -1,4 +1,4 @@
-"""The demo cohort of volumes: who is in it, what its files are, and what they show."""
+"""The demo cohort of volumes: its cases, its files and their content."""
 
 import collections
 import csv
@@ -57,7 +57,7 @@ def read_sheet(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(handle, delimiter="\t"))
 
 
-# Who is in the cohort
+# Cases
 
 
 def test_committed_sheets_are_up_to_date() -> None:
@@ -127,7 +127,7 @@ def test_unknown_case_is_refused() -> None:
     assert case_with(fault="missing").path("t2") == ""
 
 
-# What the files are
+# Files
 
 
 @pytest.mark.parametrize("case", GOOD + list(NEW), ids=lambda case: case.case)
@@ -164,7 +164,7 @@ def test_scaled_big_endian_and_nifti_2_files(folder: Path) -> None:
     second = case_with(oddity="nifti2")
     for file in MODALITIES:
         image = opened(folder, scaled, file)
-        # nibabel keeps what a file said in its proxy.
+        # nibabel keeps the header of the file in the proxy.
         assert (image.dataobj.slope, image.dataobj.inter) == (0.5, -120.0)
         assert opened(folder, swapped, file).header.endianness == ">"
         assert opened(folder, scaled, file).header.endianness == "<"
@@ -220,7 +220,7 @@ def test_another_order_is_the_same_grid(folder: Path) -> None:
     case = case_with(oddity="another_order")
     one, other = (nib.as_closest_canonical(opened(folder, case, file)) for file in ("t1", "t2"))
     assert (one.affine == other.affine).all()
-    # Also the same place in the head: the same voxels are brain.
+    # The same position in the head, too: the same voxels are brain.
     assert ((one.get_fdata() > 0) == (other.get_fdata() > 0)).all()
 
 
@@ -258,7 +258,7 @@ def test_other_files_of_a_faulty_case_are_valid(folder: Path) -> None:
 
 
 def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path) -> None:
-    """Another process, on a processor that offers NumPy and OpenBLAS less."""
+    """In a process in which NumPy and OpenBLAS use fewer instructions."""
     features = np._core._multiarray_umath.__cpu_features__
     dispatched = np._core._multiarray_umath.__cpu_dispatch__
     offered = " ".join(name for name in dispatched if features[name])
@@ -312,7 +312,7 @@ def test_every_case_has_the_expected_state(folder: Path, tmp_path: Path, resampl
             assert re.search(reasons[case.fault], state["reason"]), state["reason"]
 
 
-# What they show
+# Content
 
 
 def test_scan_is_reproducible_and_unique() -> None:
@@ -341,7 +341,7 @@ def test_regions_are_nested() -> None:
 def test_tissues_have_the_expected_intensities() -> None:
     for case in (*GOOD, *NEW):
         if case.oddity == "another_order":
-            continue  # its t2 would have to be turned
+            continue  # its t2 has another orientation
         values = scanned(case.case)
         labels = values["segmentation"]
         healthy = (labels == 0) & (values["flair"] > 0)
@@ -358,7 +358,7 @@ def test_tissues_have_the_expected_intensities() -> None:
             assert median("t1gd", ring) > 1.2 * median("t1gd", healthy), case.case
             assert median("t1gd", core) < 0.8 * median("t1gd", ring), case.case
             assert median("t1", ring) < median("t1", healthy), case.case  # without the medium
-            # FLAIR darkens the fluid of the core, and T2 does not.
+            # FLAIR suppresses the fluid of the core, T2 does not.
             assert median("flair", core) < median("flair", edema), case.case
             assert median("t2", core) > median("t2", edema), case.case
 
@@ -373,7 +373,7 @@ def test_tumour_has_grown_at_the_second_examination() -> None:
         ]
         assert 1.1 < volume[1] / volume[0] < 1.8
         if first.spacing == second.spacing and first.orientation == second.orientation:
-            # In the same place of the same brain.
+            # At the same position of the same brain.
             assert (whole[0] & whole[1]).sum() > 0.95 * whole[0].sum()
             brains = [scanned(case.case)["t1gd"] > 0 for case in (first, second)]
             assert (brains[0] == brains[1]).all()
@@ -399,7 +399,7 @@ def test_grid_covers_the_head_in_any_orientation() -> None:
         assert np.allclose(places.mean(axis=1), (1, -2, 4), atol=0.01)
         steps = sorted(np.sqrt((grid.affine[:3, :3] ** 2).sum(axis=0)))
         assert np.allclose(steps, (2, 3, 4))
-        # In the order of an array (x, y, z).
+        # In C order (x, y, z).
         i, j, k = 3, 5, 7
         index = np.ravel_multi_index((i, j, k), grid.shape)
         assert np.allclose(places[:, index], (grid.affine @ (i, j, k, 1))[:3])
@@ -411,7 +411,7 @@ def dice(one: np.ndarray, other: np.ndarray) -> float:
 
 def test_regions_can_be_learned_but_not_thresholded() -> None:
     def features(case: DemoCase) -> tuple[np.ndarray, np.ndarray]:
-        """Return brightness as it is and smoothed (n, 12), and labels (n,), of the brain."""
+        """Return intensities and smoothed intensities (n, 12), and labels (n,), of the brain."""
         values = scanned(case.case)
         inside = values["flair"] > 0
         planes = []
@@ -422,9 +422,9 @@ def test_regions_can_be_learned_but_not_thresholded() -> None:
         return np.stack(planes, axis=-1)[inside], values["segmentation"][inside]
 
     usual = [case for case in GOOD if case.oddity == "none" and case.enhancing]
-    learnt = [features(case) for case in usual if case.split == "train"]
+    training = [features(case) for case in usual if case.split == "train"]
     model = LogisticRegression(max_iter=300)
-    model.fit(*(np.concatenate(parts)[::5] for parts in zip(*learnt, strict=True)))
+    model.fit(*(np.concatenate(parts)[::5] for parts in zip(*training, strict=True)))
     by_model, by_threshold = collections.defaultdict(list), []
     for case in usual:
         if case.split != "train":

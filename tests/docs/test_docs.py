@@ -332,7 +332,10 @@ def assert_sayable(rows: list[list[str]], texts: list[str]) -> None:
 def test_the_messages_on_the_cluster_page_are_those_of_the_source():
     own = texts_in([*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
     assert_sayable(table("docs/slurm.md", "Gigatile says"), own)
-    theirs = [Path(find_spec("snakemake.exceptions").origin), *(ROOT / "repairs").glob("*.py")]
+    theirs = [
+        Path(find_spec("snakemake.exceptions").origin),
+        ROOT / "gigatile/workflow/slurm_submission.py",
+    ]
     theirs += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
     assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(theirs))
 

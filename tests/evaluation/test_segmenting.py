@@ -199,7 +199,7 @@ def run(command, model, tmp_path_factory):
         record.parent.mkdir(exist_ok=True)
         given = [word for name, path in images.items() for word in ("--image", f"{name}={path}")]
         done = command(
-            "prepare_case.py",
+            *("prepare.py", "--task", "volume_segmentation"),
             *("--case", case, *given, "--segmentation", truth, "--settings", canonical(VOLUMES)),
             *("--records", record, "--state", record.with_suffix(".json")),
         )

@@ -1,6 +1,6 @@
-"""The launcher of the ranks on a laptop: output, status, signals.
+"""The launcher of ranks on a laptop: output, status, signals.
 
-Mostly `nice` stands in for `mpirun`: it takes `-n`, too, and then runs its command once. What SLURM
+Most tests use `nice` as `mpirun`: it also accepts `-n`, and runs its command once. What SLURM
 adds is in tests/cluster.
 """
 
@@ -77,13 +77,13 @@ def test_output_of_ranks_is_printed_and_logged(launch, tmp_path):
 
 
 def test_exit_line_overrides_the_launcher_status(launch):
-    """A launcher may report the rank that it killed because of it."""
+    """The launcher may return the status of a rank that it killed afterwards."""
     assert launch("sh", "-c", f"{LAST} 75; {LAST} 2; exit 143").returncode == 2
     assert launch("sh", "-c", f"{LAST} 75; exit 0").returncode == 75
 
 
 def test_launcher_that_outlives_a_rank_is_killed(launch, tmp_path):
-    """As `srun` does for one on a node whose network is cut."""
+    """Like `srun` if the network of a node is cut."""
     program = (
         "import sys; from pathlib import Path; from gigatile.parallel import launch as l\n"
         "l.EXIT_LIMIT = 1\n"
@@ -104,10 +104,10 @@ def test_missing_launcher_is_named(launch):
 
 @pytest.fixture
 def in_a_job(tmp_path, monkeypatch):
-    """Return what launches as in a job of a SLURM that only knows this job; see `requeued`."""
+    """Return a function that launches in a job of a fake SLURM; see the file `requeued`."""
     scripts = {
         "squeue": f"printf '7\\tRUNNING\\trule_train_wildcards_1\\tn1\\t{tmp_path}\\n'",
-        # After it took a job back, SLURM ends it.
+        # SLURM ends a job after it requeued it.
         "scontrol": "[ $1 = show ] && echo Restarts=0 && exit\n"
         "echo >>requeued; (sleep 0.5; kill -TERM $PPID) >/dev/null 2>&1 &",
     }
@@ -171,7 +171,7 @@ def await_ready(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_signal_makes_the_ranks_save(tmp_path, number):
-    """They would not hear of SIGTERM in time: `mpirun` and `srun` end them for it."""
+    """As STOP, since `mpirun` and `srun` end the ranks on SIGTERM."""
     program = "trap 'echo asked; exit 75' USR2; echo ready; while :; do sleep 0.1; done"
     process = subprocess.Popen(line(tmp_path, "bash", "-c", program), stdout=subprocess.PIPE)
     await_ready(tmp_path)
@@ -182,7 +182,7 @@ def test_signal_makes_the_ranks_save(tmp_path, number):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_stopped_mpirun_is_not_a_bug(tmp_path, ranks):
-    """The real `mpirun` then ends with status 1, which is that of a bug, too."""
+    """`mpirun` then exits with status 1, like after a bug."""
     ready = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
     process = subprocess.Popen(
         line(tmp_path, *ready, launcher="mpirun", ranks=ranks), stdout=subprocess.PIPE
@@ -211,6 +211,6 @@ def test_failed_rank_under_mpirun_is_a_bug(launch, command, ranks):
 def test_mpirun_that_cannot_start_ranks_fails(launch):
     done = launch("true", launcher="mpirun --no-such-option")
     assert done.returncode not in (0, 75) and "from outside" not in done.stdout, done.stdout
-    # It would not start two ranks on one slot: status 1, and a message of its own.
+    # Two ranks on one slot: status 1, and a message of mpirun.
     done = launch("true", launcher="mpirun --host localhost:1 --map-by slot:NOOVERSUBSCRIBE")
     assert done.returncode == 1 and "not enough slots" in done.stdout, done.stdout

@@ -16,11 +16,11 @@ SHORT = 0.3 / 60  # minutes
 
 
 def test_result_of_the_work_is_returned():
-    assert run_supervised(lambda tell: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
+    assert run_supervised(lambda report: {"pid": os.getpid()}, 1)["pid"] != os.getpid()
 
 
 def test_error_of_the_work_is_raised_with_its_traceback():
-    def work(tell):
+    def work(report):
         raise UserError("a fault of the user's")
 
     with pytest.raises(UserError, match="a fault of the user's") as raised:
@@ -29,9 +29,9 @@ def test_error_of_the_work_is_raised_with_its_traceback():
 
 
 def test_stalled_work_is_killed_with_its_last_report():
-    def work(tell):
-        tell({"pid": os.getpid()})
-        tell(None)
+    def work(report):
+        report({"pid": os.getpid()})
+        report(None)
         time.sleep(60)
 
     begun = time.monotonic()
@@ -43,10 +43,10 @@ def test_stalled_work_is_killed_with_its_last_report():
 
 
 def test_work_with_progress_may_exceed_the_limit():
-    def work(tell):
+    def work(report):
         for _ in range(10):
             time.sleep(SHORT * 60 / 3)
-            tell(None)
+            report(None)
         return "done"
 
     assert run_supervised(work, SHORT) == "done"
@@ -57,7 +57,7 @@ def test_error_that_cannot_be_pickled_is_reported():
         def __init__(self, one, two):
             super().__init__(f"{one} and {two}")
 
-    def work(tell):
+    def work(report):
         raise Odd(1, 2)
 
     with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
@@ -65,22 +65,22 @@ def test_error_that_cannot_be_pickled_is_reported():
 
 
 def test_work_that_cannot_be_killed_is_abandoned(monkeypatch):
-    """As where a disk does not answer: the process stays, and its supervisor can go."""
+    """Like on a disk that does not answer: the process stays, but its supervisor can exit."""
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "kill", lambda self: None)
     join = multiprocessing.process.BaseProcess.join
     monkeypatch.setattr(
         multiprocessing.process.BaseProcess, "join", lambda self, limit=None: join(self, 0.1)
     )
     with pytest.raises(Stalled) as stalled:
-        run_supervised(lambda tell: tell(os.getpid()) or time.sleep(30), SHORT)
+        run_supervised(lambda report: report(os.getpid()) or time.sleep(30), SHORT)
     assert [one.pid for one in multiprocessing.active_children()] == []
     os.kill(stalled.value.last, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL])
 def test_crash_of_the_work_is_reported(by):
-    def work(tell):
-        tell("so far")
+    def work(report):
+        report("so far")
         faulthandler.disable()
         os.kill(os.getpid(), by)
 
@@ -95,21 +95,21 @@ import os, time
 from pathlib import Path
 from gigatile.parallel.supervision import run_supervised
 
-def work(tell):
+def work(report):
     Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
     time.sleep(60)
 
 run_supervised(work, 1)
 """
-    attendant = subprocess.Popen([sys.executable, "-c", program])
+    supervisor = subprocess.Popen([sys.executable, "-c", program])
     until = time.monotonic() + 30
     while not (pid := (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
         assert time.monotonic() < until
         time.sleep(0.02)
-    attendant.kill()
-    attendant.wait()
+    supervisor.kill()
+    supervisor.wait()
     while "\nState:\tZ" not in _status(pid):
-        assert time.monotonic() < until, "the work outlived its attendant"
+        assert time.monotonic() < until, "the work outlived its supervisor"
         time.sleep(0.02)
 
 

@@ -33,7 +33,7 @@ PLUGINS = {
     "tiles": Plugins("tile_classification", "small_cnn"),
     "volumes": Plugins("volume_segmentation", "small_unet"),
 }
-TILING = {"tile_slide"}
+TILING = {"prepare of tiles"}
 TRAINING = {"train", "validate"}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
@@ -92,7 +92,7 @@ def changed(project, file, old, new):
         ("gigatile/slides/tiling.py", "# Unreadable tiles", "# Here unreadable tiles"),
         ("gigatile/training/loop.py", "\n\n\ndef ", "\n\n\n\n\n# Another comment.\ndef "),
         ("gigatile/records/shard_layout.py", "np.uint64(2**64 - 1)", "np.uint64(\n2**64\n- 1)"),
-        ("scripts/tile_slide.py", '"""Cut one', '"""Saw one'),
+        ("scripts/prepare.py", '"""Prepare one', '"""Saw one'),
         ("scripts/simulate_order.py", "def main", "def other(): pass\ndef main"),
         ("gigatile/training/simulation.py", "import", "import json\nimport"),
         ("envs/requirements.lock", "pytest==", "pytest==9"),
@@ -105,7 +105,12 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
 @pytest.mark.parametrize(
     ("file", "old", "new", "expected"),
     [
-        ("scripts/tile_slide.py", "args.mpp", "args.mpp or None", TILING),
+        (
+            "gigatile/tasks/tile_classification/preparation.py",
+            "args.mpp",
+            "args.mpp or None",
+            TILING,
+        ),
         ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train of tiles"}),
@@ -286,8 +291,8 @@ def test_library_uses_absolute_import_statements_only():
 
 
 def test_reachable_files_include_all_that_python_loads(command):
-    for name in ("tile_slide", "write_shards", "split_patients", "evaluate", "predict"):
-        task = ("--task", "volume_segmentation") if name in ("evaluate", "predict") else ()
+    for name in ("prepare", "write_shards", "split_patients", "evaluate", "predict"):
+        task = ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
         done = command(
             f"{name}.py", *task, "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""}
         )

@@ -235,17 +235,16 @@ def test_shards_are_recorded_with_the_checksums_of_the_manifest(run):
     (run / "shards/a.tfrecord").write_bytes(b"records")
     (run / "shards/a.index.npy").write_bytes(b"index")
     manifest = run / "shards/manifest.json"
-    shard = {
-        "file": "a.tfrecord",
-        "bytes": 7,
-        "sha256": "of the records",
-        "index": "a.index.npy",
-        "index_sha256": "of the index",
-    }
-    split = ShardedSplit(
-        records=1, unit="slide", members=1, by_label={}, shards=[Shard(**shard, records=1)]
+    shard = Shard(
+        file="a.tfrecord",
+        records=1,
+        bytes=7,
+        sha256="of the records",
+        index="a.index.npy",
+        index_sha256="of the index",
     )
-    write_model(manifest, Manifest(classes=[], splits={"train": split}))
+    train = ShardedSplit(records=1, unit="slide", members=1, by_label={"x": 1}, shards=[shard])
+    write_model(manifest, Manifest(classes=["x"], splits={"train": train}))
     record = record_path(run, "write_shards")
     write_output_record(record, [manifest], manifest=manifest)
     assert record == run / "provenance/write_shards.json"

@@ -1,4 +1,4 @@
-"""Records of made-up slides, and what stands in shards of them."""
+"""Records of synthetic slides, and the content of their shards."""
 
 import dataclasses
 import itertools
@@ -17,12 +17,12 @@ def tile(slide: str, number: int, label: str, size: int = 100) -> Tile:
 
 
 def as_tiled(tile: Tile) -> bytes:
-    """Encode a tile as tiling does, which knows no patient and no label."""
+    """Encode a tile like tiling, without patient and label."""
     return encode_tile(dataclasses.replace(tile, patient="", label=""))
 
 
 def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int = 100):
-    """Write the records of slides with so many tiles, of the labels luad and lusc in turn."""
+    """Write the records of slides with these numbers of tiles and alternating labels."""
     sources = []
     for number, count in enumerate(counts):
         slide, label = f"{prefix}{number}", ("luad", "lusc")[number % 2]
@@ -42,7 +42,7 @@ def names(sources: list[Source]) -> list[tuple[str, int]]:
 
 
 def read_shards(folder: Path, split: str) -> list[list[tuple[str, int]]]:
-    """Return (slide, number) of each tile of each shard that the manifest names, in order."""
+    """Return (slide, number) of each tile of each shard of the manifest, in order."""
     shards = json.loads((folder / "manifest.json").read_text())["splits"][split]["shards"]
     return [
         [(t.slide, t.x) for t in map(decode_tile, read_records(folder / shard["file"]))]

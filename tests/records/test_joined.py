@@ -1,4 +1,4 @@
-"""One manifest over the shards of several runs, as a training reads it."""
+"""Join the shards of several runs under one manifest."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ COLUMNS = ("slide", "patient", "label", "split")
 
 
 def make_run(folder: Path, letter: str, labels: tuple[str, str], size: int = 16) -> Path:
-    """Make the shards of a run: two slides in train, 9 and 12 tiles, one in valid of 5."""
+    """Write the shards of a run: two slides with 9 and 12 tiles in train, one with 5 in valid."""
     random = np.random.default_rng(ord(letter))
     (folder / "tiles").mkdir(parents=True)
     sources: dict[str, list[Source]] = {"train": [], "valid": []}
@@ -50,7 +50,7 @@ def make_run(folder: Path, letter: str, labels: tuple[str, str], size: int = 16)
 
 @pytest.fixture
 def runs(tmp_path) -> list[Path]:
-    """Two runs that have one label in common and one of their own."""
+    """Two runs with one common label and one different label each."""
     return [
         make_run(tmp_path / "results/a", "A", ("luad", "normal")),
         make_run(tmp_path / "results/b", "B", ("lusc", "normal")),
@@ -77,7 +77,7 @@ def test_times_repeat_the_tiles_of_a_run(runs, join, tmp_path):
         for n in range(count)
     }
     valid = ShardReader(tmp_path / "both/manifest.json", "valid")
-    assert Counter(one.slide for one in valid) == {"A2": 5, "B2": 5}, "each once, whatever =2 says"
+    assert Counter(one.slide for one in valid) == {"A2": 5, "B2": 5}, "each once, despite =2"
     assert reader.bytes == 2 * of_run(runs[0]).bytes + of_run(runs[1]).bytes
 
 
@@ -133,9 +133,9 @@ def test_patients_in_different_splits_are_refused(runs, join, tmp_path):
     write_table(runs[1] / "splits.tsv", COLUMNS, rows)
     done = join(*runs)
     assert done.returncode == 2
-    told = done.stderr.splitlines()
-    assert told[0].startswith("error: 2 patient(s) are in different splits")
-    assert told[1:] == [
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: 2 patient(s) are in different splits")
+    assert lines[1:] == [
         f"  - P-A1: train in {runs[0]}, test in {runs[1]}",
         f"  - P-A9: test in {runs[0]}, train in {runs[1]}",
     ]
@@ -146,8 +146,10 @@ def test_tiles_of_different_sizes_are_refused(runs, join, tmp_path):
     large = make_run(tmp_path / "large", "C", ("luad", "normal"), size=24)
     done = join(*runs, large)
     assert done.returncode == 2
-    told = f"differ: tiles of 16×16 in {runs[0]}, tiles of 16×16 in {runs[1]}, tiles of 24×24 in"
-    assert told in done.stderr
+    expected = (
+        f"differ: tiles of 16×16 in {runs[0]}, tiles of 16×16 in {runs[1]}, tiles of 24×24 in"
+    )
+    assert expected in done.stderr
     assert not (tmp_path / "both").exists()
 
 
@@ -166,17 +168,17 @@ def test_shards_that_change_after_joining_are_detected(runs, join, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "expected"),
     [
         (["a", "a=2"], "named twice; write results/a=2 to show its train tiles twice"),
         (["a=0"], "found '0' after =; must be a number of times, 1 or more"),
         (["a", "gone"], "results/gone/splits.tsv: no such file"),
     ],
 )
-def test_faulty_arguments_are_refused(runs, command, tmp_path, parts, told):
+def test_faulty_arguments_are_refused(runs, command, tmp_path, parts, expected):
     parts = [f"results/{part}" for part in parts]
     done = command("join_shards.py", *parts, "--out", "both", cwd=tmp_path)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
 
 
 def test_manifest_of_a_run_is_not_overwritten(runs, command):
@@ -190,7 +192,7 @@ def test_manifest_of_a_run_is_not_overwritten(runs, command):
 
 
 def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spacing=1.0) -> Path:
-    """Make the shards of a run: two cases in train and one in valid."""
+    """Write the shards of a run: two cases in train and one in valid."""
     (folder / "volumes").mkdir(parents=True)
     sources: dict[str, list[Source]] = {"train": [], "valid": []}
     for number, split in enumerate(("train", "train", "valid")):
@@ -208,7 +210,7 @@ def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spa
 
 
 def test_volumes_of_several_runs_are_joined(join, tmp_path):
-    # A prepared volume has the wanted spacing to within a voxel over its whole extent.
+    # The spacing of a prepared volume deviates by up to one voxel over its whole extent.
     runs = [
         make_run_of_volumes(tmp_path / f"results/{name}", name, spacing=spacing)
         for name, spacing in (("X", 4.02), ("Y", 3.98))
@@ -225,17 +227,17 @@ def test_volumes_of_several_runs_are_joined(join, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
         ({"channels": ("flair", "t2")}, "volumes of flair, t2 at 1×1×1 mm in"),
         ({"spacing": 2.0}, "volumes of flair, t1 at 2×2×2 mm in"),
     ],
 )
-def test_different_volumes_are_refused(join, tmp_path, other, told):
+def test_different_volumes_are_refused(join, tmp_path, other, expected):
     runs = [make_run_of_volumes(tmp_path / "results/X", "X")]
     runs.append(make_run_of_volumes(tmp_path / "results/Y", "Y", **other))
     done = join(*runs)
-    assert done.returncode == 2 and "the records differ" in done.stderr and told in done.stderr
+    assert done.returncode == 2 and "the records differ" in done.stderr and expected in done.stderr
 
 
 def test_volumes_and_slides_are_not_joined(join, runs, tmp_path):

@@ -36,7 +36,7 @@ def sources(tmp_path_factory) -> dict[str, list[Source]]:
     }
 
 
-# --- Every tile once, shuffled
+# --- Shuffling
 
 
 def test_every_tile_is_in_exactly_one_shard(sources, tmp_path):
@@ -115,7 +115,7 @@ def test_order_of_slides_does_not_matter(sources, tmp_path):
     settings = ShardSettings(target_mb=0.002)
     write_shards(sources, settings, tmp_path / "one")
     first = bytes_of(tmp_path / "one")
-    write_shards(sources, settings, tmp_path / "one")  # over what is there
+    write_shards(sources, settings, tmp_path / "one")  # over existing shards
     assert bytes_of(tmp_path / "one") == first
     shuffled = {
         split: random.Random(3).sample(slides, len(slides)) for split, slides in sources.items()
@@ -222,7 +222,7 @@ def test_only_old_shards_are_deleted(sources, tmp_path):
 
 
 def test_manifest_is_deleted_first_and_written_last(sources, tmp_path):
-    """The writing breaks off at the last slide of valid; the shards of train are new by then."""
+    """Writing fails at the last slide of valid, when the shards of train are already new."""
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path / "shards")
     data = bytearray(sources["valid"][2].records.read_bytes())
     data[-10] ^= 1
@@ -248,10 +248,10 @@ def test_all_unusable_record_files_are_listed(sources, tmp_path):
         write_shards({"train": slides}, ShardSettings(), tmp_path / "shards")
     with pytest.raises(UserError) as caught:
         write_shards({"train": [slides[0], slides[2]]}, ShardSettings(), tmp_path / "shards")
-    told = str(caught.value).splitlines()
-    assert told[0] == "train: 2 record files cannot be used"
-    assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", told[1])
-    assert re.search(r"T3\.tfrecord: contains the records of 'T3', expected 'T4'; delete", told[2])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "train: 2 record files cannot be used"
+    assert re.search(r"T1\.tfrecord: .* is damaged: the file ends inside it", lines[1])
+    assert re.search(r"T3\.tfrecord: contains the records of 'T3', expected 'T4'; delete", lines[2])
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -267,7 +267,7 @@ def test_damaged_record_leaves_no_manifest(sources, tmp_path):
 
 
 def test_patient_and_label_come_from_the_sheet(sources, tmp_path):
-    """In the shards and their indexes, whatever an earlier release wrote beside the tiles."""
+    """In shards and indexes, even if an earlier release wrote others into the tiles."""
     slides = [
         dataclasses.replace(source, patient=f"Zoë {source.slide}", label=label)
         for source, label in zip(sources["train"][1:3], ("new", "old"), strict=True)
@@ -278,9 +278,9 @@ def test_patient_and_label_come_from_the_sheet(sources, tmp_path):
     write_shards({"train": slides}, ShardSettings(target_mb=0.002), tmp_path)
     reader = ShardReader(tmp_path / "manifest.json", "train")
     assert reader.classes == ["new", "old"]
-    told = {"T1": ("Zoë T1", "new"), "T2": ("Zoë T2", "old")}
+    expected = {"T1": ("Zoë T1", "new"), "T2": ("Zoë T2", "old")}
     for number, found in enumerate(reader):
-        assert (found.patient, found.label) == told[found.slide]
+        assert (found.patient, found.label) == expected[found.slide]
         assert reader.classes[reader.classes_at(np.array([number]))[0]] == found.label
 
 
@@ -430,7 +430,7 @@ def test_records_of_another_program_are_refused(shards):
 
 
 def write_and_index(folder, shard, data):
-    """Put one record in a shard's place, with an index that fits."""
+    """Replace a shard by a single record, with a matching index."""
     write_records(folder / shard["file"], [data])
     np.save(folder / shard["index"], np.array([(0, 0)], INDEX))
     shard["index_sha256"] = sha256_of(folder / shard["index"])

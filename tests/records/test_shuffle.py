@@ -7,7 +7,7 @@ from gigatile.records.shuffle import key64, permutation, random64
 
 
 def test_numbers_are_those_of_splitmix64():
-    """The first outputs for seed 1234567 as its authors' C program prints them."""
+    """The first outputs of the authors' C program for seed 1234567."""
     assert random64(1234567, np.arange(5)).tolist() == [
         6457827717110365317,
         3203168211198807973,

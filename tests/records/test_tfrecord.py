@@ -1,4 +1,4 @@
-"""The record files, read and written by us and by TensorFlow itself."""
+"""Record files, read and written by Gigatile and by TensorFlow."""
 
 import dataclasses
 import os
@@ -46,7 +46,7 @@ def a_tile(number: int = 0, slide: str = "S1", **change) -> Tile:
     return Tile(**values | change)
 
 
-# --- By TensorFlow
+# --- TensorFlow
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def sources(tmp_path_factory) -> list[Source]:
 
 
 def parse(tf, data) -> dict:
-    """Parse a record as any user of TensorFlow would."""
+    """Parse a record with TensorFlow."""
     kinds = dict.fromkeys(("image", "slide", "patient", "label"), tf.string)
     kinds |= dict.fromkeys(("x", "y"), tf.int64)
     kinds |= dict.fromkeys(("extent", "mpp", "tissue"), tf.float32)
@@ -94,7 +94,7 @@ def test_stock_tensorflow_reads_tiles(tf, sources):
 
 
 def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
-    """Whose a tile is stands in the shards alone."""
+    """Only records in shards have patient and label."""
     (tmp_path / "tiles").mkdir()
     for number, source in enumerate(sources):
         path = tmp_path / f"tiles/{source.slide}.tfrecord"
@@ -335,8 +335,8 @@ def test_wrong_size_is_named(tmp_path):
     assert read_second_at_once(path) == RECORDS[1]
     with path.open("rb") as handle:
         for size in (45, 47, 66):
-            told = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
-            assert told == f"26 is damaged: its size is not the {size} bytes of the index"
+            fault = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
+            assert fault == f"26 is damaged: its size is not the {size} bytes of the index"
 
 
 def test_records_before_damage_are_read(damaged):
@@ -359,7 +359,7 @@ def test_every_flipped_bit_is_detected(tmp_path_factory, place, bit):
 
 
 def test_huge_length_is_refused(tmp_path):
-    """It would take all memory; its checksum, of zeros, does not fit."""
+    """It would need all memory; its checksum of zeros does not fit."""
     path = tmp_path / "x.tfrecord"
     path.write_bytes(struct.pack("<QI", 2**62, 0) + b"data")
     for read in (lambda p: list(read_records(p)), record_offsets):

@@ -1,4 +1,4 @@
-"""Tiles are decoded to the pixels that Pillow gives, and what is damaged is refused."""
+"""Tiles are decoded like by Pillow, and damaged ones are refused."""
 
 import io
 
@@ -12,7 +12,7 @@ from gigatile.records.tile import decode_jpeg, encode_jpeg, jpeg_shape
 
 
 def texture(width: int, height: int) -> np.ndarray:
-    """Return smooth colours under noise, so that every step of a decoder has work."""
+    """Return smooth colours with noise, which exercise every step of a decoder."""
     random = np.random.default_rng([width, height])
     coarse = Image.fromarray(random.integers(0, 256, (5, 5, 3), np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
@@ -66,14 +66,14 @@ def test_image_of_another_shape_is_refused(size):
 
 def test_truncated_image_is_refused():
     data = encode_jpeg(texture(64, 64), 90)
-    # The last two bytes are the mark of the end.
+    # The last two bytes are the end marker.
     for length in range(len(data)):
         with pytest.raises(ValueError):
             decode_jpeg(data[:length])
 
 
 def test_image_that_libjpeg_would_guess_is_refused():
-    """Zeros over a part of the picture: Pillow makes grey of them, and says nothing."""
+    """A part of the data is 0, which Pillow decodes as grey without an error."""
     data = bytearray(encode_jpeg(texture(64, 64), 90))
     data[-600:-300] = bytes(300)
     assert with_pillow(bytes(data)).shape == (64, 64, 3)

@@ -1,4 +1,4 @@
-"""Boxes of voxels out of records: what stands in them, how much is read, and what damage does."""
+"""Boxes of voxels of volume records: content, bytes read, and damage."""
 
 import functools
 import json
@@ -31,7 +31,7 @@ NAMES = ("flair", "t1", "t1gd", "t2", "more")
 def made(
     shape: tuple[int, int, int], channels: int, labelled: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return voxels that are all different from their neighbours', with some zeros among them."""
+    """Return voxels that differ from their neighbours, with some zeros."""
     random = np.random.default_rng([*shape, channels])
     image = random.standard_normal((*shape, channels)).astype(np.float16)
     image[random.random(shape) < 0.2] = 0
@@ -45,12 +45,12 @@ def encoded(image: np.ndarray, labels: np.ndarray | None, case: str = "C1") -> b
 def opened(path: Path) -> VolumeRecord:
     handle = path.open("rb", buffering=0)
     record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
-    record.handle = handle  # open as long as the record is
+    record.handle = handle  # keep it open
     return record
 
 
 def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> np.ndarray:
-    """Cut a box as anyone would; outside is 0."""
+    """Return a box by slicing; 0 outside the volume."""
     found = np.zeros((*size, *array.shape[3:]), array.dtype)
     for place in np.ndindex(*size[:2]):
         x, y = place[0] + start[0], place[1] + start[1]
@@ -63,7 +63,7 @@ def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """Write a record of some shape once, and open it."""
+    """Write a record of a shape once, and open it."""
     folder = tmp_path_factory.mktemp("volumes")
 
     @functools.cache
@@ -84,7 +84,7 @@ def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
     return image, labels, path
 
 
-# --- What is read
+# --- Reading
 
 
 @given(
@@ -160,7 +160,7 @@ def test_threads_are_independent(large):
 
 
 class Counted:
-    """Counts what is asked of the system, which answers as always."""
+    """Counts system calls and forwards them."""
 
     def __init__(self, monkeypatch) -> None:
         self.calls, self.bytes = 0, 0
@@ -194,7 +194,7 @@ def test_empty_blocks_are_not_read(tmp_path, monkeypatch):
     assert np.argwhere(~record.head.empty).tolist() == [[0, 0, 2], [0, 0, 4], [1, 1, 0]]
     full = tmp_path / "full"
     write_records(full, [encoded(np.full_like(image, 9), labels + np.uint8(9))])
-    opened(full).read((0, 0, 0), (48, 32, 96))  # the thread's memory is not 0 then
+    opened(full).read((0, 0, 0), (48, 32, 96))  # so that the thread's buffer is not 0
     counted = Counted(monkeypatch)
     found, of_labels = record.read((0, 0, 0), (48, 32, 96))
     np.testing.assert_array_equal(found, image)
@@ -222,14 +222,14 @@ def test_head_with_many_labels_is_read(tmp_path):
 
 
 def preads(monkeypatch) -> list[int]:
-    """Return a list that takes the bytes asked for by each pread from now on."""
+    """Return a list that receives the size of each following pread."""
     asked: list[int] = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda d, n, o: (asked.append(n), pread(d, n, o))[1])
     return asked
 
 
-# --- What is written
+# --- Writing
 
 
 def test_equal_input_gives_equal_bytes():
@@ -251,7 +251,7 @@ def test_stock_tensorflow_reads_a_volume(large):
 
     image, labels, path = large
     names = ("case", "head", "crcs", "empty", "foreground", "check", "voxels", "patient", "label")
-    with path.open("ab") as handle:  # and as it stands in a shard
+    with path.open("ab") as handle:  # and as in a shard
         write_records(
             path.with_name("shard"), [next(read_records(path)) + encode_sheet_fields("P", "")]
         )
@@ -274,7 +274,7 @@ def test_stock_tensorflow_reads_a_volume(large):
         np.testing.assert_array_equal(
             bytes_.reshape(16, 16, 16), sliced(labels, (16, 32, 48), (16,) * 3)
         )
-        # What fills the last blocks up is 0: 6 of 16 voxels, 2 of 16 and 10 of 16 are the volume's.
+        # The padding of the last blocks is 0: the volume has 6, 2 and 10 of their 16 voxels.
         halves, bytes_ = np.split(blocks[4, 3, 5], [BLOCK**3 * 8])
         for cube in (halves.view("<f2").reshape(16, 16, 16, 4), bytes_.reshape(16, 16, 16)):
             assert cube[:6, :2, :10].any()
@@ -283,7 +283,7 @@ def test_stock_tensorflow_reads_a_volume(large):
 
 
 def test_record_in_a_shard_is_read(large):
-    """Behind another record, and with what shards append."""
+    """After another record, and with the fields that shards append."""
     image, _, path = large
     shard = path.with_name("shard.tfrecord")
     other = encode_tile(Tile(b"x", "S", 0, 0, 1.0, None, 1.0))
@@ -308,7 +308,7 @@ def test_foreground_is_a_fixed_sample_of_each_label(kept):
         assert len(places) == FOREGROUND < np.count_nonzero(labels == value)
         assert len(np.unique(places, axis=0)) == FOREGROUND
         assert (labels[tuple(places.T)] == value).all()
-        # Chosen from everywhere: the middle of a uniform choice is the middle.
+        # Sampled uniformly: the mean is the centre.
         np.testing.assert_allclose(places.mean(axis=0), np.array(labels.shape) / 2 - 0.5, atol=2)
 
 
@@ -356,7 +356,7 @@ def test_volume_beyond_the_limits_is_refused(wrong, message):
         image[7, 7, 7, 1] = {"nan": np.nan, "infinity": -np.inf}[wrong]
     if wrong == "labels":
         labels = labels[:7]
-    if wrong in ("long", "heavy"):  # memory that is only promised
+    if wrong in ("long", "heavy"):  # memory that is not allocated until used
         shape = (65536, 1, 1) if wrong == "long" else (1024, 1024, 1024)
         image, labels = np.broadcast_to(np.float16(0), (*shape, 2)), None
     with pytest.raises(ValueError, match=message):
@@ -365,7 +365,7 @@ def test_volume_beyond_the_limits_is_refused(wrong, message):
 
 def test_encoding_and_writing_copy_no_voxels(tmp_path):
     image, labels = made((64, 64, 64), 4)
-    labels[2:] = 0  # choosing among labelled voxels takes memory of its own
+    labels[2:] = 0  # sampling labelled voxels also needs memory
     path = tmp_path / "v.tfrecord"
     tracemalloc.start()
     write_records(path, [encoded(image, labels)])
@@ -414,7 +414,7 @@ def test_changed_bit_of_a_block_is_detected_on_reading(large):
         with pytest.raises(RecordError, match="byte 0 is damaged: the checksum of a block"):
             record.read((16 * x + 5, 16 * y + 1, 16 * z), (1, 1, 1))
         other = (16 * ((x + 1) % 4), 16 * y, 16 * z)
-        record.read(other, (16, 2, 10))  # its neighbour is as it was
+        record.read(other, (16, 2, 10))  # the neighbour is unchanged
         path.write_bytes(whole)
 
 
@@ -443,7 +443,7 @@ def test_other_schema_or_kind_is_refused(tmp_path, monkeypatch):
         opened(tmp_path / "t")
 
 
-# --- Whose it is
+# --- The case of a record
 
 
 def a_tile(slide: str) -> bytes:

@@ -1,4 +1,4 @@
-"""However many write, the shards are the same; what happens to one of the writers."""
+"""Shards do not depend on the number of ranks; failures of ranks."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ from gigatile.tables import write_table
 
 SETTINGS = ShardSettings(target_mb=0.002)
 FAILING = "tests/records/programs/one_writer_fails.py"
-# What was written of these records when patient and label came to be appended to them; in the order
-# that the code of commit e368566 gave them: one process, all of a split in memory.
+# Number of files and checksum of these shards, in the order of commit e368566 (one process, a whole
+# split in memory), with appended patient and label.
 EARLIER = {
     0.002: (112, "4ff79e6cc58ac2b737935aef5a1bfa5042f6956cd4e13809e658eea407132e45"),
     100: (4, "5f61580d7483d73585f9342391082e780c64d72ec89da3a0392edf7ba83a0b6f"),
@@ -65,7 +65,7 @@ def sources_of(cohort: Path) -> dict[str, list[shard_layout.Source]]:
 
 
 def digest(folder: Path) -> tuple[int, str]:
-    """Return the number of the shards' files, and a checksum over their names and bytes."""
+    """Return the number of files of the shards, and a checksum of their names and bytes."""
     found = hashlib.sha256()
     paths = sorted(path for path in folder.iterdir() if path.name != "manifest.json")
     for path in paths:
@@ -98,17 +98,17 @@ def launch(*arguments, **options) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def written(cohort, tmp_path_factory) -> Path:
-    """Shards that one process wrote by itself."""
+    """Shards written by a single process."""
     out = tmp_path_factory.mktemp("written")
     write_shards(sources_of(cohort), SETTINGS, out, inputs=inputs_of(cohort))
     return out
 
 
 def inputs_of(cohort: Path) -> dict[str, str]:
-    """Return the checksums of each split's tiles as the shell finds them."""
+    """Return the checksums of the tiles of each split, computed by the shell."""
     found = {}
     for split, letter in (("train", "T"), ("valid", "V")):
-        # The files of this cohort lie beside the table, those of a run in tiles/.
+        # The files of this cohort are next to the table, those of a run in tiles/.
         command = f"sha256sum {letter}*.tfrecord | sed 's|  |  tiles/|' | sha256sum"
         summed = subprocess.run(
             ["bash", "-c", f"LC_ALL=C; {command}"], cwd=cohort, capture_output=True, check=True
@@ -140,7 +140,7 @@ def test_number_of_runs_does_not_matter(cohort, written, tmp_path, monkeypatch):
 
 
 def test_records_with_equal_keys_are_ordered(cohort, tmp_path, monkeypatch):
-    """Of 2^64 keys two are hardly ever equal; here all records share three."""
+    """Two of 2^64 keys are hardly ever equal; here all records share three keys."""
     random64 = shard_layout.random64
     monkeypatch.setattr(shard_layout, "random64", lambda *given: random64(*given) % np.uint64(3))
     write_shards(sources_of(cohort), SETTINGS, tmp_path / "one")
@@ -169,7 +169,7 @@ def test_manifest_has_the_checksums_of_its_inputs(cohort, tmp_path):
 
 
 def damaged(cohort: Path, folder: Path, *slides: str) -> Path:
-    """Return a copy of the cohort in which one bit of a tile of each of some slides has changed."""
+    """Return a copy of the cohort with a flipped bit in a tile of each of these slides."""
     for path in cohort.iterdir():
         data = bytearray(path.read_bytes())
         if path.stem in slides:
@@ -185,13 +185,13 @@ def test_flipped_bit_is_reported_once(cohort, tmp_path):
     done = launch(3, copy, out)
     assert time.monotonic() - begun < 15
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    (told,) = [row for row in done.stderr.splitlines() if row.startswith("error")]
-    assert "T5.tfrecord: the record at byte" in told and "checksum of its data" in told
+    (error,) = [row for row in done.stderr.splitlines() if row.startswith("error")]
+    assert "T5.tfrecord: the record at byte" in error and "checksum of its data" in error
     assert not (out / "manifest.json").exists() and not (out / ".layout").exists()
 
 
 @pytest.mark.parametrize(
-    ("how", "rank", "status", "told"),
+    ("how", "rank", "status", "expected"),
     [
         ("mistake", 1, 2, "error: this writer has read nonsense"),
         ("mistake", 0, 2, "error: this writer has read nonsense"),
@@ -199,17 +199,15 @@ def test_flipped_bit_is_reported_once(cohort, tmp_path):
         ("alone", 1, 1, "RuntimeError: outside a collective call"),
     ],
 )
-def test_error_of_one_rank_ends_all_ranks(cohort, tmp_path, how, rank, status, told):
+def test_error_of_one_rank_ends_all_ranks(cohort, tmp_path, how, rank, status, expected):
     begun = time.monotonic()
     done = launch(3, cohort, tmp_path, "--how", how, "--rank", rank, program=FAILING)
     assert time.monotonic() - begun < 15
     assert done.returncode == status, done.stderr
-    assert done.stderr.splitlines().count(told) == 1
+    assert done.stderr.splitlines().count(expected) == 1
     assert ("Traceback" in done.stderr) == (status == 1)
     assert not (tmp_path / "manifest.json").exists()
-    assert (tmp_path / ".layout").exists() == (how == "alone"), (
-        "what is left goes with the next run"
-    )
+    assert (tmp_path / ".layout").exists() == (how == "alone"), "the next run deletes it"
 
 
 def test_restart_after_a_kill_gives_the_same_bytes(cohort, written, tmp_path):
@@ -217,7 +215,7 @@ def test_restart_after_a_kill_gives_the_same_bytes(cohort, written, tmp_path):
     assert done.returncode == 137
     assert not (tmp_path / "manifest.json").exists()
     assert (tmp_path / ".layout").is_dir()
-    (tmp_path / ".train-00000-of-00003-x1.tfrecord").touch()  # as one killed at the right moment
+    (tmp_path / ".train-00000-of-00003-x1.tfrecord").touch()  # of a killed rank
     done = launch(2, cohort, tmp_path)
     assert done.returncode == 0, done.stderr
     assert bytes_of(tmp_path) == bytes_of(written)
@@ -263,7 +261,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path):
             "paths = sorted(folder.glob('*.tfrecord'))\n"
             "sources = [Source(p.stem, p.stem, labels[int(p.stem[1:]) % 2], p) for p in paths]\n"
             "write_shards({'train': sources}, ShardSettings(target_mb=2), folder / 'shards')\n"
-            # Not getrusage, which counts what the process was before it became this one.
+            # Not getrusage, which includes the process before exec.
             "status = Path('/proc/self/status').read_text()\n"
             "print(status.partition('VmHWM:')[2].split()[0])\n"
         )

@@ -105,7 +105,7 @@ def test_warnings_are_at_the_top(case_run: Path) -> None:
     write_cases(case_run, case_run / "report")
     text = Page(case_run / "report/cases/C4.html").text
     warning = "flair (…/flair.nii.gz): its sform and qform disagree by 3.2 mm"
-    assert text.index(warning) < text.index("Figures")
+    assert text.index(warning) < text.index("Metrics")
     assert "the same up to 0.012 mm" in text
     index = Page(case_run / "report/index.html").text
     assert f"C4 test {warning}" in index

@@ -121,7 +121,7 @@ def test_undefined_figure_has_a_reason(tmp_path: Path) -> None:
     page = index(build_run(tmp_path / "demo", plans))
     for level in ("slide", "patient"):
         assert f"not defined: no test {level} of class “squamous”" in section(page, "roc")
-    figures = section(page, "figures")
+    figures = section(page, "metrics")
     assert figures.count("not defined no test slide of class “squamous”") == 4
     assert "ROC AUC (mean of 3 classes) is not defined (no test slide of class" in page.text
     assert re.search(r"squamous 0 0 0", section(page, "confusion"))
@@ -160,7 +160,7 @@ def test_missing_interval_has_a_reason(run: Path) -> None:
         assert "95&nbsp;% interval" not in card
     assert f"is 0.750 (no interval: {why}) by slide" in page.text
     assert f"AUC 0.750, no interval: {why}" in section(page, "roc")
-    assert f"0.750 no interval: {why}" in section(page, "figures")
+    assert f"0.750 no interval: {why}" in section(page, "metrics")
 
 
 def test_figure_without_interval_or_reason_is_refused(run: Path) -> None:

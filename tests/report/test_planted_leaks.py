@@ -280,7 +280,7 @@ def test_unseen_test_sites_are_listed() -> None:
     ]
     assert site_notes(cohort[:2])[1:] == [
         "Test sites that are not in train: none.",
-        "The figures do not apply to a site that training has not seen.",
+        "The metrics do not apply to a site that training has not seen.",
     ]
     assert site_notes([row("A", "train"), row("T", "test")]) == []
 

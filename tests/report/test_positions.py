@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "slides"))
 from known_slides import STAIN, tissue, write_svs
 
 from gigatile.demo.svs import shrink
+from gigatile.json_models import read_model
 from gigatile.records import decode_tile, read_records
-from gigatile.report.inputs import read_recorded
 from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import SlideTiles
 from gigatile.settings.tiles import TileSettings
@@ -73,4 +73,4 @@ def cut(path: Path, folder: Path, mpp: float):
     files = TilingFiles(*(folder / f"S1.{kind}" for kind in kinds))
     tile_slide(path, "S1", None, TileSettings(size=SIZE, mpp=mpp, quality=100), files)
     tiles = [decode_tile(data) for data in read_records(files.records)]
-    return read_recorded(SlideState, files.state), tiles
+    return read_model(SlideState, files.state), tiles

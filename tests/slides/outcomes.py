@@ -13,12 +13,12 @@ from known_slides import tiles_of_level_0
 
 from gigatile.records import Tile, decode_tile, read_records
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/tile_slide.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts/prepare.py"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `scripts/tile_slide.py` left behind."""
+    """What `scripts/prepare.py` left behind."""
 
     process: subprocess.CompletedProcess[str]
     folder: Path
@@ -57,7 +57,7 @@ def tile_line(
     start += 'runpy.run_path(sys.argv[0], run_name="__main__")'
     line = [
         *((sys.executable, "-c", start) if patch else (sys.executable,)),
-        *(SCRIPT, "--source", source, "--slide", "S1"),
+        *(SCRIPT, "--task", "tile_classification", "--source", source, "--slide", "S1"),
         *("--settings", json.dumps({"size": 64} | settings)),
         *("--records", out / "S1.tfrecord", "--state", out / "S1.json"),
         *("--overview", out / "S1.jpg", "--mask", out / "S1.png"),

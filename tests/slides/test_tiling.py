@@ -241,8 +241,8 @@ def test_killed_job_leaves_no_state(slide, tmp_path):
     out = tmp_path / "out"
     job = subprocess.Popen(
         [
-            *(sys.executable, Path(__file__).parents[2] / "scripts/tile_slide.py"),
-            *("--source", path, "--slide", "S1"),
+            *(sys.executable, Path(__file__).parents[2] / "scripts/prepare.py"),
+            *("--task", "tile_classification", "--source", path, "--slide", "S1"),
             *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
             *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
             *("--mask", out / "S1.png", "--index", out / "S1.parquet"),

@@ -343,7 +343,7 @@ def test_files_of_a_killed_job_are_removed(images, segmentation, tmp_path):
 def test_command_prepares_a_case(images, segmentation, tmp_path, command):
     def run(*arguments, **given):
         return command(
-            "prepare_case.py",
+            *("prepare.py", "--task", "volume_segmentation"),
             "--case", "C1",
             *arguments,
             "--settings", canonical(settings(**given)),
@@ -370,7 +370,7 @@ def test_command_prepares_a_case(images, segmentation, tmp_path, command):
 def test_command_refuses_wrong_image_options(tmp_path, command, wrong):
     arguments = ("--image", "flair=a.nii", "--image", wrong, "--settings", "{}")
     out = ("--records", tmp_path / "r", "--state", tmp_path / "s")
-    done = command("prepare_case.py", "--case", "C1", *arguments, *out)
+    done = command("prepare.py", "--task", "volume_segmentation", "--case", "C1", *arguments, *out)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (f"error: --image: found {wrong!r}; must be NAME=PATH, each name once\n")
 

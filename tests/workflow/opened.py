@@ -1,6 +1,6 @@
-"""Which files the jobs of a run opened, and which folders they listed, without declaring them.
+"""Find files that the jobs of a run opened, and folders that they listed, without declaring them.
 
-What a library reads in C (OpenSlide, TensorFlow, pyarrow) is seen as well as what Python reads.
+strace shows what C libraries read (OpenSlide, TensorFlow, pyarrow) as well as what Python reads.
 """
 
 import codecs
@@ -18,9 +18,9 @@ from clones import Clone
 from gigatile.files import sha256_of
 from gigatile.provenance.code import Plugins, reachable_files
 
-# Files that Snakemake does not compare by their content, as rules declare them `ancient` or reach
-# them through a table: each must be named, by its SHA-256, in a file that the rule declares and
-# that is compared, or in one that is so reached.
+# Files that Snakemake does not compare by content, because rules declare them `ancient` or find
+# them in a table. The SHA-256 of each must be listed in a file that the rule declares and Snakemake
+# compares, or in another file that is reached in this way.
 SHARDS = ("shards/*.tfrecord", "shards/*.index.npy")
 MODEL = ("model/model.keras",)
 SLIDES = ("tiles/*.tfrecord", "tiles/*.json", "tiles/*.jpg", "tiles/*.parquet")
@@ -50,41 +50,42 @@ REACHED: dict[str, Sequence[str]] = {
         "predictions/segmentations/*.nii.gz",
     ),
 }
-# Files that contain a digest of themselves and the key of what they belong to, such as the state of
-# an earlier segment: the command refuses any other content (gigatile.training.checkpoints).
+# Files that contain a digest of themselves and a key, such as the state of an earlier segment: the
+# command refuses any other content (gigatile.training.checkpoints).
 CHECKED = {"train": "segments/*.npz"}
-# Folders whose entries may differ without any effect on what a rule makes, and why.
+# Folders whose entries have no effect on the outputs of a rule, and why.
 LISTED = {
-    "tile": ("tiles", "removes temporary files of a job that was killed"),
-    "tile_new": ("predictions/tiles", "removes temporary files of a job that was killed"),
-    "prepare": ("volumes", "removes temporary files of a job that was killed"),
-    "prepare_new": ("predictions/volumes", "removes temporary files of a job that was killed"),
-    "write_shards": ("shards", "removes shards of an earlier division"),
+    "tile": ("tiles", "removes temporary files of a killed job"),
+    "tile_new": ("predictions/tiles", "removes temporary files of a killed job"),
+    "prepare": ("volumes", "removes temporary files of a killed job"),
+    "prepare_new": ("predictions/volumes", "removes temporary files of a killed job"),
+    "write_shards": ("shards", "removes shards of an earlier run"),
     "train": ("segments", "resumes from a state only if its key is that of this training"),
 }
-# Files of the sheet: a parameter of the rule holds their fingerprints, or the table of cases does.
+# Rules that read files of the sheet. A parameter, or the table of cases, has their fingerprints.
 FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate"}
-# What Snakemake compares by its content; of the sheet a parameter has the SHA-256, or the rows.
+# Types of files that Snakemake compares by content. For the sheet, a parameter has the SHA-256 or
+# the rows.
 COMPARED = (".json", ".tsv")
 
-# Their code decides where a command runs, and what is noted of it; it has no say in what is made.
+# Commands that start another one or record its outputs. They do not change the outputs.
 AROUND = ("scripts/launch.py", "scripts/record_outputs.py")
 
 STARTED = re.compile(r"^(?:clone3?|fork|vfork)\(.*\s= (\d+)$")
 SHELL = re.compile(r'^execve\("[^"]*", \["[^"]*bash", "-c", "(.*)"\], .*\s= 0$')
-# The new name of a file, or a folder that was made.
+# The new name of a renamed file, or a new folder.
 NAMED = re.compile(r'^(?:rename(?:at2?)?\(.*, |mkdir(?:at)?\((?:.*, )?)"(.*)"(?:, \w+)?\)\s+= 0$')
 OPENED = re.compile(r"^(?:open|openat|openat2|creat)\((.*)\)\s+= \d+<(.*)>$")
 
 
 @dataclass
 class Job:
-    """A job that ran: its rule, what the rule declared, and the files that its processes opened.
+    """A job that ran: its rule, the declared inputs, and the files that its processes opened.
 
     Attributes:
-        inputs: as Snakemake noted them.
+        inputs: from Snakemake's metadata.
         command: the file in `scripts` that it calls.
-        written, read: paths from the project's folder; what a job creates it may read.
+        written, read: paths relative to the project. A job may read what it creates.
         listed: folders whose entries it read.
     """
 
@@ -95,18 +96,18 @@ class Job:
     read: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
 
-    def made(self, path: str) -> bool:
-        """Return whether it has created a file, or a folder around it."""
+    def created(self, path: str) -> bool:
+        """Return whether the job created a file, or a folder that contains it."""
         return any(part in self.written for part in (path, *map(str, Path(path).parents)))
 
 
 def check_declared(clone: Clone, *rules: str) -> None:
-    """Assert that jobs of these rules ran while they were traced, and that none read in secret."""
+    """Assert that jobs of these rules were traced, and that none read undeclared files."""
     if not clone.trace.is_dir():
         pytest.skip("strace is not installed")
     jobs = jobs_of(clone.folder, clone.trace)
     assert {job.rule for job in jobs} == set(rules)
-    assert all(job.read for job in jobs), "what they opened was not seen"
+    assert all(job.read for job in jobs), "strace did not record the files that they opened"
     faults = {
         f"{job.rule} reads {path}: {fault}"
         for job in jobs
@@ -116,7 +117,7 @@ def check_declared(clone: Clone, *rules: str) -> None:
 
 
 def undeclared(project: Path, job: Job) -> dict[str, str]:
-    """Return the files that a job read and whose changes its rule would not see, and why."""
+    """Return the files whose changes would not run a job again although it reads them, and why."""
     declared = {
         path
         for path in job.inputs
@@ -126,19 +127,19 @@ def undeclared(project: Path, job: Job) -> dict[str, str]:
     faults = {
         path: "no input of its rule"
         for path in job.read - declared - _code(project, job.command)
-        if not job.made(path) and not fnmatch(path, f"results/*/{CHECKED.get(job.rule)}")
+        if not job.created(path) and not fnmatch(path, f"results/*/{CHECKED.get(job.rule)}")
     }
     faults |= {
         f"{path}/": "a listing of a folder, which no rule can declare"
         for path in job.listed - _code_folders(project, job.command)
-        if not job.made(path) and not fnmatch(path, f"results/*/{LISTED.get(job.rule, [''])[0]}")
+        if not job.created(path) and not fnmatch(path, f"results/*/{LISTED.get(job.rule, [''])[0]}")
     }
     patterns = [f"results/*/{pattern}" for pattern in REACHED.get(job.rule, ())]
     naming = [path for path in declared if path.endswith(COMPARED)]
     while naming:
-        sums = {one for path in naming for one in _sums_in(project / path)}
-        reached = [path for path in faults if any(fnmatch(path, one) for one in patterns)]
-        faults |= dict.fromkeys(reached, "no file that its rule declares names its SHA-256")
+        sums = {checksum for path in naming for checksum in _sums_in(project / path)}
+        reached = [path for path in faults if any(fnmatch(path, name) for name in patterns)]
+        faults |= dict.fromkeys(reached, "no declared file lists its SHA-256")
         naming = [path for path in reached if _sum_of(project / path) in sums]
         for path in naming:
             del faults[path]
@@ -147,37 +148,37 @@ def undeclared(project: Path, job: Job) -> dict[str, str]:
 
 
 def jobs_of(project: Path, trace: Path) -> list[Job]:
-    """Return the jobs of a run that was traced into a folder, and what they opened."""
-    noted = _noted(project)
+    """Return the jobs of a traced run, and the files that they opened."""
+    recorded = _recorded_jobs(project)
     processes = {int(path.suffix[1:]): _Process(path, project) for path in trace.iterdir()}
-    found = []
+    jobs = []
     for process in processes.values():
-        line = next((line for line in noted if process.shell.endswith(line)), None)
+        line = next((line for line in recorded if process.shell.endswith(line)), None)
         if line is None:
             continue
-        job = Job(*noted[line])
-        for one in _and_all_that_it_started(process, processes):
-            job.written |= one.written
-            job.read |= one.read
-            job.listed |= one.listed
-        found.append(job)
-    return found
+        job = Job(*recorded[line])
+        for member in _with_descendants(process, processes):
+            job.written |= member.written
+            job.read |= member.read
+            job.listed |= member.listed
+        jobs.append(job)
+    return jobs
 
 
-def _noted(project: Path) -> dict[str, tuple[str, list[str], str]]:
-    """Return the rule, inputs and command of jobs, by the lines that Snakemake had a shell run."""
-    found = {}
+def _recorded_jobs(project: Path) -> dict[str, tuple[str, list[str], str]]:
+    """Return the rule, inputs and command of jobs by shell command, from Snakemake's metadata."""
+    jobs = {}
     for path in (project / "results/.snakemake-metadata").rglob("*"):
         if path.is_file():
-            noted: Mapping = json.loads(path.read_text())
-            line = noted["shellcmd"].strip()
-            commands = [one for one in re.findall(r"scripts/\w+\.py", line) if one not in AROUND]
-            found[line] = (noted["rule"], noted["input"], commands[0])
-    return found
+            record: Mapping = json.loads(path.read_text())
+            line = record["shellcmd"].strip()
+            scripts = [name for name in re.findall(r"scripts/\w+\.py", line) if name not in AROUND]
+            jobs[line] = (record["rule"], record["input"], scripts[0])
+    return jobs
 
 
 class _Process:
-    """What one process did, as its file of the trace has it."""
+    """The files of a process, from its trace."""
 
     def __init__(self, path: Path, project: Path) -> None:
         self.shell = ""
@@ -211,17 +212,15 @@ class _Process:
             self.shell = _unescaped(found[1]).strip()
 
 
-def _and_all_that_it_started(
-    process: _Process, processes: Mapping[int, _Process]
-) -> Iterator[_Process]:
+def _with_descendants(process: _Process, processes: Mapping[int, _Process]) -> Iterator[_Process]:
     yield process
     for number in process.started:
         if number in processes:
-            yield from _and_all_that_it_started(processes[number], processes)
+            yield from _with_descendants(processes[number], processes)
 
 
 def _source(name: str) -> str:
-    """Return the name of the source of compiled Python, and any other as it is."""
+    """Return the source file of a compiled Python file, and any other name unchanged."""
     return re.sub(r"__pycache__/(\w+)\.cpython-\d+\.pyc(\.\d+)?$", r"\1.py", name)
 
 
@@ -231,8 +230,8 @@ def _unescaped(text: str) -> str:
 
 @cache
 def _code(project: Path, command: str) -> frozenset[str]:
-    """Return the files that decide the checksum of a command's code, and those that may."""
-    found = [
+    """Return the files in the code hash of a command, for any task."""
+    files = [
         path
         for name in (command, *AROUND)
         for plugins in (
@@ -241,11 +240,11 @@ def _code(project: Path, command: str) -> frozenset[str]:
         )
         for path in reachable_files(project / name, plugins)
     ]
-    return frozenset(str(path.relative_to(project)) for path in found)
+    return frozenset(str(path.relative_to(project)) for path in files)
 
 
 def _code_folders(project: Path, command: str) -> set[str]:
-    """Return the folders that Python lists when it imports the code of a command."""
+    """Return the folders that Python lists while it imports the code of a command."""
     return {str(parent) for path in _code(project, command) for parent in Path(path).parents}
 
 

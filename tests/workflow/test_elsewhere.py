@@ -1,4 +1,4 @@
-"""Plans on a machine that has the sheet and not the slides."""
+"""Plans on a machine with the sheet and without the slides."""
 
 import shutil
 
@@ -16,36 +16,36 @@ def laptop(copied_run: Clone) -> Clone:
     return copied_run
 
 
-def test_the_plan_names_the_slides_that_are_not_here(laptop):
-    """What was made is known; what is not made is planned, and no file is made up."""
+def test_plan_lists_the_missing_slides(laptop):
+    """Existing results stay current, and the plan creates no files."""
     done = laptop.snakemake("-n", "--configfile", "small.yaml", check=False)
     assert done.returncode == 1 and "row 2: no file cohort/P01-1.svs" in done.stdout + done.stderr
     assert laptop.jobs(*ASKED) == {}
     assert set(laptop.jobs(*ASKED, "evaluate={seed: 9}")) == {"evaluate", "report", "all"}
-    cut = laptop.jobs(*ASKED, "tiles={size: 64}")
-    assert (cut["tile"], cut["slides_elsewhere"]) == (12, 1)
+    tiled = laptop.jobs(*ASKED, "tiles={size: 64}")
+    assert (tiled["tile"], tiled["slides_elsewhere"]) == (12, 1)
     shutil.rmtree(laptop.folder / "results")
     with (laptop.folder / "cohort/samples.tsv").open("a") as sheet:
         sheet.write("folder\tN1\tluad\tscans/folder\ttest\nhere\tN2\tluad\there.svs\ttest\n")
     (laptop.folder / "cohort/here.svs").write_text("a slide")
     done = laptop.snakemake("-n", *ASKED)
-    assert "13 of 14 slides are not on this machine" in done.stderr
+    assert "13 of 14 files are not on this machine" in done.stderr
     assert done.stdout.count("rule tile:") == 14
     assert [p.name for p in (laptop.folder / "cohort").glob("*.svs")] == ["here.svs"]
 
 
-def test_what_needs_no_slide_can_be_made(laptop):
+def test_stages_without_slides_run(laptop):
     laptop.snakemake("--cores", "2", *ASKED, "evaluate={seed: 9, resamples: 1000}")
     assert laptop.jobs(*ASKED, "evaluate={seed: 9, resamples: 1000}") == {}
     done = laptop.snakemake("--cores", "2", *ASKED, "tiles={size: 64}", check=False)
     assert done.returncode == 1
-    assert "is not on this machine, and nothing can be made of it here" in done.stdout + done.stderr
+    assert "is not on this machine; run this job where it is" in done.stdout + done.stderr
     done = laptop.snakemake("verify", "--cores", "1", *ASKED, "evaluate={seed: 9, resamples: 1000}")
-    assert "everything is current and whole" in done.stdout
+    assert "all files are current and undamaged" in done.stdout
 
 
-def test_no_slide_that_is_here_is_lost(copied_run):
-    """What a rule makes is deleted before it is made; these are nobody's to delete."""
+def test_existing_slides_are_never_deleted(copied_run):
+    """Snakemake deletes the outputs of a job before it starts."""
     slides = sorted((copied_run.folder / "cohort").glob("*.svs"))
     slides.pop().unlink()
     before = [slide.read_bytes() for slide in slides]
@@ -54,6 +54,6 @@ def test_no_slide_that_is_here_is_lost(copied_run):
         assert [slide.read_bytes() for slide in slides] == before
 
 
-def test_slides_are_here_or_elsewhere(small_cohort):
+def test_slides_elsewhere_is_the_only_value(small_cohort):
     done = small_cohort.snakemake("-n", "--config", "slides=somewhere", check=False)
     assert done.returncode == 1 and "slides: no such key" in done.stdout + done.stderr

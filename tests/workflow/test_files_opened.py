@@ -1,4 +1,4 @@
-"""No command reads a file that its rule does not declare: a change of it would go unseen."""
+"""No command reads a file that its rule does not declare: its changes would rerun nothing."""
 
 import pytest
 from clones import Clone
@@ -11,11 +11,11 @@ SHARED = (
 )
 
 
-def test_every_command_on_slides(small_run):
+def test_commands_read_declared_files_only(small_run):
     check_declared(small_run, "tile", *SHARED)
 
 
-def test_training_on_from_an_earlier_segment(small_run: Clone, tmp_path):
+def test_training_reads_only_its_earlier_segment(small_run: Clone, tmp_path):
     """The state of the earlier segment is an input that Snakemake does not compare by content."""
     copy = small_run.copy(tmp_path / "copy")
     copy.write(
@@ -27,7 +27,7 @@ def test_training_on_from_an_earlier_segment(small_run: Clone, tmp_path):
     assert any("segments/0001.npz" in path.read_text() for path in copy.trace.iterdir())
 
 
-def test_every_command_that_draws_the_demo(clone):
+def test_demo_commands_read_declared_files_only(clone):
     clone.traced("demo/slides/P01-1.svs", "--cores", "1")
     volumes = ("demo/volumes/V01-1/flair.nii.gz", "--configfile", "demo/volumes.yaml")
     clone.traced(*volumes, "--cores", "1")
@@ -62,9 +62,7 @@ def test_every_command_that_draws_the_demo(clone):
     ],
     ids=["Python", "C", "another program", "a folder"],
 )
-def test_what_is_read_in_secret_is_seen(
-    small_cohort: Clone, tmp_path, old: str, new: str, fault: str
-):
+def test_undeclared_file_is_detected(small_cohort: Clone, tmp_path, old: str, new: str, fault: str):
     copy = small_cohort.copy(tmp_path / "copy")
     path = copy.folder / "scripts/split_patients.py"
     path.write_text(path.read_text().replace(old, new))

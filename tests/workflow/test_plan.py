@@ -1,4 +1,4 @@
-"""What a dry run plans, and what a wrong setting or sheet makes of it."""
+"""The jobs that a dry run plans, and its errors for wrong settings and sheets."""
 
 from gigatile.cohort.samples import read_samples
 
@@ -6,7 +6,7 @@ STAGES = {"collect", "collect_training", "split_patients", "write_shards", "choo
 STAGES |= {"evaluate", "report", "all"}
 
 
-def test_a_fresh_clone_plans_the_demo_without_any_slide(clone):
+def test_fresh_clone_plans_the_demo_without_slides(clone):
     samples = read_samples(clone.folder / "demo/samples.tsv", may_be_missing=lambda path: True)
     assert len({sample.patient for sample in samples}) >= 18
     assert not (clone.folder / "demo/slides").exists()
@@ -16,13 +16,13 @@ def test_a_fresh_clone_plans_the_demo_without_any_slide(clone):
     assert not (clone.folder / "results").exists()
 
 
-def test_new_slides_add_their_own_jobs(clone):
+def test_new_slides_add_jobs(clone):
     jobs = clone.jobs("--config", "predict={samples: demo/new.tsv}")
     new = {"tile_new": 3, "collect_new": 1, "predict": 1, "prediction_pages": 1}
     assert {rule: jobs[rule] for rule in new} == new
 
 
-def test_a_configuration_of_ones_own_overrides_any_part(clone):
+def test_configuration_overrides_any_part(clone):
     clone.write(
         "mine.yaml", "run: mine\nsamples: mine/samples.tsv\ntrain: {ranks_per_node: 1, epochs: 3}\n"
     )
@@ -34,33 +34,33 @@ def test_a_configuration_of_ones_own_overrides_any_part(clone):
     printed = clone.snakemake("-n", "-p", "--configfile", "mine.yaml").stdout
     assert "results/mine/report" in printed and "results/demo" not in printed
     assert " --epochs 0003 " in printed and "--ranks 1 " in printed
-    assert '"batch_size":32' in printed, "what mine.yaml does not name stays as it is"
+    assert '"batch_size":32' in printed, "other settings keep their values"
 
 
-def test_every_wrong_setting_is_told_at_once_and_without_a_traceback(clone):
+def test_all_wrong_settings_are_listed_without_a_traceback(clone):
     clone.write("mine.yaml", "tiles: {sise: 3, quality: 300}\ntrian: {}\ntrain: {batch_size: 3}\n")
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    told = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in told
-    assert "tiles.sise: no such key; did you mean 'size'?" in told
-    assert "trian: no such key; did you mean 'train'?" in told
-    assert "tiles.quality: found 300; must be less than or equal to 100" in told
-    assert "must be a multiple of nodes x ranks_per_node (1 x 2 = 2)" in told
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in printed
+    assert "tiles.sise: no such key; did you mean 'size'?" in printed
+    assert "trian: no such key; did you mean 'train'?" in printed
+    assert "tiles.quality: found 300; must be less than or equal to 100" in printed
+    assert "must be a multiple of nodes x ranks_per_node (1 x 2 = 2)" in printed
 
 
-def test_every_wrong_row_is_told_at_once_and_without_a_traceback(clone):
+def test_all_wrong_rows_are_listed_without_a_traceback(clone):
     clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
     clone.write(
         "mine/samples.tsv", "slide\tpatient\tlabel\tpath\na\tp\tx\ta.svs\nb/c\t\tx\tb.svs\n"
     )
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    told = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in told
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in printed
     for fault in ("row 2: no file mine/a.svs", "row 3: patient is empty", "row 3: slide 'b/c'"):
-        assert fault in told
+        assert fault in printed
 
 
-def test_a_division_that_cannot_be_used_is_refused_by_the_plan(clone):
+def test_plan_refuses_unusable_splits(clone):
     """Two patients of x, none of them in test, and one label of a single patient."""
     clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
     rows = [("a", "x", "train"), ("b", "x", "valid"), ("c", "y", "train")]
@@ -69,16 +69,16 @@ def test_a_division_that_cannot_be_used_is_refused_by_the_plan(clone):
     for slide, _, _ in rows:
         clone.write(f"mine/{slide}.svs", "")
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    told = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in told
-    assert "python scripts/choose_split_seed.py mine/samples.tsv" in told
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in printed
+    assert "python scripts/choose_split_seed.py mine/samples.tsv" in printed
     for label, split, patients in (("x", "test", 2), ("y", "valid", 1), ("y", "test", 1)):
         lacks = f"no patient with label {label!r} in {split} (the sheet has {patients}"
-        assert lacks in told
+        assert lacks in printed
 
 
-def test_one_slide_under_two_patients_is_refused_by_the_plan(clone):
-    """And where the slides are not at hand, nothing is said of their content."""
+def test_plan_refuses_one_slide_under_two_patients(clone):
+    """If the slides are elsewhere, their content is not checked."""
     clone.write("mine.yaml", "run: mine\nsamples: mine/samples.tsv\n")
     pairs = [(label, split) for label in "xy" for split in ("train", "valid", "test")]
     rows = [f"{x}-{s}\t{x}-{s}\t{x}\t{x}-{s}.svs\t{s}" for x, s in pairs]
@@ -87,20 +87,20 @@ def test_one_slide_under_two_patients_is_refused_by_the_plan(clone):
         clone.write(f"mine/{label}-{split}.svs", label * 5000 + split[: 4 if label == "x" else 9])
     clone.write("mine/x-test.svs", "x" * 5000 + "trai")
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    told = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in told
-    assert "mine/samples.tsv: 1 file(s) belong to two patients" in told
-    assert "the patients are 'x-test' and 'x-train'" in told
+    printed = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in printed
+    assert "mine/samples.tsv: 1 file(s) belong to two patients" in printed
+    assert "the patients are 'x-test' and 'x-train'" in printed
     clone.snakemake("-n", "--configfile", "mine.yaml", "--config", "slides=elsewhere")
 
 
-def test_another_cohort_needs_a_name_of_its_own(clone):
+def test_another_cohort_needs_another_run_name(clone):
     clone.write("mine.yaml", "samples: mine.tsv\n")
     done = clone.snakemake("-n", "--configfile", "mine.yaml", check=False)
-    assert "give a run over mine.tsv a name of its own" in done.stdout + done.stderr
+    assert "give the run of mine.tsv another name" in done.stdout + done.stderr
 
 
-def test_the_ranks_are_launched_as_the_settings_and_the_profile_say(clone):
+def test_ranks_are_launched_by_settings_and_profile(clone):
     given = ("--config", "shards={nodes: 3, ranks_per_node: 4}", "train={ranks_per_node: 1}")
     target = "results/demo/model/model.keras"
     here = clone.snakemake("-n", "-p", target, *given).stdout
@@ -112,29 +112,29 @@ def test_the_ranks_are_launched_as_the_settings_and_the_profile_say(clone):
         assert "--out results/demo/shards --ranks 12" in printed
 
 
-def test_a_module_or_another_folder_is_refused_in_one_line(clone, tmp_path_factory):
-    """And --directory is the way to call it from elsewhere."""
+def test_module_and_other_folder_are_refused_in_one_line(clone, tmp_path_factory):
+    """The message names --directory, which allows calls from any folder."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     snakefile = clone.folder / "Snakefile"
-    asked = ("snakemake", "-n", "--directory", str(elsewhere))
+    command = ("snakemake", "-n", "--directory", str(elsewhere))
     text = f'module gigatile:\n    snakefile: "{snakefile}"\nuse rule * from gigatile\n'
     (elsewhere / "Snakefile").write_text(text)
-    module = "Gigatile is no module of another workflow"
-    for name, told in (
+    module = "Gigatile cannot be a module of another workflow"
+    for name, message in (
         (elsewhere / "Snakefile", f"{module}: call Snakemake in {clone.folder}"),
         (snakefile, f"call Snakemake in {clone.folder}, or with --directory {clone.folder}"),
     ):
-        done = clone.run(*asked, "-s", str(name), check=False)
-        assert done.returncode == 1 and told in done.stdout + done.stderr
+        done = clone.run(*command, "-s", str(name), check=False)
+        assert done.returncode == 1 and message in done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_the_slurm_profile_plans_the_same_jobs(clone):
+def test_slurm_profile_plans_the_same_jobs(clone):
     assert clone.jobs("--profile", "profiles/slurm") == clone.jobs()
 
 
-def test_a_plan_refuses_files_without_metadata_only_if_a_job_makes_them(clone):
-    """No option cures a file of a slide that left the sheet; a database may hold the metadata."""
+def test_plan_refuses_outputs_without_metadata(clone):
+    """Not states of slides that were removed from the sheet, nor if metadata are in a database."""
     clone.write("results/demo/tiles/left-the-sheet.json", "{}")
     assert clone.jobs()["tile"] > 0
     clone.write("results/demo/tiles/P01-1.json", "{}")

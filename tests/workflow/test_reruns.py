@@ -118,7 +118,7 @@ ROWS = [
     code("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
     code("gigatile/report/figures.py", *FUNCTION, ENDS),
     code("gigatile/report/templates/style.css", "color", "background", ENDS),
-    code("scripts/tile_slide.py", "print(", "print() or print(", TILES),
+    code("gigatile/tasks/tile_classification/preparation.py", "print(", "print() or print(", TILES),
     code("scripts/choose_model.py", "print(", "print() or print(", MODEL),
     code("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILES),
     code("envs/requirements.lock", "matplotlib==", "matplotlib==9", ENDS),

@@ -57,9 +57,7 @@ def params(process, run):
     """Return the parameters of the rule `tile`, and functions to call them."""
     samples = {name: SimpleNamespace(files=[run.parent / f"{name}.svs"]) for name in ("S1", "S2")}
     provenance = RuleProvenance(process, str(run), ROOT / "scripts", PLUGINS, stall_minutes=10)
-    return provenance.params(
-        "tile", "tile_slide", "{slide}", samples=samples, states=f"{run}/tiles"
-    )
+    return provenance.params("tile", "prepare", "{slide}", samples=samples, states=f"{run}/tiles")
 
 
 def test_rule_has_code_record_and_outputs_changed(process, run):

@@ -12,12 +12,12 @@ from gigatile.report.metrics import Interval
 def spread(
     values: Mapping[str, Sequence[float]], means: Mapping[str, Interval], name: str
 ) -> bytes:
-    """Plot a figure of all cases, a row for each region, with mean and interval; return SVG.
+    """Plot a metric of all cases, a row for each region, with mean and interval; return SVG.
 
     Args:
         values: by region, 0-1.
         means: by region, with their intervals.
-        name: of the figure.
+        name: of the metric.
     """
     with matplotlib.rc_context():
         figure, axes = canvas(4.6, max(3.1, 0.9 + 0.55 * len(values)))

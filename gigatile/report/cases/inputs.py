@@ -1,4 +1,4 @@
-"""Reads and checks the tables, figures and settings of cases."""
+"""Reads and checks the tables, metrics and settings of cases."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,22 @@ from pydantic import Field
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import COLUMNS, EMPTY
-from gigatile.report.inputs import CohortRow, ScoredRow, Told, TrainedModel, bad_cell, read_recorded
+from gigatile.json_models import JsonModel, read_model
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
 from gigatile.volumes.state import CaseState
 
 
-class Windows(Told):
+class Windows(JsonModel):
     """The windows in which the model segmented a case."""
 
-    size: tuple[int, int, int]
+    size: list[int]
     overlap: float
     flips: bool
 
 
-class SegmentationState(Told):
+class SegmentationState(JsonModel):
     """The prediction for a case: segmentations/<case>.json."""
 
     case: str
@@ -55,7 +56,7 @@ class CaseModel(TrainedModel):
 
 @dataclass(frozen=True)
 class RegionScores:
-    """The figures of a region of a case; None: not defined.
+    """The metrics of a region of a case; None: not defined.
 
     Attributes:
         truth_ml, predicted_ml: its volume in the reference segmentation and in the prediction.
@@ -80,7 +81,7 @@ class ScoredCase(ScoredRow):
     @property
     def dice(self) -> float:
         """The mean Dice of the regions."""
-        values = [figures.dice for figures in self.regions.values() if figures.dice is not None]
+        values = [scores.dice for scores in self.regions.values() if scores.dice is not None]
         return math.fsum(values) / len(values)
 
 
@@ -88,22 +89,22 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
     """Read evaluation/cases.tsv: a row for each case and region.
 
     Raises:
-        UserError: a cell is not a valid figure, or a case has not each region of the model once.
+        UserError: a cell is not a valid number, or a case has not each region of the model once.
     """
     regions = list(model.volumes.region_labels)
     by_case: dict[str, dict[str, RegionScores]] = {}
     patients: dict[str, str] = {}
     for number, row in enumerate(read_table(path, COLUMNS), 2):
         case, region = row["case"], row["region"]
-        figures = by_case.setdefault(case, {})
-        if region in figures or patients.setdefault(case, row["patient"]) != row["patient"]:
+        scores = by_case.setdefault(case, {})
+        if region in scores or patients.setdefault(case, row["patient"]) != row["patient"]:
             raise UserError(f"{path}, row {number}: case {case!r} has region {region!r} twice")
         if row["empty"] not in ("", *EMPTY):
             raise UserError(
                 f"{path}, row {number}: empty is {row['empty']!r}; must be one of "
                 f"{', '.join(EMPTY)}, or nothing"
             )
-        figures[region] = RegionScores(
+        scores[region] = RegionScores(
             dice=_number(path, number, row, "dice", 1),
             hd95_mm=_number(path, number, row, "hd95_mm"),
             sensitivity=_number(path, number, row, "sensitivity", 1),
@@ -112,22 +113,22 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
             predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
             empty=row["empty"],
         )
-    for case, figures in by_case.items():
-        if set(figures) != set(regions):
+    for case, scores in by_case.items():
+        if set(scores) != set(regions):
             raise UserError(
-                f"{path}: case {case!r} has the regions {', '.join(figures)}; the model's are "
+                f"{path}: case {case!r} has the regions {', '.join(scores)}; the model's are "
                 f"{', '.join(regions)}"
             )
     return [
-        ScoredCase(case, patients[case], None, {region: figures[region] for region in regions})
-        for case, figures in by_case.items()
+        ScoredCase(case, patients[case], None, {region: scores[region] for region in regions})
+        for case, scores in by_case.items()
     ]
 
 
 def read_new(
     folder: Path, model: CaseModel, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
-    """Return the new cases that were prepared. They have no figures: None."""
+    """Return the new cases that were prepared. They have no metrics: None."""
     return {row.id: None for row in rows if row.records}
 
 
@@ -138,7 +139,7 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
         UserError: it is missing, damaged or another.
     """
     path = folder / f"{row.id}.json"
-    state = read_recorded(CaseState, path)
+    state = read_model(CaseState, path)
     if state.case != row.id:
         raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
     fingerprints = fingerprints_of(state.sources)
@@ -153,7 +154,7 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
 
 def read_segmentation(path: Path, case: str) -> SegmentationState:
     """Read the state of a segmentation; it must be that case's, and not failed."""
-    state = read_recorded(SegmentationState, path)
+    state = read_model(SegmentationState, path)
     if state.case != case:
         raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
     if state.state != "segmented":

@@ -1,4 +1,4 @@
-"""The figures of evaluation/metrics.json of cases."""
+"""The metrics of cases, evaluation/metrics.json."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from pydantic import model_validator
 
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import FIGURES
+from gigatile.json_models import JsonModel, read_model
 from gigatile.report.cases.inputs import CaseModel, ScoredCase
-from gigatile.report.inputs import read_recorded
-from gigatile.report.metrics import Figures, Interval, Metrics
+from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.task_report import Run
 from gigatile.volumes.state import CaseState
 
@@ -20,19 +20,19 @@ ROUNDING = 2e-6
 
 
 class Mean(Interval):
-    """A mean over the `n` cases for which the figure is defined, and its interval."""
+    """A mean over the `n` cases for which the metric is defined, and its interval."""
 
     n: int
 
 
-class RegionMeans(Figures):
-    """A figure of each region, and their mean."""
+class RegionMeans(JsonModel):
+    """A metric of each region, and their mean."""
 
     mean: Mean
     per_region: dict[str, Mean]
 
 
-class Empty(Figures):
+class Empty(JsonModel):
     """Number of cases without a region in the reference, in the prediction, or in both."""
 
     truth: int
@@ -60,7 +60,7 @@ class CaseMetrics(Metrics):
         }
         for name, part in (parts | {"empty": self.empty}).items():
             if missing := [region for region in self.regions if region not in part]:
-                raise ValueError(f"{name}: no figures of region {missing[0]!r}")
+                raise ValueError(f"{name}: no metrics of region {missing[0]!r}")
         return self
 
     def settings(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> 
         UserError: it is damaged, its regions are not the model's, or its means are not those of the
             scored cases.
     """
-    metrics, regions = read_recorded(CaseMetrics, path), list(model.volumes.region_labels)
+    metrics, regions = read_model(CaseMetrics, path), list(model.volumes.region_labels)
     if metrics.regions != regions:
         raise UserError(
             f"{path}: its regions are {', '.join(metrics.regions)}, the model's "
@@ -95,15 +95,15 @@ def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> 
         raise stale(f"number of cases, {metrics.n},")
     for region in regions:
         rows = [case.regions[region] for case in scored]
-        for figure in FIGURES:
-            stated: Mean = getattr(metrics, figure).per_region[region]
-            values = [value for row in rows if (value := getattr(row, figure)) is not None]
+        for metric in FIGURES:
+            stated: Mean = getattr(metrics, metric).per_region[region]
+            values = [value for row in rows if (value := getattr(row, metric)) is not None]
             mean = math.fsum(values) / len(values) if values else None
             near = mean is not None and math.isclose(
                 mean, math.nan if stated.value is None else stated.value, abs_tol=ROUNDING
             )
             if stated.n != len(values) or not (near or mean is stated.value is None):
-                raise stale(f"{figure} of {region}")
+                raise stale(f"{metric} of {region}")
         for where in Empty.model_fields:
             if getattr(metrics.empty[region], where) != sum(row.empty == where for row in rows):
                 raise stale(f"number of cases without {region}")

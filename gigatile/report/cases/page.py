@@ -1,4 +1,4 @@
-"""The page of a case: figures, slices with outlines, and input."""
+"""The page of a case: metrics, slices with outlines, and input."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -183,13 +183,13 @@ def _check_volumes(
     settings: VolumeSettings,
     source: Path,
 ) -> None:
-    """Refuse figures of other segmentations, which have other volumes."""
+    """Refuse metrics of other segmentations, which have other volumes."""
     for region, labels in settings.region_labels.items():
-        figures = scored.regions[region]
+        scores = scored.regions[region]
         reference = sum(state.volumes_ml.get(label, 0) for label in labels)
         for what, stated, actual in (
-            ("reference", figures.truth_ml, reference),
-            ("prediction", figures.predicted_ml, segmented.volumes_ml.get(region, 0)),
+            ("reference", scores.truth_ml, reference),
+            ("prediction", scores.predicted_ml, segmented.volumes_ml.get(region, 0)),
         ):
             if abs(stated - actual) > SAME_ML * max(stated, actual) + 1e-4:
                 raise UserError(

@@ -1,4 +1,4 @@
-"""The sections with the figures of a segmentation, and the test cases."""
+"""The sections with the metrics of a segmentation, and the test cases."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from gigatile.report.pages import data_uri, plural, words
 from gigatile.report.task_report import Banner, Content, Section
 
 TEMPLATES = Path(__file__).parent / "templates"
-# The figures of a region: name in the files, title, and digits.
+# The metrics of a region: name in the files, title, and digits.
 SHOWN = (
     ("dice", "Dice", 3),
     ("hd95_mm", "HD95, mm", 1),
@@ -40,8 +40,8 @@ def new_cases(inputs: CasePageInputs) -> dict[str, Any]:
     return {"rows": rows, "regions": inputs.model.volumes.region_labels}
 
 
-def _figures(run: CaseRun) -> Content:
-    values = {"metrics": run.metrics, "figures": SHOWN, "pictures": _pictures(run)}
+def _metrics(run: CaseRun) -> Content:
+    values = {"metrics": run.metrics, "shown": SHOWN, "pictures": _pictures(run)}
     return Content(values, _missing_regions(run.metrics))
 
 
@@ -118,7 +118,7 @@ def _pictures(run: CaseRun) -> list[dict[str, str]]:
     ]
 
 
-FIGURES = Section(
-    "figures", "Figures with their intervals", TEMPLATES / "figures.html.j2", _figures, "Figures"
+METRICS = Section(
+    "metrics", "Metrics and their intervals", TEMPLATES / "metrics.html.j2", _metrics, "Metrics"
 )
 TEST_CASES = Section("cases", "Test cases", TEMPLATES / "test_cases.html.j2", _scored_cases)

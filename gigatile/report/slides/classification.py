@@ -1,4 +1,4 @@
-"""The sections with the figures of a classification: ROC curves, confusion, and the test slides."""
+"""The sections with the metrics of a classification: ROC curves, confusion, and the test slides."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,8 +95,8 @@ def _confusion(run: SlideRun) -> Content:
     return Content({"classes": classes, "levels": levels})
 
 
-def _figures(run: SlideRun) -> Content:
-    """Return a row for each figure, with its interval at both levels."""
+def _metrics(run: SlideRun) -> Content:
+    """Return a row for each metric, with its interval at both levels."""
     metrics, rows = run.metrics, []
     levels: list[Level] = [getattr(metrics, name) for name in LEVELS]
 
@@ -110,10 +110,10 @@ def _figures(run: SlideRun) -> Content:
     for name, text in PREDICTIONS.items():
         add(f"Accuracy, {text}", [getattr(level.accuracy, name) for level in levels])
     for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
-        figures_by_level: list[ByClass] = [getattr(level, key) for level in levels]
-        add(f"{title}, mean of the classes", [by_class.macro for by_class in figures_by_level])
+        metric_by_level: list[ByClass] = [getattr(level, key) for level in levels]
+        add(f"{title}, mean of the classes", [by_class.macro for by_class in metric_by_level])
         for label in metrics.classes:
-            intervals = [by_class.per_class[label] for by_class in figures_by_level]
+            intervals = [by_class.per_class[label] for by_class in metric_by_level]
             add(f"{title}, {label}", intervals, label)
     return Content({"rows": rows, "levels": LEVELS, "intervals": metrics.intervals})
 
@@ -127,7 +127,7 @@ def _scored_slides(run: SlideRun) -> Content:
 
 ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", _rocs)
 CONFUSION = Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
-FIGURES = Section(
-    "figures", "Figures with their intervals", TEMPLATES / "figures.html.j2", _figures, "Figures"
+METRICS = Section(
+    "metrics", "Metrics and their intervals", TEMPLATES / "metrics.html.j2", _metrics, "Metrics"
 )
 TEST_SLIDES = Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)

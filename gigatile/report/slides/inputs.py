@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gigatile.errors import UserError
+from gigatile.json_models import read_model
 from gigatile.report.inputs import (
     CohortRow,
     ScoredRow,
     TrainedModel,
     bad_cell,
-    read_recorded,
     whole_number,
 )
 from gigatile.report.pages import check_ids
@@ -138,7 +138,7 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
 
 def read_state(path: Path, slide: str) -> SlideState:
     """Read the state of a slide; it must be that slide's."""
-    state = read_recorded(SlideState, path)
+    state = read_model(SlideState, path)
     if state.slide != slide:
         raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {slide!r}")
     return state

@@ -1,4 +1,4 @@
-"""The figures of evaluation/metrics.json of slides, and why a figure is not defined."""
+"""The metrics of slides, evaluation/metrics.json, and why a metric is not defined."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,35 +7,35 @@ from pathlib import Path
 from pydantic import model_validator
 
 from gigatile.errors import UserError
-from gigatile.report.inputs import read_recorded
-from gigatile.report.metrics import Figures, Interval, Metrics
+from gigatile.json_models import JsonModel, read_model
+from gigatile.report.metrics import Interval, Metrics
 from gigatile.report.slides.inputs import ScoredSlide, SlideModel
 from gigatile.report.task_report import Run
 from gigatile.slides.state import SlideState
 
 
-class ByClass(Figures):
-    """A figure for each class and their mean."""
+class ByClass(JsonModel):
+    """A metric for each class and their mean."""
 
     macro: Interval
     per_class: dict[str, Interval]
 
 
-class Accuracy(Figures):
+class Accuracy(JsonModel):
     """The share of correct predictions, by the mean score and by majority vote."""
 
     mean_call: Interval
     vote_call: Interval
 
 
-class Confusion(Figures):
+class Confusion(JsonModel):
     """Counts; rows: labels, columns: predicted classes, both in the order of the classes."""
 
     mean_call: list[list[int]]
     vote_call: list[list[int]]
 
 
-class Band(Figures):
+class Band(JsonModel):
     """The interval of the true positive rate at each of these false positive rates."""
 
     fpr: list[float]
@@ -43,7 +43,7 @@ class Band(Figures):
     high: list[float]
 
 
-class Curve(Figures):
+class Curve(JsonModel):
     """A ROC curve; the band is None with too few patients."""
 
     fpr: list[float]
@@ -51,8 +51,8 @@ class Curve(Figures):
     band: Band | None = None
 
 
-class Level(Figures):
-    """All figures by slide, or by patient."""
+class Level(JsonModel):
+    """All metrics by slide, or by patient."""
 
     n: int
     patients: int
@@ -74,9 +74,9 @@ class SlideMetrics(Metrics):
     def _complete(self) -> "SlideMetrics":
         size = len(self.classes)
         for name, level in (("slide", self.slide), ("patient", self.patient)):
-            for figure in (level.roc_auc, level.average_precision):
-                if missing := [c for c in self.classes if c not in figure.per_class]:
-                    raise ValueError(f"{name}: no figures of class {missing[0]!r}")
+            for metric in (level.roc_auc, level.average_precision):
+                if missing := [c for c in self.classes if c not in metric.per_class]:
+                    raise ValueError(f"{name}: no metrics of class {missing[0]!r}")
             for counts in (level.confusion.mean_call, level.confusion.vote_call):
                 if len(counts) != size or any(len(row) != size for row in counts):
                     raise ValueError(f"{name}: a confusion matrix is not {size} × {size}")
@@ -93,7 +93,7 @@ def read_metrics(path: Path, model: SlideModel, scored: Sequence[ScoredSlide]) -
         UserError: it is damaged, its classes are not the model's, or its confusion matrices do not
             count the predicted classes of the scored slides.
     """
-    metrics, classes = read_recorded(SlideMetrics, path), model.classes
+    metrics, classes = read_model(SlideMetrics, path), model.classes
     if metrics.classes != classes:
         raise UserError(f"{path}: classes are {metrics.classes}, the model's are {classes}")
     for name, prediction in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
@@ -113,7 +113,7 @@ def count_labels(level: Level, classes: Sequence[str]) -> dict[str, int]:
 
 
 def why_undefined(level: Level, classes: Sequence[str], unit: str, name: str | None = None) -> str:
-    """Return why a figure is not defined, for one class or (name None) for all classes.
+    """Return why a metric is not defined, for one class or (name None) for all classes.
 
     Args:
         unit: what is counted, "slide" or "patient".

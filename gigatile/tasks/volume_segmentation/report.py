@@ -35,8 +35,8 @@ REPORT = TaskReport(
     shows={
         "cases.tsv": "Cohort; Splits (recounted); Cases left out",
         "model/settings.json": "Settings; labels and regions",
-        "evaluation/cases.tsv": "Test cases; Case pages: figures",
-        "evaluation/metrics.json": "Result, Figures",
+        "evaluation/cases.tsv": "Test cases; Case pages: metrics",
+        "evaluation/metrics.json": "Result, Metrics",
         "volumes/*.json": "Cohort: grids, warnings; Case pages: input",
     },
     page_files=FILES,
@@ -45,7 +45,7 @@ REPORT = TaskReport(
     template=segmentation.TEMPLATES / "summary.html.j2",
     summary=segmentation.summary,
     sections=(
-        segmentation.FIGURES,
+        segmentation.METRICS,
         segmentation.TEST_CASES,
         cohort.REGIONS,
         cohort.COHORT,
@@ -57,8 +57,8 @@ REPORT = TaskReport(
             "after each epoch: train, solid, per patch; valid, dashed, per whole case. The dotted "
             "line is the model.",
         ),
-        sections.SETTINGS,
-        sections.PROVENANCE,
+        sections.SETTINGS_SECTION,
+        sections.PROVENANCE_SECTION,
     ),
     new=NewSamples(
         template=segmentation.TEMPLATES / "new_cases.html.j2",

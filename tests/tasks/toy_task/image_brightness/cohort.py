@@ -1,4 +1,4 @@
-"""The sample sheet of images, and their records."""
+"""The sample sheet of images, and the table of their states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,22 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gigatile.tasks.image_brightness.cohort import ImageState, sheet
 
 from gigatile.cohort.sheet_reading import read_sheet
+from gigatile.json_models import read_model
 from gigatile.records.example import some_bytes
 from gigatile.records.tfrecord import read_sized
-from gigatile.report.inputs import Chosen, Told, read_recorded
-from gigatile.report.metrics import Figures, Intervals
+from gigatile.report.inputs import ScoredRow, TrainedModel
+from gigatile.report.metrics import Metrics
 from gigatile.report.pages import render
 from gigatile.report.records import Record, RecordKind
 from gigatile.report.sections import (
+    PROVENANCE_SECTION,
+    SETTINGS_SECTION,
+    SPLITS_SECTION,
     left_out_section,
-    provenance_section,
-    settings_section,
-    splits_section,
     training_section,
 )
 from gigatile.report.task_report import Content, NewSamples, Section, TaskReport
@@ -28,69 +29,35 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
-class CohortImage:
-    """A row of images.tsv."""
-
-    label: ClassVar[str] = ""
-    id: str
-    patient: str
-    split: str
-    state: str
-    reason: str
-    sha256: str
-    site: str = ""
-
-    @property
-    def records(self) -> int:
-        """A prepared image is one record."""
-        return int(self.state == "prepared")
-
-
-@dataclass(frozen=True)
-class ScoredImage:
+class ScoredImage(ScoredRow):
     """A row of evaluation/images.tsv."""
 
-    label: ClassVar[None] = None
-    id: str
-    patient: str
     brightness: str
     predicted: str
 
 
-class ImageModel(Told):
+class ImageModel(TrainedModel):
     """model/settings.json."""
 
     images: dict[str, Any]
-    train: dict[str, Any]
-    chosen: Chosen
-    inputs: dict[str, str]
 
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings."""
         return {"images": self.images, "train": self.train}
 
 
-class ImageMetrics(Figures):
+class ImageMetrics(Metrics):
     """evaluation/metrics.json."""
 
-    intervals: Intervals
     error: float
-    inputs: dict[str, str]
-
-    def settings(self) -> dict[str, Any]:
-        """Return the section `evaluate`."""
-        return self.intervals.settings()
-
-
-def _cohort(path: Path) -> list[CohortImage]:
-    columns = ("patient", "split", "state", "reason", "sha256")
-    rows = read_table(path, ("image", *columns))
-    return [CohortImage(row["image"], **{name: row[name] for name in columns}) for row in rows]
 
 
 def _scored(path: Path, model: ImageModel) -> list[ScoredImage]:
     rows = read_table(path, ("image", "patient", "brightness", "predicted"))
-    return [ScoredImage(*row.values()) for row in rows]
+    return [
+        ScoredImage(row["image"], row["patient"], None, row["brightness"], row["predicted"])
+        for row in rows
+    ]
 
 
 def _record(descriptor: int, offset: int, size: int, path: Path) -> Record:
@@ -114,11 +81,11 @@ REPORT = TaskReport(
     records="images",
     kind=RecordKind("image", "image", _record),
     model=ImageModel,
-    read_cohort=_cohort,
+    columns=(),
     read_sheet=lambda path: read_sheet(path, sheet(), may_be_missing=lambda file: True),
-    read_state=lambda row, folder: read_recorded(ImageState, folder / f"{row.id}.json"),
+    read_state=lambda row, folder: read_model(ImageState, folder / f"{row.id}.json"),
     read_scored=_scored,
-    read_metrics=lambda path, model, scored: read_recorded(ImageMetrics, path),
+    read_metrics=lambda path, model, scored: read_model(ImageMetrics, path),
     image_files=lambda run: (),
     measure="error",
     shows={
@@ -135,10 +102,10 @@ REPORT = TaskReport(
     sections=(
         Section("images", "Test images", TEMPLATES / "images.html.j2", _images),
         left_out_section("image"),
-        splits_section(),
+        SPLITS_SECTION,
         training_section("images", "per image"),
-        settings_section(),
-        provenance_section(),
+        SETTINGS_SECTION,
+        PROVENANCE_SECTION,
     ),
     new=NewSamples(
         template=TEMPLATES / "images.html.j2", shows={}, read=_no_new, values=lambda inputs: {}

@@ -1,19 +1,18 @@
-#!/usr/bin/env python3
-"""Prepare one case: put its volumes on one grid, normalise them, write its record and state."""
+"""Preparation of one case: its volumes on one grid, normalised; its record and state."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-from gigatile.errors import UserError, run_command
+from gigatile.errors import UserError
 from gigatile.settings.section import parse_section
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this task to scripts/prepare.py."""
     parser.add_argument("--case", required=True, help="the case's id")
     parser.add_argument(
         "--image",
@@ -32,7 +31,10 @@ def main() -> None:
     )
     parser.add_argument("--records", type=Path, required=True, help="output (.tfrecord)")
     parser.add_argument("--state", type=Path, required=True, help="output (.json)")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare a case."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     state = prepare_case(
         args.case,
@@ -58,7 +60,3 @@ def _images(given: list[str]) -> dict[str, Path]:
             raise UserError(f"--image: found {option!r}; must be NAME=PATH, each name once")
         images[name] = Path(path)
     return images
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Tile one slide: write its records, tile table, overview, tissue mask and state."""
+"""Tiling of one slide: records, tile table, overview, tissue mask and state."""
 
 import argparse
 import signal
@@ -8,14 +7,13 @@ import tempfile
 from pathlib import Path
 
 from gigatile.cohort.mpp import parse_mpp
-from gigatile.errors import run_command
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.tiling import TilingFiles, tile_slide
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this task to scripts/prepare.py."""
     parser.add_argument("--source", type=Path, required=True, help="the slide's file")
     parser.add_argument("--slide", required=True, help="the slide's id")
     parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides the file's")
@@ -35,7 +33,10 @@ def main() -> None:
     parser.add_argument("--state", type=Path, required=True, help="output (.json)")
     parser.add_argument("--overview", type=Path, required=True, help="output (.jpg)")
     parser.add_argument("--mask", type=Path, required=True, help="output (.png)")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    """Tile a slide."""
     # On SIGTERM, exit normally, which deletes the local copy of the slide.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     settings = parse_section(
@@ -50,7 +51,3 @@ def main() -> None:
         Path(tempfile.gettempdir()) if args.copy_first else None,
     )
     print(f"{args.slide}: {state.reason or f'{state.tiles.kept} tiles'}")
-
-
-if __name__ == "__main__":
-    run_command(main)
