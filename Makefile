@@ -1,10 +1,10 @@
 # The commands of the project; `make` alone lists them.
 
 SHELL := bash
-# As many cores as there are; training wants two even on a machine with one.
+# All cores, and at least two: training needs two even on a machine with one.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 2 ? 2 : n)))
 
-# Everything below runs in .venv; a PYTHONPATH from a module or a profile would slip other packages in.
+# All commands run in .venv; a PYTHONPATH from a module or a profile would add other packages.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
@@ -17,7 +17,7 @@ help: ## list the commands
 setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 	@PYTHON="$(PYTHON)" bash envs/setup.sh
 
-demo: setup ## run the whole workflow on the demo cohort and say where its report is
+demo: setup ## run the workflow on the demo cohort and print the path of the report
 	@snakemake --cores $(CORES) --show-failed-logs
 	@echo "the report: $(CURDIR)/results/demo/report/index.html"
 
@@ -25,36 +25,36 @@ demo-volumes: setup ## the same on the demo cohort of brain volumes
 	@snakemake --cores $(CORES) --show-failed-logs --configfile demo/volumes.yaml
 	@echo "the report: $(CURDIR)/results/demo-volumes/report/index.html"
 
-plan: setup ## what a run will take: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
+plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)
 
-test: setup ## run the tests; ARGS='-m "not slow and not cluster"' leaves out the long ones
+test: setup ## run the tests; without the long ones: ARGS='-m "not slow and not cluster"'
 	@bash tests/cluster/install.sh
 	@python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-lint: setup ## check format, style, the workflow and the types
+lint: setup ## check formatting, style, workflow and types
 	ruff format --check .
 	ruff check .
 	snakefmt --check Snakefile rules/
 	snakemake --lint
 	mypy
 
-format: setup ## bring every file into the house's format
+format: setup ## format all files
 	@ruff format .
 	@ruff check --fix-only --quiet .
 	@snakefmt Snakefile rules/
 
-bench: setup ## run every benchmark and print its ratio
+bench: setup ## run all benchmarks and print their ratios
 	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done
 
 cluster-up: setup ## start a SLURM cluster of three nodes on this machine (root on Debian)
 	@bash tests/cluster/install.sh
 	@python tests/cluster/cluster.py up
 
-cluster-down: ## end it; nothing of it is left
+cluster-down: ## stop the cluster and remove all its files
 	@python3 tests/cluster/cluster.py down
 
-lock: ## write envs/requirements.lock anew from requirements.in; ARGS=--upgrade takes the newest versions
+lock: ## update envs/requirements.lock from requirements.in; newest versions: ARGS=--upgrade
 	@bash envs/lock.sh $(ARGS)
 
 clean: ## remove results, the demo's slides and caches; .venv stays
