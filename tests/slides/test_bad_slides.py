@@ -48,7 +48,7 @@ def damaged(source, target, start: int, junk: bytes):
 # --- No slide at all
 
 
-def test_a_text_file_named_as_a_slide(tile, tmp_path):
+def test_text_file_is_refused(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.write_text("Dear colleague,\nplease find the slides on the disk.\n")
     state = assert_failed(tile(path), "not a slide format that OpenSlide supports (52 bytes)")
@@ -56,23 +56,23 @@ def test_a_text_file_named_as_a_slide(tile, tmp_path):
     assert state["grid"] is None
 
 
-def test_an_empty_file(tile, tmp_path):
+def test_empty_file_is_refused(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.touch()
     assert_failed(tile(path), "(0 bytes)")
 
 
-def test_a_missing_file(tile, tmp_path):
+def test_missing_file_is_refused(tile, tmp_path):
     assert_failed(tile(tmp_path / "gone.svs"), "the file does not exist")
 
 
-def test_a_folder(tile, tmp_path):
+def test_folder_is_refused(tile, tmp_path):
     path = tmp_path / "s.svs"
     path.mkdir()
     assert_failed(tile(path), "it is a folder")
 
 
-def test_a_picture(tile, tmp_path):
+def test_photo_is_refused(tile, tmp_path):
     path = tmp_path / "s.svs"
     Image.fromarray(tissue(200, 200)).save(path, "JPEG")
     assert_failed(tile(path), "not a slide format that OpenSlide supports")
@@ -81,7 +81,7 @@ def test_a_picture(tile, tmp_path):
 # --- Damaged
 
 
-def test_a_tiff_whose_tiles_openslide_cannot_decode(tile, tmp_path):
+def test_tiff_that_openslide_cannot_decode_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), compression=None)
     data = path.read_bytes()
     with tifffile.TiffFile(path) as tiff:
@@ -92,7 +92,7 @@ def test_a_tiff_whose_tiles_openslide_cannot_decode(tile, tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
-def test_a_slide_cut_short(tile, tmp_path, pyramid, share):
+def test_truncated_slide_is_refused(tile, tmp_path, pyramid, share):
     path = tmp_path / "s.svs"
     data = pyramid.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
@@ -101,7 +101,7 @@ def test_a_slide_cut_short(tile, tmp_path, pyramid, share):
     )
 
 
-def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
+def test_slide_that_fails_on_read_is_refused(tile, tmp_path, pyramid):
     """The overview is read from a higher level, so most of the work is done when it fails."""
     path = tmp_path / "s.svs"
     shutil.copy(pyramid, path)
@@ -120,7 +120,7 @@ def test_a_slide_that_opens_and_then_fails_on_a_read(tile, tmp_path, pyramid):
         assert overview.size == (450, 300)
 
 
-def test_a_slide_whose_overview_cannot_be_read(tile, tmp_path, pyramid):
+def test_unreadable_overview_is_refused(tile, tmp_path, pyramid):
     with tifffile.TiffFile(pyramid) as tiff:
         offset, length = tiff.pages[2].dataoffsets[0], tiff.pages[2].databytecounts[0]
     path = damaged(pyramid, tmp_path / "s.svs", offset, bytes(length))
@@ -130,7 +130,7 @@ def test_a_slide_whose_overview_cannot_be_read(tile, tmp_path, pyramid):
         assert overview.size == (1, 1)
 
 
-def test_a_slide_whose_last_tiles_are_missing(tile, tmp_path):
+def test_slide_truncated_in_its_last_tiles(tile, tmp_path):
     """Its header stands first, so it is known for a slide although the file is cut short."""
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="jpeg")
     offset, _ = tiles_of_level_0(path)[-1]
@@ -143,7 +143,7 @@ def test_a_slide_whose_last_tiles_are_missing(tile, tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["APERIO_JP2000_RGB", "APERIO_JP2000_YCBC"])
-def test_jpeg_2000_tiles(tile, tmp_path, compression):
+def test_jpeg_2000_slide_is_tiled(tile, tmp_path, compression):
     pixels = tissue(640, 640)
     stored = pixels
     if compression.endswith("YCBC"):
@@ -155,7 +155,7 @@ def test_jpeg_2000_tiles(tile, tmp_path, compression):
     assert np.abs(first.pixels().astype(int) - pixels[:64, :64]).mean() < 4
 
 
-def test_damaged_jpeg_2000_tiles(tile, tmp_path):
+def test_damaged_jpeg_2000_tiles_are_left_out(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     for offset, length in tiles_of_level_0(path):
         path = damaged(path, tmp_path / "bad.svs", offset, bytes(length))
@@ -165,12 +165,12 @@ def test_damaged_jpeg_2000_tiles(tile, tmp_path):
 # --- Good files that cannot give what is wanted
 
 
-def test_a_slide_smaller_than_a_tile(tile, tmp_path):
+def test_slide_smaller_than_a_tile_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(63, 500))
     assert_failed(tile(path), "it is smaller than one tile: 500×63 px, but a tile spans 64 px")
 
 
-def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
+def test_unknown_mpp_is_accepted_if_not_required(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
     outcome = tile(path, objectives=[])
     state = assert_tiled(outcome, kept=4)
@@ -178,7 +178,7 @@ def test_a_slide_without_mpp_where_none_is_needed(tile, tmp_path):
     assert [one.mpp for one in outcome.tiles] == [None] * 4
 
 
-def test_a_slide_without_mpp_where_it_is_needed(tile, tmp_path):
+def test_unknown_mpp_is_refused_if_required(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=None)
     state = assert_failed(
         tile(path, mpp=0.5, objectives=[]),
@@ -189,7 +189,7 @@ def test_a_slide_without_mpp_where_it_is_needed(tile, tmp_path):
     assert_failed(tile(path, mpp=0.5), "the file has no mpp (and no objective), but tiles.mpp")
 
 
-def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
+def test_mpp_from_the_sheet_is_used(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(256, 256), mpp=None)
     outcome = tile(path, "--mpp", 0.25, mpp=0.5)
     state = assert_tiled(outcome, kept=4)
@@ -197,14 +197,14 @@ def test_a_slide_without_mpp_to_which_the_sheet_gives_it(tile, tmp_path):
     assert {one.extent for one in outcome.tiles} == {128}
 
 
-def test_a_slide_with_an_mpp_that_is_no_number(tile, tmp_path):
+def test_mpp_that_is_not_a_number_is_ignored(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp="inf")
     state = assert_tiled(tile(path, objectives=[]), kept=4)
     assert state["mpp"] is None
     assert_failed(tile(path, mpp=0.5, objectives=[]), "the file has no mpp")
 
 
-def test_pixels_that_are_not_square(tile, tmp_path):
+def test_non_square_pixels_are_refused(tile, tmp_path):
     path = tmp_path / "s.tiff"
     tifffile.imwrite(
         path,
@@ -223,7 +223,7 @@ def test_pixels_that_are_not_square(tile, tmp_path):
     assert (state["mpp"], state["mpp_from"]) == (0.5, "sheet")
 
 
-def test_level_0_coarser_than_wanted(tile, tmp_path):
+def test_too_coarse_level_0_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(128, 128), mpp=0.5)
     assert_failed(
         tile(path, mpp=0.25), "its level 0 has 0.5 µm per pixel, too coarse for tiles.mpp = 0.25"
@@ -233,7 +233,7 @@ def test_level_0_coarser_than_wanted(tile, tmp_path):
 # --- Without tissue, or only tissue
 
 
-def test_a_slide_without_tissue(tile, tmp_path):
+def test_slide_without_tissue_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", glass(640, 640))
     outcome = tile(path)
     state = assert_failed(
@@ -244,7 +244,7 @@ def test_a_slide_without_tissue(tile, tmp_path):
         assert overview.size == (160, 160)
 
 
-def test_a_slide_with_too_little_tissue_for_any_tile(tile, tmp_path):
+def test_slide_without_a_tile_of_enough_tissue_is_refused(tile, tmp_path):
     pixels = glass(640, 640)
     pixels[300:340, 300:340] = STAIN  # a corner of each of four tiles
     path = write_svs(tmp_path / "s.svs", pixels)
@@ -263,7 +263,7 @@ def test_fluorescence_without_tissue(tile, tmp_path):
     assert state["tiles"]["dropped"] == {"background": 0}
 
 
-def test_all_tissue_and_no_glass(tile, tmp_path):
+def test_slide_without_glass_is_tiled(tile, tmp_path):
     """Otsu's threshold alone would call half of it background."""
     pixels = tissue(640, 640)
     pixels[:320] = (pixels[:320] * 0.8).astype(np.uint8)
@@ -275,7 +275,7 @@ def test_all_tissue_and_no_glass(tile, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["no slide", "fails on a read", "no tissue"])
-def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, fault):
+def test_on_error_stop_prints_one_message_and_writes_nothing(tile, tmp_path, pyramid, fault):
     path = tmp_path / "s.svs"
     if fault == "no slide":
         path.write_text("no slide")
@@ -299,7 +299,7 @@ def test_stop_ends_with_one_message_and_leaves_nothing(tile, tmp_path, pyramid, 
 # --- The cohort goes on without them, as long as it can
 
 
-def test_a_label_whose_last_slide_is_bad_stops_the_cohort_with_the_reasons(tile, command, tmp_path):
+def test_label_without_usable_slides_stops_the_run(tile, command, tmp_path):
     good = write_svs(tmp_path / "good.svs", tissue(128, 128))
     empty = write_svs(tmp_path / "empty.svs", glass(128, 128))
     states = tmp_path / "states"
@@ -362,7 +362,7 @@ def of_another_kind(dataset):
         ),
     ],
 )
-def test_a_dicom_slide_is_refused_with_what_to_do(tmp_path, edit, told):
+def test_refused_dicom_slide_gets_advice(tmp_path, edit, told):
     path = write_dicom(tmp_path / "slide", tissue(256, 256))
     dataset = pydicom.dcmread(path)
     edit(dataset)
@@ -373,7 +373,7 @@ def test_a_dicom_slide_is_refused_with_what_to_do(tmp_path, edit, told):
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_what_is_no_dicom_gets_no_advice_on_it(tmp_path):
+def test_other_formats_get_no_dicom_advice(tmp_path):
     path = tmp_path / "s.dcm"
     path.write_bytes(bytes(200))
     with pytest.raises(SlideError) as caught, open_slide(path):

@@ -125,7 +125,7 @@ def assert_markers(pixels: np.ndarray, margin: int, scale: tuple[float, float]) 
 # --- What is in every slide
 
 
-def test_a_slide_tells_its_format_levels_and_scale(slide):
+def test_format_levels_and_scale(slide):
     case, path = slide
     assert openslide.OpenSlide.detect_format(path) == case.vendor
     with openslide.OpenSlide(path) as handle:
@@ -138,7 +138,7 @@ def test_a_slide_tells_its_format_levels_and_scale(slide):
         assert opened.level_sizes == case.levels
 
 
-def test_level_0_holds_the_pixels(slide):
+def test_level_0_has_the_written_pixels(slide):
     case, path = slide
     with open_slide(path) as opened:
         region = opened.region(case.margin, case.margin, 0, WIDTH, HEIGHT)
@@ -149,7 +149,7 @@ def test_level_0_holds_the_pixels(slide):
     assert_markers(np.asarray(region), 0, (1, 1))
 
 
-def test_every_level_shows_the_same_slide(slide):
+def test_levels_show_the_same_slide(slide):
     case, path = slide
     with open_slide(path) as opened:
         for level, (width, height) in enumerate(opened.level_sizes):
@@ -158,7 +158,7 @@ def test_every_level_shows_the_same_slide(slide):
                 assert_markers(region, case.margin, opened.scales[level])
 
 
-def test_level_1_is_level_0_made_smaller(slide):
+def test_level_1_is_level_0_downsampled(slide):
     case, path = slide
     with open_slide(path) as opened:
         factor = round(opened.downsamples[1])
@@ -168,7 +168,7 @@ def test_level_1_is_level_0_made_smaller(slide):
     assert np.abs(np.asarray(region).astype(int) - expected).mean() < 2
 
 
-def test_the_reader_shows_what_openslide_shows(slide):
+def test_reader_equals_openslide(slide):
     _, path = slide
     with openslide.OpenSlide(path) as handle, open_slide(path) as opened:
         for level in (0, 1):
@@ -179,7 +179,7 @@ def test_the_reader_shows_what_openslide_shows(slide):
             assert opened.region(0, 0, level, *size).tobytes() == over_white.tobytes()
 
 
-def test_the_overview_shows_the_same_slide(slide):
+def test_overview_shows_the_same_slide(slide):
     case, path = slide
     with open_slide(path) as opened:
         overview = read_overview(path, opened, 8)
@@ -188,7 +188,7 @@ def test_the_overview_shows_the_same_slide(slide):
     assert_markers(picture, case.margin, scale)
 
 
-def test_every_tile_of_it_is_openslides_region(slide, tmp_path):
+def test_tiles_equal_openslides_regions(slide, tmp_path):
     """As its stage cuts it, at the scale of level 0 and, where there is one, of the next level."""
     case, path = slide
     kinds = ("tfrecord", "json", "jpg", "png", "parquet")
@@ -238,7 +238,7 @@ def test_equal_pixels_give_equal_bytes(slide, tmp_path):
         ("mirax", (352, 240, 448, 336)),
     ],
 )
-def test_what_was_not_scanned_is_transparent_and_reads_as_glass(tmp_path, name, box):
+def test_unscanned_areas_read_as_white(tmp_path, name, box):
     case = CASES[name]
     path = case.write(tmp_path / case.name, PIXELS, mpp=MPP, missing=[(2, 3)])
     left, top, right, bottom = box
@@ -253,7 +253,7 @@ def test_what_was_not_scanned_is_transparent_and_reads_as_glass(tmp_path, name, 
     assert np.abs(region - PIXELS)[seen > 0].mean() < 1
 
 
-def test_a_photo_that_is_missing_is_missing_in_all_levels_of_mirax(tmp_path):
+def test_missing_mirax_photo_is_missing_in_all_levels(tmp_path):
     path = formats.write_mirax(tmp_path / "slide.mrxs", PIXELS, mpp=MPP, missing=[(2, 3)])
     with openslide.OpenSlide(path) as handle:
         for level, factor in enumerate((1, 2, 4, 8)):
@@ -262,7 +262,7 @@ def test_a_photo_that_is_missing_is_missing_in_all_levels_of_mirax(tmp_path):
             assert region.getextrema()[3] == (0, 0)
 
 
-def test_around_the_region_of_leica_nothing_was_scanned(tmp_path):
+def test_area_around_leica_regions_is_white(tmp_path):
     path = formats.write_leica(tmp_path / "slide.scn", PIXELS, mpp=MPP)
     with openslide.OpenSlide(path) as handle:
         bounds = [handle.properties[f"openslide.bounds-{side}"] for side in ("x", "y")]
@@ -272,7 +272,7 @@ def test_around_the_region_of_leica_nothing_was_scanned(tmp_path):
     assert alpha.astype(int).sum() == 255 * WIDTH * HEIGHT
 
 
-def test_the_tags_of_philips_tell_padded_sizes(tmp_path):
+def test_philips_tags_have_padded_sizes(tmp_path):
     path = formats.write_philips(tmp_path / "slide.tiff", PIXELS, mpp=MPP)
     with tifffile.TiffFile(path) as tiff:
         assert [page.shape[:2] for page in tiff.pages] == [(768, 1024), (256, 256), (128, 128)]

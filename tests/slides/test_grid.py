@@ -52,7 +52,7 @@ def read_tile(slide: Slide, grid: Grid, x: int, y: int) -> np.ndarray:
         (0.54, 0.5, 64 * 0.5 / 0.54, 0, True, 18, 13),  # enlarged a little
     ],
 )
-def test_micrometres_decide_the_level_and_the_extent(
+def test_mpp_determines_level_and_extent(
     noise, mpp, wanted, extent, level, resampled, columns, rows
 ):
     grid = plan(noise, mpp, size=64, mpp=wanted)
@@ -67,7 +67,7 @@ def test_micrometres_decide_the_level_and_the_extent(
     )
 
 
-def test_a_slide_much_coarser_than_wanted_is_refused(noise):
+def test_too_coarse_slide_is_refused(noise):
     assert plan(noise, 0.55, size=64, mpp=0.5).resampled
     with pytest.raises(
         SlideError, match=r"level 0 has 0\.56 µm per pixel, too coarse for tiles\.mpp = 0\.5"
@@ -75,7 +75,7 @@ def test_a_slide_much_coarser_than_wanted_is_refused(noise):
         plan(noise, 0.56, size=64, mpp=0.5)
 
 
-def test_a_tile_may_fill_the_slide_but_not_exceed_it(tmp_path):
+def test_tile_may_fill_but_not_exceed_the_slide(tmp_path):
     path = write_svs(tmp_path / "s.svs", glass(100, 80))
     assert plan(path, size=80) == grid_of(80, 80.0, 1, 1, mpp=0.5)
     with pytest.raises(
@@ -94,14 +94,14 @@ def test_a_tile_may_fill_the_slide_but_not_exceed_it(tmp_path):
     columns=st.integers(1, 3000),
     rows=st.integers(1, 4),
 )
-def test_corners_are_within_half_a_pixel_of_their_place_however_far_along(extent, columns, rows):
+def test_corner_errors_do_not_accumulate(extent, columns, rows):
     corners = grid_of(64, extent, columns, rows).corners()
     row, column = np.divmod(np.arange(columns * rows), columns)
     assert corners.dtype == np.int64
     assert np.abs(corners - np.stack([column, row], axis=1) * extent).max() <= 0.5
 
 
-def test_corners_are_those_of_the_rounding_rule():
+def test_corners_follow_the_rounding_rule():
     grid = grid_of(64, 100.3, 30, 7, resampled=True)
     expected = [(round(c * 100.3), round(r * 100.3)) for r in range(7) for c in range(30)]
     assert grid.corners().tolist() == [list(corner) for corner in expected]
@@ -113,7 +113,7 @@ def test_corners_are_those_of_the_rounding_rule():
     down=st.floats(1, 33),
     columns=st.integers(1, 2000),
 )
-def test_corners_lie_on_pixels_of_a_level_that_is_taken_as_it_is(extent, across, down, columns):
+def test_corners_are_on_pixels_without_resampling(extent, across, down, columns):
     """To within half a pixel of level 0, and of their own place by half a pixel of the level."""
     corners = grid_of(64, extent, columns, 3, level=1, scale=(across, down)).corners()
     on_level = corners / (across, down)
@@ -127,7 +127,7 @@ def test_corners_lie_on_pixels_of_a_level_that_is_taken_as_it_is(extent, across,
 
 
 @pytest.mark.parametrize(("height", "width", "down"), [(2055, 4099, 4), (2011, 4003, 2)])
-def test_tiles_of_a_level_of_no_whole_downsample_are_its_own_pixels(tmp_path, height, width, down):
+def test_fractional_downsample_keeps_the_levels_pixels(tmp_path, height, width, down):
     """Its downsamples are 4.0044 and 2.0007, at which OpenSlide by itself blends neighbours."""
     pixels = np.random.default_rng(2).integers(0, 256, (height, width, 3), np.uint8)
     level = shrink(pixels, down)
@@ -146,7 +146,7 @@ def test_tiles_of_a_level_of_no_whole_downsample_are_its_own_pixels(tmp_path, he
 @pytest.mark.parametrize(
     ("wanted", "level", "down"), [(None, 0, 1), (0.5, 0, 1), (1.0, 1, 2), (4.0, 2, 8)]
 )
-def test_tiles_at_a_level_are_that_levels_pixels(noise, wanted, level, down):
+def test_tiles_at_a_levels_scale_have_its_pixels(noise, wanted, level, down):
     grid = plan(noise, size=64, mpp=wanted)
     handle = openslide.OpenSlide(noise)
     written = tifffile.imread(noise, key=level)
@@ -196,7 +196,7 @@ def deviations(path, marks: list[tuple[int, int]], grid: Grid) -> list[float]:
 # The levels have downsamples such as 2.0009 and 3.0022, which are not whole.
 @pytest.mark.parametrize("factors", [(), (2,), (3,), (2, 3)])
 @pytest.mark.parametrize("wanted", [0.5, 0.7, 1.0, 1.003, 1.6, 2.2])
-def test_a_mark_lands_where_it_should(tmp_path, factors, wanted):
+def test_mark_is_at_its_position(tmp_path, factors, wanted):
     marks = [(x, y) for x in range(37, 2000, 110) for y in range(51, 1200, 110)]
     pixels = marked(1303, 2049, marks)
     path = write_svs(tmp_path / "s.svs", pixels, *(shrink(pixels, f) for f in factors))

@@ -37,7 +37,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_it_shows_the_same_and_holds_no_more(name):
+def test_clean_stream_has_the_same_pixels_and_no_metadata(name):
     stream = STREAMS[name]
     scans = [at for at in range(len(stream)) if stream[at : at + 2] == b"\xff\xda"]
     assert (len(scans) > 3) == (name == "progressive")
@@ -50,7 +50,7 @@ def test_it_shows_the_same_and_holds_no_more(name):
                 assert np.array_equal(decode_jpeg(whole), expected)
 
 
-def test_the_files_own_tables_are_cleaned_too():
+def test_jpeg_tables_are_cleaned():
     stream = STREAMS["baseline"]
     frame = stream.index(b"\xff\xc0")
     quantisation = stream.index(b"\xff\xdb")
@@ -73,6 +73,6 @@ def test_the_files_own_tables_are_cleaned_too():
         (b"\xff\xd8\xff\xdb\x00\x00", "ends before its pixels"),
     ],
 )
-def test_what_is_no_whole_stream_is_refused(stream, told):
+def test_incomplete_stream_is_refused(stream, told):
     with pytest.raises(ValueError, match=told):
         made_whole(stream)

@@ -14,7 +14,7 @@ from gigatile.records.tile import decode_jpeg, encode_jpeg
 from gigatile.settings.tiles import TileSettings
 
 
-def test_lossless_tiles_are_the_slides_own(pyramid, tile):
+def test_lossless_keeps_native_tiles(pyramid, tile):
     outcome = tile(pyramid, encoding="lossless", size=256)
     state = assert_tiled(outcome)
     assert state["tiles"]["kept"] == 7 * 4
@@ -28,7 +28,7 @@ def test_lossless_tiles_are_the_slides_own(pyramid, tile):
 
 
 @pytest.mark.parametrize("coding", ["rgb", "ycbcr"])
-def test_lossless_tiles_keep_their_colours_in_stock_tensorflow(tile, tmp_path, coding):
+def test_lossless_tiles_keep_their_colours_in_tensorflow(tile, tmp_path, coding):
     import tensorflow as tf
 
     layout = {"subsampling": (1, 1)} if coding == "rgb" else {"subsampling": (2, 2)}
@@ -38,7 +38,7 @@ def test_lossless_tiles_keep_their_colours_in_stock_tensorflow(tile, tmp_path, c
         np.testing.assert_array_equal(theirs, one.pixels())
 
 
-def test_lossless_decodes_nothing_where_no_rule_asks_for_pixels(pyramid, tile):
+def test_lossless_decodes_only_for_pixel_rules(pyramid, tile):
     pixel_rules = dict.fromkeys(("blur", "uniform", "clipped", "stripes"), "off")
     plain = tile(pyramid, encoding="lossless", size=256, **pixel_rules)
     assert assert_tiled(plain)["tiles"]["kept"] == 28
@@ -84,7 +84,7 @@ def test_lossless_tiles_of_a_level(tile, tmp_path):
         ({"size": 256, "mpp": 0.6}, "tiles.size is 256 px, which spans 307.2×307.2 px of level 0"),
     ],
 )
-def test_lossless_refuses_tiles_that_do_not_line_up(pyramid, tile, settings, told):
+def test_lossless_refuses_unaligned_tiles(pyramid, tile, settings, told):
     state = tile(pyramid, encoding="lossless", **settings).state
     assert state["state"] == "failed"
     assert state["reason"].startswith(
@@ -101,7 +101,7 @@ def test_lossless_refuses_a_slide_without_jpeg_tiles(tile, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["first", "before the pixels of some", "behind the end"])
-def test_nothing_that_a_scanner_wrote_into_a_tile_leaves_the_slide_with_it(tile, tmp_path, place):
+def test_scanner_metadata_is_removed_from_tiles(tile, tmp_path, place):
     """A comment in streams of their own, as some scanners write."""
     secret = b"Jane Doe 1950"
     pixels = tissue(128, 128)

@@ -71,9 +71,7 @@ def damaged(path: Path, whole: Path, column: int, row: int) -> Path:
 @pytest.mark.parametrize(
     ("wanted", "factor", "level"), [(1, 1, 0), (1.9, 1, 0), (3.5, 3, 0), (4, 1, 1), (13, 3, 1)]
 )
-def test_the_overview_is_each_blocks_mean_and_at_least_as_fine_as_wanted(
-    noise, wanted, factor, level
-):
+def test_overview_is_the_mean_of_blocks(noise, wanted, factor, level):
     path, levels = noise
     with open_slide(path) as slide:
         found = read_overview(path, slide, wanted)
@@ -87,7 +85,7 @@ def test_the_overview_is_each_blocks_mean_and_at_least_as_fine_as_wanted(
         assert found.reader == ReaderChoice("openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0)
 
 
-def test_the_overview_of_a_very_large_slide_is_coarser_than_wanted(noise):
+def test_overview_of_a_large_slide_is_coarser(noise):
     with open_slide(noise[0]) as slide:
         found = read_overview(noise[0], slide, 1, longest=100)
     assert found.pixels.shape == (67, 86, 3)  # every sixth of 512 × 400
@@ -95,7 +93,7 @@ def test_the_overview_of_a_very_large_slide_is_coarser_than_wanted(noise):
 
 
 @pytest.mark.parametrize("factor", [1, 3])
-def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise, factor):
+def test_overview_lacks_only_unreadable_parts(tmp_path, noise, factor):
     whole, (pixels, _) = noise
     path = damaged(tmp_path / "s.svs", whole, 3, 2)  # 64 px at (192, 128)
     with open_slide(path) as slide:
@@ -111,7 +109,7 @@ def test_the_overview_lacks_what_cannot_be_read_and_little_more(tmp_path, noise,
     assert found.unreadable.sum() * factor**2 <= 9 * 64 * 64
 
 
-def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(own, monkeypatch):
+def test_native_tiles_across_blocks_are_placed_correctly(own, monkeypatch):
     path, levels = own
     monkeypatch.setattr(overview, "BLOCK", 100)  # where a tile has 64 px
     with open_slide(path) as slide:
@@ -121,9 +119,7 @@ def test_own_tiles_that_reach_over_blocks_are_laid_where_they_belong(own, monkey
             assert np.array_equal(found.pixels, Image.fromarray(levels[0]).reduce(wanted))
 
 
-def test_blocks_with_a_damaged_tile_are_openslides_and_the_others_are_not(
-    own, tmp_path, monkeypatch
-):
+def test_openslide_reads_only_blocks_with_damaged_tiles(own, tmp_path, monkeypatch):
     whole, levels = own
     path = damaged(tmp_path / "s.svs", whole, 1, 6)  # in two blocks, and in no place to compare
     monkeypatch.setattr(overview, "BLOCK", 100)
@@ -139,7 +135,7 @@ def test_blocks_with_a_damaged_tile_are_openslides_and_the_others_are_not(
     assert all(left < 200 and top >= 300 for left, top, *_ in read[4:])
 
 
-def test_openslide_reads_no_block_of_own_tiles_and_no_file_stays_open(noise, monkeypatch):
+def test_native_blocks_do_not_use_openslide(noise, monkeypatch):
     path, _ = noise
     monkeypatch.setattr(overview, "BLOCK", 100)
     read = regions_read(monkeypatch)
@@ -152,7 +148,7 @@ def test_openslide_reads_no_block_of_own_tiles_and_no_file_stays_open(noise, mon
     assert len(read) == (4 if path.stem == "jpeg" else 6 * 4)
 
 
-def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(own, monkeypatch):
+def test_different_native_tiles_are_not_used(own, monkeypatch):
     path, levels = own
     decode = TiffLevel.decode
     # One grey level, in one of the four places that are compared.
@@ -168,7 +164,7 @@ def test_own_tiles_that_differ_from_openslides_pixels_are_not_used(own, monkeypa
     assert "differ from OpenSlide's pixels by up to 1 at (170, 96)" in str(found.reader.why)
 
 
-def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, monkeypatch):
+def test_native_tiles_are_not_used_without_comparison(own, tmp_path, monkeypatch):
     whole, levels = own
     path = damaged(tmp_path / "s.svs", whole, 3, 2)  # all four places show it
     decode = TiffLevel.decode
@@ -185,7 +181,7 @@ def test_own_tiles_are_not_used_where_nothing_could_be_compared(own, tmp_path, m
     assert np.array_equal(found.pixels[~found.unreadable], levels[0][~found.unreadable])
 
 
-def test_no_file_stays_open_where_comparing_fails(own, monkeypatch):
+def test_failed_comparison_closes_the_file(own, monkeypatch):
     path, _ = own
 
     def fail(slide: Slide, *box: int) -> None:
@@ -199,7 +195,7 @@ def test_no_file_stays_open_where_comparing_fails(own, monkeypatch):
         assert open_files() == before
 
 
-def test_the_blocks_of_an_overview_join_without_a_seam(tmp_path):
+def test_overview_has_no_seams(tmp_path):
     height, width = 700, 2 * BLOCK + 333
     pixels = np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
     path = write_svs(tmp_path / "s.svs", pixels, compression=None, tile=256)
@@ -210,7 +206,7 @@ def test_the_blocks_of_an_overview_join_without_a_seam(tmp_path):
             assert np.array_equal(found.pixels, Image.fromarray(pixels).reduce(wanted))
 
 
-def test_the_overview_of_a_long_slide_has_the_scale_of_each_side(tmp_path):
+def test_overview_has_a_scale_per_axis(tmp_path):
     pixels = glass(279, 4096)
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
     with open_slide(path) as slide:
@@ -220,7 +216,7 @@ def test_the_overview_of_a_long_slide_has_the_scale_of_each_side(tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["zlib", "jpeg"])
-def test_the_overview_of_a_slide_without_a_pyramid_costs_time_and_not_memory(tmp_path, compression):
+def test_overview_without_a_pyramid_needs_little_memory(tmp_path, compression):
     pixels = glass(6000, 6000)  # 108 MB
     path = write_svs(tmp_path / "s.svs", pixels, tile=1024, compression=compression)
     program = f"""
@@ -243,7 +239,7 @@ with open_slide(path) as slide:
     assert int(grown.stdout) < 120_000
 
 
-def test_what_cannot_be_read_is_given_up_as_soon_as_that_is_certain(noise, tmp_path, monkeypatch):
+def test_unreadable_overview_is_given_up_early(noise, tmp_path, monkeypatch):
     """Trying the quarters of all that cannot be read took 43 s of a small slide."""
     path = tmp_path / "s.svs"
     data = bytearray(noise[0].read_bytes())

@@ -5,7 +5,7 @@ import pytest
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_picture_of_which_the_disk_takes_a_part_is_not_there(tmp_path, kind):
+def test_partly_written_picture_is_removed(tmp_path, kind):
     """The limit of a file's size stands for a full disk: its last write is a short one."""
     program = """
 import io, resource, sys

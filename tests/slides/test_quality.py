@@ -70,7 +70,7 @@ def turned(tile: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("opacity", [0.85, 0.95])
 @pytest.mark.parametrize("ground", [glass, tissue])
 @pytest.mark.parametrize(("ink", "passes"), EVERY_PEN)
-def test_an_ink_is_found_where_it_is_and_as_no_other(ink, passes, ground, opacity):
+def test_ink_is_detected_by_colour(ink, passes, ground, opacity):
     overview = ground(64, 80)
     overview[20:40, 10:70] = stroke(overview[20:40, 10:70], passes, opacity)
     masks = ink_masks(overview)
@@ -82,7 +82,7 @@ def test_an_ink_is_found_where_it_is_and_as_no_other(ink, passes, ground, opacit
 
 
 @pytest.mark.parametrize(("ink", "passes"), EVERY_PEN)
-def test_more_ink_is_a_larger_share(ink, passes):
+def test_ink_fraction_grows_with_the_ink(ink, passes):
     found = []
     for opacity in (0, 0.3, 0.6, 0.8, 1):
         overview = tissue(60, 60)
@@ -95,7 +95,7 @@ def test_more_ink_is_a_larger_share(ink, passes):
 @pytest.mark.parametrize(
     "ground", [(243, 243, 243), (255, 255, 255), (205, 225, 235), (240, 215, 165)]
 )
-def test_glass_of_any_tint_has_neither_ink_nor_fold(ground):
+def test_tinted_glass_has_no_ink_and_no_fold(ground):
     overview = np.full((50, 50, 3), ground, np.uint8)
     assert not any(shares(overview).values())
     assert not fold_mask(overview, np.ones((50, 50), bool)).any()
@@ -103,18 +103,18 @@ def test_glass_of_any_tint_has_neither_ink_nor_fold(ground):
 
 
 @pytest.mark.parametrize("colour", STAINED)
-def test_stained_tissue_is_no_ink(colour):
+def test_stained_tissue_is_not_ink(colour):
     noise = np.random.default_rng(3).integers(-8, 9, (60, 60, 3))
     assert not any(shares((np.array(colour) + noise).astype(np.uint8)).values())
 
 
 @pytest.mark.parametrize("colour", [(80, 70, 40), (40, 70, 80), (80, 40, 70)])
-def test_what_is_dark_and_has_a_colour_is_no_black_ink(colour):
+def test_dark_colours_are_not_black_ink(colour):
     assert shares(np.full((9, 9, 3), colour, np.uint8))["black"] == 0  # melanin, for one
 
 
 @given(npst.arrays(np.uint8, (6, 7, 3), elements=st.integers(0, 255)))
-def test_no_pixel_is_of_two_inks(overview):
+def test_pixels_have_at_most_one_ink(overview):
     assert sum(mask.astype(int) for mask in ink_masks(overview).values()).max() <= 1
     assert shares(overview * 0) == dict.fromkeys(INKS, 0) | {"black": 1}  # a frame
 
@@ -130,7 +130,7 @@ def folded(overview: np.ndarray, rows: slice) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dark", [1, 1.8])
-def test_a_fold_is_found_and_dark_tissue_is_none(dark):
+def test_folds_are_detected_and_dark_tissue_is_not(dark):
     """However dark the slide is stained: its folds are darker than itself."""
     stained = np.rint(243 * (tissue(128, 128) / 243.0) ** dark).clip(0, 255).astype(np.uint8)
     everywhere = np.ones((128, 128), bool)
@@ -141,7 +141,7 @@ def test_a_fold_is_found_and_dark_tissue_is_none(dark):
     assert not found[68:].any()
 
 
-def test_a_fold_is_tissue_and_a_wider_one_more_of_it():
+def test_fold_mask_is_tissue_and_grows_with_the_fold():
     on_tissue = np.ones((128, 128), bool)
     on_tissue[:, :40] = False
     found = [
@@ -156,7 +156,7 @@ def test_a_fold_is_tissue_and_a_wider_one_more_of_it():
 # --- Pixels of a tile
 
 
-def test_sharpness_falls_with_each_blur_and_not_with_paler_stain():
+def test_sharpness_falls_with_blur_but_not_with_pale_stain():
     tile = texture(256, 256)
     falling = [measure(blurred(tile, sigma)).sharpness for sigma in (0, 0.5, 1, 2, 4)]
     assert falling == sorted(falling)[::-1]
@@ -168,7 +168,7 @@ def test_sharpness_falls_with_each_blur_and_not_with_paler_stain():
     assert across < 0.9 * falling[0]
 
 
-def test_sharpness_is_0_on_a_slope_and_1_in_noise_but_for_a_little_on_glass():
+def test_sharpness_of_gradient_noise_and_glass():
     slope = np.arange(224).clip(20, 210).astype(np.uint8)[None, :, None].repeat(64, 0).repeat(3, 2)
     assert measure(slope).sharpness == measure(turned(slope)).sharpness == 0
     noise = np.random.default_rng(1).integers(0, 256, (256, 256, 1)).astype(np.uint8).repeat(3, 2)
@@ -184,7 +184,7 @@ def test_contrast_is_the_standard_deviation_of_grey():
 
 
 @pytest.mark.parametrize(("level", "lost"), [(0, 1), (5, 1), (6, 0), (249, 0), (250, 1), (255, 1)])
-def test_clipped_is_the_share_at_the_ends_of_the_scale(level, lost):
+def test_clipped_is_the_fraction_at_both_ends(level, lost):
     tile = texture(64, 64).clip(20, 230)
     assert measure(tile).clipped == 0
     tile[:, :16] = level
@@ -193,7 +193,7 @@ def test_clipped_is_the_share_at_the_ends_of_the_scale(level, lost):
 
 @pytest.mark.parametrize("turn", [np.asarray, turned])
 @pytest.mark.parametrize("levels", [-10, -3, 3, 10])
-def test_a_seam_counts_by_its_height(levels, turn):
+def test_seam_is_measured_by_its_height(levels, turn):
     flat = np.full((224, 230, 3), 150, np.uint8)
     assert measure(turn(striped(flat, levels, 250))).stripes == abs(levels)
 
@@ -205,7 +205,7 @@ def test_stripes_on_tissue_grow_with_their_height(turn):
     assert found[0] < 0.2 < 1 < found[-1]
 
 
-def test_what_does_not_run_along_the_whole_tile_is_no_stripe():
+def test_partial_lines_are_not_stripes():
     tile = np.full((224, 224, 3), 150, np.uint8)
     tile[100:, :200] = 100  # tissue's edge
     assert measure(tile).stripes == 0
@@ -216,7 +216,7 @@ def test_what_does_not_run_along_the_whole_tile_is_no_stripe():
 
 @pytest.mark.parametrize("size", [(16, 16), (17, 31), (16, 300), (300, 16), (97, 224)])
 @pytest.mark.parametrize("level", [0, 128, 255])
-def test_uniform_and_tiny_tiles_are_measured_without_a_fault(level, size):
+def test_uniform_and_small_tiles_are_measured(level, size):
     flat = np.full((*size, 3), level, np.uint8)
     with np.errstate(all="raise"):
         assert measure(flat) == (0, 0, float(level != 128), 0)
@@ -226,7 +226,7 @@ def test_uniform_and_tiny_tiles_are_measured_without_a_fault(level, size):
             assert not fold_mask(overview, np.ones(overview.shape[:2], bool)).any()
 
 
-def test_a_tile_is_measured_alike_wherever_its_pixels_lie():
+def test_measures_do_not_depend_on_memory_layout():
     slide = texture(300, 300)
     tile = slide[17:241, 33:257]
     tile.flags.writeable = False
@@ -250,7 +250,7 @@ def lung(shared_data) -> list[np.ndarray]:
     return [picture(shared_data / "lung" / name) for name in names]
 
 
-def test_the_red_pen_is_found_and_the_tissue_beside_it_is_none(shared_data):
+def test_real_red_pen_is_detected(shared_data):
     overview = picture(shared_data / "wsi/png/tcga-red-pen.png")
     masks = ink_masks(overview)
     assert masks["red"][150:350, 40:120].mean() > 0.95
@@ -258,14 +258,14 @@ def test_the_red_pen_is_found_and_the_tissue_beside_it_is_none(shared_data):
     assert not any(masks[ink].any() for ink in ("green", "blue", "black"))
 
 
-def test_the_nearly_white_tile_is_told_by_its_contrast(shared_data):
+def test_nearly_white_tile_has_low_contrast(shared_data):
     pale = picture(shared_data / "wsi/png/almost-white-2.png")
     assert measure(pale[200:]).contrast < 8
     assert max(shares(pale).values()) < 1e-3
     assert measure(picture(shared_data / "wsi/png/tcga-lung-rgb.png")).contrast > 40
 
 
-def test_a_real_slide_has_no_pen_and_few_folds(shared_data):
+def test_real_slide_has_no_pen_and_few_folds(shared_data):
     with openslide.OpenSlide(shared_data / "wsi/cmu-1-small-region.svs") as slide:
         pixels = np.asarray(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
     overview = cv2.resize(pixels, None, fx=1 / 14, fy=1 / 14, interpolation=cv2.INTER_AREA)
@@ -278,7 +278,7 @@ def test_a_real_slide_has_no_pen_and_few_folds(shared_data):
     assert measure(tile).stripes == 0
 
 
-def test_a_second_layer_of_real_tissue_is_a_fold(shared_data):
+def test_second_layer_of_real_tissue_is_a_fold(shared_data):
     overview = picture(shared_data / "wsi/png/tcga-red-pen.png")[150:, 240:]
     on_tissue = np.ptp(overview, axis=2) > 25
     assert fold_mask(overview, on_tissue).mean() < 0.01
@@ -287,7 +287,7 @@ def test_a_second_layer_of_real_tissue_is_a_fold(shared_data):
     assert np.delete(found, slice(96, 120), axis=0).mean() < 0.01
 
 
-def test_real_tissue_without_faults_is_almost_never_taken_for_faulty(lung):
+def test_good_real_tissue_is_rarely_marked(lung):
     numbers = np.array([measure(tile) for tile in lung])
     sharpness, contrast, clipped, stripes = numbers.T
     assert len(lung) == 1484
@@ -306,7 +306,7 @@ def test_real_tissue_without_faults_is_almost_never_taken_for_faulty(lung):
 
 
 @pytest.mark.parametrize("quality", [None, 50, 90])
-def test_real_tissue_out_of_focus_is_told_from_sharp_also_in_jpeg(lung, quality):
+def test_blurred_real_tissue_is_detected(lung, quality):
     numbers = np.array(
         [
             [measure(compressed(blurred(tile, sigma), quality)).sharpness for sigma in (0, 1, 2, 4)]
@@ -317,6 +317,6 @@ def test_real_tissue_out_of_focus_is_told_from_sharp_also_in_jpeg(lung, quality)
     assert numbers[:, 0].min() > 0.14 > numbers[:, 2].max()
 
 
-def test_stripes_on_real_tissue_are_mostly_found(lung):
+def test_stripes_on_real_tissue_are_detected(lung):
     found = [measure(compressed(striped(tile, 5), 80)).stripes for tile in lung[::12]]
     assert (np.array(found) > 1).mean() > 0.9

@@ -17,7 +17,7 @@ def noise(tmp_path_factory):
 # --- What the file tells
 
 
-def test_a_slide_tells_its_size_scale_and_levels(noise):
+def test_slide_has_size_scale_and_levels(noise):
     with open_slide(noise[0]) as slide:
         assert (slide.width, slide.height) == (512, 400)
         assert slide.level_sizes == ((512, 400), (128, 100))
@@ -25,7 +25,7 @@ def test_a_slide_tells_its_size_scale_and_levels(noise):
         assert (slide.vendor, slide.objective_power) == ("aperio", "20")
 
 
-def test_a_level_has_a_scale_of_its_own_along_each_side(tmp_path):
+def test_levels_have_a_scale_per_axis(tmp_path):
     pixels = glass(279, 4096)
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
     with open_slide(path) as slide:
@@ -35,7 +35,7 @@ def test_a_level_has_a_scale_of_its_own_along_each_side(tmp_path):
 # --- Regions
 
 
-def test_a_region_is_placed_in_pixels_of_its_level(noise):
+def test_region_position_is_in_level_pixels(noise):
     path, pixels = noise
     with open_slide(path) as slide:
         assert np.array_equal(slide.region(37, 51, 0, 90, 70), pixels[51:121, 37:127])
@@ -43,7 +43,7 @@ def test_a_region_is_placed_in_pixels_of_its_level(noise):
         assert np.array_equal(slide.region(37, 51, 1, 20, 30), level[51:81, 37:57])
 
 
-def test_what_lies_over_the_edge_or_was_never_scanned_is_white(tmp_path):
+def test_outside_and_unscanned_areas_are_white(tmp_path):
     pixels = np.zeros((128, 128, 3), np.uint8)
     path = tmp_path / "s.svs"
     corners = [pixels[:64, :64], None, None, pixels[:64, :64]]  # two tiles were not scanned

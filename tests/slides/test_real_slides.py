@@ -16,13 +16,13 @@ EXPECTED = {
 }
 
 
-def test_no_real_slide_is_left_out(shared_data):
+def test_every_real_slide_is_tested(shared_data):
     files = {path.name for path in (shared_data / "wsi").iterdir() if path.is_file()}
     assert files == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_every_real_file_reaches_its_state(shared_data, tile, name):
+def test_real_files_have_the_expected_state(shared_data, tile, name):
     outcome = tile(shared_data / "wsi" / name, size=224)
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
@@ -37,7 +37,7 @@ def test_every_real_file_reaches_its_state(shared_data, tile, name):
     assert outcome.state["source"]["name"] == name
 
 
-def test_the_aperio_slide_gives_its_tiles_at_its_own_scale(shared_data, tile):
+def test_aperio_slide_at_its_scale(shared_data, tile):
     outcome = tile(shared_data / "wsi/cmu-1-small-region.svs", size=224)
     state = outcome.state
     assert (state["mpp"], state["mpp_from"]) == (0.499, "file")
@@ -63,7 +63,7 @@ def test_the_aperio_slide_gives_its_tiles_at_its_own_scale(shared_data, tile):
         assert overview.size == (round(2220 / 14), round(2967 / 14))
 
 
-def test_the_aperio_slide_gives_its_tiles_at_a_wanted_scale(shared_data, tile):
+def test_aperio_slide_at_a_requested_scale(shared_data, tile):
     outcome = tile(shared_data / "wsi/cmu-1-small-region.svs", size=224, mpp=1)
     grid = outcome.state["grid"]
     assert grid["extent"] == pytest.approx(224 / 0.499)
@@ -74,7 +74,7 @@ def test_the_aperio_slide_gives_its_tiles_at_a_wanted_scale(shared_data, tile):
             assert picture.size == (224, 224)
 
 
-def test_the_fluorescence_slide_is_known_for_what_it_is(shared_data, tile):
+def test_fluorescence_slide_is_recognised(shared_data, tile):
     state = tile(shared_data / "wsi/test3-TRITC-2-560.ndpi", size=224).state
     assert state["source"]["vendor"] == "hamamatsu"
     assert state["source"]["bytes"] == 3_064_887
@@ -94,7 +94,7 @@ def as_slide(shared_data, name: str, path):
         return write_svs(path, np.asarray(picture.convert("RGB")), compression="jpeg")
 
 
-def test_red_pen_is_found_where_it_is_and_dropped_if_wanted(shared_data, tile, tmp_path):
+def test_red_pen_is_marked_or_dropped(shared_data, tile, tmp_path):
     path = as_slide(shared_data, "tcga-red-pen", tmp_path / "s.svs")
     marked = tile(path, folder="marked")
     index = marked.index
@@ -109,7 +109,7 @@ def test_red_pen_is_found_where_it_is_and_dropped_if_wanted(shared_data, tile, t
     assert lost and not lost & {(one.x, one.y) for one in dropped.tiles}
 
 
-def test_a_nearly_white_picture_is_dropped_but_for_its_tissue(shared_data, tile, tmp_path):
+def test_nearly_white_slide_keeps_only_tissue(shared_data, tile, tmp_path):
     path = as_slide(shared_data, "almost-white-2", tmp_path / "s.svs")
     outcome = tile(path, uniform="drop")
     index = outcome.index
@@ -119,7 +119,7 @@ def test_a_nearly_white_picture_is_dropped_but_for_its_tissue(shared_data, tile,
     assert (index.contrast[index.dropped == ""] >= 8).all()
 
 
-def test_a_real_picture_of_lung_is_kept_and_has_no_fault(shared_data, tile, tmp_path):
+def test_real_lung_tissue_is_kept_without_marks(shared_data, tile, tmp_path):
     state = tile(as_slide(shared_data, "tcga-lung-rgb", tmp_path / "s.svs")).state
     assert state["tiles"]["kept"] > 40
     assert state["tiles"]["marked"].get("pen", 0) == 0

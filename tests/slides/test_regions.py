@@ -78,7 +78,7 @@ def boxes_in(draw, width: int, height: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("name", SLIDES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_regions_of_any_place_level_and_size_equal_openslides(slides, name, data):
+def test_any_region_equals_openslide(slides, name, data):
     with open_slide(slides[name]) as slide:
         number = data.draw(st.integers(0, 1))
         with contextlib.closing(TiffLevel(slides[name], slide, number)) as level:
@@ -88,7 +88,7 @@ def test_regions_of_any_place_level_and_size_equal_openslides(slides, name, data
                 np.testing.assert_array_equal(one, other)
 
 
-def test_every_region_of_the_real_slide_equals_openslides(shared_data):
+def test_real_slide_equals_openslide(shared_data):
     path = shared_data / "wsi/cmu-1-small-region.svs"
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         boxes = [(x, y, 500, 500) for y in range(0, 2967, 500) for x in range(0, 2220, 500)]
@@ -97,7 +97,7 @@ def test_every_region_of_the_real_slide_equals_openslides(shared_data):
 
 
 @pytest.mark.parametrize("kept", [0, 200_000])
-def test_too_little_room_for_decoded_tiles_costs_time_and_no_pixel(slides, monkeypatch, kept):
+def test_small_cache_gives_the_same_regions(slides, monkeypatch, kept):
     monkeypatch.setattr(regions, "CACHE_BYTES", kept)
     path = slides["aperio"]  # tiles of 64 px, 12 kB decoded
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
@@ -121,7 +121,7 @@ def test_threads_give_the_same_regions(slides):
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_what_a_tile_says_of_its_colours_does_not_count(tmp_path, place):
+def test_colour_markers_in_tiles_are_ignored(tmp_path, place):
     """The file says that they are YCbCr; an Adobe marker in some tiles says that they are RGB."""
     adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
     tiles = []
@@ -139,7 +139,7 @@ def test_what_a_tile_says_of_its_colours_does_not_count(tmp_path, place):
 # --- How it reads
 
 
-def test_each_tile_is_read_once_and_decoded_once_and_neighbours_at_once(slides, monkeypatch):
+def test_tiles_are_read_and_decoded_once(slides, monkeypatch):
     reads, decoded = [], []
     pread, decode = os.pread, TiffLevel.decode
     monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append((at, n)) or pread(f, n, at))
@@ -157,7 +157,7 @@ def test_each_tile_is_read_once_and_decoded_once_and_neighbours_at_once(slides, 
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
-def test_what_is_not_needed_is_neither_read_nor_decoded(slides, monkeypatch):
+def test_unneeded_tiles_are_not_read(slides, monkeypatch):
     decoded = []
     decode = TiffLevel.decode
     monkeypatch.setattr(
@@ -174,7 +174,7 @@ def test_what_is_not_needed_is_neither_read_nor_decoded(slides, monkeypatch):
         assert sum(reads) == level._counts[[0, 10]].sum()
 
 
-def test_what_lies_close_together_is_read_at_once(slides, monkeypatch):
+def test_adjacent_tiles_are_read_together(slides, monkeypatch):
     """Also over tiles that nobody asked for; beyond a gap, each by itself."""
     path = slides["aperio"]
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
@@ -197,7 +197,7 @@ def test_what_lies_close_together_is_read_at_once(slides, monkeypatch):
 # --- Faults
 
 
-def test_a_file_that_is_cut_short_while_it_is_read(slides, tmp_path):
+def test_file_truncated_while_reading(slides, tmp_path):
     path = tmp_path / "s.svs"
     path.write_bytes(slides["aperio"].read_bytes())
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
@@ -213,7 +213,7 @@ def test_a_file_that_is_cut_short_while_it_is_read(slides, tmp_path):
                     region()
 
 
-def test_a_damaged_tile_spoils_the_regions_that_need_it_and_no_other(slides, tmp_path):
+def test_damaged_tile_affects_only_its_regions(slides, tmp_path):
     data = bytearray(slides["aperio"].read_bytes())
     with (
         open_slide(slides["aperio"]) as slide,
@@ -234,7 +234,7 @@ def test_a_damaged_tile_spoils_the_regions_that_need_it_and_no_other(slides, tmp
                 np.testing.assert_array_equal(region(), good[number])
 
 
-def test_half_a_tile_is_no_tile_to_either(slides, tmp_path):
+def test_half_a_tile_is_refused_by_both_readers(slides, tmp_path):
     """Its stream ends early: libjpeg by itself makes a picture of that, half of it grey."""
     path = slides["aperio"]
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
@@ -251,7 +251,7 @@ def test_half_a_tile_is_no_tile_to_either(slides, tmp_path):
             read(level, [(0, 0, 64, 64)])
 
 
-def test_a_region_openslide_cannot_read_does_not_spoil_the_next_one(tmp_path):
+def test_openslide_error_does_not_affect_other_regions(tmp_path):
     path = write_svs(tmp_path / "s.svs", PIXELS, compression="APERIO_JP2000_RGB")
     good = reference_of(path)
     with tiff.tifffile.TiffFile(path) as file:
@@ -273,7 +273,7 @@ def reference_of(path: Path) -> list[np.ndarray]:
         return reference(slide, 0, [(64 * n, 0, 64, 64) for n in range(3)])
 
 
-def test_a_disk_that_fails_at_one_place_spoils_what_lies_there(slides, monkeypatch):
+def test_disk_error_affects_only_its_tiles(slides, monkeypatch):
     path = slides["aperio"]
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         bad = int(level._offsets[5])
@@ -298,7 +298,7 @@ def test_a_disk_that_fails_at_one_place_spoils_what_lies_there(slides, monkeypat
 # --- What it is not for
 
 
-def test_tiles_that_openslide_draws_from_another_level(tmp_path):
+def test_missing_aperio_tiles_are_not_read_natively(tmp_path):
     """Aperio's files lack tiles on levels where nothing was scanned; level 1 is then level 0."""
     small = shrink(PIXELS, 2)
     tiles = [
@@ -335,7 +335,7 @@ def _padded(pixels: np.ndarray, x: int, y: int) -> np.ndarray:
     return np.pad(part, ((0, 64 - part.shape[0]), (0, 64 - part.shape[1]), (0, 0)), mode="edge")
 
 
-def test_formats_that_do_more_than_lay_tiles_side_by_side(tmp_path):
+def test_other_formats_are_not_read_natively(tmp_path):
     for write in (formats.write_ventana, formats.write_leica, formats.write_trestle):
         path = write(tmp_path / f"{write.__name__}.tif", PIXELS)
         with (
@@ -352,13 +352,13 @@ def test_formats_that_do_more_than_lay_tiles_side_by_side(tmp_path):
         ({"compression": "APERIO_JP2000_RGB"}, "its tiles are APERIO_JP2000_RGB, not JPEG"),
     ],
 )
-def test_tiles_that_are_no_jpeg(tmp_path, layout, reason):
+def test_non_jpeg_tiles_are_not_read_natively(tmp_path, layout, reason):
     path = write_svs(tmp_path / "s.svs", PIXELS, **layout)
     with open_slide(path) as slide, pytest.raises(NotTiled, match=reason):
         TiffLevel(path, slide, 0)
 
 
-def test_a_handle_is_not_used_after_a_fork(slides):
+def test_slide_is_not_used_after_a_fork(slides):
     with open_slide(slides["aperio"]) as slide:
         slide.region(0, 0, 0, 8, 8)
         child = os.fork()

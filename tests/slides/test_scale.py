@@ -49,15 +49,13 @@ def tiff(path: Path, resolution: tuple[float, float], unit: str) -> Path:
         (0.3, None, None, (0.3, "sheet"), {"sheet": 0.3}),
     ],
 )
-def test_the_sheet_comes_before_the_file_and_a_measure_before_an_objective(
-    tmp_path, sheet, mpp, power, counts, told
-):
+def test_priority_of_scale_sources(tmp_path, sheet, mpp, power, counts, told):
     found = scale(aperio(tmp_path, mpp, power), sheet)
     assert (found.mpp, found.source) == counts
     assert found.by_source == told
 
 
-def test_the_table_of_objectives_is_the_users(tmp_path):
+def test_objectives_can_be_configured(tmp_path):
     path = aperio(tmp_path, None, 20)
     assert scale(path, objectives=()).mpp is None
     assert scale(path, objectives=((20, 0.46),)).mpp == 0.46
@@ -65,7 +63,7 @@ def test_the_table_of_objectives_is_the_users(tmp_path):
 
 # 1e999 is infinite as a number.
 @pytest.mark.parametrize("mpp", [None, "nan", "inf", "1e999", "-0.5", "0.0", "unknown"])
-def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
+def test_implausible_mpp_is_ignored(tmp_path, mpp):
     assert scale(aperio(tmp_path, mpp, None)).mpp is None
 
 
@@ -83,7 +81,7 @@ def test_an_mpp_that_is_no_measure_is_none(tmp_path, mpp):
         ((20_000, 20_000), "NONE", None),  # no measure
     ],
 )
-def test_a_resolution_is_a_scale_with_its_unit(tmp_path, resolution, unit, mpp):
+def test_resolution_needs_a_unit(tmp_path, resolution, unit, mpp):
     found = scale(tiff(tmp_path, resolution, unit))
     if mpp is None:
         assert (found.mpp, found.source) == (None, None)
@@ -92,7 +90,7 @@ def test_a_resolution_is_a_scale_with_its_unit(tmp_path, resolution, unit, mpp):
         assert found.source == "resolution"
 
 
-def test_a_scanners_own_word_comes_before_the_resolution(tmp_path):
+def test_metadata_has_priority_over_resolution(tmp_path):
     path = aperio(tmp_path, 0.5, 20, resolution=(40_000, 40_000), resolutionunit="CENTIMETER")
     found = scale(path)
     assert (found.mpp, found.source) == (0.5, "file")
@@ -102,12 +100,12 @@ def test_a_scanners_own_word_comes_before_the_resolution(tmp_path):
 # --- Pixels that are not square
 
 
-def test_pixels_that_differ_by_less_than_a_hundredth_are_square(tmp_path):
+def test_nearly_square_pixels_are_accepted(tmp_path):
     found = scale(tiff(tmp_path, (20_000, 20_100), "CENTIMETER"))
     assert found.mpp == pytest.approx((10_000 / 20_000 + 10_000 / 20_100) / 2)
 
 
-def test_pixels_that_are_not_square_are_refused_unless_the_sheet_knows_better(tmp_path):
+def test_sheet_overrides_non_square_pixels(tmp_path):
     path = tiff(tmp_path, (20_000, 40_000), "CENTIMETER")
     with pytest.raises(SlideError, match=r"not square: 0\.5 by 0\.25 µm"):
         scale(path)
@@ -135,7 +133,7 @@ def test_pixels_that_are_not_square_are_refused_unless_the_sheet_knows_better(tm
         ),
     ],
 )
-def test_sources_that_contradict_each_other(tmp_path, sheet, mpp, power, contradictions):
+def test_contradicting_sources_are_reported(tmp_path, sheet, mpp, power, contradictions):
     found = scale(aperio(tmp_path, mpp, power), sheet)
     assert found.contradictions == contradictions
     assert found.mpp == (mpp if sheet is None else sheet)
@@ -144,7 +142,7 @@ def test_sources_that_contradict_each_other(tmp_path, sheet, mpp, power, contrad
 # --- DICOM without level 0
 
 
-def test_a_dicom_folder_without_level_0_is_refused(tmp_path):
+def test_dicom_folder_without_level_0_is_refused(tmp_path):
     """OpenSlide opens it, with level 1 of 2 µm per pixel as its level 0."""
     path = write_dicom(tmp_path / "s", glass(512, 512), mpp=0.5)
     level_1 = path.with_name("level-1.dcm")
@@ -157,7 +155,7 @@ def test_a_dicom_folder_without_level_0_is_refused(tmp_path):
     assert scale(level_1, 2.01).mpp == 2.01
 
 
-def test_a_resampled_dicom_slide_without_a_scale_needs_the_sheets(tmp_path):
+def test_resampled_dicom_slide_needs_an_mpp_in_the_sheet(tmp_path):
     dataset = pydicom.dcmread(write_dicom(tmp_path / "made", glass(512, 512)))
     dataset.ImageType = ["DERIVED", "PRIMARY", "VOLUME", "RESAMPLED"]
     del dataset.SharedFunctionalGroupsSequence

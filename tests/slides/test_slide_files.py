@@ -28,7 +28,7 @@ def slide(request, tmp_path):
     return formats.write_dicom(folder / "s", PIXELS)
 
 
-def test_a_slide_of_one_file_is_known_by_that_file(tmp_path):
+def test_fingerprint_of_a_single_file(tmp_path):
     path = write_svs(tmp_path / "s.svs", PIXELS)
     write_svs(tmp_path / "other.svs", PIXELS)
     assert files_of(path) == [path]
@@ -37,7 +37,7 @@ def test_a_slide_of_one_file_is_known_by_that_file(tmp_path):
     assert size_and_time_of(path) == (seen.st_size, seen.st_mtime_ns)
 
 
-def test_every_file_of_a_slide_counts(slide):
+def test_fingerprint_includes_all_files(slide):
     files = files_of(slide)
     root = slide.parent
     assert set(files) == {path for path in root.rglob("*") if path.is_file()}
@@ -58,12 +58,12 @@ def test_every_file_of_a_slide_counts(slide):
     assert len(found) == 1 + len(files)
 
 
-def test_a_fingerprint_does_not_depend_on_where_the_slide_lies(slide, tmp_path):
+def test_fingerprint_does_not_depend_on_the_folder(slide, tmp_path):
     shutil.copytree(slide.parent, tmp_path / "elsewhere")
     assert fingerprint_of(tmp_path / "elsewhere" / slide.name) == fingerprint_of(slide)
 
 
-def test_a_copy_is_the_slide_and_its_way_is_told(slide, tmp_path, monkeypatch):
+def test_copy_equals_the_slide_and_reports_progress(slide, tmp_path, monkeypatch):
     with openslide.OpenSlide(slide) as handle:
         pixels = np.asarray(handle.read_region((0, 0), 0, (512, 512)))
     (tmp_path / "scratch").mkdir()

@@ -72,7 +72,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> int:
 
 
 @given(macenko_stains(), st.integers(0, 5))
-def test_two_known_stains_are_found(stain, seed):
+def test_two_known_stains_are_estimated(stain, seed):
     amount = amounts(seed)
     found = fit("macenko", stained(stain, amount))
     assert angles(found, stain).max() < 1
@@ -80,7 +80,7 @@ def test_two_known_stains_are_found(stain, seed):
     np.testing.assert_allclose(found.values["strengths"], strengths, rtol=0.05)
 
 
-def test_reinhard_finds_mean_and_deviation():
+def test_reinhard_estimates_mean_and_deviation():
     pixels = stained(REFERENCE["macenko"], amounts())
     colours = np.log((pixels + 1.0) @ RGB_TO_LMS.T) @ LMS_TO_LAB.T
     found = fit("reinhard", np.vstack([pixels, uniform(*GLASS, height=900).reshape(-1, 3)]))
@@ -89,7 +89,7 @@ def test_reinhard_finds_mean_and_deviation():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_neither_the_order_of_pixels_nor_glass_matters(method):
+def test_order_of_pixels_and_glass_have_no_effect(method):
     pixels = stained(REFERENCE["macenko"], amounts())
     found = fit(method, pixels)
     glass = np.random.default_rng(1).integers(225, 256, (50_000, 3)).astype(np.uint8)
@@ -98,7 +98,7 @@ def test_neither_the_order_of_pixels_nor_glass_matters(method):
         assert fit(method, mixed) == found
 
 
-def test_no_stain_gives_light():
+def test_stains_do_not_emit_light():
     """Of three colours mixed, the nearest two stains would brighten red."""
     share = np.random.default_rng(0).dirichlet([1, 1, 1], 4000) ** 2
     colours = np.array([[105, 175, 118], [190, 17, 11], [146, 32, 174]])
@@ -146,14 +146,14 @@ NOISY = np.random.default_rng(2).integers(-2, 3, (6000, 3))
         ),
     ],
 )
-def test_pixels_that_tell_no_stain_are_refused(method, pixels, reason):
+def test_pixels_without_a_stain_are_refused(method, pixels, reason):
     with pytest.raises(StainError, match=reason) as refusal:
         fit(method, pixels.clip(0, 255).astype(np.uint8).reshape(-1, 3))
     assert "\n" not in str(refusal.value)
 
 
 @given(npst.arrays(np.uint8, (1200, 3), elements=st.integers(0, 255), fill=st.integers(0, 255)))
-def test_any_pixels_give_a_sound_stain_or_a_reason(pixels):
+def test_any_pixels_give_a_valid_stain_or_a_reason(pixels):
     for method in METHODS:
         try:
             found = fit(method, pixels)
@@ -179,7 +179,7 @@ def test_any_pixels_give_a_sound_stain_or_a_reason(pixels):
         ("reinhard", np.zeros((9, 3)), r"found \(9, 3\) float64"),
     ],
 )
-def test_other_arrays_are_refused(method, pixels, fault):
+def test_wrong_arrays_are_refused(method, pixels, fault):
     with pytest.raises(ValueError, match=fault):
         fit(method, pixels)
 
@@ -188,7 +188,7 @@ def test_other_arrays_are_refused(method, pixels, fault):
 
 
 @given(st.one_of(macenko_stains(), reinhard_stains()))
-def test_a_stain_outlives_json(stain):
+def test_stain_survives_json(stain):
     assert Stain.from_dict(json.loads(json.dumps(stain.as_dict()))) == stain
 
 
@@ -231,12 +231,12 @@ LAB = REFERENCE["reinhard"].as_dict()
         ({**HE, "strengths": [1.9, 0]}, "stain strengths must be at least 0.01, found"),
     ],
 )
-def test_what_is_no_stain_is_refused(found, fault):
+def test_invalid_stain_is_refused(found, fault):
     with pytest.raises(ValueError, match=fault):
         Stain.from_dict(found)
 
 
-def test_the_references_are_those_of_the_sources():
+def test_references_equal_the_published_numbers():
     assert tuple(REFERENCE) == METHODS
     assert np.transpose(HE["vectors"]).ravel().tolist() == [
         *(0.5626, 0.2159, 0.7201, 0.8012, 0.4062, 0.5581)
@@ -250,7 +250,7 @@ def test_the_references_are_those_of_the_sources():
 
 
 @given(macenko_stains(), macenko_stains())
-def test_tissue_stained_otherwise_looks_as_the_target_would_have_it(one, other):
+def test_macenko_gives_the_target_stain(one, other):
     amount = amounts()
     before, wanted = (stained(stain, amount)[None] for stain in (one, other))
     source, target = fit("macenko", before[0]), fit("macenko", wanted[0])
@@ -259,7 +259,7 @@ def test_tissue_stained_otherwise_looks_as_the_target_would_have_it(one, other):
     assert abs(Normaliser(source, target)(before).astype(int) - wanted).mean() < 2
 
 
-def test_reinhard_gives_the_target_s_mean_and_deviation():
+def test_reinhard_gives_the_targets_mean_and_deviation():
     wanted = stained(REFERENCE["macenko"], amounts() * [0.5, 0.6] + [0.2, 0.2])[None]
     colours = np.log((wanted + 1.0) @ RGB_TO_LMS.T) @ LMS_TO_LAB.T * [0.9, 1.1, 0.9] + [0, -0.05, 0]
     cones = np.exp(colours @ np.linalg.inv(LMS_TO_LAB).T)
@@ -273,7 +273,7 @@ def test_reinhard_gives_the_target_s_mean_and_deviation():
 
 
 @given(st.data())
-def test_to_its_own_stain_a_picture_stays_as_it_is(data):
+def test_normalising_to_the_same_stain_changes_nothing(data):
     stain = data.draw(macenko_stains())
     picture = stained(stain, amounts())[None]
     for source in (stain, fit("macenko", picture[0])):
@@ -303,13 +303,13 @@ def slow(source: Stain, target: Stain, tile: np.ndarray) -> np.ndarray:
 
 
 @given(PAIRS, TILES)
-def test_every_pixel_is_what_the_formulas_say(pair, tile):
+def test_pixels_follow_the_formulas(pair, tile):
     found = Normaliser(*pair)(tile)
     assert (found.shape, found.dtype) == (tile.shape, np.uint8)
     assert abs(slow(*pair, tile) - found).max() <= 0.6
 
 
-def test_the_most_unequal_stains_give_no_wrap_round():
+def test_extreme_stains_do_not_overflow():
     colours = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     flat = Stain("reinhard", {"mean": [9, 0, 0], "deviation": [0.001] * 3})
     wide = Stain("reinhard", {"mean": [9, 0, 0], "deviation": [5, 5, 5]})
@@ -333,7 +333,7 @@ def test_glass_stays_glass(pair):
 
 
 @given(st.one_of(macenko_stains(), reinhard_stains()))
-def test_black_stays_dark_and_one_colour_stays_one(source):
+def test_black_stays_dark_and_uniform_tiles_stay_uniform(source):
     normaliser = Normaliser(source, REFERENCE[source.method])
     assert normaliser(uniform(0, 0, 0)).max() <= 64
     for colour in [(0, 0, 0), (128, 128, 128), (190, 110, 160), (255, 0, 0), (0, 255, 255)]:
@@ -342,7 +342,7 @@ def test_black_stays_dark_and_one_colour_stays_one(source):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_fades_evenly_shows_no_edge(method):
+def test_smooth_gradient_gets_no_edge(method):
     """From glass into stain, at most one grey level a pixel; no step of the result stands out."""
     source = fit(method, stained(REFERENCE["macenko"], amounts() * [0.6, 1.3]))
     fade = np.rint(np.linspace([250, 250, 250], [170, 110, 180], 141)).astype(np.uint8)[None]
@@ -353,14 +353,14 @@ def test_what_fades_evenly_shows_no_edge(method):
 
 @pytest.mark.parametrize("shape", [(0, 0, 3), (0, 5, 3), (5, 0, 3), (1, 1, 3), (3, 70_000, 3)])
 @pytest.mark.parametrize("method", METHODS)
-def test_tiles_of_any_size(method, shape):
+def test_tiles_of_any_size_are_normalised(method, shape):
     tile = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     normaliser = Normaliser(REFERENCE[method], REFERENCE[method])
     assert normaliser(tile).shape == shape
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_depend_on_the_pixel_alone(method):
+def test_result_depends_only_on_the_pixel(method):
     """Neither on threads, nor on neighbours, nor on how the array lies in memory."""
     source = fit(method, stained(REFERENCE["macenko"], amounts() * [0.7, 1.3]))
     normaliser = Normaliser(source, REFERENCE[method])
@@ -383,7 +383,7 @@ def test_bytes_depend_on_the_pixel_alone(method):
     assert np.array_equal(normaliser(tile), alone)
 
 
-def test_what_cannot_be_normalised_is_refused():
+def test_normaliser_refuses_wrong_arrays():
     with pytest.raises(ValueError, match="a macenko stain cannot become a reinhard stain"):
         Normaliser(REFERENCE["macenko"], REFERENCE["reinhard"])
     normaliser = Normaliser(REFERENCE["macenko"], REFERENCE["macenko"])
@@ -422,7 +422,7 @@ def published_vectors(pixels: np.ndarray) -> np.ndarray:
     return np.array(sorted(ends, key=lambda end: -end[0]))
 
 
-def test_real_stains_are_those_of_the_published_code(lung):
+def test_real_stains_equal_the_published_code(lung):
     fitted = 0
     for tile in lung:
         pixels = tile.reshape(-1, 3)
@@ -446,7 +446,7 @@ def chromaticity(tile: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_real_tiles_come_closer_to_each_other(lung, method):
+def test_normalised_real_tiles_are_more_similar(lung, method):
     before, after = [], []
     for tile in lung:
         try:

@@ -38,7 +38,7 @@ def mean_colour(outcome) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["macenko", "reinhard"])
-def test_slides_of_other_stains_come_out_alike(slides, tile, method):
+def test_normalised_slides_are_more_similar(slides, tile, method):
     plain = [tile(path, folder=f"plain{n}", quality=100) for n, path in enumerate(slides)]
     normal = [
         tile(path, folder=f"normal{n}", quality=100, stain=method) for n, path in enumerate(slides)
@@ -54,7 +54,7 @@ def test_slides_of_other_stains_come_out_alike(slides, tile, method):
         assert Stain.from_dict(state["source"]).method == method
 
 
-def test_each_tile_is_what_the_state_says_was_done_to_it(slides, tile):
+def test_tiles_follow_the_normalisation_in_the_state(slides, tile):
     normal = tile(slides[0], stain="macenko")
     state = normal.state["stain"]
     normaliser = Normaliser(Stain.from_dict(state["source"]), Stain.from_dict(state["target"]))
@@ -65,7 +65,7 @@ def test_each_tile_is_what_the_state_says_was_done_to_it(slides, tile):
         assert one.image == encode_jpeg(normaliser(own), 90)
 
 
-def test_the_target_of_the_settings(slides, tile, command):
+def test_target_stain_of_the_settings_is_used(slides, tile, command):
     printed = command("fit_stain.py", "--source", slides[1], "--settings", '{"size": 64}')
     assert printed.returncode == 0, printed.stderr
     import yaml
@@ -82,7 +82,7 @@ def test_the_target_of_the_settings(slides, tile, command):
 
 
 @pytest.mark.parametrize("method", ["macenko", "reinhard"])
-def test_the_published_target_stands_in_the_settings_in_numbers(method):
+def test_settings_contain_the_published_target(method):
     settings = TileSettings(stain=method)
     assert settings.stain_target == REFERENCE[method].values
     # As they come back from the settings of a model.
@@ -90,7 +90,7 @@ def test_the_published_target_stands_in_the_settings_in_numbers(method):
     assert TileSettings().stain_target is None
 
 
-def test_a_slide_whose_stain_cannot_be_told_keeps_its_colours(tile, tmp_path):
+def test_slide_without_a_stain_keeps_its_colours(tile, tmp_path):
     pixels = glass(256, 256)
     pixels[:128] = (190, 110, 160)  # of one colour only
     path = write_svs(tmp_path / "s.svs", pixels)
@@ -131,7 +131,7 @@ def test_fluorescence_has_no_stain(tile, command, tmp_path):
         ),
     ],
 )
-def test_a_target_that_is_none_is_refused_when_it_is_planned(values, told):
+def test_invalid_target_is_refused_by_the_settings(values, told):
     with pytest.raises(ValueError, match="stain_target: ") as refused:
         TileSettings(**values)
     assert told in str(refused.value)

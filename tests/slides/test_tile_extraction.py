@@ -9,7 +9,7 @@ from PIL import Image
 # --- Both ways to read give the same tiles
 
 
-def test_own_tiles_and_openslide_give_the_same_records(pyramid, tile):
+def test_both_readers_give_the_same_records(pyramid, tile):
     ours = tile(pyramid, folder="ours")
     assert assert_tiled(ours)["reading"] == {"by": "native tiles", "why": None, "compared": 4}
     # A file of a format that is not in the list goes to OpenSlide.
@@ -22,7 +22,7 @@ tiff.FORMATS = ()
     assert_same_bytes(ours, theirs, "S1.json")
 
 
-def test_pixels_that_differ_from_openslides_send_the_slide_to_openslide(tile, pyramid):
+def test_different_native_pixels_select_openslide(tile, pyramid):
     """The file's tiles are YCbCr; our way is made to take them for RGB."""
     patch = """
 from gigatile.slides import jpeg, tiff
@@ -43,14 +43,14 @@ def test_any_number_of_cores_gives_the_same_bytes(pyramid, tile, settings):
     assert_same_bytes(one, three)
 
 
-def test_cores_where_openslide_reads(tile, tmp_path):
+def test_cores_do_not_change_openslides_result(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     one, three = tile(path, folder="one"), tile(path, "--cores", 3, folder="three")
     assert assert_tiled(three)["reading"]["why"] == "its tiles are APERIO_JP2000_RGB, not JPEG"
     assert_same_bytes(one, three)
 
 
-def test_a_slide_that_is_copied_first(pyramid, tile, tmp_path, monkeypatch):
+def test_copied_slide_gives_the_same_files(pyramid, tile, tmp_path, monkeypatch):
     plain = tile(pyramid, folder="plain")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
@@ -79,7 +79,7 @@ def faulty(tmp_path_factory):
     return write_svs(tmp_path_factory.mktemp("faulty") / "s.svs", pixels)
 
 
-def test_rules_mark_unless_they_are_told_otherwise(faulty, tile):
+def test_rules_mark_by_default(faulty, tile):
     outcome = tile(faulty)
     state = assert_tiled(outcome)
     assert state["tiles"]["dropped"] == {"background": 8}
@@ -90,7 +90,7 @@ def test_rules_mark_unless_they_are_told_otherwise(faulty, tile):
     assert all(one == [] for one in marks[3])  # what is dropped is not marked, too
 
 
-def test_rules_that_drop(faulty, tile):
+def test_dropping_rules_leave_tiles_out(faulty, tile):
     outcome = tile(faulty, pen="drop", uniform="drop", blur="off")
     state = assert_tiled(outcome)
     assert state["tiles"]["dropped"] == {"background": 8, "pen": 8, "uniform": 8}
@@ -103,7 +103,7 @@ def test_rules_that_drop(faulty, tile):
     assert (index.contrast[index.dropped == "uniform"] < 1).all()
 
 
-def test_rules_that_are_off_leave_their_numbers(faulty, tile):
+def test_rules_that_are_off_still_measure(faulty, tile):
     rules = ("pen", "folds", "blur", "uniform", "clipped", "stripes")
     outcome = tile(faulty, **dict.fromkeys(rules, "off"))
     assert assert_tiled(outcome)["tiles"]["marked"] == {}
@@ -123,7 +123,7 @@ def test_ink_on_glass_is_background(tile, tmp_path):
     assert "pen" not in state["tiles"]["marked"]
 
 
-def test_rules_that_drop_everything(faulty, tile):
+def test_rules_that_drop_all_tiles_refuse_the_slide(faulty, tile):
     state = tile(faulty, pen="drop", uniform="drop", blur="drop", blur_limit=1).state
     assert state["state"] == "failed"
     assert state["reason"] == (
@@ -134,7 +134,7 @@ def test_rules_that_drop_everything(faulty, tile):
 # --- The pictures
 
 
-def test_the_mask_shows_the_tissue_over_the_whole_slide(tile, tmp_path):
+def test_mask_shows_the_tissue(tile, tmp_path):
     pixels = glass(520, 700)
     pixels[:, :384] = tissue(520, 384)
     outcome = tile(write_svs(tmp_path / "s.svs", pixels))

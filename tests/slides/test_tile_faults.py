@@ -20,7 +20,7 @@ from gigatile.slides.tiff import TiffLevel
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_bad_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
+def test_unreadable_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
     """The slide's own tile of column 3, row 2: of ours, 4 × 4 show some of it."""
     good = tile(pyramid, folder="good")
     path = with_bad_tiles(pyramid, tmp_path / "s.svs", [2 * 8 + 3])
@@ -41,7 +41,7 @@ def test_bad_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
     assert all(kept[one.x, one.y] == one.image for one in outcome.tiles)
 
 
-def test_bad_tiles_of_a_slide_that_openslide_reads(tile, tmp_path):
+def test_unreadable_tiles_with_openslide(tile, tmp_path):
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     path = with_bad_tiles(path, tmp_path / "s.svs", [11, 50])
     outcome = tile(path)
@@ -52,7 +52,7 @@ def test_bad_tiles_of_a_slide_that_openslide_reads(tile, tmp_path):
     assert len(outcome.tiles) == 98
 
 
-def test_the_limit_of_bad_tiles(tile, tmp_path):
+def test_limit_of_unreadable_tiles(tile, tmp_path):
     """Of 100 tiles 5 are bad."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
     path = with_bad_tiles(path, tmp_path / "s.svs", [7, 20, 44, 45, 99])
@@ -65,7 +65,7 @@ def test_the_limit_of_bad_tiles(tile, tmp_path):
     )
 
 
-def test_a_bad_slide_has_its_reason_on_any_number_of_cores(tile, tmp_path):
+def test_reason_is_the_same_with_any_number_of_cores(tile, tmp_path):
     """OpenSlide's handles are in use by other threads when it is given up."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     path = with_bad_tiles(path, tmp_path / "s.svs", [3])
@@ -75,7 +75,7 @@ def test_a_bad_slide_has_its_reason_on_any_number_of_cores(tile, tmp_path):
         assert tile(path, "--cores", 4, max_unreadable=0, folder=f"four{number}").state == one
 
 
-def test_what_openslide_reads_is_not_bad(tile, tmp_path):
+def test_tiles_that_openslide_can_read_are_kept(tile, tmp_path):
     """Bytes too many before a stream's end, as some scanners write: libjpeg warns of them."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
     good = tile(path, folder="good")
@@ -111,7 +111,7 @@ def with_other_colours(source, target):
     return target
 
 
-def test_a_slide_on_which_openslide_fails_everywhere_is_refused(tile, pyramid, tmp_path):
+def test_slide_that_openslide_cannot_read_is_refused(tile, pyramid, tmp_path):
     """Nothing could be compared; its own tiles can be decoded, to wrong colours."""
     path = with_other_colours(pyramid, tmp_path / "s.svs")
     state = tile(path).state
@@ -125,7 +125,7 @@ def test_a_slide_on_which_openslide_fails_everywhere_is_refused(tile, pyramid, t
 
 
 @pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "native tiles")])
-def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by):
+def test_native_tiles_need_four_compared_regions(tmp_path, readable, by):
     """Of 16 tiles; the four that are tried first are among the bad ones, if these are many."""
     whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
     bad = [number for number in range(16) if number not in (1, 6, 9, 14)[:readable]]
@@ -139,7 +139,7 @@ def test_own_tiles_are_used_once_four_places_are_compared(tmp_path, readable, by
         level.close()
 
 
-def test_a_place_of_which_the_file_holds_nothing_is_no_comparison(tmp_path):
+def test_empty_regions_are_not_compared(tmp_path):
     """Both ways draw it white, whatever the colours of the others are."""
     whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
     data = bytearray(whole.read_bytes())
@@ -160,7 +160,7 @@ def test_a_place_of_which_the_file_holds_nothing_is_no_comparison(tmp_path):
 # --- Slides that hang, crash, or may not be read
 
 
-def test_a_slide_that_hangs(tile, tmp_path):
+def test_stalled_slide_is_refused(tile, tmp_path):
     """A pipe that nobody writes into; so does a file on a disk that does not answer."""
     path = tmp_path / "s.svs"
     os.mkfifo(path)
@@ -187,7 +187,7 @@ TiffLevel.decode = die
 """
 
 
-def test_nothing_of_a_copied_slide_stays_when_it_hangs(tile, pyramid, tmp_path, monkeypatch):
+def test_copy_of_a_stalled_slide_is_deleted(tile, pyramid, tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     hanging = DYING.replace("BY", "SIGSTOP")
@@ -197,7 +197,7 @@ def test_nothing_of_a_copied_slide_stays_when_it_hangs(tile, pyramid, tmp_path, 
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_a_job_that_is_asked_to_stop_tidies_up(tile, pyramid, tmp_path, monkeypatch):
+def test_copy_is_deleted_on_sigterm(tile, pyramid, tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     hanging = DYING.replace("BY", "SIGSTOP")
@@ -215,7 +215,7 @@ def test_a_job_that_is_asked_to_stop_tidies_up(tile, pyramid, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("by", ["SIGSEGV", "SIGSTOP", "SIGKILL", "SIGXCPU"])
-def test_a_codec_that_crashes_hangs_or_takes_all_memory(tile, pyramid, by):
+def test_decoder_crash_stall_and_out_of_memory(tile, pyramid, by):
     """In the middle of the records; what was half written is gone."""
     plain = tile(pyramid)
     patch = DYING.replace("BY", by)
@@ -249,7 +249,7 @@ slide_tiles.PLACE = fail
 
 
 @pytest.mark.parametrize("place", ["area_fractions", "_describe_source", "find_tissue"])
-def test_an_error_that_nobody_foresaw_is_the_slides_reason(tile, pyramid, place):
+def test_unexpected_error_becomes_the_reason(tile, pyramid, place):
     """And its traceback is in the job's log."""
     patch = UNFORESEEN.replace("PLACE", place).replace("ERROR", "ValueError('of\\n' + 300 * 'x')")
     outcome = tile(pyramid, patch=patch)
@@ -264,7 +264,7 @@ def test_an_error_that_nobody_foresaw_is_the_slides_reason(tile, pyramid, place)
     assert outcome.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
 
 
-def test_an_error_in_the_middle_of_the_records_leaves_none(tile, pyramid):
+def test_error_while_writing_leaves_no_records(tile, pyramid):
     patch = DYING.replace("os.kill(os.getpid(), signal.BY)", "raise ZeroDivisionError")
     outcome = tile(pyramid, "--cores", 2, patch=patch)
     assert outcome.state["reason"] == "unexpected error, please report: ZeroDivisionError"
@@ -272,7 +272,7 @@ def test_an_error_in_the_middle_of_the_records_leaves_none(tile, pyramid):
     assert len(outcome.files) == 5
 
 
-def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
+def test_unwritable_facts_do_not_hide_the_reason(tile, pyramid):
     patch = "from gigatile.slides import slide_tiles\n"
     patch += "bad = slide_tiles.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
     patch += "slide_tiles._describe_source = lambda *_: bad"
@@ -291,7 +291,7 @@ def test_facts_that_cannot_be_written_do_not_hide_the_reason(tile, pyramid):
         ('RuntimeError("can\'t start new thread")', "RuntimeError: can't start new thread"),
     ],
 )
-def test_an_error_of_the_system_is_no_slides_reason(tile, pyramid, error, told):
+def test_resource_error_fails_the_job(tile, pyramid, error, told):
     """The job fails, and may be tried again."""
     outcome = tile(
         pyramid, patch=UNFORESEEN.replace("PLACE", "find_tissue").replace("ERROR", error)
@@ -301,7 +301,7 @@ def test_an_error_of_the_system_is_no_slides_reason(tile, pyramid, error, told):
     assert outcome.files == []
 
 
-def test_a_directory_whose_places_are_no_numbers(tile, pyramid, tmp_path):
+def test_tiff_directory_with_invalid_offsets(tile, pyramid, tmp_path):
     """OpenSlide reads it or refuses it; TIFF's type 2 is text."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
@@ -314,7 +314,7 @@ def test_a_directory_whose_places_are_no_numbers(tile, pyramid, tmp_path):
     assert "unexpected" not in str(outcome.state["reason"])
 
 
-def test_no_more_is_asked_for_than_the_file_has(pyramid, tmp_path, monkeypatch):
+def test_reads_do_not_exceed_the_file(pyramid, tmp_path, monkeypatch):
     """A damaged directory tells of a tile of 4 GB; so much memory was taken for it."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
@@ -344,7 +344,7 @@ def test_no_more_is_asked_for_than_the_file_has(pyramid, tmp_path, monkeypatch):
         ("TileLength", 16, "an image of 1800×1200 px needs 600 tiles, and 40 are listed"),
     ],
 )
-def test_a_false_size_is_refused_before_anything_is_read(tile, pyramid, tmp_path, tag, value, told):
+def test_wrong_image_size_is_refused_before_reading(tile, pyramid, tmp_path, tag, value, told):
     """With a width of 131,072 it took 23 s, and then the slide was used."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
@@ -360,7 +360,7 @@ def test_a_false_size_is_refused_before_anything_is_read(tile, pyramid, tmp_path
     assert "read\n" not in outcome.process.stdout
 
 
-def test_a_slide_that_may_not_be_read(pyramid, tile, tmp_path):
+def test_slide_without_read_permission_is_refused(pyramid, tile, tmp_path):
     path = tmp_path / "s.svs"
     shutil.copy(pyramid, path)
     path.chmod(0)

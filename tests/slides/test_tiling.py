@@ -46,7 +46,7 @@ def tiles_in(out: Path) -> list:
 # --- The state
 
 
-def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_path):
+def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
     given = {"mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
     given["uniform"] = "off"
     settings = TileSettings(size=64, **given).model_dump(exclude=set(TileSettings.EXECUTION))
@@ -113,13 +113,13 @@ def test_the_state_tells_everything_about_the_slide_and_its_tiles(slide, tmp_pat
     assert json.loads((tmp_path / "S1.json").read_text()) == json.loads(json.dumps(state))
 
 
-def test_the_sheets_mpp_comes_before_the_files(slide, tmp_path):
+def test_mpp_of_the_sheet_has_priority(slide, tmp_path):
     state = cut(slide, tmp_path, sheet_mpp=0.25, mpp=0.5)
     assert (state["mpp"], state["mpp_from"]) == (0.25, "sheet")
     assert state["grid"]["extent"] == 128
 
 
-def test_a_tile_knows_whose_it_is_and_where_it_lies(slide, tmp_path):
+def test_tile_records_have_slide_and_position(slide, tmp_path):
     cut(slide, tmp_path, mpp=0.8)
     tiles = tiles_in(tmp_path)
     corners = [(round(c * 102.4), round(r * 102.4)) for r in range(5) for c in range(6)]
@@ -131,7 +131,7 @@ def test_a_tile_knows_whose_it_is_and_where_it_lies(slide, tmp_path):
         assert tile.tissue == pytest.approx(min(1, (384 - tile.x) / 102.4), abs=0.01)
 
 
-def test_a_tile_is_the_slides_pixels_as_jpeg_of_the_wanted_quality(slide, tmp_path):
+def test_tile_is_a_jpeg_of_the_slides_pixels(slide, tmp_path):
     pixels = tissue(520, 384)
     for quality in (30, 90):
         cut(slide, tmp_path, quality=quality)
@@ -144,7 +144,7 @@ def test_a_tile_is_the_slides_pixels_as_jpeg_of_the_wanted_quality(slide, tmp_pa
 
 @pytest.mark.parametrize("quality", [30, 75, 90, 100])
 @pytest.mark.parametrize("side", [64, 67])
-def test_the_jpeg_is_pillows_byte_for_byte(quality, side):
+def test_jpeg_equals_pillows_bytes(quality, side):
     """So it is 4:2:0, and a release of ours that writes it in another way makes no other tiles."""
     pixels = np.random.default_rng(1).integers(0, 256, (side, side, 3), np.uint8)
     expected = io.BytesIO()
@@ -159,7 +159,7 @@ def test_the_jpeg_is_pillows_byte_for_byte(quality, side):
     ("max_background", "kept"),
     [(1, 8), (0.75, 8), (0.7499, 6), (0.5, 6), (0.4999, 4), (0.25, 4), (0.2499, 2), (0, 2)],
 )
-def test_a_tile_is_kept_up_to_exactly_the_wanted_background(tmp_path, max_background, kept):
+def test_tile_at_the_background_limit_is_kept(tmp_path, max_background, kept):
     """Two rows of four tiles with 100, 75, 50 and 25 % tissue."""
     pixels = glass(128, 256)
     for column, share in enumerate((64, 48, 32, 16)):
@@ -190,7 +190,7 @@ def test_a_tile_is_kept_up_to_exactly_the_wanted_background(tmp_path, max_backgr
         (700, 9000, (), 64, (159, 2048)),
     ],
 )
-def test_the_overview_spans_the_slide_exactly(tmp_path, height, width, factors, size, shape):
+def test_overview_spans_the_slide_exactly(tmp_path, height, width, factors, size, shape):
     """Stain covers three quarters of the slide's width and height; so it does on the overview."""
     pixels = glass(height, width)
     pixels[: round(height * 0.75), : round(width * 0.75)] = STAIN
@@ -207,7 +207,7 @@ def test_the_overview_spans_the_slide_exactly(tmp_path, height, width, factors, 
     assert stained[:, 0].sum() == pytest.approx(shape[0] * 0.75, abs=within)
 
 
-def test_tissue_at_the_far_end_of_a_long_slide_is_found_where_it_is(tmp_path):
+def test_tissue_at_the_end_of_a_long_slide_is_found(tmp_path):
     pixels = glass(279, 16_384)
     pixels[:, 15_744:16_128] = STAIN
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8), tile=256)
@@ -219,7 +219,7 @@ def test_tissue_at_the_far_end_of_a_long_slide_is_found_where_it_is(tmp_path):
 # --- The same bytes, whole or not at all
 
 
-def test_the_same_slide_gives_the_same_bytes(slide, tile, tmp_path):
+def test_same_slide_gives_same_bytes(slide, tile, tmp_path):
     one, two = tile(slide, folder="one", mpp=0.8), tile(slide, folder="two", mpp=0.8)
     assert one.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
     for name in one.files:
@@ -227,14 +227,14 @@ def test_the_same_slide_gives_the_same_bytes(slide, tile, tmp_path):
     assert one.process.stdout == f"S1: {len(one.tiles)} tiles\n"
 
 
-def test_no_metadata_comes_along(slide, tmp_path):
+def test_tiles_have_no_metadata(slide, tmp_path):
     cut(slide, tmp_path)
     for data in (tiles_in(tmp_path)[0].image, (tmp_path / "S1.jpg").read_bytes()):
         with Image.open(io.BytesIO(data)) as picture:
             assert not {"exif", "icc_profile", "comment"} & set(picture.info)
 
 
-def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
+def test_killed_job_leaves_no_state(slide, tmp_path):
     """It has 5,184 tiles, enough to be met in the middle of its records."""
     pixels = np.tile(tissue(512, 512), (9, 9, 1))
     path = write_svs(tmp_path / "large.svs", pixels, shrink(pixels, 16), tile=512)
@@ -262,7 +262,7 @@ def test_a_killed_job_leaves_nothing_that_looks_finished(slide, tmp_path):
     assert left[0].startswith(".S1-")
 
 
-def test_a_killed_writer_leaves_the_old_file_as_it_was(tmp_path):
+def test_killed_writer_keeps_the_old_file(tmp_path):
     path = tmp_path / "S1.tfrecord"
     path.write_bytes(b"old")
     program = f"""

@@ -29,7 +29,7 @@ def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
 # --- What is tissue
 
 
-def test_stain_is_tissue_and_glass_is_not():
+def test_stained_pixels_are_tissue():
     pixels = glass(90, 120)
     pixels[20:50, 30:100] = tissue(30, 70)
     found = find_tissue(noisy(pixels, 3))
@@ -42,7 +42,7 @@ def test_stain_is_tissue_and_glass_is_not():
 
 
 @pytest.mark.parametrize("side", [12, 30, 119])
-def test_the_share_of_tissue_does_not_move_the_border_into_it(side):
+def test_tissue_border_does_not_depend_on_its_area(side):
     """Faint and strong stain on one slide: Otsu alone would keep the strong stain only."""
     pixels = glass(120, 120)
     pixels[:side] = (215, 165, 200)  # saturation 59
@@ -52,19 +52,19 @@ def test_the_share_of_tissue_does_not_move_the_border_into_it(side):
     assert not mask[side:].any()
 
 
-def test_a_slide_that_is_all_tissue_loses_none_of_it():
+def test_slide_of_only_tissue_is_all_tissue():
     found = find_tissue(tissue(200, 200))
     assert found.mask.all()
     assert found.threshold == SATURATION_BOUNDS[1]
 
 
 @pytest.mark.parametrize("colour", [GLASS, (255, 255, 255), (200, 200, 200), (236, 238, 243)])
-def test_glass_alone_is_a_slide_without_tissue(colour):
+def test_slide_of_only_glass_is_refused(colour):
     with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is stained"):
         find_tissue(noisy(np.full((100, 100, 3), colour, np.uint8), 2))
 
 
-def test_a_thousandth_of_the_slide_is_tissue_enough():
+def test_a_thousandth_of_the_slide_is_enough_tissue():
     pixels = glass(200, 200)
     pixels[:3, :13] = STAIN
     with pytest.raises(SlideError, match=r"0\.10 % of it is stained"):
@@ -75,7 +75,7 @@ def test_a_thousandth_of_the_slide_is_tissue_enough():
 
 @pytest.mark.parametrize("mpp", [0.25, 0.5])
 @pytest.mark.parametrize("dark", [False, True], ids=["transmitted", "fluorescence"])
-def test_a_small_biopsy_on_a_large_scan_is_tissue(mpp, dark):
+def test_small_biopsy_on_a_large_scan_is_tissue(mpp, dark):
     """A square of 130 µm is enough on any slide; one of 120 µm is not."""
     downsample = (3.5 / mpp, 3.5 / mpp)  # 3.5 µm per pixel of the overview, 4.2 mm in all
     sizes = region_sizes(TileSettings(), mpp, downsample)
@@ -90,7 +90,7 @@ def test_a_small_biopsy_on_a_large_scan_is_tissue(mpp, dark):
         find_tissue(pixels, *sizes)
 
 
-def test_dust_is_no_tissue_and_a_pore_no_background():
+def test_dust_is_removed_and_pores_are_filled():
     pixels = glass(100, 100)
     pixels[20:80, 20:80] = STAIN
     expected = np.zeros((100, 100), bool)
@@ -106,7 +106,7 @@ def test_dust_is_no_tissue_and_a_pore_no_background():
     assert np.array_equal(find_tissue(pixels).mask, expected)
 
 
-def test_fluorescence_is_bright_on_black():
+def test_fluorescence_tissue_is_bright():
     pixels = np.zeros((100, 100, 3), np.uint8)
     pixels[10:40, 10:90] = (20, 120, 60)
     found = find_tissue(noisy(pixels, 8))
@@ -122,7 +122,7 @@ def test_fluorescence_without_tissue():
         find_tissue(dark)
 
 
-def test_a_black_frame_around_a_brightfield_slide_is_no_fluorescence():
+def test_black_frame_is_not_fluorescence():
     pixels = np.zeros((100, 100, 3), np.uint8)
     pixels[30:70, 30:70] = GLASS
     pixels[40:50, 40:60] = STAIN
@@ -132,12 +132,12 @@ def test_a_black_frame_around_a_brightfield_slide_is_no_fluorescence():
     assert found.mask.sum() == 200
 
 
-def test_dark_tissue_is_no_fluorescence():
+def test_dark_tissue_is_not_fluorescence():
     assert find_tissue(np.full((50, 50, 3), (90, 20, 70), np.uint8)).mask.all()
 
 
 @given(npst.arrays(np.uint8, (12, 9, 3), elements=st.integers(0, 255)))
-def test_the_threshold_is_otsus_within_its_bounds(pixels):
+def test_threshold_is_otsus_within_bounds(pixels):
     try:
         found = find_tissue(pixels)
     except SlideError:
@@ -169,14 +169,14 @@ def ring() -> np.ndarray:
     return pixels
 
 
-def test_a_small_hole_belongs_to_the_tissue_around_it_and_a_larger_one_does_not():
+def test_only_small_holes_are_filled():
     assert not find_tissue(ring(), hole=400).mask[32, 32]
     found = find_tissue(ring(), hole=401)
     assert found.mask[20:44, 20:44].all() and found.mask.sum() == 24**2
     assert found.stained.sum() == 24**2 - 20**2
 
 
-def test_a_gap_between_tissue_is_closed_and_a_wider_one_is_glass():
+def test_only_narrow_gaps_are_closed():
     pixels = glass(80, 80)
     pixels[20:60, 10:30] = pixels[20:60, 34:44] = pixels[20:60, 54:70] = STAIN
     assert not find_tissue(pixels).mask[40, 32]
@@ -185,7 +185,7 @@ def test_a_gap_between_tissue_is_closed_and_a_wider_one_is_glass():
     assert not mask[:, 44:54].any()
 
 
-def test_a_pale_wall_is_tissue_where_it_touches_stain():
+def test_pale_pixels_connected_to_stain_are_tissue():
     pixels = glass(80, 80)
     pixels[20:40, 20:40] = STAIN
     pixels[30, 40:70] = pixels[60, 10:40] = (225, 203, 218)  # saturation 24
@@ -238,14 +238,14 @@ def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -
     columns=st.integers(1, 6),
     rows=st.integers(1, 6),
 )
-def test_shares_of_tissue_are_those_of_adding_up_areas(mask, across, down, extent, columns, rows):
+def test_mask_fractions_equal_summed_areas(mask, across, down, extent, columns, rows):
     grid = grid_of(16, extent, columns, rows)
     shares = mask_fractions(mask, (across, down), grid)
     assert shares.shape == (columns * rows,)
     np.testing.assert_allclose(shares, brute_force(mask, (across, down), grid), atol=1e-9)
 
 
-def test_shares_are_exact_where_tiles_fit_the_mask():
+def test_mask_fractions_are_exact_for_aligned_tiles():
     mask = np.zeros((8, 12), bool)
     mask[:3, :4] = True  # three quarters of the first tile
     mask[4:, 4:8] = True  # all of the fifth
@@ -253,7 +253,7 @@ def test_shares_are_exact_where_tiles_fit_the_mask():
     assert shares.tolist() == [0.75, 0, 0, 0, 1, 0]
 
 
-def test_the_mask_of_a_large_slide_is_not_blown_up():
+def test_mask_fractions_need_little_memory():
     mask = np.ones((2000, 2000), bool)
     tracemalloc.start()
     try:
@@ -265,7 +265,7 @@ def test_the_mask_of_a_large_slide_is_not_blown_up():
     assert peak < 12 * mask.size
 
 
-def test_the_glass_around_a_small_piece_is_no_hole():
+def test_glass_around_a_small_piece_is_not_a_hole():
     """On a small slide all of the glass can be less than the largest hole."""
     overview = np.full((60, 60, 3), 240, np.uint8)
     overview[20:30, 20:30] = (200, 120, 160)

@@ -49,9 +49,7 @@ def broken(path, kind):
     "kind",
     ["missing file", "constant", "a mask", "nan", "channels", "cut short", "html", "empty"],
 )
-def test_a_case_that_cannot_be_used_is_recorded_with_its_reason(
-    images, segmentation, tmp_path, kind
-):
+def test_unusable_case_is_recorded_with_its_reason(images, segmentation, tmp_path, kind):
     images["t1"], told = broken(tmp_path / "b.nii.gz", kind)
     prepare(tmp_path, {**images, "t1": images["flair"]}, segmentation)  # a good one lies there
     state = prepare(tmp_path, images, segmentation)
@@ -73,7 +71,7 @@ def test_a_case_that_cannot_be_used_is_recorded_with_its_reason(
     )
 
 
-def test_all_faults_of_files_are_told_at_once(images, tmp_path):
+def test_all_faults_of_files_are_in_one_message(images, tmp_path):
     for name, text in {"f": b"", "t": b"<html>", "s": b"x"}.items():
         (tmp_path / f"{name}.nii").write_bytes(text)
     paths = {"flair": tmp_path / "f.nii", "t1": tmp_path / "t.nii"}
@@ -85,7 +83,7 @@ def test_all_faults_of_files_are_told_at_once(images, tmp_path):
     )
 
 
-def test_a_segmentation_with_another_value_is_refused(images, tmp_path):
+def test_undeclared_label_value_is_refused(images, tmp_path):
     labels = tumour()
     labels[12, 11, 9:11] = 4
     path = write_nifti(tmp_path / "s.nii", labels)
@@ -96,7 +94,7 @@ def test_a_segmentation_with_another_value_is_refused(images, tmp_path):
     assert prepare(tmp_path, images, path, labels="brats2013")["state"] == "prepared"
 
 
-def test_a_damaged_checksum_is_found_in_images_and_segmentations(images, segmentation, tmp_path):
+def test_damaged_gzip_checksum_is_detected(images, segmentation, tmp_path):
     for path in (images["t1"], segmentation):
         whole = path.read_bytes()
         path.write_bytes(whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:])
@@ -106,7 +104,7 @@ def test_a_damaged_checksum_is_found_in_images_and_segmentations(images, segment
         path.write_bytes(whole)
 
 
-def test_a_missing_modality_is_refused_or_filled(images, segmentation, tmp_path):
+def test_missing_modality_is_refused_or_filled(images, segmentation, tmp_path):
     three = (*MODALITIES, "t2")
     state = prepare(tmp_path, images, segmentation, modalities=three)
     assert (state["state"], state["reason"]) == ("failed", "it has no t2")
@@ -123,7 +121,7 @@ def test_a_missing_modality_is_refused_or_filled(images, segmentation, tmp_path)
     assert prepare(tmp_path, {}, segmentation, missing="fill")["reason"] == "it has no flair, no t1"
 
 
-def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
+def test_wrong_number_of_channels_is_refused(tmp_path):
     path = write_nifti(tmp_path / "i.nii.gz", np.stack([head()] * 3, axis=-1))
     assert prepare(tmp_path, {"image": path})["reason"] == (
         "image (i.nii.gz): it has 3 channels, expected 2 (flair, t1)"
@@ -134,7 +132,7 @@ def test_a_file_of_other_channels_than_the_settings_name_is_refused(tmp_path):
     )
 
 
-def test_images_that_are_no_modalities_are_a_mistake_of_the_caller(images, tmp_path):
+def test_images_that_are_not_modalities_raise_an_error(images, tmp_path):
     for wrong in ({"t9": images["t1"]}, images | {"image": images["t1"]}):
         with pytest.raises(UserError, match=r"case C1: found the images .*must be only image"):
             prepare(tmp_path, wrong)
@@ -142,7 +140,7 @@ def test_images_that_are_no_modalities_are_a_mistake_of_the_caller(images, tmp_p
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("second", [False, True])
-def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second):
+def test_damaged_header_does_not_stop_the_run(tmp_path, second):
     images = {
         "flair": write_nifti(tmp_path / "f.nii", head()),
         "t1": write_nifti(tmp_path / "t.nii", head(seed=2), second=second, big_endian=second),
@@ -160,7 +158,7 @@ def test_a_header_with_any_bytes_changed_never_stops_the_cohort(tmp_path, second
     assert len(reasons) > 15
 
 
-def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
+def test_too_fine_spacing_is_refused(images, segmentation, tmp_path):
     state = prepare(tmp_path, images, segmentation, spacing=(0.02, 0.02, 0.02))
     assert state["reason"] == (
         "at the spacing of volumes.spacing it would have 1300×1100×900 voxels; at most "
@@ -171,7 +169,7 @@ def test_a_spacing_too_fine_is_refused(images, segmentation, tmp_path):
 @pytest.mark.parametrize(
     "place", ["geometry_of", "crop_to_content", "encode_volume", "write_records"]
 )
-def test_an_error_that_nobody_foresaw_is_the_cases_reason(
+def test_unexpected_error_becomes_the_reason(
     images, segmentation, tmp_path, monkeypatch, capfd, place
 ):
     """And its traceback is in the job's log."""
@@ -195,7 +193,7 @@ def test_an_error_that_nobody_foresaw_is_the_cases_reason(
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
-def test_an_error_of_the_system_is_no_cases_reason(images, tmp_path, monkeypatch, error):
+def test_resource_error_fails_the_job(images, tmp_path, monkeypatch, error):
     def fail(*_: object) -> None:
         raise error
 
@@ -205,7 +203,7 @@ def test_an_error_of_the_system_is_no_cases_reason(images, tmp_path, monkeypatch
     assert not (tmp_path / "C1.json").exists()
 
 
-def test_a_segmentation_without_a_label_convention_is_refused(images, segmentation, tmp_path):
+def test_segmentation_needs_declared_labels(images, segmentation, tmp_path):
     with pytest.raises(UserError, match=r"^case C1: volumes\.labels: not set; .*brats2023 \("):
         prepare(tmp_path, images, segmentation, labels=None)
     assert not (tmp_path / "C1.json").exists()

@@ -21,7 +21,7 @@ def whole_mask(inside: HeadMask, image: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("background", [0.0, -3.624, 57.5])
-def test_a_stripped_head_is_all_that_its_background_does_not_reach(background):
+def test_stripped_head_includes_its_cavities(background):
     image = head(SHAPE, background)
     cavity = ellipsoid(SHAPE, 0.1)
     image[cavity] = background
@@ -30,7 +30,7 @@ def test_a_stripped_head_is_all_that_its_background_does_not_reach(background):
     np.testing.assert_array_equal(whole_mask(found, image), BRAIN)
 
 
-def test_a_head_that_touches_the_faces_has_its_background_too():
+def test_head_that_touches_the_faces_is_found():
     image = head(SHAPE, -2.0)
     box = box_of(BRAIN)
     x, y, z = (slice(a, b) for a, b in box.T)
@@ -39,7 +39,7 @@ def test_a_head_that_touches_the_faces_has_its_background_too():
     np.testing.assert_array_equal(whole_mask(found, image[x, y, z]), BRAIN[x, y, z])
 
 
-def test_a_head_in_air_is_found_with_all_that_it_encloses():
+def test_head_in_air_is_found_and_filled():
     rng = np.random.default_rng(2)
     image = rng.rayleigh(8, SHAPE)
     skull, brain = ellipsoid(SHAPE, 0.48), ellipsoid(SHAPE, 0.38)
@@ -55,7 +55,7 @@ def test_a_head_in_air_is_found_with_all_that_it_encloses():
     assert wrong < 0.002 * skull.sum()
 
 
-def test_where_there_is_no_air_all_is_inside():
+def test_volume_without_air_is_all_head():
     texture = ndimage.gaussian_filter(np.random.default_rng(4).normal(size=SHAPE), 2)
     image = (1000 + 2000 * texture / texture.std()).astype(np.float32)
     found = find_head(image)
@@ -63,14 +63,14 @@ def test_where_there_is_no_air_all_is_inside():
     assert whole_mask(found, image).all()
 
 
-def test_the_box_is_the_least_one():
+def test_box_is_the_bounding_box():
     mask = np.zeros((5, 6, 7), bool)
     assert box_of(mask) is None
     mask[1, 2, 3] = mask[3, 2, 6] = True
     np.testing.assert_array_equal(box_of(mask), [(1, 2, 3), (4, 3, 7)])
 
 
-def test_a_box_turns_with_its_volume():
+def test_box_is_reoriented_with_its_volume():
     mask = np.zeros((5, 6, 7), bool)
     mask[1:3, 2:6, 3] = True
     for code in ("RAS", "LPS", "SLA", "PIR"):

@@ -28,7 +28,7 @@ def message(folder: Path, channels: dict[str, np.ndarray]) -> str:
     return state["reason"] or "; ".join(state["warnings"])
 
 
-def test_a_good_head_has_no_warning(head, tmp_path):
+def test_good_head_has_no_warning(head, tmp_path):
     assert message(tmp_path, head) == ""
 
 
@@ -57,7 +57,7 @@ def test_faults_of_one_channel_are_reported(head, tmp_path, rng, plant):
     assert ALONE[plant] in message(tmp_path, {"flair": array})
 
 
-def test_a_head_that_ends_at_the_neck_is_not_cut_off(head, tmp_path):
+def test_head_that_ends_at_the_neck_is_not_cropped(head, tmp_path):
     assert message(tmp_path, {"flair": head["flair"][:, :, 25:]}) == ""
 
 

@@ -39,7 +39,7 @@ def likelihood(value: int, scores, regions, labels) -> float:
 
 
 @given(regions=st.sampled_from(REGIONS), scores=st.lists(shares, min_size=3, max_size=3))
-def test_a_voxel_gets_the_likeliest_label(regions, scores):
+def test_voxels_get_the_most_likely_label(regions, scores):
     scores = np.array(scores[: len(regions)], np.float32)
     found = int(decision(regions)(scores))
     each = {value: likelihood(value, scores, regions, LABELS) for value in (0, 1, 2, 4)}
@@ -54,7 +54,7 @@ def of_regions(value: int, regions) -> tuple[bool, ...]:
     return tuple(names.get(value) in region for region in regions.values())
 
 
-def test_each_region_is_where_its_score_is_above_a_half():
+def test_regions_have_scores_above_one_half():
     """Wherever the scores do not contradict each other."""
     steps = (0.0, 0.01, 0.3, 0.4999, 0.5, 0.5001, 0.7, 0.99, 1.0)
     for regions in REGIONS[:2]:
@@ -70,7 +70,7 @@ def test_each_region_is_where_its_score_is_above_a_half():
         assert consistent > 200
 
 
-def test_a_contradiction_is_settled_by_what_is_surer():
+def test_more_certain_score_resolves_a_contradiction():
     decide = decision(BRATS)
     scores = [[0.45, 0.3, 0.9], [0.01, 0.3, 0.9], [0.9, 0.2, 0.99], [0.4, 0.99, 0.99]]
     found = decide(np.array(scores, np.float32))
@@ -78,7 +78,7 @@ def test_a_contradiction_is_settled_by_what_is_surer():
     np.testing.assert_array_equal(found, [2, 0, 2, 2])
 
 
-def test_any_shape_is_taken_and_values_are_those_of_the_file():
+def test_any_shape_is_accepted_and_file_values_returned():
     scores = np.random.default_rng(1).random((3, 5, 4, 3)).astype(np.float32)
     decide = decision(BRATS)
     found = decide(scores)
@@ -97,7 +97,7 @@ def test_certain_scores_stay_finite():
     assert found[2] in (1, 2), "either is as likely"
 
 
-def test_of_a_softmax_the_label_with_the_highest_score():
+def test_softmax_selects_the_highest_score():
     volumes = VolumeSettings(labels=LABELS, regions="labels")
     targets = Targets(volumes, PatchSettings(targets="labels"))
     decide = Decision(targets.names, targets.activation, volumes)
@@ -110,7 +110,7 @@ def test_of_a_softmax_the_label_with_the_highest_score():
 
 
 @pytest.mark.parametrize("regions", REGIONS)
-def test_regions_are_told_apart_by_the_labels_that_they_consist_of(regions):
+def test_region_targets_follow_their_labels(regions):
     volumes = VolumeSettings(labels=LABELS, regions=regions)
     targets = Targets(volumes, PatchSettings())
     assert (targets.names, targets.outputs) == (list(regions), len(regions))
@@ -126,7 +126,7 @@ def test_regions_are_told_apart_by_the_labels_that_they_consist_of(regions):
     assert len(set(found.tolist())) == len(np.unique(targets.table[[0, 1, 2, 4]], axis=0))
 
 
-def test_labels_are_told_apart_in_the_order_of_their_values_after_background():
+def test_label_targets_follow_their_values():
     volumes = VolumeSettings(labels=LABELS, regions=BRATS)
     targets = Targets(volumes, PatchSettings(targets="labels"))
     assert targets.names == ["edema", "rim", "core"]

@@ -31,7 +31,7 @@ from gigatile.volumes.preparation import PreparedFiles, _CasePreparation, prepar
 # --- What is made
 
 
-def test_the_state_tells_everything_about_the_case(images, segmentation, tmp_path):
+def test_state_describes_the_case(images, segmentation, tmp_path):
     state = prepare(tmp_path, images, segmentation)
     counts = {name: int((tumour() == value).sum()) for name, value in LABELS.items()}
     values = [head(background=-3.5)[BRAIN], head(seed=2)[BRAIN]]
@@ -100,7 +100,7 @@ def test_the_state_tells_everything_about_the_case(images, segmentation, tmp_pat
     assert str(tmp_path) not in (tmp_path / "C1.json").read_text()
 
 
-def test_the_record_holds_z_scores_of_the_head_and_the_labels(images, segmentation, tmp_path):
+def test_record_has_normalised_channels_and_labels(images, segmentation, tmp_path):
     prepare(tmp_path, images, segmentation)
     image, labels = record(tmp_path)
     np.testing.assert_array_equal(labels, tumour()[BOX])
@@ -111,7 +111,7 @@ def test_the_record_holds_z_scores_of_the_head_and_the_labels(images, segmentati
 
 
 @pytest.mark.parametrize("code", ["LPS", "RAS", "ASL", "IRP"])
-def test_the_order_of_a_files_axes_does_not_matter(images, segmentation, tmp_path, code):
+def test_order_of_axes_has_no_effect(images, segmentation, tmp_path, code):
     """One modality lies in the file in another order, and is stored in every other way."""
     prepare(tmp_path, images, segmentation)
     expected = record(tmp_path)
@@ -124,7 +124,7 @@ def test_the_order_of_a_files_axes_does_not_matter(images, segmentation, tmp_pat
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_the_grid_is_the_segmentations_else_the_first_images(images, tmp_path):
+def test_grid_is_the_segmentations_or_first_images(images, tmp_path):
     labels = write_as(tmp_path / "s.nii", tumour(), affine_of(), "LPI")
     assert prepare(tmp_path, images, labels)["grid"]["orientation"] == "LPI"
     # The first by the settings, whatever the order in which they are given.
@@ -135,7 +135,7 @@ def test_the_grid_is_the_segmentations_else_the_first_images(images, tmp_path):
     assert record(tmp_path)[1].sum() == 0
 
 
-def test_scaled_integers_are_prepared_as_what_they_mean(images, segmentation, tmp_path):
+def test_scaled_integers_are_prepared_correctly(images, segmentation, tmp_path):
     prepare(tmp_path, images, segmentation)
     expected = record(tmp_path)[0]
     stored = np.rint((head(seed=2) + 50) / 0.01).astype(np.int32)
@@ -146,7 +146,7 @@ def test_scaled_integers_are_prepared_as_what_they_mean(images, segmentation, tm
     np.testing.assert_allclose(record(tmp_path)[0], expected, atol=2e-3)
 
 
-def test_one_file_may_hold_all_channels(images, segmentation, tmp_path):
+def test_one_file_may_have_all_channels(images, segmentation, tmp_path):
     prepare(tmp_path, images, segmentation)
     expected = (tmp_path / "C1.tfrecord").read_bytes()
     stacked = np.stack([head(background=-3.5), head(seed=2)], axis=-1)
@@ -158,7 +158,7 @@ def test_one_file_may_hold_all_channels(images, segmentation, tmp_path):
 
 
 @pytest.mark.parametrize("spacing", [(0.8, 0.7, 1.3), (2, 2, 2)])
-def test_resampled_cases_stay_normalised_and_clean(images, segmentation, tmp_path, spacing):
+def test_resampled_cases_are_normalised(images, segmentation, tmp_path, spacing):
     state = prepare(tmp_path, images, segmentation, spacing=spacing)
     image, labels = record(tmp_path)
     np.testing.assert_allclose(state["prepared"]["spacing"], spacing, rtol=0.05)
@@ -180,7 +180,7 @@ def test_the_same_input_gives_the_same_bytes(images, segmentation, tmp_path):
     assert found[0] == found[1] != found[2] == found[3]
 
 
-def test_a_volume_in_millilitres_is_that_of_its_voxels(tmp_path):
+def test_volume_in_ml_is_that_of_the_voxels(tmp_path):
     affine = affine_of((1, 2, 3.5), turned=10)
     images = {name: write_nifti(tmp_path / f"{name}.nii", head(), affine) for name in MODALITIES}
     state = prepare(tmp_path, images, write_nifti(tmp_path / "s.nii", tumour(), affine))
@@ -189,7 +189,7 @@ def test_a_volume_in_millilitres_is_that_of_its_voxels(tmp_path):
         assert state["volumes_ml"][name] == pytest.approx(expected, rel=1e-5)
 
 
-def test_labels_beside_the_head_are_kept_and_told(images, tmp_path):
+def test_labels_outside_the_head_are_kept_with_a_warning(images, tmp_path):
     labels = tumour()
     labels[0, 0, 0] = 3
     labels[0, 1, 0] = 1
@@ -201,7 +201,7 @@ def test_labels_beside_the_head_are_kept_and_told(images, tmp_path):
     np.testing.assert_array_equal(found, labels[tuple(map(slice, found.shape))])
 
 
-def test_labels_that_are_lost_at_the_prepared_spacing_are_told(images, tmp_path):
+def test_labels_lost_by_resampling_give_a_warning(images, tmp_path):
     labels = tumour()
     labels[labels == 3] = 2
     labels[12, 11, 9] = 3
@@ -210,7 +210,7 @@ def test_labels_that_are_lost_at_the_prepared_spacing_are_told(images, tmp_path)
     assert warning == "enhancing is lost at the prepared spacing: it has 1 voxel in the file"
 
 
-def test_a_case_without_tumour_is_a_case(images, tmp_path):
+def test_case_without_a_tumour_is_prepared(images, tmp_path):
     path = write_nifti(tmp_path / "s.nii", np.zeros(SHAPE, np.uint8))
     state = prepare(tmp_path, images, path)
     assert (state["state"], state["labelled"]) == ("prepared", True)
@@ -218,7 +218,7 @@ def test_a_case_without_tumour_is_a_case(images, tmp_path):
     assert state["warnings"] == ["segmentation (s.nii): it has no labelled voxel"]
 
 
-def test_a_few_voxels_that_are_no_numbers_become_background(images, segmentation, tmp_path):
+def test_a_few_invalid_voxels_become_background(images, segmentation, tmp_path):
     broken = head(background=-3.5)
     for place, value in {(13, 11, 9): np.nan, (0, 0, 0): np.inf, (12, 9, 7): 1e35}.items():
         broken[place] = value
@@ -234,7 +234,7 @@ def test_a_few_voxels_that_are_no_numbers_become_background(images, segmentation
 # --- Grids that differ
 
 
-def test_noise_between_grids_is_told_and_no_hindrance(images, segmentation, tmp_path):
+def test_nearly_equal_grids_give_a_warning(images, segmentation, tmp_path):
     images["t1"] = write_nifti(tmp_path / "n.nii", head(seed=2), affine_of(origin=(-12, 30.02, 5)))
     state = prepare(tmp_path, images, segmentation)
     assert (state["state"], state["agreement"]) == ("prepared", "noise")
@@ -243,7 +243,7 @@ def test_noise_between_grids_is_told_and_no_hindrance(images, segmentation, tmp_
     assert warning.startswith("its files are up to 20 µm apart (segmentation and t1)")
 
 
-def test_different_grids_are_refused_with_all_of_them_named(images, segmentation, tmp_path):
+def test_different_grids_are_refused(images, segmentation, tmp_path):
     images["t1"] = write_nifti(
         tmp_path / "o.nii", head((20, 22, 18), seed=2), affine_of((1.3, 1, 1))
     )
@@ -259,7 +259,7 @@ def test_different_grids_are_refused_with_all_of_them_named(images, segmentation
 
 
 @pytest.mark.parametrize("code", ["RAS", "LSP"])
-def test_different_grids_are_put_on_the_segmentations(tmp_path, code):
+def test_different_grids_are_resampled_to_the_segmentations(tmp_path, code):
     """An image that is each voxel's place in the patient, seen from a grid that is turned."""
     mm = affine_of()
     turned = affine_of((1.2, 0.9, 1.5), (-13, 27, 4), turned=12)
@@ -297,7 +297,7 @@ def test_different_grids_are_put_on_the_segmentations(tmp_path, code):
     np.testing.assert_allclose(image[inner, 1], expected[inner], atol=0.05)
 
 
-def test_without_a_segmentation_they_are_put_on_the_finest_grid(tmp_path):
+def test_different_grids_are_resampled_to_the_finest(tmp_path):
     images = {
         "flair": write_nifti(tmp_path / "f.nii", head((26, 22, 9)), affine_of((1, 1, 2))),
         "t1": write_nifti(tmp_path / "t.nii", head(seed=2), affine_of()),
@@ -307,7 +307,7 @@ def test_without_a_segmentation_they_are_put_on_the_finest_grid(tmp_path):
     assert state["grid"]["original_shape"] == list(SHAPE)
 
 
-def test_grids_that_do_not_meet_are_refused(images, segmentation, tmp_path):
+def test_disjoint_grids_are_refused(images, segmentation, tmp_path):
     images["t1"] = write_nifti(tmp_path / "far.nii", head(seed=2), affine_of(origin=(500, 0, 0)))
     state = prepare(tmp_path, images, segmentation, resample=True)
     assert state["reason"] == ("t1 (far.nii): its head is outside of the case's grid")
@@ -333,14 +333,14 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
     assert peak < 4 * channel + 2.5 * record
 
 
-def test_what_a_killed_job_left_is_removed(images, segmentation, tmp_path):
+def test_files_of_a_killed_job_are_removed(images, segmentation, tmp_path):
     left = tmp_path / ".C1-abcdefgh.tfrecord"
     left.write_bytes(b"half")
     prepare(tmp_path, images, segmentation)
     assert not left.exists()
 
 
-def test_the_command_prepares_a_case(images, segmentation, tmp_path, command):
+def test_command_prepares_a_case(images, segmentation, tmp_path, command):
     def run(*arguments, **given):
         return command(
             *("prepare.py", "--task", "volume_segmentation"),
@@ -367,7 +367,7 @@ def test_the_command_prepares_a_case(images, segmentation, tmp_path, command):
 
 
 @pytest.mark.parametrize("wrong", ["flair", "=x", "flair=", "flair=b.nii"])
-def test_the_command_refuses_what_is_no_image(tmp_path, command, wrong):
+def test_command_refuses_wrong_image_options(tmp_path, command, wrong):
     arguments = ("--image", "flair=a.nii", "--image", wrong, "--settings", "{}")
     out = ("--records", tmp_path / "r", "--state", tmp_path / "s")
     done = command("prepare.py", "--task", "volume_segmentation", "--case", "C1", *arguments, *out)
@@ -375,7 +375,7 @@ def test_the_command_refuses_what_is_no_image(tmp_path, command, wrong):
     assert done.stderr == (f"error: --image: found {wrong!r}; must be NAME=PATH, each name once\n")
 
 
-def test_a_file_that_never_answers_is_a_bad_case(tmp_path):
+def test_stalled_case_is_refused(tmp_path):
     """A named pipe that nobody writes to: to open it takes for ever, as on a disk that is gone."""
     pipe = tmp_path / "flair.nii.gz"
     os.mkfifo(pipe)

@@ -73,7 +73,7 @@ def restored(labels, grid):
 
 
 @pytest.mark.parametrize("patient", COUNTS)
-def test_masks_and_labels_are_read_as_they_are_meant(nifti, patient):
+def test_real_masks_and_labels_are_read(nifti, patient):
     """The mask is of int32 with a slope of 2.3e-10: it reads 0.99999997."""
     _, segmentation, mask = brats_2013(nifti, patient)
     values = np.bincount(open_volume(mask).read_labels({"brain": 1}).ravel())
@@ -86,7 +86,7 @@ def test_masks_and_labels_are_read_as_they_are_meant(nifti, patient):
 
 
 @pytest.mark.parametrize("patient", COUNTS)
-def test_a_case_of_brats_2013_is_prepared_and_comes_back_exactly(nifti, tmp_path, patient):
+def test_brats_2013_case_is_prepared_and_restored_exactly(nifti, tmp_path, patient):
     images, segmentation, mask = brats_2013(nifti, patient)
     state = prepare(tmp_path, images, segmentation, **BRATS)
     assert (state["state"], state["agreement"]) == ("prepared", "equal")
@@ -118,7 +118,7 @@ def test_a_case_of_brats_2013_is_prepared_and_comes_back_exactly(nifti, tmp_path
         np.testing.assert_array_equal(mine[0], theirs[0])
 
 
-def test_labels_outside_the_brain_are_kept(nifti, tmp_path):
+def test_real_labels_outside_the_brain_are_kept(nifti, tmp_path):
     images, segmentation, _ = brats_2013(nifti, 3)
     state = prepare(tmp_path, images, segmentation, **BRATS)
     assert state["warnings"] == ["labels outside of the head: 120 voxels of the prepared case"]
@@ -126,7 +126,7 @@ def test_labels_outside_the_brain_are_kept(nifti, tmp_path):
 
 
 @pytest.mark.parametrize("patient", COUNTS)
-def test_a_finer_grid_gives_the_tumour_back(nifti, patient):
+def test_finer_grid_restores_the_tumour(nifti, patient):
     volume = open_volume(brats_2013(nifti, patient)[1])
     labels = volume.read_labels({f"v{n}": n for n in range(1, 5)})
     for spacing, least in (((0.8, 0.8, 0.8), 0.99), ((0.9, 0.9, 0.9), 0.99)):
@@ -138,7 +138,7 @@ def test_a_finer_grid_gives_the_tumour_back(nifti, patient):
         assert dice(found == 2, labels == 2) >= least - 0.01
 
 
-def test_four_modalities_of_int16(nifti, tmp_path):
+def test_int16_modalities_are_prepared(nifti, tmp_path):
     images = tcga(nifti / "tcga_brats_space")
     segmentation = images["t1"].with_name("seg_fused_mav.nii.gz")
     state = prepare(tmp_path, images, segmentation, labels="brats2017")
@@ -154,7 +154,7 @@ def test_four_modalities_of_int16(nifti, tmp_path):
     )
 
 
-def test_the_patient_before_registration_is_refused_with_all_shapes_named(nifti, tmp_path):
+def test_unregistered_case_is_refused(nifti, tmp_path):
     state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"))
     assert (state["state"], state["agreement"]) == ("failed", "different")
     for told in (
@@ -168,7 +168,7 @@ def test_the_patient_before_registration_is_refused_with_all_shapes_named(nifti,
         assert told in state["reason"]
 
 
-def test_the_patient_before_registration_is_resampled_when_asked(nifti, tmp_path):
+def test_unregistered_case_is_resampled_on_request(nifti, tmp_path):
     state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"), resample=True)
     assert (state["state"], state["reference"]) == ("prepared", "flair")
     assert state["background"] == dict.fromkeys(tcga(nifti), None)
@@ -196,14 +196,14 @@ def test_the_patient_before_registration_is_resampled_when_asked(nifti, tmp_path
         ("example4d.nii.gz", "it has 2 channels, expected 1"),
     ],
 )
-def test_odd_files_are_refused(nifti, tmp_path, file, reason):
+def test_unusual_files_are_refused(nifti, tmp_path, file, reason):
     path = nifti / "odd" / file
     state = prepare(tmp_path, {"t1": path}, modalities=("t1",))
     assert state["state"] == "failed"
     assert state["reason"].startswith(f"t1 ({path.name}): {reason}")
 
 
-def test_odd_files_are_prepared(nifti, tmp_path):
+def test_unusual_files_are_prepared(nifti, tmp_path):
     state = prepare(tmp_path, {"t1": nifti / "odd/anatomical.nii"}, modalities=("t1",))
     source = state["sources"]["t1"]
     assert (state["state"], source["byte_order"]) == ("prepared", "big")
@@ -217,7 +217,7 @@ def test_odd_files_are_prepared(nifti, tmp_path):
     assert state["background"] == {"first": 0, "second": 0}
 
 
-def test_every_file_reads_as_nibabel_reads_it(nifti):
+def test_every_real_file_equals_nibabel(nifti):
     for path in sorted(nifti.rglob("*.nii*")):
         if "html" in str(path) or "zero" in str(path):
             continue

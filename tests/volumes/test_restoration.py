@@ -53,7 +53,7 @@ def case(tmp_path, labels, code, affine=None, **kind):
 
 
 @pytest.mark.parametrize("code", all_orientations())
-def test_without_resampling_the_way_back_is_exact(tmp_path, code):
+def test_restoration_without_resampling_is_exact(tmp_path, code):
     where, labels, _ = case(tmp_path, tumour(), code, affine_of((1, 1.2, 3), turned=12))
     grid = plan_grid(where, None)
     boxes = (grid, grid.crop_to((3, 4, 5), (20, 19, 17)), grid.crop_to((0, 5, 2), (24, 22, 18)))
@@ -67,7 +67,7 @@ def test_without_resampling_the_way_back_is_exact(tmp_path, code):
 
 @pytest.mark.parametrize("code", all_orientations())
 @pytest.mark.parametrize("spacing", [(0.9, 0.8, 0.7), (1.0, 1.0, 1.0)])
-def test_with_resampling_nearly_all_comes_back(tmp_path, code, spacing):
+def test_restoration_after_resampling_is_nearly_exact(tmp_path, code, spacing):
     affine = affine_of((1.0, 1.2, 2.5), turned=12)
     where, labels, _ = case(tmp_path, tumour(BIG), code, affine)
     grid = plan_grid(where, spacing).crop_to((7, 13, 13), (48, 50, 47))
@@ -79,14 +79,14 @@ def test_with_resampling_nearly_all_comes_back(tmp_path, code, spacing):
     assert dice(found > 0, labels > 0) >= 0.99
 
 
-def test_whole_multiples_come_back_exactly(tmp_path):
+def test_restoration_of_integer_factors_is_exact(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "LPS")
     grid = plan_grid(where, (0.5, 0.5, 0.25)).crop_to((3, 4, 5), (20, 19, 17))
     np.testing.assert_array_equal(restored(forward_labels(labels, grid), grid), labels)
 
 
 @pytest.mark.parametrize("spacing", [(0.8, 0.7, 0.9), (1.5, 1.3, 1.7), (2.9, 1, 1), None])
-def test_it_is_the_whole_interpolated_at_once_and_decided_then(tmp_path, spacing):
+def test_planes_give_the_same_as_the_whole_volume(tmp_path, spacing):
     """Against scipy's interpolation of all scores in memory."""
     where, _, _ = case(tmp_path, tumour(), "PIR")
     grid = plan_grid(where, spacing).crop_to((4, 3, 2), (22, 18, 15))
@@ -114,7 +114,7 @@ def test_it_is_the_whole_interpolated_at_once_and_decided_then(tmp_path, spacing
     assert not found[~inside].any()
 
 
-def test_it_holds_a_few_planes_of_scores_only(tmp_path):
+def test_restorer_keeps_only_a_few_planes(tmp_path):
     shape = (160, 60, 60)
     where, _, _ = case(tmp_path, ellipsoid(shape, 0.4).astype(np.uint8), "RAS")
     grid = plan_grid(where, (0.8, 0.8, 0.8))
@@ -128,7 +128,7 @@ def test_it_holds_a_few_planes_of_scores_only(tmp_path):
     assert peak < np.prod(shape) + 12 * plane.nbytes
 
 
-def test_planes_too_many_too_few_or_too_large_are_refused(tmp_path):
+def test_wrong_number_or_size_of_planes_is_refused(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "RAS")
     grid = plan_grid(where, None)
     restorer = Restorer(grid, highest)
@@ -148,7 +148,7 @@ def test_planes_too_many_too_few_or_too_large_are_refused(tmp_path):
 @pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize(("sform", "qform"), [(1, 1), (2, 0), (0, 2), (4, 1), (0, 0)])
 @pytest.mark.parametrize("code", ["LPS", "LAS"])  # a rotation, and one that is mirrored
-def test_the_file_lies_where_the_original_lies(tmp_path, code, second, big_endian, sform, qform):
+def test_segmentation_has_the_original_geometry(tmp_path, code, second, big_endian, sform, qform):
     affine = affine_of((0.9, 1.1, 2.7), turned=14)
     kind = {"second": second, "big_endian": big_endian, "sform": sform, "qform": qform}
     where, labels, path = case(tmp_path, tumour(), code, affine, **kind)
@@ -175,7 +175,7 @@ def test_the_file_lies_where_the_original_lies(tmp_path, code, second, big_endia
     assert compare({"a": where, "b": geometry_of(again)}, "a").difference_mm == 0
 
 
-def test_where_the_header_has_no_spacing_the_file_gets_that_of_the_sform(tmp_path):
+def test_missing_spacing_is_taken_from_the_sform(tmp_path):
     path = write_nifti(
         tmp_path / "a.nii", head(), affine_of((1, 2, 3)), qform=0, pixdim=[1, 0, 0, 0, 0, 0, 0, 0]
     )
@@ -184,7 +184,7 @@ def test_where_the_header_has_no_spacing_the_file_gets_that_of_the_sform(tmp_pat
     assert nibabel.load(tmp_path / "p.nii").header.get_zooms() == pytest.approx((1, 2, 3))
 
 
-def test_the_bytes_depend_on_nothing_else(tmp_path):
+def test_segmentation_bytes_are_reproducible(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "LPS")
     grid = plan_grid(where, None)
     for name in ("a.nii.gz", "b.nii.gz"):
@@ -196,7 +196,7 @@ def test_the_bytes_depend_on_nothing_else(tmp_path):
     assert gzip.decompress(data) == (tmp_path / "c.nii").read_bytes()
 
 
-def test_labels_of_another_shape_or_kind_are_refused(tmp_path):
+def test_labels_of_wrong_shape_or_type_are_refused(tmp_path):
     where, labels, _ = case(tmp_path, tumour(), "LPS")
     grid = plan_grid(where, None)
     for wrong in (labels[:-1], labels.astype(np.int16)):

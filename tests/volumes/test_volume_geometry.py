@@ -27,7 +27,7 @@ def of(tmp_path, affine=None, name="a.nii", **kind):
 @pytest.mark.parametrize(
     ("codes", "source"), [((1, 1), "sform"), ((2, 0), "sform"), ((0, 2), "qform")]
 )
-def test_the_affine_is_the_coded_one(tmp_path, turned, codes, source):
+def test_affine_is_from_sform_then_qform(tmp_path, turned, codes, source):
     affine = affine_of((0.9, 1.1, 5.5), turned=turned)
     found = of(tmp_path, affine, sform=codes[0], qform=codes[1])
     np.testing.assert_allclose(found.affine, affine, atol=1e-5)
@@ -39,12 +39,12 @@ def test_the_affine_is_the_coded_one(tmp_path, turned, codes, source):
 
 
 @pytest.mark.parametrize("code", all_orientations()[::5])
-def test_the_orientation_is_named_as_the_axes_point(tmp_path, code):
+def test_orientation_is_the_direction_of_axes(tmp_path, code):
     path = write_as(tmp_path / "a.nii.gz", IMAGE, affine_of((1, 2, 3)), code)
     assert geometry(path).orientation == code
 
 
-def test_a_file_that_does_not_tell_its_orientation_says_so(tmp_path):
+def test_missing_orientation_gives_a_warning(tmp_path):
     path = write_nifti(tmp_path / "a.nii", IMAGE, sform=0, qform=0)
     found = geometry(path)
     np.testing.assert_array_equal(found.affine, nibabel.load(path).affine)
@@ -55,7 +55,7 @@ def test_a_file_that_does_not_tell_its_orientation_says_so(tmp_path):
     )
 
 
-def test_sform_and_qform_that_disagree_are_told_with_the_distance(tmp_path):
+def test_different_sform_and_qform_give_a_warning(tmp_path):
     moved = affine_of(origin=(-12, 30, 8))
     qform = nibabel.Nifti1Header()
     qform.set_qform(moved, 1)
@@ -67,7 +67,7 @@ def test_sform_and_qform_that_disagree_are_told_with_the_distance(tmp_path):
 
 
 @pytest.mark.parametrize("pixdim", [0, -1, np.nan])
-def test_a_file_without_a_spacing_is_refused(tmp_path, pixdim):
+def test_file_without_spacing_is_refused(tmp_path, pixdim):
     for codes in ((0, 0), (0, 1)):
         kind = {"sform": codes[0], "qform": codes[1], "pixdim": [1, 1, pixdim, 1, 0, 0, 0, 0]}
         with pytest.raises(VolumeError, match="its header has no valid spacing: 1×"):
@@ -88,7 +88,7 @@ def test_a_file_without_a_spacing_is_refused(tmp_path, pixdim):
         ({"srow_x": [1e-4, 0, 0, 5]}, "0.0001×1×1 mm"),
     ],
 )
-def test_an_affine_that_cannot_be_is_refused_unless_there_is_another(tmp_path, fields, told):
+def test_invalid_affine_is_refused_unless_there_is_another(tmp_path, fields, told):
     with pytest.raises(VolumeError) as refused:
         of(tmp_path, qform=0, **fields)
     assert told in str(refused.value)
@@ -97,12 +97,12 @@ def test_an_affine_that_cannot_be_is_refused_unless_there_is_another(tmp_path, f
     assert found.warnings == (f"{refused.value}; its qform is used",)
 
 
-def test_a_qform_that_is_no_rotation_is_refused(tmp_path):
+def test_qform_that_is_not_a_rotation_is_refused(tmp_path):
     with pytest.raises(VolumeError, match="its qform is not a rotation"):
         of(tmp_path, sform=0, quatern_b=3.0)
 
 
-def test_skewed_axes_and_odd_units_are_told(tmp_path):
+def test_skewed_axes_and_other_units_give_warnings(tmp_path):
     (skewed,) = of(tmp_path, qform=0, srow_x=[1, 0.1, 0, -12]).warnings
     assert skewed.startswith("its axes deviate from right angles by 5.7°")
     assert of(tmp_path, xyzt_units=3).warnings == (
@@ -119,7 +119,7 @@ def test_skewed_axes_and_odd_units_are_told(tmp_path):
 
 @pytest.mark.parametrize("turned", [0, 20, 45])
 @pytest.mark.parametrize("code", all_orientations()[::3])
-def test_another_order_of_axes_is_no_difference(tmp_path, code, turned):
+def test_order_of_axes_is_not_a_difference(tmp_path, code, turned):
     affine = affine_of((0.9, 1.1, 5.5), turned=turned)
     one = geometry(write_as(tmp_path / "a.nii", IMAGE, affine, "RAS"))
     path = write_as(tmp_path / "b.nii", IMAGE, affine, code)
@@ -131,7 +131,7 @@ def test_another_order_of_axes_is_no_difference(tmp_path, code, turned):
     np.testing.assert_array_equal(back.apply(channel), reorient_like(one, one).apply(IMAGE))
 
 
-def test_noise_is_told_and_taken_as_equal(tmp_path):
+def test_noise_is_equal_with_a_message(tmp_path):
     one = of(tmp_path, affine_of())
     for apart, state in ((0.0005, "equal"), (0.004, "noise"), (0.09, "noise"), (0.11, "different")):
         other = of(tmp_path, affine_of(origin=(-12 + apart, 30, 5)))
@@ -149,7 +149,7 @@ def test_noise_is_told_and_taken_as_equal(tmp_path):
     )
 
 
-def test_grids_turned_by_nearly_45_degrees_are_equal_up_to_noise(tmp_path):
+def test_grids_rotated_by_nearly_45_degrees_are_equal(tmp_path):
     """Their axes have different names."""
     one, other = (of(tmp_path, affine_of(turned=turned)) for turned in (44.97, 45.03))
     assert one.orientation != other.orientation
@@ -165,7 +165,7 @@ def test_grids_turned_by_nearly_45_degrees_are_equal_up_to_noise(tmp_path):
         ({"spacing": (1, 1, 1.008)}, "they differ in the position of their corners by up to 0.136"),
     ],
 )
-def test_what_differs_is_named_with_all_grids(tmp_path, change, ways):
+def test_differences_are_listed_with_all_grids(tmp_path, change, ways):
     one, other = of(tmp_path), of(tmp_path, affine_of(**change))
     agreement = compare({"flair": one, "t1": other}, "flair")
     assert agreement.state == "different"
@@ -173,7 +173,7 @@ def test_what_differs_is_named_with_all_grids(tmp_path, change, ways):
     assert agreement.message.endswith(f"(flair: {one}; t1: {other})")
 
 
-def test_other_shapes_are_named(tmp_path):
+def test_different_shapes_are_listed(tmp_path):
     one = of(tmp_path)
     other = geometry(write_nifti(tmp_path / "b.nii", IMAGE[:-1]))
     told = compare({"flair": one, "t1": other}, "flair").message

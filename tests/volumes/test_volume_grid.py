@@ -37,7 +37,7 @@ def geometry(tmp_path):
 
 
 @pytest.mark.parametrize("code", all_orientations())
-def test_without_resampling_the_voxels_are_the_files_own(geometry, code):
+def test_voxels_are_unchanged_without_resampling(geometry, code):
     image = head()
     where, stored = geometry(image, code, turned=10)
     for spacing in (None, SPACING, (1.001, 1.2, 2.0)):
@@ -53,7 +53,7 @@ def test_without_resampling_the_voxels_are_the_files_own(geometry, code):
 
 
 @pytest.mark.parametrize("spacing", [(0.7, 0.9, 1.1), (1.0, 0.5, 2.0)])
-def test_enlarging_is_scipys_zoom_of_whole_voxels(geometry, spacing):
+def test_upsampling_equals_scipys_zoom(geometry, spacing):
     image = head()
     where, stored = geometry(image)
     grid = plan_grid(where, spacing)
@@ -76,7 +76,7 @@ def test_enlarging_is_scipys_zoom_of_whole_voxels(geometry, spacing):
 
 @pytest.mark.parametrize("spacing", [(0.7, 0.9, 1.1), (2.0, 1.2, 3.0), (3, 3, 3)])
 @pytest.mark.parametrize("order", [1, 3])
-def test_a_box_is_what_the_whole_has_there(geometry, spacing, order):
+def test_box_equals_the_whole_there(geometry, spacing, order):
     where, stored = geometry(head())
     whole = plan_grid(where, spacing)
     cut = whole.crop_to((5, 6, 4), (21, 16, 14))
@@ -86,7 +86,7 @@ def test_a_box_is_what_the_whole_has_there(geometry, spacing, order):
 
 
 @pytest.mark.parametrize("spacing", [(0.7, 0.9, 1.1), (2.0, 1.2, 3.0), (1.0, 1.2, 5.0)])
-def test_a_box_alone_gives_what_the_whole_gives_if_the_rest_is_0(geometry, spacing):
+def test_box_equals_the_whole_if_the_rest_is_0(geometry, spacing):
     image = np.zeros((26, 22, 18), np.float32)
     image[5:21, 6:16, 4:14] = head()[5:21, 6:16, 4:14]
     where, stored = geometry(image)
@@ -95,7 +95,7 @@ def test_a_box_alone_gives_what_the_whole_gives_if_the_rest_is_0(geometry, spaci
     np.testing.assert_allclose(found, forward_image(stored, grid), atol=1e-4)
 
 
-def test_a_box_covers_all_voxels_that_it_was_asked_for(geometry):
+def test_crop_covers_the_requested_box(geometry):
     where, _ = geometry(head())
     for spacing in ((0.7, 0.9, 1.1), (3, 3, 3), (1, 1.2, 2)):
         whole = plan_grid(where, spacing)
@@ -111,7 +111,7 @@ def test_a_box_covers_all_voxels_that_it_was_asked_for(geometry):
 @pytest.mark.parametrize("code", ["RAS", "LPS", "SLA"])
 @pytest.mark.parametrize("turned", [0, 25])
 @pytest.mark.parametrize("spacing", [(0.8, 0.8, 0.8), (1.5, 1.5, 2.5)])
-def test_what_lies_somewhere_lies_there_after_resampling(geometry, code, turned, spacing):
+def test_resampling_keeps_positions(geometry, code, turned, spacing):
     """The image is each voxel's own place in millimetres: it must fit the prepared affine."""
     shape = (26, 22, 18)
     affine = affine_of(SPACING, turned=turned)
@@ -127,7 +127,7 @@ def test_what_lies_somewhere_lies_there_after_resampling(geometry, code, turned,
         assert np.linalg.norm(grid.affine[:3, :3], axis=0) == pytest.approx(grid.spacing)
 
 
-def test_the_extent_stays_and_the_spacing_gives_way(geometry):
+def test_resampling_keeps_the_extent(geometry):
     where, _ = geometry(head(), "LPS")
     grid = plan_grid(where, (0.7, 0.7, 0.7))
     assert grid.canonical_shape == (26, 22, 18)
@@ -138,7 +138,7 @@ def test_the_extent_stays_and_the_spacing_gives_way(geometry):
     assert plan_grid(where, (100, 100, 100)).shape == (1, 1, 1)
 
 
-def test_fine_structure_does_not_become_false_structure_when_voxels_grow(geometry):
+def test_downsampling_does_not_alias(geometry):
     """Stripes of two voxels, sampled at every third one, would give stripes of six."""
     x = np.arange(60)
     stripes = np.broadcast_to(((x % 4) < 2)[:, None, None], (60, 8, 8)).astype(np.float32)
@@ -148,7 +148,7 @@ def test_fine_structure_does_not_become_false_structure_when_voxels_grow(geometr
     assert found.mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_labels_are_what_a_voxel_has_most_of(geometry):
+def test_resampled_labels_have_the_largest_share(geometry):
     labels = np.zeros((8, 4, 4), np.uint8)
     labels[2:5] = 1
     labels[5:] = 3
@@ -169,7 +169,7 @@ def test_labels_are_what_a_voxel_has_most_of(geometry):
 
 
 @pytest.mark.parametrize("code", ["RAS", "IPL"])
-def test_a_grid_comes_back_from_json(geometry, code):
+def test_grid_survives_json(geometry, code):
     where, _ = geometry(head(), code, turned=12)
     grid = plan_grid(where, (0.7, 0.9, 1.1)).crop_to((5, 6, 4), (21, 16, 14))
     again = Grid.from_json(json.loads(json.dumps(grid.to_json(), allow_nan=False)))
@@ -177,7 +177,7 @@ def test_a_grid_comes_back_from_json(geometry, code):
     np.testing.assert_array_equal(again.affine, grid.affine)
 
 
-def test_a_spacing_that_gives_too_many_voxels_is_refused(geometry):
+def test_spacing_with_too_many_voxels_is_refused(geometry):
     where, _ = geometry(head((100, 100, 100)), spacing=(10, 10, 10))
     with pytest.raises(VolumeError, match="it would have 100000×100000×100000 voxels"):
         plan_grid(where, (0.01, 0.01, 0.01))
@@ -185,7 +185,7 @@ def test_a_spacing_that_gives_too_many_voxels_is_refused(geometry):
         plan_grid(where, (1, 1, 1))
 
 
-def test_an_array_of_another_file_is_refused(geometry):
+def test_array_of_another_shape_is_refused(geometry):
     where, _ = geometry(head())
     with pytest.raises(ValueError, match="voxels, the file"):
         forward_labels(tumour()[:-1], plan_grid(where, None))

@@ -38,7 +38,7 @@ def reason(path, labels: bool = False) -> str:
 @pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"])
-def test_every_kind_of_file_gives_its_values(tmp_path, name, big_endian, second, dtype):
+def test_all_kinds_of_files_are_read(tmp_path, name, big_endian, second, dtype):
     values = np.arange(np.prod(SHAPE)).reshape(SHAPE) % 120
     stored = values.astype(dtype)
     path = write_nifti(tmp_path / name, stored, big_endian=big_endian, second=second)
@@ -51,7 +51,7 @@ def test_every_kind_of_file_gives_its_values(tmp_path, name, big_endian, second,
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
 @pytest.mark.parametrize("big_endian", [False, True])
-def test_scaled_values_are_nibabels(tmp_path, dtype, big_endian):
+def test_scaled_values_equal_nibabel(tmp_path, dtype, big_endian):
     stored = (head() % 250).astype(dtype)
     path = write_nifti(
         tmp_path / "a.nii.gz", stored, big_endian=big_endian, slope=0.0754, intercept=3100.5
@@ -61,7 +61,7 @@ def test_scaled_values_are_nibabels(tmp_path, dtype, big_endian):
     np.testing.assert_allclose(read(path), expected, rtol=1e-6)
 
 
-def test_large_integers_are_scaled_before_they_are_rounded(tmp_path):
+def test_large_integers_are_scaled_before_rounding(tmp_path):
     values = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     stored = (values + 2_000_000_000).astype(np.int32)
     path = write_nifti(tmp_path / "a.nii", stored, slope=1.0, intercept=-2e9)
@@ -69,13 +69,13 @@ def test_large_integers_are_scaled_before_they_are_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("slope", [0.0, np.nan, np.inf, 1.0])
-def test_a_slope_that_says_nothing_scales_nothing(tmp_path, slope):
+def test_unset_slope_does_not_scale(tmp_path, slope):
     path = write_nifti(tmp_path / "a.nii", head(), slope=slope)
     assert not open_volume(path).scaled
     np.testing.assert_array_equal(read(path), head())
 
 
-def test_a_file_is_known_by_its_content_not_by_its_name(tmp_path):
+def test_content_decides_not_the_file_name(tmp_path):
     packed = write_nifti(tmp_path / "a.nii.gz", head())
     plain = write_nifti(tmp_path / "b.nii", head())
     np.testing.assert_array_equal(read(packed.rename(tmp_path / "c.nii")), head())
@@ -83,7 +83,7 @@ def test_a_file_is_known_by_its_content_not_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("axes", [(3,), (1, 3), (3, 1, 1)])
-def test_channels_come_one_by_one(tmp_path, axes):
+def test_channels_are_read_one_by_one(tmp_path, axes):
     channels = [head(seed=seed) for seed in (1, 2, 3)]
     stored = np.stack(channels, axis=3).reshape(*SHAPE, *axes)
     volume = open_volume(write_nifti(tmp_path / "a.nii.gz", stored))
@@ -98,14 +98,14 @@ def test_trailing_axes_of_one_are_dropped(tmp_path):
     assert (volume.shape, volume.channels) == (SHAPE, 1)
 
 
-def test_a_gzip_of_several_parts_is_read_whole(tmp_path):
+def test_gzip_of_several_members_is_read(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head())
     data = path.read_bytes()
     path.write_bytes(gzip.compress(data[:5000]) + gzip.compress(data[5000:]) + b"\0" * 64)
     np.testing.assert_array_equal(read(path), head())
 
 
-def test_what_follows_the_header_is_skipped(tmp_path):
+def test_header_extensions_are_skipped(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head(), vox_offset=352 + 48)
     data = path.read_bytes()
     path.write_bytes(data[:352] + b"extension".ljust(48) + data[352:])
@@ -119,7 +119,7 @@ def test_what_follows_the_header_is_skipped(tmp_path):
     ("dtype", "slope", "intercept"),
     [("u1", None, 0), ("f4", None, 0), ("i4", 2**-31 * 6, 0), ("i2", 0.5, -1), ("f8", 1, 1e-4)],
 )
-def test_labels_are_whole_numbers_to_within_rounding(tmp_path, dtype, slope, intercept):
+def test_labels_are_rounded_within_tolerance(tmp_path, dtype, slope, intercept):
     stored = np.rint((tumour() - float(intercept)) / (slope or 1)).astype(dtype)
     path = write_nifti(
         tmp_path / "s.nii.gz", stored, slope=slope and slope * (1 + 1e-8), intercept=intercept
@@ -129,7 +129,7 @@ def test_labels_are_whole_numbers_to_within_rounding(tmp_path, dtype, slope, int
     np.testing.assert_array_equal(labels, tumour())
 
 
-def test_values_that_are_not_declared_are_named_with_their_voxels(tmp_path):
+def test_undeclared_values_are_listed_with_voxels(tmp_path):
     labels = tumour().astype(np.float32)
     labels[0, 0, :3] = 7
     labels[1, 0, 0] = 2.5
@@ -143,7 +143,7 @@ def test_values_that_are_not_declared_are_named_with_their_voxels(tmp_path):
     )
 
 
-def test_an_image_is_no_segmentation(tmp_path):
+def test_image_is_refused_as_segmentation(tmp_path):
     path = write_nifti(tmp_path / "s.nii.gz", head())
     assert reason(path, labels=True).startswith(
         "it is not a segmentation: it has more than 100 different values, such as "
@@ -154,7 +154,7 @@ def test_an_image_is_no_segmentation(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
-def test_text_is_told_for_what_it_is(tmp_path, name):
+def test_text_files_are_recognised(tmp_path, name):
     path = tmp_path / name
     for text, told in {
         "": "the file is empty (0 bytes)",
@@ -173,7 +173,7 @@ def test_text_is_told_for_what_it_is(tmp_path, name):
             assert reason(path) == told
 
 
-def test_other_formats_are_told_apart(tmp_path):
+def test_other_formats_are_recognised(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head())
     data = bytearray(path.read_bytes())
     for start, told in {
@@ -194,7 +194,7 @@ def test_other_formats_are_told_apart(tmp_path):
         assert reason(path) == told
 
 
-def test_a_file_that_is_no_file(tmp_path):
+def test_missing_file_and_folder_are_refused(tmp_path):
     assert reason(tmp_path / "none.nii.gz") == "the file does not exist"
     (tmp_path / "folder.nii.gz").mkdir()
     assert reason(tmp_path / "folder.nii.gz") == "it is a folder, not a file"
@@ -202,7 +202,7 @@ def test_a_file_that_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.9, 0.9999])
-def test_a_file_cut_short_anywhere_is_refused(tmp_path, name, share):
+def test_truncated_file_is_refused(tmp_path, name, share):
     path = write_nifti(tmp_path / name, head())
     data = path.read_bytes()
     path.write_bytes(data[: max(3, int(share * len(data)))])
@@ -210,20 +210,20 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, name, share):
     assert "truncated" in told or len(path.read_bytes()) < 20
 
 
-def test_a_file_that_ends_inside_its_header_is_refused(tmp_path):
+def test_truncated_header_is_refused(tmp_path):
     for second, size in ((False, 347), (False, 200), (True, 539)):
         path = write_nifti(tmp_path / "a.nii", head(), second=second)
         path.write_bytes(path.read_bytes()[:size])
         assert reason(path) == f"its header is truncated after {size} bytes"
 
 
-def test_a_gzip_that_lacks_its_last_byte_is_refused(tmp_path):
+def test_gzip_without_its_last_byte_is_refused(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", head())
     path.write_bytes(path.read_bytes()[:-1])
     assert reason(path) == f"its gzip is truncated after {352 + head().nbytes:,} bytes of data"
 
 
-def test_a_gzip_of_less_than_its_header_promises_is_refused(tmp_path):
+def test_gzip_with_too_little_data_is_refused(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head())
     data = path.read_bytes()
     path.write_bytes(gzip.compress(data[:-100]))
@@ -234,7 +234,7 @@ def test_a_gzip_of_less_than_its_header_promises_is_refused(tmp_path):
     assert reason(path) == "its gzip is empty"
 
 
-def test_any_byte_that_changed_in_a_gzip_is_seen(tmp_path):
+def test_changed_byte_in_a_gzip_is_detected(tmp_path):
     """The checksum stands at the end: who stops at the last voxel never reads it."""
     right = np.rint(head())
     path = write_nifti(tmp_path / "a.nii.gz", right.astype(np.int16))
@@ -275,12 +275,12 @@ def test_any_byte_that_changed_in_a_gzip_is_seen(tmp_path):
         ({"scl_slope": 2.0, "scl_inter": np.nan}, "scl_inter is nan"),
     ],
 )
-def test_a_header_that_cannot_be_is_refused(tmp_path, fields, told):
+def test_invalid_header_is_refused(tmp_path, fields, told):
     path = write_nifti(tmp_path / "a.nii", head(), **fields)
     assert told in reason(path)
 
 
-def test_a_random_header_never_brings_anything_but_a_reason(tmp_path):
+def test_random_header_gives_a_reason(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head())
     data = path.read_bytes()
     rng = np.random.default_rng(3)
@@ -296,7 +296,7 @@ def test_a_random_header_never_brings_anything_but_a_reason(tmp_path):
             assert str(error)
 
 
-def test_the_state_gets_plain_facts(tmp_path):
+def test_state_has_the_facts_of_a_file(tmp_path):
     path = write_nifti(
         tmp_path / "a.nii.gz", head().astype(np.int16), affine_of(), big_endian=True, slope=2.0
     )
@@ -314,7 +314,7 @@ def test_the_state_gets_plain_facts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "packed.nii.gz"])
-def test_a_false_offset_takes_no_memory(tmp_path, name):
+def test_wrong_offset_takes_no_memory(tmp_path, name):
     """It was held whole before it was thrown away: up to 2 GB for a file of some kilobytes."""
     path = write_nifti(tmp_path / name, head(), vox_offset=1 << 26)
     if name.startswith("packed"):  # large enough that its gzip could hold so much
