@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Time and memory of a plan: the workflow against a bare Snakefile with as many jobs, in one run.
+"""Time and memory of a plan: the workflow compared with a bare Snakefile with as many jobs.
 
-Three plans, each a dry run as a user calls it: of a cohort of which nothing is made, of one that is
-complete, and of that with a slide more. The bare Snakefile has the same files and edges for the
-slides and nothing else: no parameters, no settings, no sheet to check. The slides are files of a
-few bytes. What is made is put there by hand, with what Snakemake and Gigatile note of it after a
-run. Rounds alternate; processor time is compared.
+Three plans, each a dry run: of a new cohort, of a complete one, and of the complete one with one
+more slide. The bare Snakefile has the same files and edges for the slides and nothing else: no
+parameters, no settings, no sheet to check. The slides are files of a few bytes. The results are
+written directly, with the metadata and records of a run. Rounds alternate; processor time is
+compared.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from gigatile.provenance.output_records import record_path, write_output_record
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
-# Only what Snakemake reads: the commands of the rules run nowhere here.
+# The files that Snakemake reads: no command of a rule runs here.
 PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "gigatile", "envs", "profiles")
 HEAD = "slide\tpatient\tlabel\tpath\n"
 BARE = """
@@ -77,7 +77,7 @@ WAYS = {
     "gigatile": ("--configfile", "big.yaml"),
     "bare": ("--snakefile", "bare.smk", "--workflow-profile", "none"),
 }
-# Everything after tiling, in an order in which it could have been made.
+# All outputs after tiling, in an order in which a run could write them.
 LATER = (
     *("splits.tsv", "splits.json", "tiles.tsv", "states.tsv"),
     *("shards/slides.tsv", "shards/manifest.json"),
@@ -90,7 +90,7 @@ LATER = (
 
 
 def row(number: int) -> str:
-    """Return a slide's row in the sheet."""
+    """Return the row of a slide in the sheet."""
     slide, label = f"S{number:06d}", ("luad", "lusc")[number % 2]
     return f"{slide}\tP{number // 2:06d}\t{label}\t{slide}.svs\n"
 
@@ -101,7 +101,7 @@ def make_cohort(folder: Path, slides: int) -> None:
         copy(ROOT / part, folder / part)
     (folder / "cohort").mkdir()
     for number in range(slides):
-        # Each of its own size, as real ones are: one file under two patients would be refused.
+        # The sizes differ: the same file under two patients would be refused.
         with (folder / f"cohort/S{number:06d}.svs").open("wb") as slide:
             slide.truncate(1 + number)
     sheet = folder / "cohort/samples.tsv"
@@ -111,7 +111,7 @@ def make_cohort(folder: Path, slides: int) -> None:
 
 
 def make_results(folder: Path, slides: int) -> None:
-    """Put everything there, as after a run."""
+    """Write all results, as after a run."""
     for run in ("results/big", "bare"):
         (folder / run / "tiles").mkdir(parents=True)
         for number in range(slides):
@@ -130,14 +130,14 @@ def make_results(folder: Path, slides: int) -> None:
     (folder / "results/big/report/slides").mkdir()
     (folder / "results/.snakemake-metadata").mkdir()
     for way in WAYS:
-        subprocess.run([sys.executable, __file__, "--note", way], cwd=folder, check=True)
+        subprocess.run([sys.executable, __file__, "--record", way], cwd=folder, check=True)
 
 
-def note_as_after_a_run(way: str) -> None:
-    """Have Snakemake note of every job of the plan that it is done, in the current folder."""
+def record_as_after_a_run(way: str) -> None:
+    """Let Snakemake record all jobs of the plan as done, in the current folder."""
     snakefile, config = ("Snakefile", ["big.yaml"]) if way == "gigatile" else ("bare.smk", [])
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
-        # Its classes for programs that call it end where a plan is printed; these do not.
+        # The public API only prints a plan; its internals give access to the jobs.
         workflow = api.workflow(
             ResourceSettings(cores=1),
             ConfigSettings(configfiles=[Path(name) for name in config]),
@@ -150,15 +150,15 @@ def note_as_after_a_run(way: str) -> None:
         inner._prepare_dag(forceall=True, ignore_incomplete=True, lock_warn_only=False)
         inner._build_dag()
 
-        async def note_all() -> None:
+        async def record_all() -> None:
             for job in inner.dag.jobs:
                 await inner.persistence.finished(job)
 
-        inner.async_run(note_all())
+        inner.async_run(record_all())
 
 
 def snakemake(folder: Path, *options: str) -> tuple[float, float, str]:
-    """Run Snakemake; return its seconds of the processor, its peak in MB and what it printed."""
+    """Run Snakemake; return its processor time in seconds, its peak memory in MB and its output."""
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(
             [SNAKEMAKE, *options], cwd=folder, stdout=printed, stderr=subprocess.STDOUT
@@ -172,7 +172,7 @@ def snakemake(folder: Path, *options: str) -> tuple[float, float, str]:
 
 
 def compare(folder: Path, plan: str, expected: int, rounds: int) -> None:
-    """Time a plan both ways, and check that it is of so many jobs of tiling."""
+    """Time a plan of both Snakefiles, and check the number of tiling jobs."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     peak: dict[str, float] = {}
     for _ in range(rounds):
@@ -180,7 +180,7 @@ def compare(folder: Path, plan: str, expected: int, rounds: int) -> None:
             used, megabytes, text = snakemake(folder, "-n", "--quiet", "rules", *options)
             tiling = [line for line in text.splitlines() if line.split()[:1] == ["tile"]]
             found = int(tiling[0].split()[1]) if tiling else 0
-            assert found == expected, f"{way}: {found} tile jobs where {expected} are to be planned"
+            assert found == expected, f"{way}: {found} tile jobs, expected {expected}"
             seconds[way].append(used)
             peak[way] = max(peak.get(way, 0), megabytes)
     ours, bare = (statistics.median(found) for found in seconds.values())
@@ -195,23 +195,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slides", type=int, nargs="+", default=[1000, 10_000, 30_000])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--note", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--record", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.note:
-        note_as_after_a_run(args.note)
+    if args.record:
+        record_as_after_a_run(args.record)
         return
     for slides in args.slides:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             make_cohort(folder, slides)
             print(f"{slides:,} slides, median of {args.rounds}, seconds of the processor:")
-            compare(folder, "nothing is made", slides, args.rounds)
+            compare(folder, "new cohort", slides, args.rounds)
             make_results(folder, slides)
-            compare(folder, "all is made", 0, args.rounds)
+            compare(folder, "complete", 0, args.rounds)
             with (folder / "cohort/samples.tsv").open("a") as sheet:
                 sheet.write(row(slides))
             (folder / f"cohort/S{slides:06d}.svs").write_text("a slide")
-            compare(folder, "one slide more", 1, args.rounds)
+            compare(folder, "one more slide", 1, args.rounds)
 
 
 if __name__ == "__main__":
