@@ -60,7 +60,7 @@ from gigatile.slides.tissue import (
 from gigatile.states import OtherFile, RecordsFile
 
 # Unreadable parts of the overview are assumed to be tissue, up to this share of the slide.
-MAX_UNREADABLE_OVERVIEW = 0.25
+MAX_UNREADABLE_AREA = 0.25
 OVERVIEW_QUALITY = 80
 # Unreadable tiles that the state lists with their reasons; the tile table has all of them.
 MAX_UNREADABLE_LISTED = 10
@@ -124,28 +124,7 @@ def tile_slide(
         copies = None
         if scratch is not None:
             copies = Path(close.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
-        tiling = _SlideTiling(source, slide_id, sheet_mpp, settings, files, copies)
-        return _run_supervised(tiling, source, slide_id, settings, files)
-
-
-def _run_supervised(
-    tiling: "_SlideTiling", source: Path, slide_id: str, settings: TileSettings, files: TilingFiles
-) -> SlideState:
-    """Tile a slide in a supervised process; see `tile_slide`."""
-    try:
-        return run_supervised(tiling.run, settings.stall_minutes)
-    except Stalled as stalled:
-        remove_half_written(*vars(files).values())
-        reason = f"no progress for {settings.stall_minutes:g} minutes"
-        return tiling.give_up(reason, stalled.last, settings.stall_minutes)
-    except Crashed as crash:
-        remove_half_written(*vars(files).values())
-        if crash.by not in DECODER_SIGNALS:  # sent by the system: out of memory or time, usually
-            raise UserError(
-                f"slide {slide_id} ({source}): the tiling process was killed by {crash.by}; it may "
-                "need more memory or time"
-            ) from None
-        return tiling.give_up(f"the process that read it crashed ({crash.by})", crash.last)
+        return _SlideTiling(source, slide_id, sheet_mpp, settings, files, copies).run_supervised()
 
 
 class _SlideTiling:
@@ -175,35 +154,55 @@ class _SlideTiling:
         self._index: TileIndex | None = None
         self._facts = SlideFacts.unopened(self._slide_id, self._source.name, self._sheet_mpp)
 
-    def run(self, report_progress: ReportProgress) -> SlideState:
-        """Tile the slide; called in the supervised process."""
-        cv2.setNumThreads(1)  # threads are started here, one per core
+    def run_supervised(self) -> SlideState:
+        """Tile the slide in a supervised process; see `tile_slide`."""
+        limit = self._settings.stall_minutes
         try:
-            path = self._local_copy(report_progress)
+            return run_supervised(self._run, limit)
+        except Stalled as stalled:
+            self._clean_up()
+            return self._give_up(f"no progress for {limit:g} minutes", stalled.last, limit)
+        except Crashed as crash:
+            self._clean_up()
+            if crash.by not in DECODER_SIGNALS:  # usually the system: out of memory or time
+                raise UserError(
+                    f"slide {self._slide_id} ({self._source}): the tiling process was killed by "
+                    f"{crash.by}; it may need more memory or time"
+                ) from None
+            return self._give_up(f"the process that read it crashed ({crash.by})", crash.last)
+
+    def _run(self, report_progress: ReportProgress) -> SlideState:
+        self._report_progress = report_progress
+        cv2.setNumThreads(1)  # `settings.cores` threads are started below
+        try:
+            path = self._local_copy()
             with open_slide(path) as slide:
-                self._tile(path, slide, report_progress)
+                self._tile(path, slide)
             self._facts.state = "tiled"
             return self._finish()
         except SlideError as error:
-            return self.give_up(str(error))
+            return self._give_up(str(error))
         except Exception as error:
-            return record_unexpected_error(error, self.give_up, self._clean_up, self._reset)
+            return record_unexpected_error(error, self._give_up, self._clean_up, self._reset)
+
+    def _report_alive(self) -> None:
+        self._report_progress(None)
 
     def _clean_up(self) -> None:
         remove_half_written(*vars(self._files).values())
 
-    def _local_copy(self, report_progress: ReportProgress) -> Path:
+    def _local_copy(self) -> Path:
         """Return the file to read: the original, or the copy with `settings.copy_first`."""
         if self._copies is None or not self._source.is_file():
             return self._source
         try:
-            return copy_to(self._source, self._copies, lambda: report_progress(None))
+            return copy_to(self._source, self._copies, self._report_alive)
         except OSError as error:
             if Path(error.filename or "").is_relative_to(self._copies) or error.filename is None:
                 raise  # a fault of the local disk, not of the slide
             raise SlideError(f"it cannot be opened: {error.strerror}") from None
 
-    def give_up(
+    def _give_up(
         self, reason: str, facts: SlideFacts | None = None, stalled: float | None = None
     ) -> SlideState:
         """Write the output files of a slide that cannot be used.
@@ -245,7 +244,7 @@ class _SlideTiling:
         write_json(self._files.state, state.to_json())
         return state
 
-    def _tile(self, path: Path, slide: Slide, report_progress: ReportProgress) -> None:
+    def _tile(self, path: Path, slide: Slide) -> None:
         facts, settings = self._facts, self._settings
         try:
             facts.source = _describe_source(self._source, slide)
@@ -258,19 +257,14 @@ class _SlideTiling:
         facts.mpp_told, facts.contradictions = dict(scale.by_source), list(scale.contradictions)
         grid = plan_grid(slide, scale.mpp, settings)
         facts.grid = TileGrid(**asdict(grid))
-        report_progress(facts)
+        self._report_progress(facts)
         downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
         overview = read_overview(
-            path,
-            slide,
-            downsample,
-            MASK_LONGEST,
-            lambda: report_progress(None),
-            MAX_UNREADABLE_OVERVIEW,
+            path, slide, downsample, MASK_LONGEST, self._report_alive, MAX_UNREADABLE_AREA
         )
         facts.overview = overview.reader
         self._picture = render_overview(overview.pixels, overview.downsample, slide)
-        report_progress(None)
+        self._report_alive()
         sizes = region_sizes(settings, scale.mpp, overview.downsample)
         tissue = find_tissue(overview.pixels, *sizes)
         self._mask = render_overview(tissue.mask, overview.downsample, slide)
@@ -281,13 +275,13 @@ class _SlideTiling:
             index.add_verdict(tile, verdict)
         candidates = index.kept()
         facts.tiles = TileCounts(kept=len(candidates), **count_tiles(index.dropped, index.marks))
-        report_progress(facts)
+        self._report_progress(facts)
         if not len(candidates):
             raise SlideError(
                 no_tiles_reason(index.dropped, index.areas["tissue"], settings.max_background)
             )
         with contextlib.ExitStack() as close:
-            self._extract_tiles(path, slide, candidates, grid, rules, close, report_progress)
+            self._extract_tiles(path, slide, candidates, grid, rules, close)
 
     def _extract_tiles(
         self,
@@ -297,7 +291,6 @@ class _SlideTiling:
         grid: Grid,
         rules: FilterRules,
         close: contextlib.ExitStack,
-        report_progress: ReportProgress,
     ) -> None:
         """Read and measure the candidate tiles, and write the records of those that are kept."""
         facts, settings, index = self._facts, self._settings, self._index
@@ -328,10 +321,10 @@ class _SlideTiling:
             return with_openslide_fallback(TiffRegions(level, boxes, pool), read, boxes)
 
         normalisation = plan_normalisation(
-            settings, facts.light, grid, regions, boxes, spans, lambda: report_progress(None)
+            settings, facts.light, grid, regions, boxes, spans, self._report_alive
         )
         facts.stain = None if normalisation is None else normalisation.to_state()
-        report_progress(facts)
+        self._report_progress(facts)
         normaliser = None if normalisation is None else normalisation.normaliser
         encoder = TileEncoder(grid, settings.quality, rules, normaliser)
         ahead = max(cores, min(AHEAD_PER_CORE * cores, AHEAD_BYTES // region_bytes))
@@ -340,8 +333,7 @@ class _SlideTiling:
             if level is not None and lossless
             else map_in_order(encoder.encode, zip(regions(boxes), spans, strict=True), pool, ahead)
         )
-        records = self._records(candidates, grid, results, report_progress)
-        write_records(self._files.records, records)
+        write_records(self._files.records, self._records(candidates, grid, results))
         kept = len(index.corners) - len(index.dropped)
         facts.tiles = TileCounts(kept=kept, **count_tiles(index.dropped, index.marks))
         if not kept:
@@ -350,11 +342,7 @@ class _SlideTiling:
             )
 
     def _records(
-        self,
-        candidates: np.ndarray,
-        grid: Grid,
-        results: Iterable[TileResult],
-        report_progress: ReportProgress,
+        self, candidates: np.ndarray, grid: Grid, results: Iterable[TileResult]
     ) -> Iterator[bytes]:
         index = self._index
         assert index is not None
@@ -364,7 +352,7 @@ class _SlideTiling:
         for tile, result in zip(candidates.tolist(), results, strict=True):
             if time.monotonic() - last_report > REPORT_INTERVAL:
                 last_report = time.monotonic()
-                report_progress(None)
+                self._report_alive()
             x, y = index.corners[tile].tolist()
             index.add_verdict(tile, result.verdict)
             if result.measures is not None:

@@ -187,7 +187,10 @@ def test_docstrings_change_no_hash(project):
     assert added == TILING
     documented = ("def first() -> None:\n    pass", 'def first() -> None:\n    """Say."""')
     assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
-    longer = ("def _source_facts(", "def _other() -> int:\n    return 1\n\n\ndef _source_facts(")
+    longer = (
+        "def _describe_source(",
+        "def _other() -> int:\n    return 1\n\n\ndef _describe_source(",
+    )
     assert changed(project, "gigatile/slides/tiling.py", *longer) == TILING
     documented = ("    return 1", '    """Say."""\n    return 1')
     assert changed(project, "gigatile/slides/tiling.py", *documented) == set()
@@ -292,7 +295,9 @@ def test_library_uses_absolute_import_statements_only():
 
 def test_reachable_files_include_all_that_python_loads(command):
     for name in ("prepare", "write_shards", "split_patients", "evaluate", "predict"):
-        task = ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
+        task = (
+            ("--task", "volume_segmentation") if name in ("prepare", "evaluate", "predict") else ()
+        )
         done = command(
             f"{name}.py", *task, "--help", env={"PYTHONPROFILEIMPORTTIME": "1", "PATH": ""}
         )
