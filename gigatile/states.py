@@ -12,10 +12,7 @@ from gigatile.json_models import JsonModel
 class StateModel(JsonModel):
     """A state or a part of one. The preparation fills in its fields as it learns them."""
 
-<<<<<<< HEAD
     # A NaN stays one, which `write_json` refuses; pydantic would write null.
-=======
->>>>>>> part-s
     model_config = ConfigDict(strict=False, frozen=False, ser_json_inf_nan="constants")
 
     def to_json(self) -> dict[str, Any]:
