@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from gigatile.parallel.interruption import catch_signals
+from gigatile.parallel.interruption import catch_signals, heard
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.tasks.tile_classification.training import TileClassification
@@ -30,7 +30,7 @@ parser.add_argument("--strikes", type=int, required=True)
 args = parser.parse_args()
 # A checkpoint after every step, so that a strike may come while one is being written.
 settings = TrainSettings(
-    epochs=1, batch_size=2, ranks_per_node=1, learning_rate=0.01, save_minutes=1e-9
+    epochs=1, batch_size=1, ranks_per_node=1, learning_rate=0.01, save_minutes=1e-9
 )
 
 
@@ -57,6 +57,10 @@ def struck(after, kind, delay):
             threading.Timer(delay, os.kill, [os.getpid(), kind]).start()
             if kind == signal.SIGKILL:
                 time.sleep(delay / 2)
+        # However fast the steps are: a strike costs two of them at most, so that the training is
+        # longer than all strikes.
+        while done > after and not any(heard()):
+            time.sleep(0.001)
 
     return report_progress
 
