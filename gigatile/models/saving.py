@@ -35,7 +35,7 @@ def save_model(model: keras.Model, path: Path) -> None:
                 archive.writestr(zipfile.ZipInfo(name), content)
 
 
-def load_model(path: Path, sha256: str | None, described: Path) -> keras.Model:
+def load_model(path: Path, sha256: str, described: Path) -> keras.Model:
     """Load a model (.keras) for inference with deterministic ops.
 
     Args:

@@ -112,6 +112,21 @@ class VolumeRecord:
         if self._begin + voxels + FOOTER.size > offset + size:
             raise self.damaged("it ends before its last voxel")
 
+    @property
+    def case(self) -> str:
+        """The case's id."""
+        return self.head.case
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Their names."""
+        return self.head.channels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of voxels along each axis."""
+        return self.head.shape
+
     def damaged(self, fault: str) -> RecordError:
         """Return an error that names the file and offset of the record, and its fault."""
         return damaged(self._path, self._offset, fault)
@@ -163,6 +178,12 @@ class VolumeRecord:
         labels = np.empty(tuple(size), np.uint8)
         self.read_into(start, image, labels)
         return image, labels
+
+    def read_image(self, start: Sequence[int], size: Sequence[int]) -> np.ndarray:
+        """Return the voxels of a box without labels; see `read`."""
+        image = np.empty((*size, len(self.head.channels)), np.float16)
+        self.read_into(start, image, None)
+        return image
 
     def read_into(self, start: Sequence[int], image: np.ndarray, labels: np.ndarray | None) -> None:
         """Read the voxels and labels of a box into existing arrays of its size.

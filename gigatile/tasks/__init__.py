@@ -4,7 +4,7 @@ A task is a package here, with
 
 - `definition.TASK`: what planning needs to know, without TensorFlow; see `tasks.task`;
 - modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`,
-  `prediction`, `evaluation`, `report` and `planning`, which the scripts load by name; see
+  `prediction`, `model`, `evaluation`, `report` and `planning`, which the scripts load by name; see
   docs/architecture.md;
 - a rules file of the same name in `rules/`.
 """
@@ -25,6 +25,7 @@ Part = Literal[
     "training",
     "validation",
     "prediction",
+    "model",
     "evaluation",
     "report",
     "planning",

@@ -1,35 +1,19 @@
-"""Prepare one case: check its files, put them on one grid, normalise them, and write a record."""
+"""Prepare one case: write its record and its state."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, write_json
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records.tfrecord import write_records
-from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
-from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
+from gigatile.settings.volumes import VolumeSettings
 from gigatile.states import RecordsFile
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.channels import Channel, crop_to_content, join_channels, prepare_channel
-from gigatile.volumes.geometry import Geometry, compare, geometry_of, reorient_like
-from gigatile.volumes.grid import Grid, forward_labels, plan_grid
-from gigatile.volumes.image_checks import compare_channels
-from gigatile.volumes.reader import Volume, open_volume, voxels
-from gigatile.volumes.state import (
-    CaseFacts,
-    CaseSource,
-    CaseState,
-    ChannelStatistics,
-    PreparedVolume,
-)
-
-# The name of a file with all channels, and the name of the segmentation.
-STACKED = "image"
-SEGMENTATION = "segmentation"
+from gigatile.volumes.case_volumes import CaseVolumes
+from gigatile.volumes.state import CaseState
 
 
 @dataclass(frozen=True)
@@ -68,16 +52,8 @@ def prepare_case(
         UserError: the case cannot be used, and `settings.on_error` is `stop`; or a name in `images`
             is not a modality; or there is a segmentation, but `settings.labels` is not set.
     """
-    if segmentation is not None and settings.labels is None:
-        raise UserError(f"case {case}: volumes.{LABELS_REQUIRED}")
-    unknown = set(images) - {STACKED, *settings.modalities}
-    if unknown or (STACKED in images and len(images) > 1):
-        raise UserError(
-            f"case {case}: found the images {', '.join(images)}; must be only {STACKED}, or "
-            f"volumes.modalities: {', '.join(settings.modalities)}"
-        )
-    remove_half_written(*vars(files).values())  # of a job that was killed
     preparation = _CasePreparation(case, images, segmentation, settings, files)
+    remove_half_written(*vars(files).values())  # of a job that was killed
     try:
         return run_supervised(preparation.run, settings.stall_minutes)
     except Stalled:
@@ -93,14 +69,6 @@ def prepare_case(
         ) from None
 
 
-@dataclass(frozen=True)
-class _SourceFile:
-    """A file of the case, and its grid."""
-
-    volume: Volume
-    geometry: Geometry
-
-
 class _CasePreparation:
     """The preparation of one case, and what is known about the case so far."""
 
@@ -112,28 +80,21 @@ class _CasePreparation:
         settings: VolumeSettings,
         files: PreparedFiles,
     ) -> None:
-        self._case = case
-        # In the order of the settings.
-        self._images = {
-            name: images[name] for name in (STACKED, *settings.modalities) if name in images
-        }
-        self._segmentation = segmentation
-        self._settings = settings
-        self._files = files
+        self._case, self._settings, self._files = case, settings, files
+        self._unread = partial(CaseVolumes, case, images, segmentation, settings)
         self._reset()
 
     def _reset(self) -> None:
         """Discard all results."""
-        self._sources: dict[str, _SourceFile] = {}
-        self._facts = CaseFacts.unopened(self._case, self._segmentation is not None)
+        self._volumes = self._unread()
 
     def run(self, report_progress: Callable[[None], None]) -> CaseState:
         """Prepare the case; called in the supervised process."""
-        self._report_progress = report_progress
+        self._volumes = self._unread(report_progress)
         try:
-            record = self._prepare()
+            record = self._volumes.prepare().encode()
             write_records(self._files.records, (record,))
-            self._facts.state = "prepared"
+            self._volumes.facts.state = "prepared"
             return self._finish()
         except VolumeError as error:
             return self.give_up(str(error))
@@ -153,7 +114,7 @@ class _CasePreparation:
         Raises:
             UserError: `on_error` is `stop`.
         """
-        facts = self._facts
+        facts = self._volumes.facts
         facts.stalled_minutes = stalled
         facts.state, facts.reason = "failed", " ".join(reason.split())
         if self._settings.on_error == "stop":
@@ -167,195 +128,9 @@ class _CasePreparation:
     def _finish(self) -> CaseState:
         settings = self._settings
         state = CaseState(
-            **dict(self._facts),
+            **dict(self._volumes.facts),
             records=RecordsFile.from_path(self._files.records),
             settings=settings.model_dump(mode="json", exclude=set(settings.EXECUTION)),
         )
         write_json(self._files.state, state.to_json())
         return state
-
-    def _prepare(self) -> bytearray:
-        """Return the case's record."""
-        facts = self._facts
-        self._open_files()
-        reference = facts.reference = self._choose_reference()
-        known = self._sources[reference].geometry
-        whole = facts.grid = plan_grid(known, self._settings.spacing)
-        labels = self._read_labels(known) if self._segmentation is not None else None
-        channels = self._read_channels(known, whole)
-        grid = facts.grid = crop_to_content(whole, channels, labels)
-        self._check_size(grid)
-        image, head = join_channels(grid, channels)
-        if not head.any():
-            raise VolumeError("nothing is left of the head at the prepared spacing")
-        modalities = self._settings.modalities
-        present = {m: k for k, m in enumerate(modalities) if m not in facts.filled}
-        facts.warnings += compare_channels(image, present)
-        prepared_labels = None if labels is None else forward_labels(labels, grid)
-        facts.prepared = PreparedVolume(
-            shape=grid.shape, spacing=grid.spacing, voxels_inside=int(head.sum())
-        )
-        if prepared_labels is not None:
-            self._check_labels(prepared_labels, head)
-        return encode_volume(self._case, image, prepared_labels, modalities, grid.to_json())
-
-    def _open_files(self) -> None:
-        """Open all files; faults of all of them are raised in one message."""
-        facts = self._facts
-        files = dict(self._images)
-        if self._segmentation is not None:
-            files[SEGMENTATION] = self._segmentation
-        faults = []
-        for name, path in files.items():
-            self._report_progress(None)
-            try:
-                volume = open_volume(path)
-                source = facts.sources[name] = CaseSource.from_volume(volume)
-                geometry = geometry_of(volume)
-                self._check_channels(name, volume)
-            except VolumeError as error:
-                faults.append(self._with_name(name, str(error)))
-                continue
-            self._sources[name] = _SourceFile(volume, geometry)
-            source.spacing = list(geometry.spacing)
-            source.orientation = geometry.orientation
-            facts.warnings += [self._with_name(name, text) for text in geometry.warnings]
-        missing = [name for name in self._settings.modalities if name not in self._images]
-        if STACKED in self._images:
-            missing = []
-        if missing and (self._settings.missing == "refuse" or not self._images):
-            faults.append(f"it has no {', no '.join(missing)}")
-        if faults:
-            raise VolumeError("; ".join(faults))
-        facts.filled = missing
-
-    def _check_channels(self, name: str, volume: Volume) -> None:
-        expected = len(self._settings.modalities) if name == STACKED else 1
-        if volume.channels != expected:
-            names = f" ({', '.join(self._settings.modalities)})" if name == STACKED else ""
-            raise VolumeError(
-                f"it has {volume.channels} channel{'s' * (volume.channels > 1)}, expected "
-                f"{expected}{names}"
-            )
-
-    def _with_name(self, name: str, message: str) -> str:
-        """Return a message with the file's column and its name, without its folder."""
-        path = self._segmentation if name == SEGMENTATION else self._images[name]
-        assert path is not None
-        return f"{name} ({path.name}): {message}"
-
-    def _choose_reference(self) -> str:
-        """Return the name of the file whose grid is the case's grid."""
-        facts = self._facts
-        geometries = {name: source.geometry for name, source in self._sources.items()}
-        first = SEGMENTATION if SEGMENTATION in geometries else next(iter(geometries))
-        agreement = compare(geometries, first)
-        facts.agreement, facts.difference_mm = agreement.state, agreement.difference_mm
-        if agreement.state != "different":
-            facts.warnings += [agreement.message] if agreement.message else []
-            return first
-        if not self._settings.resample:
-            raise VolumeError(
-                f"its volumes have different grids: {agreement.message}; set volumes.resample: "
-                "true to resample them to one grid"
-            )
-        if first != SEGMENTATION:
-            smallest = min(geometry.voxel_ml for geometry in geometries.values())
-            # With a tolerance for rounding errors.
-            first = next(
-                name
-                for name, geometry in geometries.items()
-                if geometry.voxel_ml <= 1.001 * smallest
-            )
-        facts.agreement = "resampled"
-        facts.warnings.append(
-            f"its volumes had different grids and were resampled to the grid of {first}: "
-            f"{agreement.message}"
-        )
-        return first
-
-    def _read_labels(self, known: Geometry) -> np.ndarray:
-        """Return the segmentation; the case's grid is its grid."""
-        values = self._settings.label_values
-        source = self._sources[SEGMENTATION]
-        try:
-            labels = source.volume.read_labels(values)
-        except VolumeError as error:
-            raise VolumeError(self._with_name(SEGMENTATION, str(error))) from None
-        counts = {name: int(np.count_nonzero(labels == value)) for name, value in values.items()}
-        self._facts.labels = counts
-        self._facts.volumes_ml = {
-            name: float(count * known.voxel_ml) for name, count in counts.items()
-        }
-        if not any(counts.values()):
-            self._facts.warnings.append(self._with_name(SEGMENTATION, "it has no labelled voxel"))
-        return labels
-
-    def _read_channels(self, known: Geometry, whole: Grid) -> list[Channel | None]:
-        """Read and normalise all channels; None for a filled one."""
-        modalities = self._settings.modalities
-        if STACKED in self._images:
-            return list(self._read_file(STACKED, modalities, known, whole))
-        return [
-            None if name in self._facts.filled else self._read_file(name, (name,), known, whole)[0]
-            for name in modalities
-        ]
-
-    def _read_file(
-        self, name: str, modalities: Sequence[str], known: Geometry, whole: Grid
-    ) -> list[Channel]:
-        """Read and normalise the channels of one file."""
-        facts, source = self._facts, self._sources[name]
-        reoriented = reorient_like(source.geometry, known)
-        prepared = []
-        channels = source.volume.read_channels()
-        images: list[np.ndarray] = []
-        for modality in modalities:
-            prefix = f"channel {modality}: " if name == STACKED else ""
-            self._report_progress(None)
-            try:
-                images.append(next(channels))
-            except VolumeError as error:
-                raise VolumeError(self._with_name(name, str(error))) from None
-            try:
-                volume = source.volume
-                dtype = None if volume.scaled else volume.dtype
-                orientation = source.geometry.orientation
-                # Popped, so that `prepare_channel` can free it.
-                channel = prepare_channel(
-                    images.pop(), reoriented, known, whole, dtype, orientation
-                )
-            except VolumeError as error:
-                raise VolumeError(self._with_name(name, f"{prefix}{error}")) from None
-            prepared.append(channel)
-            facts.background[modality] = channel.background
-            facts.normalised[modality] = ChannelStatistics(mean=channel.mean, sd=channel.sd)
-            warnings = list(channel.warnings)
-            if channel.invalid:
-                warnings.append(f"{voxels(channel.invalid)} with invalid values, set to 0")
-            facts.warnings += [self._with_name(name, f"{prefix}{text}") for text in warnings]
-        return prepared
-
-    def _check_size(self, grid: Grid) -> None:
-        voxels = int(np.prod([-(-side // BLOCK) * BLOCK for side in grid.shape]))
-        size = voxels * (2 * len(self._settings.modalities) + self._facts.labelled)
-        if size > LARGEST:
-            shape = "×".join(map(str, grid.shape))
-            raise VolumeError(
-                f"its head has {shape} voxels at the prepared spacing, {size:,} bytes; a record "
-                f"can have at most {LARGEST:,}"
-            )
-
-    def _check_labels(self, prepared: np.ndarray, head: np.ndarray) -> None:
-        """Warn of labels outside of the head, and of labels that resampling has removed."""
-        outside = int(np.count_nonzero((prepared > 0) & ~head))
-        if outside:
-            self._facts.warnings.append(
-                f"labels outside of the head: {voxels(outside)} of the prepared case"
-            )
-        for name, value in self._settings.label_values.items():
-            count = self._facts.labels[name]
-            if count and not (prepared == value).any():
-                self._facts.warnings.append(
-                    f"{name} is lost at the prepared spacing: it has {voxels(count)} in the file"
-                )

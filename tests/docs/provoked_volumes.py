@@ -21,7 +21,7 @@ from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import write_table
-from gigatile.volumes import preparation
+from gigatile.volumes import case_volumes
 from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 MODALITIES = ("flair", "t1")
@@ -292,10 +292,10 @@ def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
         found.append(state["reason"])
     # It takes gigabytes to come to the true limit.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "LARGEST", 1000)
+        patch.setattr(case_volumes, "LARGEST", 1000)
         found.append(prepared(folder, Odd({}))["reason"])
         patch.undo()
-        patch.setattr(preparation, "encode_volume", int)  # which takes other arguments
+        patch.setattr(case_volumes, "encode_volume", int)  # which takes other arguments
         found.append(prepared(folder, Odd({}))["reason"])
     return found + [state["reason"] for state in planted(folder) if state["reason"]]
 

@@ -14,7 +14,7 @@ from known_volumes import (
 from prepared import BRAIN, MODALITIES, prepare, record
 
 from gigatile.errors import UserError
-from gigatile.volumes import preparation
+from gigatile.volumes import case_volumes, preparation
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -167,13 +167,19 @@ def test_too_fine_spacing_is_refused(images, segmentation, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["geometry_of", "crop_to_content", "encode_volume", "write_records"]
+    ("module", "function"),
+    [
+        (case_volumes, "geometry_of"),
+        (case_volumes, "crop_to_content"),
+        (case_volumes, "encode_volume"),
+        (preparation, "write_records"),
+    ],
 )
 def test_unexpected_error_becomes_the_reason(
-    images, segmentation, tmp_path, monkeypatch, capfd, place
+    images, segmentation, tmp_path, monkeypatch, capfd, module, function
 ):
     """And its traceback is in the job's log."""
-    true, calls = getattr(preparation, place), []
+    true, calls = getattr(module, function), []
 
     def fail(*args: object) -> object:
         calls.append(args)
@@ -181,7 +187,7 @@ def test_unexpected_error_becomes_the_reason(
             raise ZeroDivisionError("division by\nzero")
         return true(*args)
 
-    monkeypatch.setattr(preparation, place, fail)
+    monkeypatch.setattr(module, function, fail)
     state = prepare(tmp_path, images, segmentation)
     assert state["state"] == "failed"
     assert state["reason"] == "unexpected error, please report: ZeroDivisionError: division by zero"
@@ -197,7 +203,7 @@ def test_resource_error_fails_the_job(images, tmp_path, monkeypatch, error):
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(preparation, "encode_volume", fail)
+    monkeypatch.setattr(case_volumes, "encode_volume", fail)
     with pytest.raises(type(error)):
         prepare(tmp_path, images)
     assert not (tmp_path / "C1.json").exists()

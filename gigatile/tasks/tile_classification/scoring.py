@@ -1,20 +1,30 @@
 """Scores of tiles by a trained classifier."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, write_whole
+from gigatile.files import write_whole
+from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
 from gigatile.records import Tile, read_tiles
 
 BATCH = 64
+
+
+class ClassifierSettings(JsonModel):
+    """The part of a classifier's settings.json that is needed to apply it."""
+
+    classes: list[str]
+    sha256: str
 
 
 class TileClassifier:
@@ -30,11 +40,9 @@ class TileClassifier:
         Raises:
             UserError: a file is missing or damaged, or the model is not the described one.
         """
-        settings = read_json(described)
-        if "classes" not in settings:
-            raise UserError(f"{described}: does not describe a classifier of tiles")
-        self.classes: list[str] = settings["classes"]
-        self._model = load_model(model, settings.get("sha256"), described)
+        settings = read_model(ClassifierSettings, described)
+        self.classes = settings.classes
+        self._model = load_model(model, settings.sha256, described)
         self._run = tf.function(lambda tiles: self._model(tiles, training=False))
 
     @property
@@ -91,22 +99,38 @@ def score_slides(
             log(f"slide {number}/{len(slides)}: {row['slide']}, {len(table)} tiles scored")
 
 
+class TileScores(NamedTuple):
+    """The scores of a slide's tiles, n of them, and where they are.
+
+    Attributes:
+        tiles: x, y, extent and tissue of each tile, as in `gigatile.records.Tile`.
+        scores: (n, classes) float32.
+    """
+
+    tiles: list[tuple[int, int, float, float]]
+    scores: np.ndarray
+
+    def to_table(self, classes: Sequence[str]) -> pd.DataFrame:
+        """Return a row per tile: x, y, extent, tissue, p_<class>… ."""
+        table = pd.DataFrame(self.tiles, columns=["x", "y", "extent", "tissue"])
+        table["tissue"] = table["tissue"].astype(np.float32)
+        return table.assign(**{f"p_{name}": self.scores[:, k] for k, name in enumerate(classes)})
+
+
+def score_tiles(classifier: TileClassifier, tiles: Iterable[Tile]) -> TileScores:
+    """Score the tiles of a slide; a batch of them is in memory at a time."""
+    described, scores, remaining = [], [], iter(tiles)
+    while batch := list(islice(remaining, BATCH)):
+        scores.append(classifier.score(batch))
+        described += [(tile.x, tile.y, tile.extent, tile.tissue) for tile in batch]
+    return TileScores(described, np.concatenate(scores))
+
+
 def _score_slide(
     classifier: TileClassifier, row: dict[str, str], records: Path, schema: pa.Schema
 ) -> pa.Table:
-    tiles: list[tuple] = []
-    scores = []
-    for batch in _batches(records):
-        scores.append(classifier.score(batch))
-        tiles += [(tile.x, tile.y, tile.extent, tile.tissue) for tile in batch]
-    x, y, extent, tissue = zip(*tiles, strict=True)
+    tiles, scores = score_tiles(classifier, read_tiles(records))
     constants = [[row.get(key, "")] * len(tiles) for key in ("slide", "patient", "label")]
-    columns = [*constants, x, y, extent, tissue, *np.concatenate(scores).T]
+    columns = [*constants, *zip(*tiles, strict=True), *scores.T]
     arrays = [pa.array(values, column.type) for values, column in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _batches(path: Path) -> Iterator[list[Tile]]:
-    tiles = read_tiles(path)
-    while batch := list(islice(tiles, BATCH)):
-        yield batch

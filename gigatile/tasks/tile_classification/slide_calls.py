@@ -23,14 +23,30 @@ def call_slides(tiles: Path, classes: Sequence[str]) -> pd.DataFrame:
     table = pq.ParquetFile(tiles)
     for group in range(table.num_row_groups):
         slide = table.read_row_group(group).to_pandas()
-        scores = slide[names].to_numpy(np.float64)
-        mean = scores.mean(axis=0).round(6)
-        votes = np.bincount(scores.argmax(axis=1), minlength=len(classes))
-        winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
         whose = slide.iloc[0][["slide", "patient", "label"]]
-        rows.append([*whose, len(slide), *mean, classes[int(mean.argmax())], classes[winner]])
+        mean, *predicted = predict_slide(slide[names].to_numpy(), classes)
+        rows.append([*whose, len(slide), *mean, *predicted])
     columns = ["slide", "patient", "label", "tiles", *names, "call_mean", "call_vote"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def predict_slide(scores: np.ndarray, classes: Sequence[str]) -> tuple[np.ndarray, str, str]:
+    """Predict the class of a slide from the scores of its tiles.
+
+    Args:
+        scores: (tiles, classes).
+        classes: their names.
+
+    Returns:
+        The mean of the tiles' scores, (classes,) float64, rounded to six decimals; the class with
+        the highest mean; and the class predicted for most tiles, of equals the one with the
+        higher mean.
+    """
+    scores = scores.astype(np.float64)
+    mean = scores.mean(axis=0).round(6)
+    votes = np.bincount(scores.argmax(axis=1), minlength=len(classes))
+    winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
+    return mean, classes[int(mean.argmax())], classes[winner]
 
 
 def write_calls(calls: pd.DataFrame, out: Path) -> None:

@@ -1,5 +1,6 @@
-"""One case segmented by a trained model: labels on the grid of its own files."""
+"""Segment one case with a trained model: labels on the grid of its own files."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,60 @@ from gigatile.files import checksums, sha256_of
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.windows import WindowSettings
 from gigatile.tasks.volume_segmentation.segmentation_state import describe
-from gigatile.tasks.volume_segmentation.sliding_window import Segmenter, score_volume
+from gigatile.tasks.volume_segmentation.sliding_window import (
+    PreparedVoxels,
+    Segmenter,
+    score_volume,
+)
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.restoration import Restorer, write_segmentation
+
+
+@dataclass(frozen=True)
+class CaseSegmentation:
+    """A segmented case.
+
+    Attributes:
+        labels: (x, y, z) uint8, the axes as in the case's files; 0 background.
+        volumes_ml: millilitres of each label and region, by its name.
+        grid: of the case's files.
+    """
+
+    labels: np.ndarray
+    volumes_ml: dict[str, float]
+    grid: Grid
+
+    @property
+    def affine(self) -> np.ndarray:
+        """From voxel indices to millimetres in RAS+: (4, 4)."""
+        return np.array(self.grid.original_affine)
+
+    def save(self, path: Path | str) -> None:
+        """Write the labels as NIfTI (.nii, .nii.gz) with the geometry of the case's files."""
+        write_segmentation(Path(path), self.labels, self.grid)
+
+
+def segment(
+    segmenter: Segmenter, case: PreparedVoxels, grid: Grid, windows: WindowSettings
+) -> CaseSegmentation:
+    """Return the segmentation of a prepared case.
+
+    Args:
+        segmenter: the model.
+        case: its voxels.
+        grid: of its voxels.
+        windows: how the model goes over the volume.
+
+    Raises:
+        UserError: the case has other channels than the model.
+    """
+    segmenter.check(case)
+    restorer = Restorer(grid, segmenter.decide)
+    for scores in score_volume(segmenter, case, windows):
+        restorer.add(scores)
+    labels = restorer.labels()
+    counts = np.bincount(labels.reshape(-1), minlength=256)
+    return CaseSegmentation(labels, _volumes(counts, grid, segmenter), grid)
 
 
 def segment_case(
@@ -24,19 +76,19 @@ def segment_case(
     described: Path,
     inputs: dict[str, Path],
 ) -> dict[str, Any]:
-    """Segment a case and write its labels, and last what was found.
+    """Segment a case; write its segmentation and, last, its state.
 
     Args:
         segmenter: the model.
-        case: whose record it is.
+        case: the case's id.
         record: the file of the prepared case.
-        windows: how the model goes over it.
-        out: the segmentation to write (.nii.gz): it lies over the case's own files.
-        described: to write (.json): the volumes found, and from which files.
-        inputs: those files by their names in the run.
+        windows: how the model goes over the volume.
+        out: the segmentation to write (.nii.gz), on the grid of the case's files.
+        described: the state to write (.json).
+        inputs: the files it depends on, by their names in the run.
 
     Returns:
-        What is written to `described`.
+        The state, as written.
 
     Raises:
         UserError: the record is damaged, of another case, or has other channels than the model.
@@ -44,36 +96,31 @@ def segment_case(
     with record.open("rb", buffering=0) as handle:
         size = record.stat().st_size
         prepared = VolumeRecord(handle.fileno(), 0, size, record)
-        if prepared.head.case != case:
-            raise UserError(f"{record}: is of case {prepared.head.case!r}, not of {case!r}")
-        segmenter.check(prepared)
+        if prepared.case != case:
+            raise UserError(f"{record}: contains case {prepared.case!r}, expected {case!r}")
         try:
             grid = Grid.from_json(prepared.head.grid)
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{record}: tells no grid on which its files lie; prepare the case anew"
+                f"{record}: has no grid of the case's files; delete this file and run again"
             ) from None
-        restorer = Restorer(grid, segmenter.decide)
-        for scores in score_volume(segmenter, prepared, windows):
-            restorer.add(scores)
-    labels = restorer.labels()
-    write_segmentation(out, labels, grid)
-    counts = np.bincount(labels.reshape(-1), minlength=256)
-    found = {
-        "volumes_ml": _volumes(counts, grid, segmenter),
+        segmented = segment(segmenter, prepared, grid, windows)
+    segmented.save(out)
+    fields = {
+        "volumes_ml": segmented.volumes_ml,
         "windows": windows.model_dump() | {"size": list(segmenter.window)},
         "inputs": checksums(inputs),
         "sha256": sha256_of(out),
     }
-    return describe(described, case, found)
+    return describe(described, case, fields)
 
 
 def _volumes(counts: np.ndarray, grid: Grid, segmenter: Segmenter) -> dict[str, float]:
-    """Return the millilitres of each region and of each label."""
+    """Return the millilitres of each label and region."""
     values, regions = segmenter.volumes.label_values, segmenter.volumes.region_labels
-    of = {name: (name,) for name in values} | regions
-    each = float(np.prod(grid.canonical_spacing)) / 1000
+    parts = {name: (name,) for name in values} | regions
+    voxel_ml = float(np.prod(grid.canonical_spacing)) / 1000
     return {
-        name: round(each * int(counts[[values[label] for label in labels]].sum()), 6)
-        for name, labels in of.items()
+        name: round(voxel_ml * int(counts[[values[label] for label in labels]].sum()), 6)
+        for name, labels in parts.items()
     }

@@ -1,16 +1,17 @@
-"""A trained model over a whole volume, window by window; memory is bound by a slab of it."""
+"""Score a whole volume with a trained model, window by window."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
+from pydantic import JsonValue
 
 from gigatile.errors import UserError
-from gigatile.files import read_json
+from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
-from gigatile.records.volume import VolumeRecord
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.volumes import VolumeSettings
@@ -18,78 +19,107 @@ from gigatile.settings.windows import WindowSettings
 from gigatile.volumes.label_decision import Decision
 from gigatile.volumes.targets import Targets
 
-# A window counts less towards its faces, where it sees less of what is around: a Gaussian whose
-# standard deviation is this share of a side (Isensee et al. 2021,
+# Voxels near the faces of a window have less context and a lower weight: a Gaussian with this
+# standard deviation, as a share of a side (Isensee et al. 2021,
 # https://doi.org/10.1038/s41592-020-01008-z).
 SIGMA = 1 / 8
-# Axes along which a window is flipped: none first.
+# Axes along which a window is flipped; first none.
 FLIPS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 
 
+class PreparedVoxels(Protocol):
+    """A prepared case, from a file or in memory."""
+
+    @property
+    def case(self) -> str:
+        """The case's id."""
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of voxels along each axis."""
+
+    def read_image(self, start: Sequence[int], size: Sequence[int]) -> np.ndarray:
+        """Return the voxels of a box, 0 outside of the volume: (*size, C) float16."""
+
+
+class SegmenterSettings(JsonModel):
+    """The part of a segmentation model's settings.json that is needed to apply it."""
+
+    volumes: dict[str, JsonValue]
+    patches: dict[str, JsonValue]
+    sha256: str
+
+
 class Segmenter:
-    """A trained model of volumes.
+    """A trained segmentation model.
 
     Attributes:
-        volumes: the settings by which its cases were prepared.
-        targets: what its scores stand for.
-        decide: from scores to labels.
+        volumes: the settings with which its cases were prepared.
+        targets: the meaning of its outputs.
+        decide: returns labels from scores.
     """
 
     def __init__(self, model: Path, described: Path) -> None:
-        """Load `model` (.keras); `described` is the settings.json written beside it.
+        """Load a model.
+
+        Args:
+            model: the file (.keras).
+            described: its settings.json.
 
         Raises:
-            UserError: a file is missing or damaged, or the model is for something else.
+            UserError: a file is missing or damaged, or the model is for another task.
         """
-        settings = read_json(described)
-        if not {"volumes", "patches"} <= set(settings):
-            raise UserError(f"{described}: does not describe a model of volumes")
-        self.volumes = check_section(VolumeSettings, settings["volumes"], str(described))
-        patches = check_section(PatchSettings, settings["patches"], str(described))
+        settings = read_model(SegmenterSettings, described)
+        self.volumes = check_section(VolumeSettings, settings.volumes, str(described))
+        patches = check_section(PatchSettings, settings.patches, str(described))
         self.targets = Targets(self.volumes, patches)
         self.decide = Decision(self.targets.names, self.targets.activation, self.volumes)
-        self._model = load_model(model, settings.get("sha256"), described)
+        self._model = load_model(model, settings.sha256, described)
         self._run = tf.function(lambda images: self._model(images, training=False))
 
     @property
     def window(self) -> tuple[int, int, int]:
-        """The voxels that the model takes along each axis."""
+        """The number of voxels along each axis of the model's input."""
         x, y, z = self._model.input_shape[1:4]
         return x, y, z
 
-    def check(self, record: VolumeRecord) -> None:
-        """Refuse a case with other channels.
+    def check(self, case: PreparedVoxels) -> None:
+        """Refuse a case with other channels than the model's.
 
         Raises:
-            UserError: its channels are not the model's.
+            UserError: it has other channels.
         """
-        found, wanted = list(record.head.channels), list(self.volumes.modalities)
-        if found != wanted:
+        channels, expected = list(case.channels), list(self.volumes.modalities)
+        if channels != expected:
             raise UserError(
-                f"case {record.head.case}: has the channels {', '.join(found)} where the model "
-                f"takes {', '.join(wanted)}; prepare it with the model's settings"
+                f"case {case.case}: has the channels {', '.join(channels)} where the model "
+                f"takes {', '.join(expected)}; prepare it with the model's settings"
             )
 
     def score(self, image: np.ndarray, flips: bool) -> np.ndarray:
         """Return the scores of one window's voxels.
 
         Args:
-            image: (x, y, z, channels) float16, of the size of `window`; 0 where there is no head.
+            image: (x, y, z, channels) float16, of the size of `window`; 0 outside of the head.
             flips: average over all flips.
 
         Returns:
-            (x, y, z, outputs) float32. Where all is 0, nothing is asked of the model.
+            (x, y, z, outputs) float32. A window without any head is background.
         """
         if not image.any():
-            return self._nothing(image.shape[:3])
+            return self._background(image.shape[:3])
         axes = FLIPS if flips else FLIPS[:1]
-        found = np.zeros((*image.shape[:3], self.targets.outputs), np.float32)
+        total = np.zeros((*image.shape[:3], self.targets.outputs), np.float32)
         for flipped in axes:
-            seen = self._run(np.flip(image, flipped)[None]).numpy()[0]
-            found += np.flip(seen, flipped)
-        return found / len(axes)
+            scores = self._run(np.flip(image, flipped)[None]).numpy()[0]
+            total += np.flip(scores, flipped)
+        return total / len(axes)
 
-    def _nothing(self, shape: Sequence[int]) -> np.ndarray:
+    def _background(self, shape: Sequence[int]) -> np.ndarray:
         scores = np.zeros((*shape, self.targets.outputs), np.float32)
         if self.targets.activation == "softmax":
             scores[..., 0] = 1
@@ -97,35 +127,35 @@ class Segmenter:
 
 
 def score_volume(
-    segmenter: Segmenter, record: VolumeRecord, settings: WindowSettings
+    segmenter: Segmenter, case: PreparedVoxels, settings: WindowSettings
 ) -> Iterator[np.ndarray]:
     """Yield the scores of a case's voxels in slabs, from left to right.
 
-    Windows that overlap are averaged, each weighted by a Gaussian around its middle. No more is in
-    memory than a slab of the width of a window.
+    Overlapping windows are averaged, each weighted by a Gaussian around its centre. At most a slab
+    of the width of a window is in memory.
 
     Args:
         segmenter: the model.
-        record: the case.
-        settings: how far windows overlap.
+        case: the prepared case.
+        settings: the overlap of windows, and whether they are flipped.
 
     Yields:
-        (n, y, z, outputs) float32: successive planes, in all those of the record.
+        (n, y, z, outputs) float32: successive planes of the case.
     """
-    shape, window = record.head.shape, segmenter.window
+    shape, window = case.shape, segmenter.window
     starts = [_starts(*sides, settings.overlap) for sides in zip(shape, window, strict=True)]
     weights = _gaussian(window)
     sums = np.zeros((window[0], shape[1], shape[2], segmenter.targets.outputs), np.float32)
     total = np.zeros(sums.shape[:3], np.float32)
     for first, following in zip(starts[0], [*starts[0][1:], shape[0]], strict=True):
         for y, z in product(starts[1], starts[2]):
-            image, _ = record.read((first, y, z), window)
-            # What reaches beyond the volume was read as 0 and is of no interest.
+            image = case.read_image((first, y, z), window)
+            # The part of the window inside the volume.
             ny, nz = min(window[1], shape[1] - y), min(window[2], shape[2] - z)
-            place = (slice(None), slice(y, y + ny), slice(z, z + nz))
+            box = (slice(None), slice(y, y + ny), slice(z, z + nz))
             part = weights[:, :ny, :nz]
-            sums[place] += segmenter.score(image, settings.flips)[:, :ny, :nz] * part[..., None]
-            total[place] += part
+            sums[box] += segmenter.score(image, settings.flips)[:, :ny, :nz] * part[..., None]
+            total[box] += part
         done = following - first
         yield sums[:done] / total[:done, ..., None]
         for array in (sums, total):
@@ -134,9 +164,9 @@ def score_volume(
 
 
 def _starts(side: int, window: int, overlap: float) -> list[int]:
-    """Return where windows begin along an axis, as far apart as may be and evenly.
+    """Return the first voxels of the windows along an axis: evenly spaced, as few as possible.
 
-    A volume that is smaller than a window has one, which reaches beyond it.
+    A volume that is smaller than a window has one window, which extends beyond it.
     """
     if side <= window:
         return [0]
@@ -145,9 +175,9 @@ def _starts(side: int, window: int, overlap: float) -> list[int]:
 
 
 def _gaussian(window: Sequence[int]) -> np.ndarray:
-    """Return the weight of each voxel of a window: (x, y, z) float32, 1 in the middle."""
+    """Return the weight of each voxel of a window: (x, y, z) float32, 1 in the centre."""
     x, y, z = (
         np.exp(-0.5 * ((np.arange(side) - (side - 1) / 2) / (SIGMA * side)) ** 2) for side in window
     )
-    found = (x[:, None, None] * y[:, None] * z).astype(np.float32)
-    return found / found.max()
+    weights = (x[:, None, None] * y[:, None] * z).astype(np.float32)
+    return weights / weights.max()
