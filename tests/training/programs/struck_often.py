@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from gigatile.parallel.interruption import catch_signals, heard
+from gigatile.parallel.interruption import catch_signals, received_signals
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.tasks.tile_classification.training import TileClassification
@@ -59,7 +59,7 @@ def struck(after, kind, delay):
                 time.sleep(delay / 2)
         # However fast the steps are: a strike costs two of them at most, so that the training is
         # longer than all strikes.
-        while done > after and not any(heard()):
+        while done > after and not any(received_signals()):
             time.sleep(0.001)
 
     return report_progress
