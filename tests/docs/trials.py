@@ -13,8 +13,12 @@ from typing import Any
 import yaml
 from clones import ROOT
 from markdown_pages import Block, pattern
+from volume_set import blurring, write_model
 
+from gigatile.demo.cases import MODALITIES
 from gigatile.demo.cohort import COHORT
+from gigatile.settings.patches import PatchSettings
+from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.whole import load_settings
 
 BIN = Path(sys.executable).parent
@@ -141,6 +145,19 @@ def new_cases(folder: Path) -> None:
     draw_cases(folder / "head", {"N1": "N01-1"})
 
 
+def segmentation_model(folder: Path) -> None:
+    """Write a model with random weights, and render a case for it."""
+    draw_cases(folder / "head", {"C1": "V01-1"})
+    _, described = write_model(
+        folder / "head/model",
+        blurring((32, 32, 32), len(MODALITIES), 3),
+        VolumeSettings(labels="decathlon", modalities=MODALITIES, spacing=(2, 2, 2)),
+        PatchSettings(size=(32, 32, 32)),
+        task="volume_segmentation",
+    )
+    described.rename(described.with_name("settings.json"))
+
+
 def cases_with_a_bad_one(folder: Path) -> None:
     names = ("V01-1", "V04-2", "V14-1", "V17-1")
     draw_cases(folder / "head", {f"C{number}": name for number, name in enumerate(names, 1)})
@@ -156,6 +173,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "head/cases": cases_of_the_sheet,
     "head/three": three_cases,
     "head/new": new_cases,
+    "head/model": segmentation_model,
     "head/bad": cases_with_a_bad_one,
     "BraTS-GLI": brats_folder,
 }
