@@ -1,12 +1,14 @@
 """The section `tiles`."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from gigatile.settings.section import Section
 
 Rule = Literal["off", "mark", "drop"]
+# A method is a module in `gigatile/slides/stains/`; `gigatile.slides.stain.METHODS` has them all.
+StainMethod = Literal["off", "macenko", "reinhard"]
 
 
 class TileSettings(Section):
@@ -86,7 +88,7 @@ class TileSettings(Section):
         description="Step between neighbouring lines of pixels above which it counts, in grey "
         "levels.",
     )
-    stain: Literal["off", "macenko", "reinhard"] = Field(
+    stain: StainMethod = Field(
         "off", description="Stain normalisation of the tiles, fitted to each slide."
     )
     stain_target: dict[str, list[float | list[float]]] | None = Field(
@@ -135,7 +137,7 @@ class TileSettings(Section):
     @classmethod
     def _set_default_target(cls, values: Any) -> Any:
         # A model's settings have the numbers, so that a later release may change the reference.
-        if isinstance(values, dict) and values.get("stain") in ("macenko", "reinhard"):
+        if isinstance(values, dict) and values.get("stain") in get_args(StainMethod)[1:]:
             # Imported here, because it takes a tenth of a second and is rarely needed.
             from gigatile.slides.stain import REFERENCE
 

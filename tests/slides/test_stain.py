@@ -1,5 +1,6 @@
 import csv
 import json
+from typing import get_args
 
 import cv2
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis.extra import numpy as npst
 from known_slides import GLASS
 from PIL import Image
 
+from gigatile.settings.tiles import StainMethod
 from gigatile.slides.stain import METHODS, REFERENCE, Normaliser, Stain, StainError, fit
 
 TILES = npst.arrays(
@@ -237,7 +239,7 @@ def test_invalid_stain_is_refused(found, fault):
 
 
 def test_references_equal_the_published_numbers():
-    assert tuple(REFERENCE) == METHODS
+    assert list(REFERENCE) == list(METHODS)
     assert np.transpose(HE["vectors"]).ravel().tolist() == [
         *(0.5626, 0.2159, 0.7201, 0.8012, 0.4062, 0.5581)
     ]
@@ -462,3 +464,7 @@ def test_normalised_real_tiles_are_more_similar(lung, method):
     most = {"macenko": (0.97, 0.4), "reinhard": (0.25, 0.15)}[method]
     assert spread(after, mean_colour) < most[0] * spread(before, mean_colour)
     assert spread(after, chromaticity) < most[1] * spread(before, chromaticity)
+
+
+def test_settings_list_all_methods():
+    assert get_args(StainMethod) == ("off", *METHODS)
