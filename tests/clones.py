@@ -16,21 +16,25 @@ CALLS = (
 TRACER = ("strace", "-ff", "--seccomp-bpf", "-y", "-s1000000", f"--trace={','.join(CALLS)}")
 
 
+def project_files() -> list[Path]:
+    """Return the files of the project that Git tracks or would track, relative to `ROOT`."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [Path(name) for name in filter(None, listed.split("\0")) if (ROOT / name).is_file()]
+
+
 class Clone:
-    """A copy of the project's own files in a folder of its own."""
+    """A copy of the project's files in another folder."""
 
     def __init__(self, folder: Path) -> None:
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, folder / name)
+        for path in project_files():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, folder / path)
         self.folder = folder
 
     def copy(self, folder: Path) -> "Clone":
