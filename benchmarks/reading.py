@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=Path, help="a folder with JPEG files of 224 px to use")
     args = parser.parse_args()
-    if args.inputs:
-        images = [path.read_bytes() for path in sorted(args.inputs.rglob("*.jp*g"))]
+    if args.images:
+        images = [path.read_bytes() for path in sorted(args.images.rglob("*.jp*g"))]
     else:
         images = demo_tiles()
     with tempfile.TemporaryDirectory() as folder:

@@ -49,6 +49,7 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
 
     from gigatile.models.classifier import build_classifier
     from gigatile.settings.train import TrainSettings
+    from gigatile.training.batches import Batch
     from gigatile.training.startup import join_ranks
 
     random = np.random.default_rng(0)
@@ -63,19 +64,13 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
             keras.losses.SparseCategoricalCrossentropy(),
             jit_compile=False,
         )
-        weights, wishes = np.ones(batch, np.float32), np.zeros(3, np.float32)
+        weights, requests = np.ones(batch, np.float32), np.zeros(3, np.float32)
 
         def ours() -> None:
             for first in range(0, len(images), batch):
                 part = slice(first, first + batch)
-                loss, *_ = learner.step(
-                    tf.convert_to_tensor(images[part]),
-                    labels[part],
-                    weights,
-                    np.float32(batch),
-                    wishes,
-                )
-                float(loss)
+                tiles = Batch(images[part], labels[part], weights, batch, 0, 0)
+                learner.step(tiles, tf.convert_to_tensor(tiles.inputs), requests)
 
         def fit() -> None:
             plain.fit(images, labels, batch_size=batch, shuffle=False, verbose=0)
@@ -100,6 +95,7 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
     import tensorflow as tf
 
     from gigatile.settings.train import TrainSettings
+    from gigatile.training.batches import Batch
     from gigatile.training.startup import join_ranks
 
     with join_ranks(1, 600) as ranks:
@@ -108,10 +104,11 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
         random = np.random.default_rng(ranks.rank)
         images = tf.constant(random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8))
         labels = random.integers(0, CLASSES, batch).astype(np.int32)
-        weights, wishes = np.ones(batch, np.float32), np.zeros(3, np.float32)
+        tiles = Batch(images, labels, np.ones(batch, np.float32), batch * ranks.size, 0, 0)
+        requests = np.zeros(3, np.float32)
 
         def step() -> None:
-            float(learner.step(images, labels, weights, np.float32(batch * ranks.size), wishes)[0])
+            learner.step(tiles, images, requests)
 
         for _ in range(3):
             step()

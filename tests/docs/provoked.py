@@ -17,7 +17,7 @@ from gigatile.cohort.state_tables import SLIDE_TABLE
 from gigatile.errors import UserError
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides import grid, scale, tiling
+from gigatile.slides import grid, scale, slide_tiles
 from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tables import write_table
 
@@ -183,14 +183,14 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
         patch.setattr(grid, "MAX_TILES", 24)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.setattr(grid, "MAX_TILES", 25)
-        patch.setattr(tiling, "MAX_REGION_BYTES", 1000)
+        patch.setattr(slide_tiles, "MAX_REGION_BYTES", 1000)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
         patch.setattr(scale, "finest_is_resampled", lambda _: True)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
-        patch.setattr(tiling, "find_tissue", int)  # which takes other arguments
+        patch.setattr(slide_tiles, "find_tissue", int)  # which takes other arguments
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
-        patch.setattr(tiling, "find_tissue", crash)
+        patch.setattr(slide_tiles, "find_tissue", crash)
         found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
     return found

@@ -145,7 +145,7 @@ def test_a_restart_waits_for_each_rank_that_is_left(launcher, manifest, tmp_path
             os.kill(ranks[rank], signal.SIGKILL)
         rest = second.stdout.read()
         assert second.wait() == 0, rest
-        assert "going on after epoch 1 of 2" in rest
+        assert "resuming after epoch 1 of 2" in rest
     finally:
         limit.cancel()
         for process in (first, second):

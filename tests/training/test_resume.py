@@ -58,7 +58,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
     assert not (killed / "segments").exists()
 
     again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
-    assert "going on after epoch" in again.stdout
+    assert "resuming after epoch" in again.stdout
     assert_same_bits(undisturbed / "segments", killed / "segments")
     assert not (killed / "checkpoints").exists()
 
@@ -66,7 +66,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
 def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
     """Each goes on from the last one that is there and skips those of another training."""
     launcher.train(manifest, tmp_path / "one", epochs=3)
-    for epochs, told in ((1, ""), (3, "going on after epoch 1 of 3")):
+    for epochs, told in ((1, ""), (3, "resuming after epoch 1 of 3")):
         assert told in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
     assert_same_bits(tmp_path / "one/segments", tmp_path / "two/segments")
     assert sorted(path.name for path in (tmp_path / "two/segments").iterdir()) == [

@@ -45,7 +45,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     # All are asked, in an epoch's last step; they agree in the next.
     moment = ("--moment", "in epoch 2, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
-    assert "going on after epoch 1 of 3, step 3 of 5" in done.stdout
+    assert "resuming after epoch 1 of 3, step 3 of 5" in done.stdout
     assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
     # Killed while the statistics of the averaged weights are gathered, after the last step.
@@ -57,14 +57,14 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     assert [path.name for path in (copied / "segments").iterdir()] == ["0003.npz"]
     done = train(launcher, manifest, copied, "--uneven", **options)
     assert done.returncode == 0, done.stderr
-    assert "going on after epoch 3 of 3" in done.stdout
+    assert "resuming after epoch 3 of 3" in done.stdout
     assert_same_bits(undisturbed / "segments", copied / "segments")
 
     # The last of it is done before the next chance to stop: it is ended and not thrown away.
     moment = ("--moment", "in epoch 3, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert done.returncode == 0, done.stderr
-    assert "going on after epoch 2 of 3, step 1 of 5" in done.stdout
+    assert "resuming after epoch 2 of 3, step 1 of 5" in done.stdout
     assert_same_bits(undisturbed / "segments", stopped / "segments")
     assert not (stopped / "checkpoints").exists()
 
@@ -82,7 +82,7 @@ def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
     assert time.monotonic() - begun < 250
 
     again = launcher.train(manifest, tmp_path / "two", epochs=EPOCHS)
-    assert "going on after epoch 1 of 3, step 2 of 5" in again.stdout
+    assert "resuming after epoch 1 of 3, step 2 of 5" in again.stdout
     launcher.train(manifest, tmp_path / "one", epochs=EPOCHS)
     assert_same_to_rounding(tmp_path / "one/segments", tmp_path / "two/segments")
 

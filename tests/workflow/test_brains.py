@@ -63,5 +63,5 @@ def test_tumour_of_a_held_out_patient_is_segmented(run):
 def test_volumes_on_different_grids_are_refused(run):
     rows = {row["case"]: row for row in read_table(run.folder / "results/brains/cases.tsv")}
     assert [row["state"] for row in rows.values()] == ["prepared"] * 3 + ["failed"]
-    assert "its volumes lie on different grids" in rows["native"]["reason"]
+    assert "its volumes have different grids" in rows["native"]["reason"]
     assert "volumes.resample: true" in rows["native"]["reason"]

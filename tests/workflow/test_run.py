@@ -146,7 +146,7 @@ def test_more_epochs_continue_the_training(copied_run):
     new = {"train": 1, "validate": 1, "choose_model": 1, "evaluate": 1, "report": 1, "all": 1}
     assert copied_run.jobs(*longer) == new
     done = copied_run.snakemake(*longer)
-    assert "going on after epoch 1 of 2" in done.stdout + done.stderr
+    assert "resuming after epoch 1 of 2" in done.stdout + done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (segments / "0002.keras").exists()
     history = rows(copied_run.folder / "results/small/model/history.tsv")
@@ -170,7 +170,7 @@ def test_bad_slide_can_stop_the_run(copied_run):
     done = copied_run.snakemake(target, "--cores", "1", "--configfile", "stop.yaml", check=False)
     printed = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "slide text (cohort/text.svs): no slide format" in printed
+    assert "slide text (cohort/text.svs): not a slide format that OpenSlide supports" in printed
     assert "Traceback" not in printed
 
 
@@ -181,7 +181,7 @@ def test_label_without_usable_slides_stops_the_run(copied_run):
     printed = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in printed
     assert "label 'normal' has no usable slide left in test" in printed
-    assert "P09-1: no slide format" in printed
+    assert "P09-1: not a slide format that OpenSlide supports" in printed
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     assert segmentation.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
     found = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
     assert found["N1"]["state"] == "prepared"
-    assert "its gzip is cut short" in found["N2"]["reason"]
+    assert "its gzip is truncated" in found["N2"]["reason"]
     (match,) = read_table(run / "predictions/in_cohort.tsv")
     assert (match["case"], match["in_cohort"]) == ("N1", "V17-1")
     assert (match["same"], match["equal_images"]) == ("pixels", "4")
@@ -141,7 +141,10 @@ def test_labels_must_agree_with_those_of_the_data_set(small_volumes, tmp_path):
 def test_settings_of_the_other_task_are_errors(small_volumes):
     for wrong, message in (
         ("train={model: small_cnn}", "for task: volume_segmentation it must be small_unet or unet"),
-        ("train={model: unet, boost: {a: 2}}", "train.boost and train.views are for tiles"),
+        (
+            "train={model: unet, boost: {a: 2}}",
+            "train.boost: not used by task: volume_segmentation; remove it",
+        ),
         ("task=tile_classification", "for task: tile_classification it must be small_cnn or"),
         ("patches={size: [20, 16, 16]}", "must be three multiples of 8"),
         ("volumes={regions: {core: [necrosis]}}", "regions: core has 'necrosis', no label"),
