@@ -83,7 +83,7 @@ class Learner:
         sums, agreed, exchange = self._graph(
             inputs, batch.targets, batch.weights, np.float32(batch.total), requests
         )
-        return sums.numpy(), agreed.numpy(), float(exchange)
+        return np.array(sums), np.array(agreed), float(exchange)
 
     def _step(
         self, inputs: Any, targets: Any, weights: tf.Tensor, total: tf.Tensor, requests: tf.Tensor

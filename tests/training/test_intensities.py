@@ -5,8 +5,8 @@ import pytest
 from volume_patches import DRAWS, PLAIN, a_head, filled, recorded
 
 from gigatile.settings.patches import PatchSettings
+from gigatile.tasks.volume_segmentation import intensities
 from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
-from gigatile.training import intensities
 
 # What a draw gave when this was written.
 FIRST_NOISE = [0.4353618621826172, 0.4975563883781433, 1.880189061164856, 0.7176294326782227]

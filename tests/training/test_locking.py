@@ -138,10 +138,10 @@ def test_a_restart_waits_for_each_rank_that_is_left(launcher, manifest, tmp_path
         )
         for rank in (0, 1):
             lines = iter(second.stdout.readline, "")
-            line = next((line for line in lines if "of another" in line or "going on" in line), "")
+            line = next((line for line in lines if "of another" in line or "resuming" in line), "")
             assert running(ranks[rank]), "the rank has ended: nothing is tested"
             assert f"rank {rank} (process {ranks[rank]} on {os.uname().nodename})" in line, line
-            assert "going on" not in line
+            assert "resuming" not in line
             os.kill(ranks[rank], signal.SIGKILL)
         rest = second.stdout.read()
         assert second.wait() == 0, rest

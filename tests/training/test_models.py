@@ -89,9 +89,8 @@ def test_a_trained_model_learns_and_says_what_it_was_made_of(launcher, manifest,
     segment = Segment(tmp_path / "segments", 12)
     described = json.loads(segment.described.read_text())
     assert [row[0] for row in described["history"]] == list(range(1, 13))
-    validate(segment, manifest, print)
-    valid = json.loads(segment.validated.read_text())
-    assert valid["accuracy"] > 0.9, "three textures are easily told apart"
+    validation = validate(segment, manifest, {})
+    assert validation.means["accuracy"] > 0.9, "three textures are easily distinguished"
     assert described["classes"] == ["coarse", "fine", "plain"]
     assert described["train"]["learning_rate"] == 0.003
     assert len(described["inputs"]["shards/manifest.json"]) == 64

@@ -49,7 +49,7 @@ def test_a_boosted_label_makes_the_epoch_longer(launcher, manifest, tmp_path):
     assert "train.boost: no such label: course; the cohort has coarse, fine, plain" in done.stderr
     rare = dict.fromkeys(("coarse", "fine", "plain"), 0.001)
     done = launcher.train(manifest, tmp_path / "rare", check=False, boost=rare)
-    assert (done.returncode, "leaves no tile in epoch 1" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "no tile is left in epoch 1" in done.stderr) == (2, True), done.stderr
 
 
 def test_ranks_on_different_data_keep_equal_weights(launcher, tmp_path):
@@ -88,7 +88,7 @@ def test_a_launch_with_another_number_of_ranks_is_refused(launcher, manifest, tm
     arguments = launcher.train_arguments(manifest, tmp_path, ranks=4)
     done = launcher.run(2, "scripts/train.py", *arguments)
     assert done.returncode == 2
-    told = "started as 2 process(es), but train.nodes x train.ranks_per_node is 4"
+    told = "started as 2 process(es), but --ranks is 4"
     assert f"error (rank 0 of 2 on {os.uname().nodename}): {told}" in done.stderr
     assert done.stderr.count(told) == 1, "what all ranks find is told once"
     assert "Traceback" not in done.stderr

@@ -14,9 +14,10 @@ from trained import assert_same_bits
 from gigatile.settings.train import TrainSettings
 from gigatile.training import checkpoints
 from gigatile.training.checkpoints import (
+    Checkpoint,
+    checkpoints_by_step,
     checkpoints_by_time,
     first_usable,
-    furthest_first,
     save_checkpoint,
     write_checkpoint,
 )
@@ -75,35 +76,35 @@ def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
     for other in ({"seed": 2}, {"code": "edited"}):
         done = launcher.train(manifest, tmp_path / "two", epochs=1, **other)
         assert done.stdout.count("made with other settings, data or code; skipped") == 1
-        assert "going on" not in done.stdout
+        assert "resuming" not in done.stdout
 
 
 def find(folder, key="mine", epochs=99, warn=pytest.fail):
-    return first_usable(furthest_first(folder), key, epochs, warn)
+    return first_usable(checkpoints_by_step(folder), key, epochs, warn)
 
 
 def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
     warnings = []
     for step in (1, 2, 3):
         state = {"epoch": step, "step": step % 2}
-        save_checkpoint(tmp_path, step, "mine", state, [np.full(9, step, np.float32)])
-    state, (array,) = find(tmp_path)
-    assert (state, array.tolist()) == ({"epoch": 3, "step": 1}, [3.0] * 9)
-    assert find(tmp_path, epochs=3)[0] == {"epoch": 2, "step": 0}, "one is beyond the end"
-    assert find(tmp_path, epochs=2)[0] == {"epoch": 2, "step": 0}
+        arrays = [np.full(9, step, np.float32)]
+        save_checkpoint(tmp_path, step, Checkpoint("mine", state, arrays))
+    latest = find(tmp_path)
+    assert latest.state == {"epoch": 3, "step": 1} and latest.arrays[0].tolist() == [3.0] * 9
+    assert find(tmp_path, epochs=3).state == {"epoch": 2, "step": 0}, "step 1 is beyond the end"
+    assert find(tmp_path, epochs=2).state == {"epoch": 2, "step": 0}
     assert find(tmp_path, epochs=1) is None
 
     newest = tmp_path / "step-000000003.npz"
     damaged = bytearray(newest.read_bytes())
-    place = damaged.index(np.full(9, 3, np.float32).tobytes())
-    damaged[place] ^= 1
+    damaged[damaged.index(np.full(9, 3, np.float32).tobytes())] ^= 1
     newest.write_bytes(damaged)
-    state, (array,) = find(tmp_path, warn=warnings.append)
-    assert (state["epoch"], array.tolist()) == (2, [2.0] * 9)
+    older = find(tmp_path, warn=warnings.append)
+    assert older.state["epoch"] == 2 and older.arrays[0].tolist() == [2.0] * 9
     assert len(warnings) == 1 and newest.name in warnings[0] and "damaged" in warnings[0]
 
     newest.write_bytes(newest.read_bytes()[:100])
-    assert find(tmp_path, warn=warnings.append)[0]["epoch"] == 2
+    assert find(tmp_path, warn=warnings.append).state["epoch"] == 2
     assert find(tmp_path, "another", warn=warnings.append) is None
     assert "other settings, data or code" in warnings[-1]
 
@@ -117,33 +118,35 @@ def test_no_more_checkpoints_are_read_than_needed(tmp_path, monkeypatch):
     )
     for epoch in (1, 2, 4, 6):
         state = {"epoch": epoch, "step": 0, "done": 5 * epoch, "history": []}
-        write_checkpoint(tmp_path / f"segments/000{epoch}.npz", "mine", state, [np.zeros(1)])
+        path = tmp_path / f"segments/000{epoch}.npz"
+        write_checkpoint(path, Checkpoint("mine", state, [np.zeros(1)]))
     for epoch, step in ((2, 3), (3, 1)):
         state = {"epoch": epoch, "step": step, "done": 5 * epoch + step, "history": []}
-        save_checkpoint(tmp_path / "checkpoints", 5 * epoch + step, "mine", state, [np.zeros(1)])
+        checkpoint = Checkpoint("mine", state, [np.zeros(1)])
+        save_checkpoint(tmp_path / "checkpoints", 5 * epoch + step, checkpoint)
 
-    def found(epochs):
+    def latest(epochs):
         read.clear()
         settings = TrainSettings(ranks_per_node=1)
         segment = Segment(tmp_path / "segments", epochs)
         saved = Checkpoints(
             tmp_path / "checkpoints", segment, "mine", None, None, settings, None, print
         )
-        state, _ = saved._furthest()
+        state = saved._latest().state
         return (state["epoch"], state["step"]), [Path(name).name for name in read]
 
-    assert found(5) == ((4, 0), ["step-000000016.npz", "0004.npz"])
-    assert found(4) == ((4, 0), ["step-000000016.npz", "0004.npz"])
+    assert latest(5) == ((4, 0), ["step-000000016.npz", "0004.npz"])
+    assert latest(4) == ((4, 0), ["step-000000016.npz", "0004.npz"])
     for path in (tmp_path / "checkpoints").iterdir():
         path.unlink()
-    assert found(5) == ((4, 0), ["0004.npz"])
+    assert latest(5) == ((4, 0), ["0004.npz"])
     (tmp_path / "segments/0004.npz").write_bytes(b"")
-    assert found(5) == ((2, 0), ["0004.npz", "0002.npz"])
+    assert latest(5) == ((2, 0), ["0004.npz", "0002.npz"])
 
 
 def test_old_checkpoints_are_pruned(tmp_path):
     for step in range(5):
-        save_checkpoint(tmp_path, step, "key", {}, [np.zeros(1)])
+        save_checkpoint(tmp_path, step, Checkpoint("key", {}, [np.zeros(1)]))
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "step-000000003.npz",
         "step-000000004.npz",
@@ -152,10 +155,10 @@ def test_old_checkpoints_are_pruned(tmp_path):
 
 def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path):
     for step in (70, 80):
-        save_checkpoint(tmp_path, step, "before", {}, [])
+        save_checkpoint(tmp_path, step, Checkpoint("before", {}, []))
     (tmp_path / ".step-000000090-x.npz").write_text("left by a kill")
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, "now", {}, [])
+        save_checkpoint(tmp_path, step, Checkpoint("now", {}, []))
         assert checkpoints_by_time(tmp_path)[0].name == f"step-{step:09d}.npz"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-000000002.npz",

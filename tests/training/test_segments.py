@@ -8,15 +8,21 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from gigatile.errors import UserError
-from gigatile.evaluation import validation
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.tile_classification import validation
 from gigatile.tasks.tile_classification.scoring import BATCH
-from gigatile.tasks.tile_classification.validation import validate
 from gigatile.training.segments import Segment, choose_model
+from gigatile.training.validation import record_validation
 
 LOSSES = (0.9, 0.4, 0.4, 0.7)
+
+
+def validate(segment, manifest):
+    """Validate a segment as scripts/validate.py does."""
+    result = validation.validate(segment, manifest, {})
+    record_validation(segment, manifest, result, log=print, events=None)
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +43,18 @@ def test_the_figures_are_those_of_the_reference_library(trained, manifest):
     labels = [tile.label for tile in tiles]
     calls = [reader.classes[number] for number in scores.argmax(axis=1)]
     assert len(reader) < BATCH, "a limit of two batches leaves none out"
-    validate(trained, manifest, print)
-    found = read_json(trained.validated)
-    assert (found["epoch"], found["tiles"]) == (2, len(reader))
-    assert found["loss"] == pytest.approx(log_loss(labels, scores), rel=1e-6)
-    assert found["accuracy"] == pytest.approx(accuracy_score(labels, calls))
+    validate(trained, manifest)
+    result = read_json(trained.validated)
+    assert (result["epoch"], result["tiles"]) == (2, len(reader))
+    assert result["loss"] == pytest.approx(log_loss(labels, scores), rel=1e-6)
+    assert result["accuracy"] == pytest.approx(accuracy_score(labels, calls))
 
 
 def test_a_try_of_two_batches_validates_two_batches(trained, manifest, monkeypatch):
     whole = len(ShardReader(manifest, "valid"))
     for batch, tiles in ((1, 2), (3, 6), (whole - 1, whole)):
         monkeypatch.setattr(validation, "BATCH", batch)
-        validate(trained, manifest, print)
+        validate(trained, manifest)
         assert read_json(trained.validated)["tiles"] == tiles
 
 
@@ -58,7 +64,7 @@ def test_shards_of_other_classes_are_refused(trained, manifest, tmp_path):
     other.model.write_bytes(trained.model.read_bytes())
     write_json(other.described, described | {"classes": ["a", "b", "c"]})
     with pytest.raises(UserError, match=r"classes coarse, fine, plain, but .* trained on a, b, c"):
-        validate(other, manifest, print)
+        validate(other, manifest)
 
 
 @pytest.fixture
@@ -71,12 +77,12 @@ def segments(tmp_path):
             segment.described,
             {"classes": ["a"], "train": {"epochs": segment.epoch}, "versions": {"python": "3"}}
             | {"inputs": {"shards/manifest.json": "0"}, "history": history, "steps": 7}
-            | {"measure": "accuracy"},
+            | {"metrics": ["accuracy"]},
         )
         segment.model.write_text(f"the model of epoch {segment.epoch}")
         inputs = {f"segments/{segment.model.name}": sha256_of(segment.model)}
-        found = {"epoch": segment.epoch, "loss": loss, "accuracy": 0.75, "inputs": inputs}
-        write_json(segment.validated, found)
+        result = {"epoch": segment.epoch, "loss": loss, "accuracy": 0.75, "inputs": inputs}
+        write_json(segment.validated, result)
     return made
 
 
@@ -103,7 +109,7 @@ def test_the_best_segment_is_the_model_and_of_equals_the_first(segments, tmp_pat
 
 def test_a_validation_of_another_model_is_refused(segments, tmp_path):
     segments[2].model.write_text("trained again")
-    with pytest.raises(UserError, match=r"0006\.valid\.json: is of another 0006\.keras"):
+    with pytest.raises(UserError, match=r"0006\.valid\.json: validates another 0006\.keras"):
         choose_model(segments, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

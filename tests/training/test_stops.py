@@ -7,7 +7,7 @@ import numpy as np
 from trained import assert_same_bits, assert_same_to_rounding
 
 from gigatile.errors import START_AGAIN
-from gigatile.training.resuming import _parts_for
+from gigatile.training.resuming import _distribute
 
 PROGRAM = "tests/training/programs/at_a_moment.py"
 EPOCHS = 3
@@ -19,10 +19,13 @@ def train(launcher, manifest, out, *options, **settings):
     return launcher.run(2, PROGRAM, *options, *arguments)
 
 
-def assert_stopped(done, told):
+def assert_stopped(done, position):
     assert done.returncode == START_AGAIN, done.stdout + done.stderr
     assert done.stderr.count("stopped by") == 1
-    assert f"stopped by {told}; nothing is lost, the same command goes on" in done.stderr
+    assert (
+        f"stopped by {position}; the state is saved, and the same command resumes from it"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -49,7 +52,7 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
     # Killed while the statistics of the averaged weights are gathered, after the last step.
-    moment = ("--moment", "while statistics were gathered", "--send", "SIGKILL", "--to", 1)
+    moment = ("--moment", "computing the statistics of batch normalisation", "--send", "SIGKILL", "--to", 1)
     copied = tmp_path / "killed"
     shutil.copytree(stopped, copied)
     done = train(launcher, manifest, copied, "--uneven", *moment, **options)
@@ -99,7 +102,7 @@ def test_saved_statistics_are_the_same_for_one_and_two_ranks(launcher, manifest,
 def test_what_ranks_had_is_divided_among_another_number():
     """Sums of loss, right calls and weights stay in all what they were."""
     parts = np.array([[1.0, 2, 3], [4, 5, 6]])
-    np.testing.assert_array_equal(_parts_for(2, parts), parts)
-    np.testing.assert_array_equal(_parts_for(1, parts), [[5, 7, 9]])
+    np.testing.assert_array_equal(_distribute(parts, 2), parts)
+    np.testing.assert_array_equal(_distribute(parts, 1), [[5, 7, 9]])
     expected = [[5, 7, 9], [0, 0, 0], [0, 0, 0]]
-    np.testing.assert_array_equal(_parts_for(3, parts), expected)
+    np.testing.assert_array_equal(_distribute(parts, 3), expected)

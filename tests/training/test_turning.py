@@ -55,7 +55,7 @@ def test_turned_voxels_come_from_where_the_matrix_says(places):
 
 def test_what_lies_beside_the_volume_is_0_when_turned_too(places):
     size = (32, 40, 24)
-    how = PatchSettings(size=size, **PLAIN | {"turned": 1}, rotation=45, foreground=0, scaling=0.5)
+    how = PatchSettings(size=size, **PLAIN | {"rotated": 1}, rotation=45, foreground=0, scaling=0.5)
     middle = (np.array(size) - 1) / 2
     grid = np.stack(np.meshgrid(*map(np.arange, size), indexing="ij"), axis=-1) - middle
     record = places["x"]
@@ -111,7 +111,7 @@ def test_right_angles_are_exact(tmp_path, channels):
 def test_a_smooth_image_is_as_trilinear_interpolation_has_it(smooth, draw, rotation, scaling):
     image, _, record = smooth
     how = PatchSettings(
-        size=(16, 24, 16), **PLAIN | {"turned": 1, "rotation": rotation, "scaling": scaling}
+        size=(16, 24, 16), **PLAIN | {"rotated": 1, "rotation": rotation, "scaling": scaling}
     )
     patch = choose_patch(record.head, draw, how)
     middle = (np.array(how.size) - 1) / 2
@@ -148,7 +148,7 @@ def test_no_more_is_read_than_a_turned_patch_needs(places, monkeypatch):
         return asked[-1]
 
     monkeypatch.setattr(os, "preadv", counted)
-    how = PatchSettings(size=(16, 16, 16), **PLAIN | {"turned": 1}, rotation=15, scaling=0.2)
+    how = PatchSettings(size=(16, 16, 16), **PLAIN | {"rotated": 1}, rotation=15, scaling=0.2)
     for draw in DRAWS[:20]:
         asked.clear()
         filled(places["x"], draw, how)

@@ -11,7 +11,7 @@ from gigatile.records.volume_form import encode_volume
 from gigatile.settings.patches import PatchSettings
 from gigatile.tasks.volume_segmentation.patches import fill_patch
 
-PLAIN = {"flips": False, "turned": 0, "intensity": 0}
+PLAIN = {"flips": False, "rotated": 0, "intensity": 0}
 DRAWS = random64(7, np.arange(4000)).tolist()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 
-from gigatile.training import models
+from gigatile.models import small_cnn
 from gigatile.training.ranks import Ranks
 
 parser = argparse.ArgumentParser()
@@ -49,7 +49,7 @@ def uneven(tiles, settings):
 
 Ranks.report_progress = report_then_strike
 if args.uneven:
-    models._small_cnn = uneven
+    small_cnn.build = uneven
 script = Path(__file__).parents[3] / "scripts" / "train.py"
 sys.argv = [str(script), *rest]
 runpy.run_path(str(script), run_name="__main__")
