@@ -45,8 +45,8 @@ _DENSITY = -np.log((np.arange(256) + 1) / EMPTY_INTENSITY)
 _LMS = np.array([[0.3811, 0.5783, 0.0402], [0.1967, 0.7244, 0.0782], [0.0241, 0.1288, 0.8444]])
 _LAB = np.array([[1, 1, 1], [1, 1, -2], [1, -1, 0]]) / np.sqrt([[3], [6], [2]])
 
-# Look-up tables by grey level; and colour matrices, whose last column accounts for the one that is
-# added to grey levels.
+# Look-up tables by grey level; and colour matrices, with a last column for the 1 that is added to
+# grey levels.
 _GREY = np.arange(256, dtype=np.float32)
 _STAIN = _DENSITY.clip(0).astype(np.float32)
 _BRIGHTER = (_GREY - (EMPTY_INTENSITY - 1)).clip(0) - 1
@@ -58,8 +58,8 @@ _LMS_TO_RGB = np.column_stack([np.linalg.inv(_LMS), [-1, -1, -1]]).astype(np.flo
 _WEIGHT = (_DENSITY / TRANSPARENT).clip(0, 1)
 _WEIGHT = (_WEIGHT**2 * (3 - 2 * _WEIGHT)).astype(np.float32)
 # Pixels per block, so that intermediate results stay in the processor's cache; and the padding of
-# a block. OpenCV computes the last pixels of an array with other instructions, whose results differ
-# in the last digits: without padding, a pixel's result would depend on its position in the tile.
+# a block. OpenCV computes the last pixels of an array with other instructions, and their last
+# digits differ: without padding, a pixel's result would depend on its position in the tile.
 _BLOCK = 2**13
 _PADDING = 64
 
@@ -138,7 +138,7 @@ class Normaliser:
     """Normalises tiles from a source stain to a target stain.
 
     Each pixel is transformed independently of its neighbours and of the number of threads. A pixel
-    whose channels are all 239 or brighter, as most glass, stays unchanged. For darker glass:
+    stays unchanged if all its channels are 239 or brighter, as in most glass. For darker glass:
 
     - macenko treats it as faint stain. As in the published code, a pixel becomes a mixture of the
       two stains: a tint of the glass is lost, and so is any colour that neither stain has. Black
