@@ -85,7 +85,7 @@ def train_shards(run: Path) -> ShardReader:
     return ShardReader(run / "shards/manifest.json", "train")
 
 
-def test_classes_are_those_of_all_runs(runs, join, tmp_path):
+def test_joined_classes_are_the_union_of_all_runs(runs, join, tmp_path):
     """`normal` has the number 1 in both runs and 2 in the joined manifest; `lusc` has 0 and 1."""
     join(*runs)
     for split in ("train", "valid"):

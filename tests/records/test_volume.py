@@ -62,18 +62,18 @@ def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> 
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def make_record(tmp_path_factory):
     """Write a record of a shape once, and open it."""
     folder = tmp_path_factory.mktemp("volumes")
 
     @functools.cache
-    def keep(shape, channels, labelled):
+    def make(shape, channels, labelled):
         image, labels = make_volume(shape, channels, labelled)
         path = folder / f"{len(list(folder.iterdir()))}.tfrecord"
         write_records(path, [encoded(image, labels)])
         return image, labels, opened(path)
 
-    return keep
+    return make
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
     box=st.tuples(*[st.tuples(st.integers(-20, 70), st.integers(1, 60)) for _ in range(3)]),
 )
 @settings(max_examples=150)
-def test_box_equals_a_slice(kept, shape, channels, labelled, box):
-    image, labels, record = kept(shape, channels, labelled)
+def test_box_equals_a_slice(make_record, shape, channels, labelled, box):
+    image, labels, record = make_record(shape, channels, labelled)
     start, size = zip(*box, strict=True)
     read_image, read_labels = record.read(start, size)
     assert (read_image.dtype, read_labels.dtype) == (np.float16, np.uint8)
@@ -205,7 +205,7 @@ def test_empty_blocks_are_not_read(tmp_path, monkeypatch):
     assert counted.calls == 2
 
 
-def test_head_is_one_small_read(large, monkeypatch):
+def test_head_is_read_at_once(large, monkeypatch):
     requested = preads(monkeypatch)
     opened(large[2])
     assert len(requested) == 1
@@ -299,8 +299,8 @@ def test_record_in_a_shard_is_read(large):
             VolumeRecord(handle.fileno(), offset, size - 1, shard)
 
 
-def test_foreground_is_a_fixed_sample_of_each_label(kept):
-    _, labels, record = kept((33, 48, 64), 1, True)
+def test_foreground_is_a_fixed_sample_of_each_label(make_record):
+    _, labels, record = make_record((33, 48, 64), 1, True)
     rows = record.head.foreground
     assert np.unique(rows[:, 0]).tolist() == [1, 2, 3, 4]
     for value in (1, 2, 3, 4):

@@ -130,7 +130,7 @@ def test_unreadable_overview_is_refused(tile, tmp_path, pyramid):
         assert overview.size == (1, 1)
 
 
-def test_slide_truncated_in_its_last_tiles(tile, tmp_path):
+def test_slide_with_truncated_last_tile_is_refused(tile, tmp_path):
     """The header comes first, so OpenSlide recognises the truncated file."""
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="jpeg")
     offset, _ = tiles_of_level_0(path)[-1]
@@ -155,7 +155,7 @@ def test_jpeg_2000_slide_is_tiled(tile, tmp_path, compression):
     assert np.abs(first.pixels().astype(int) - pixels[:64, :64]).mean() < 4
 
 
-def test_damaged_jpeg_2000_tiles_are_left_out(tile, tmp_path):
+def test_slide_of_damaged_jpeg_2000_tiles_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     for offset, length in tiles_of_level_0(path):
         path = damaged(path, tmp_path / "bad.svs", offset, bytes(length))
@@ -255,7 +255,7 @@ def test_slide_without_a_tile_of_enough_tissue_is_refused(tile, tmp_path):
     assert state["tiles"]["dropped"] == {"background": 100}
 
 
-def test_fluorescence_without_tissue(tile, tmp_path):
+def test_fluorescence_without_tissue_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", np.full((640, 640, 3), 15, np.uint8))
     state = assert_failed(
         tile(path), "it has no tissue: 0.00 % of it is bright (brightness above 2"

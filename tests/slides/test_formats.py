@@ -125,7 +125,7 @@ def assert_markers(pixels: np.ndarray, margin: int, scale: tuple[float, float]) 
 # --- All formats
 
 
-def test_format_levels_and_scale(slide):
+def test_format_levels_and_scale_are_read(slide):
     case, path = slide
     assert openslide.OpenSlide.detect_format(path) == case.vendor
     with openslide.OpenSlide(path) as handle:

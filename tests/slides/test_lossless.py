@@ -61,7 +61,7 @@ slide_tiles.choose_reader = choose
     assert_same_bytes(plain, other)
 
 
-def test_lossless_tiles_of_a_level(tile, tmp_path):
+def test_lossless_keeps_native_tiles_of_a_level(tile, tmp_path):
     """Level 1 is exactly four times smaller."""
     pixels = tissue(1024, 1536)
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 4), compression="jpeg")

@@ -168,7 +168,7 @@ def test_sharpness_falls_with_blur_but_not_with_pale_stain():
     assert across < 0.9 * falling[0]
 
 
-def test_sharpness_of_gradient_noise_and_glass():
+def test_sharpness_is_0_for_gradients_and_1_for_noise():
     slope = np.arange(224).clip(20, 210).astype(np.uint8)[None, :, None].repeat(64, 0).repeat(3, 2)
     assert measure(slope).sharpness == measure(transposed(slope)).sharpness == 0
     noise = np.random.default_rng(1).integers(0, 256, (256, 256, 1)).astype(np.uint8).repeat(3, 2)

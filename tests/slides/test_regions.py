@@ -203,7 +203,7 @@ def test_adjacent_tiles_are_read_together(slides, monkeypatch):
 # --- Faults
 
 
-def test_file_truncated_while_reading(slides, tmp_path):
+def test_truncation_while_reading_affects_only_lost_tiles(slides, tmp_path):
     path = tmp_path / "s.svs"
     path.write_bytes(slides["aperio"].read_bytes())
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:

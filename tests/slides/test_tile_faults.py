@@ -43,7 +43,7 @@ def test_unreadable_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cor
     assert all(kept[record.x, record.y] == record.image for record in outcome.tiles)
 
 
-def test_unreadable_tiles_with_openslide(tile, tmp_path):
+def test_tiles_that_openslide_cannot_read_are_left_out(tile, tmp_path):
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     path = with_bad_tiles(path, tmp_path / "s.svs", [11, 50])
     outcome = tile(path)
@@ -57,7 +57,7 @@ def test_unreadable_tiles_with_openslide(tile, tmp_path):
     assert len(outcome.tiles) == 98
 
 
-def test_limit_of_unreadable_tiles(tile, tmp_path):
+def test_slide_with_too_many_unreadable_tiles_is_refused(tile, tmp_path):
     """5 of 100 tiles are unreadable."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
     path = with_bad_tiles(path, tmp_path / "s.svs", [7, 20, 44, 45, 99])
@@ -222,7 +222,7 @@ def test_copy_is_deleted_on_sigterm(tile, pyramid, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("by", ["SIGSEGV", "SIGSTOP", "SIGKILL", "SIGXCPU"])
-def test_decoder_crash_stall_and_out_of_memory(tile, pyramid, by):
+def test_decoder_crash_refuses_the_slide_and_a_kill_fails_the_job(tile, pyramid, by):
     """In the middle of the records; temporary files are deleted."""
     plain = tile(pyramid)
     patch = DYING.replace("BY", by)
@@ -310,7 +310,7 @@ def test_resource_error_fails_the_job(tile, pyramid, error, message):
     assert outcome.files == []
 
 
-def test_tiff_directory_with_invalid_offsets(tile, pyramid, tmp_path):
+def test_invalid_tile_offsets_cause_no_unexpected_error(tile, pyramid, tmp_path):
     """The offsets have TIFF type 2, text; OpenSlide reads the slide or refuses it."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:

@@ -215,7 +215,7 @@ def test_overview_spans_the_slide_exactly(tmp_path, height, width, factors, size
     assert stained[:, 0].sum() == pytest.approx(shape[0] * 0.75, abs=tolerance)
 
 
-def test_tissue_at_the_end_of_a_long_slide_is_found(tmp_path):
+def test_tissue_at_the_end_of_a_long_slide_is_kept(tmp_path):
     pixels = glass(279, 16_384)
     pixels[:, 15_744:16_128] = STAIN
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8), tile=256)

@@ -116,7 +116,7 @@ def test_fluorescence_tissue_is_bright():
     assert np.array_equal(result.mask, expected)
 
 
-def test_fluorescence_without_tissue():
+def test_fluorescence_without_tissue_is_refused():
     dark = noisy(np.full((100, 100, 3), 20, np.uint8), 4)
     with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is bright \(brightness above "):
         find_tissue(dark)
@@ -196,7 +196,7 @@ def test_pale_pixels_connected_to_stain_are_tissue():
 # --- Real tissue
 
 
-def test_real_tissue_is_found(shared_data):
+def test_tissue_of_real_slides_is_detected(shared_data):
     def mask_of(name: str) -> np.ndarray:
         with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
             return find_tissue(np.asarray(picture.convert("RGB"))).mask

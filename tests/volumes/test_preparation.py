@@ -124,7 +124,7 @@ def test_order_of_axes_has_no_effect(images, segmentation, tmp_path, code):
         np.testing.assert_array_equal(prepared, original)
 
 
-def test_grid_is_the_segmentations_or_first_images(images, tmp_path):
+def test_reference_grid_is_of_the_segmentation_or_first_image(images, tmp_path):
     labels = write_as(tmp_path / "s.nii", tumour(), affine_of(), "LPI")
     assert prepare(tmp_path, images, labels)["grid"]["orientation"] == "LPI"
     # The first modality in the settings, not in the arguments.
@@ -180,7 +180,7 @@ def test_the_same_input_gives_the_same_bytes(images, segmentation, tmp_path):
     assert outputs[0] == outputs[1] != outputs[2] == outputs[3]
 
 
-def test_volume_in_ml_is_that_of_the_voxels(tmp_path):
+def test_volume_in_ml_is_computed_from_the_spacing(tmp_path):
     affine = affine_of((1, 2, 3.5), rotated=10)
     images = {name: write_nifti(tmp_path / f"{name}.nii", head(), affine) for name in MODALITIES}
     state = prepare(tmp_path, images, write_nifti(tmp_path / "s.nii", tumour(), affine))
