@@ -124,7 +124,7 @@ ALONE: dict[Callable[[Head, np.random.Generator], np.ndarray], str] = {
     few_greys: "is it a segmentation, or an image of very few grey levels?",
     half_missing: "slices across k have no image (20, 21, 22, 23, 24, …, from 0): a part of the",
     slice_missing: "1 of its",
-    slices_repeated: "3 of its slices across k repeat the one before (25, 26, 27, from 0)",
+    slices_repeated: "3 of its slices across k repeat the previous slice (25, 26, 27, from 0)",
     head_cut: "the head is cropped by the volume: top",
     inverted: "is brighter than the head: are its values inverted?",
     overflowed: "did its values overflow when it was converted?",

@@ -1,8 +1,8 @@
 """Join the shards of several runs under one manifest.
 
-No record is copied: the manifest lists the shards where they are, with paths relative to itself. A
-run whose tiles are to be shown several times per epoch is listed several times in train. In valid
-each tile counts once.
+No record is copied: the manifest lists the shards where they are, with paths relative to itself. To
+show the tiles of a run several times per epoch, train lists its shards several times. In valid each
+tile counts once.
 """
 
 import os
@@ -25,7 +25,7 @@ MAX_SPACING_RATIO = 1.1
 
 @dataclass(frozen=True)
 class Part:
-    """A run whose shards are joined.
+    """A run with shards to join.
 
     Attributes:
         run: its folder, with shards/manifest.json and splits.tsv.
@@ -107,11 +107,11 @@ def _join_split(
             changes = {
                 name: _relative(folder / getattr(shard, name), out) for name in ("file", "index")
             }
-            # The numbers in an index refer to the classes of its own run.
-            own_classes = manifest.classes if shard.classes is None else shard.classes
+            # The numbers in an index refer to the classes of the run.
+            run_classes = manifest.classes if shard.classes is None else shard.classes
             shards.append(
                 shard.model_copy(
-                    update=changes | ({} if own_classes == classes else {"classes": own_classes})
+                    update=changes | ({} if run_classes == classes else {"classes": run_classes})
                 )
             )
     return ShardedSplit(
@@ -192,5 +192,4 @@ def _tile_format(reader: ShardReader) -> _RecordFormat:
 
 def _case_format(reader: ShardReader) -> _RecordFormat:
     head = VolumeRecord(*reader.locate(0)).head
-    spacing = tuple(head.grid.get("spacing", ()))
-    return _RecordFormat(f"volumes of {', '.join(head.channels)}", spacing)
+    return _RecordFormat(f"volumes of {', '.join(head.channels)}", head.spacing)

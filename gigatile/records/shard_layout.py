@@ -57,7 +57,7 @@ class ShardLayout:
         starts: (shards + 1,) int64; shard i holds the records starts[i] to starts[i + 1] - 1 in
             the order of all keys.
         first_keys: (shards,) uint64, the key of the first record of each shard.
-        smaller: (shards,) int64, the number of records whose key is smaller than that.
+        smaller: (shards,) int64, the number of records with smaller keys than that.
     """
 
     split: str
@@ -278,7 +278,7 @@ def _keys_at(
 
 
 def _count_smaller(runs: Sequence[Path], keys: np.ndarray) -> np.ndarray:
-    """Count the records whose key is smaller than each of `keys`; int64 of the same shape."""
+    """Count the records with smaller keys than each of `keys`; int64 of the same shape."""
     counts = np.zeros(keys.shape, np.int64)
     for run in runs:
         # Open the file for each count: a long-lived map would keep the pages read so far in memory.

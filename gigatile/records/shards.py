@@ -67,7 +67,7 @@ class ShardReader:
         self._check_classes(manifest)
 
     def _check_classes(self, manifest: Path) -> None:
-        """Refuse a manifest whose classes are not the labels of the records.
+        """Refuse a manifest with classes that are not the labels of the records.
 
         An index has the numbers of the classes, not their names. So compare the first record of
         each class in each shard.

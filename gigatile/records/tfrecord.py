@@ -71,7 +71,7 @@ def read_at(descriptor: int, offset: int, path: Path) -> bytes:
 
 
 def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
-    """Return the data of a record whose `offset` and `size` are known from an index.
+    """Return the data of a record with the `offset` and `size` of an index.
 
     Like `read_at`, with one read instead of two.
     """
@@ -135,7 +135,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def length_of(header: bytes, path: Path, offset: int) -> int:
-    """Return the length of a record's data from its header, whose CRC is checked."""
+    """Return the length of a record's data from its header; the CRC is checked."""
     if len(header) < HEADER.size:
         raise damaged(path, offset, "the file ends inside its header")
     length, crc = HEADER.unpack(header)

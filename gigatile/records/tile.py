@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast, get_type_hints
 
 import imagecodecs
 import numpy as np
@@ -13,18 +13,22 @@ from gigatile.errors import UserError
 from gigatile.records.example import decode_example, encode_example, first_bytes
 from gigatile.records.tfrecord import read_records
 
-# The type of each feature. A feature that may be missing is then None or empty.
-_TYPES: dict[str, Any] = {
-    "image": bytes,
-    "slide": bytes,
-    "x": int,
-    "y": int,
-    "extent": float,
-    "mpp": float | None,
-    "tissue": float,
-    "patient": bytes,
-    "label": bytes,
-}
+
+class _Features(TypedDict):
+    """The features of a tile. A feature that may be missing is then None or empty."""
+
+    image: bytes
+    slide: bytes
+    x: int
+    y: int
+    extent: float
+    mpp: float | None
+    tissue: float
+    patient: bytes
+    label: bytes
+
+
+_TYPES = get_type_hints(_Features)
 _FLOATS = frozenset({"extent", "mpp", "tissue"})
 
 
@@ -142,8 +146,7 @@ def decode_tile(data: bytes) -> Tile:
         UserError: it is another kind of record, for example of another program.
     """
     try:
-        features: dict[str, Any] = {"mpp": None, "patient": b"", "label": b""}
-        features |= decode_example(data)
+        features = {"mpp": None, "patient": b"", "label": b""} | decode_example(data)
     except ValueError as error:
         raise UserError(f"the record is not a tile: {error}") from None
     wrong = sorted(features.keys() ^ _TYPES.keys())
@@ -153,11 +156,21 @@ def decode_tile(data: bytes) -> Tile:
             f"the record is not a tile: its features are {', '.join(sorted(features))[:200]}; "
             f"missing, unknown or of another type: {', '.join(dict.fromkeys(wrong))[:200]}"
         )
+    checked = cast(_Features, features)
     try:
-        text = {name: features[name].decode() for name in ("slide", "patient", "label")}
+        return Tile(
+            image=checked["image"],
+            slide=checked["slide"].decode(),
+            x=checked["x"],
+            y=checked["y"],
+            extent=checked["extent"],
+            mpp=checked["mpp"],
+            tissue=checked["tissue"],
+            patient=checked["patient"].decode(),
+            label=checked["label"].decode(),
+        )
     except UnicodeDecodeError as error:
         raise UserError(f"the record is not a tile: its text is not UTF-8 ({error})") from None
-    return Tile(**features | text)
 
 
 def read_tiles(path: Path) -> Iterator[Tile]:

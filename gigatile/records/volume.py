@@ -4,7 +4,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from gigatile.records.example import decode_example
+from gigatile.records.example import some_bytes
 from gigatile.records.tfrecord import FOOTER, HEADER, RecordError, damaged, length_of
 from gigatile.records.volume_form import (
     BLOCK,
@@ -43,7 +43,8 @@ class VolumeHead:
         inside: number of voxels that are not 0 in some channel.
         ranges: (C, 2) float32, minimum and maximum of the nonzero values of each channel; 0 and 0
             if there are none.
-        grid: what the writer stored to return to the grid of the original files.
+        grid: the grid of the case, as in `encode_volume`.
+        spacing: millimetres between voxels along each axis; empty if the grid has none.
         foreground: (n, 4) int64: the value of a label, and x, y, z of a voxel with this label;
             sorted by value. Up to `FOREGROUND` voxels per label.
         crcs: (blocks along x, y, z) uint32.
@@ -56,7 +57,8 @@ class VolumeHead:
     labelled: bool
     inside: int
     ranges: np.ndarray
-    grid: dict[str, Any]
+    grid: Mapping[str, object]
+    spacing: tuple[float, ...]
     foreground: np.ndarray
     crcs: np.ndarray
     empty: np.ndarray
@@ -133,8 +135,9 @@ class VolumeRecord:
 
     def _decode(self, first: bytes) -> VolumeHead:
         try:
-            features: dict[str, Any] = decode_example(first)
-            head = json.loads(features["head"])
+            names = ("case", "head", "crcs", "empty", "foreground")
+            case, head_json, crcs, empty, foreground = some_bytes(first, *names)
+            head = json.loads(head_json)
             if (head["schema"], head["block"]) != (SCHEMA, BLOCK):
                 raise RecordError(
                     f"{self._path}: volumes of schema {head['schema']}, expected {SCHEMA}; delete "
@@ -142,20 +145,18 @@ class VolumeRecord:
                 )
             x, y, z = head["shape"]
             blocks = blocks_of((x, y, z))
-            bits = np.unpackbits(
-                np.frombuffer(features["empty"], np.uint8), count=math.prod(blocks)
-            )
-            foreground = np.frombuffer(features["foreground"], "<u2").reshape(-1, 4)
+            bits = np.unpackbits(np.frombuffer(empty, np.uint8), count=math.prod(blocks))
             return VolumeHead(
-                case=features["case"].decode(),
+                case=case.decode(),
                 channels=tuple(head["channels"]),
                 shape=(x, y, z),
                 labelled=head["labelled"],
                 inside=head["inside"],
                 ranges=np.array(head["ranges"], np.float32),
                 grid=head["grid"],
-                foreground=foreground.astype(np.int64),
-                crcs=np.frombuffer(features["crcs"], "<u4").reshape(blocks),
+                spacing=tuple(head["grid"].get("spacing", ())),
+                foreground=np.frombuffer(foreground, "<u2").reshape(-1, 4).astype(np.int64),
+                crcs=np.frombuffer(crcs, "<u4").reshape(blocks),
                 empty=bits.reshape(blocks).astype(bool),
             )
         except (KeyError, ValueError) as error:

@@ -16,7 +16,7 @@ there are any, (16, 16, 16) uint8.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import google_crc32c
@@ -44,7 +44,7 @@ def encode_volume(
     image: np.ndarray,
     labels: np.ndarray | None,
     channels: Sequence[str],
-    grid: dict[str, Any],
+    grid: Mapping[str, object],
 ) -> bytearray:
     """Return a case as a serialised tf.train.Example; equal input gives equal bytes.
 
@@ -70,7 +70,7 @@ def encode_volume(
         "labelled": labels is not None,
         "inside": inside,
         "ranges": ranges,
-        "grid": grid,
+        "grid": dict(grid),
     }
     blocks = int(np.prod(blocks_of(image.shape[:3])))
     size = blocks * block_bytes_of(len(channels), labels is not None)

@@ -64,7 +64,7 @@ class Slide:
         """
         if os.getpid() != self._process:
             raise RuntimeError(f"{self._path}: opened by process {self._process}; open it again")
-        # OpenSlide takes the corner in level-0 pixels and divides it by the downsample. If that is
+        # OpenSlide expects the corner in level-0 pixels and divides it by the downsample. If it is
         # fractional, most corners fall between pixels of the level, and OpenSlide interpolates. So
         # the region is read from the last corner before it that falls on a pixel.
         column, row = self._anchor(left, level), self._anchor(top, level)

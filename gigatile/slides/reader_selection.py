@@ -10,8 +10,8 @@ from gigatile.slides.regions import TiffRegions
 from gigatile.slides.state import ReaderChoice
 from gigatile.slides.tiff import NotTiled, TiffLevel
 
-# Regions whose pixels must equal OpenSlide's before native tiles are used: a number, or a fraction
-# of all regions if that is more.
+# Number of regions in which native tiles must equal OpenSlide's pixels before they are used, or a
+# fraction of all regions if that is more.
 COMPARED, COMPARED_FRACTION = 4, 0.001
 # Regions that are tried for each one to compare, because OpenSlide may fail to read some.
 TRIED = 4
@@ -92,7 +92,7 @@ def _spread(count: int, needed: int) -> np.ndarray:
 
 
 def check_lossless(grid: Grid, level: TiffLevel | None, choice: ReaderChoice) -> None:
-    """Refuse a slide whose native tiles cannot be stored unchanged.
+    """Refuse a slide with native tiles that cannot be stored unchanged.
 
     Raises:
         SlideError: they are not aligned with the grid, or are not JPEG.

@@ -1,4 +1,4 @@
-"""The tiles of one slide, in memory: which tiles are kept, their pixels, and what was found out."""
+"""The tiles of one slide, in memory: which tiles are kept, their pixels, and facts about both."""
 
 import contextlib
 import time
@@ -86,7 +86,7 @@ class SlideTiles:
         settings: TileSettings,
         report_progress: ReportProgress = lambda facts: None,
     ) -> None:
-        """Open nothing yet.
+        """Set up the tiling; no file is opened yet.
 
         Args:
             source: the slide's file.

@@ -14,8 +14,8 @@ from gigatile.slides.stains.reinhard import Reinhard
 METHODS: dict[str, StainMethod] = {"macenko": Macenko(), "reinhard": Reinhard()}
 
 # Pixels per block, so that intermediate results stay in the processor's cache; and the padding of
-# a block. OpenCV computes the last pixels of an array with other instructions, whose results differ
-# in the last digits: without padding, a pixel's result would depend on its position in the tile.
+# a block. OpenCV computes the last pixels of an array with other instructions, and their last
+# digits differ: without padding, a pixel's result would depend on its position in the tile.
 _BLOCK = 2**13
 _PADDING = 64
 

@@ -54,7 +54,7 @@ class ReaderChoice:
         by: `native tiles` (the JPEG tiles of the file, decoded directly and once each) or
             `openslide`.
         why: the reason for `openslide`, else None.
-        compared: number of regions whose pixels were compared between both readers. For
+        compared: number of regions in which the pixels of both readers were compared. For
             `native tiles`, at least `reader_selection.COMPARED`, or all if there are fewer.
     """
 

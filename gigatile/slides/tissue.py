@@ -198,7 +198,7 @@ def _median(counts: np.ndarray, values: np.ndarray | None = None) -> float:
 
 def _close_gaps(mask: np.ndarray, gap: float) -> np.ndarray:
     """Return the closing of a mask, over gaps of up to `gap` pixels; outside the slide is false."""
-    # With distance transforms, whose time does not depend on the width.
+    # The time of distance transforms does not depend on the width.
     radius = gap / 2
     if radius < 1:
         return mask

@@ -191,7 +191,7 @@ class CaseVolumes:
         return f"{name} ({path.name}): {message}"
 
     def _choose_reference(self) -> str:
-        """Return the name of the file whose grid is the case's grid."""
+        """Return the name of the file that has the case's grid."""
         facts = self.facts
         geometries = {name: source.geometry for name, source in self._sources.items()}
         first = SEGMENTATION if SEGMENTATION in geometries else next(iter(geometries))

@@ -247,21 +247,21 @@ def compare(geometries: Mapping[str, Geometry], reference: str) -> Agreement:
 
 def _differences(known: Geometry, others: Mapping[str, Geometry], largest: float) -> list[str]:
     """Return in what the grids differ; `largest` is the largest distance of corners in mm."""
-    found = []
+    differences = []
     if any(other.shape != known.shape for other in others.values()):
-        found.append("shape")
+        differences.append("shape")
     if any(
         not np.allclose(other.spacing, known.spacing, rtol=SPACING_NOISE)
         for other in others.values()
     ):
-        found.append("spacing")
+        differences.append("spacing")
     angle = max(_angle(known.affine, other.affine) for other in others.values())
     if angle >= 0.05:
-        found.append(f"direction by {angle:.1f}°")
-    if "shape" in found:
+        differences.append(f"direction by {angle:.1f}°")
+    if "shape" in differences:
         centres = max(_centre_distance(known, other) for other in others.values())
-        return [*found, f"the position of their centres by up to {_length(centres)}"]
-    return [*found, f"the position of their corners by up to {_length(largest)}"]
+        return [*differences, f"the position of their centres by up to {_length(centres)}"]
+    return [*differences, f"the position of their corners by up to {_length(largest)}"]
 
 
 def _read_affine(header: nibabel.Nifti1Header, source: str) -> np.ndarray:
@@ -323,13 +323,13 @@ def _finite(values: Iterable[float]) -> list[float]:
     return [float(value) if np.isfinite(value) else 0.0 for value in values]
 
 
-def _corner_distance(one: Geometry, other: Geometry) -> float:
+def _corner_distance(first: Geometry, second: Geometry) -> float:
     """Return the largest distance between the same corner of two grids, in mm."""
-    return float(np.linalg.norm(one.corners() - other.corners(), axis=1).max())
+    return float(np.linalg.norm(first.corners() - second.corners(), axis=1).max())
 
 
-def _centre_distance(one: Geometry, other: Geometry) -> float:
-    return float(np.linalg.norm(one.corners().mean(axis=0) - other.corners().mean(axis=0)))
+def _centre_distance(first: Geometry, second: Geometry) -> float:
+    return float(np.linalg.norm(first.corners().mean(axis=0) - second.corners().mean(axis=0)))
 
 
 def _spacing(affine: np.ndarray) -> tuple[float, float, float]:
@@ -337,9 +337,9 @@ def _spacing(affine: np.ndarray) -> tuple[float, float, float]:
     return x, y, z
 
 
-def _angle(one: np.ndarray, other: np.ndarray) -> float:
+def _angle(first: np.ndarray, second: np.ndarray) -> float:
     """Return the largest angle between the same axis of two affines, in degrees."""
-    a, b = (affine[:3, :3] / _spacing(affine) for affine in (one, other))
+    a, b = (affine[:3, :3] / _spacing(affine) for affine in (first, second))
     return float(np.degrees(np.arccos(np.clip((a * b).sum(axis=0), -1, 1)).max()))
 
 

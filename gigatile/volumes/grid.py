@@ -23,7 +23,7 @@ from gigatile.volumes.reader import MAX_SIDE, MAX_VOXELS
 REACH = 14
 # Weights below this are dropped.
 NEGLIGIBLE = 1e-7
-# Voxels of an axis whose weights are computed at a time.
+# Number of voxels along an axis for which weights are computed at a time.
 _WINDOW = 256
 
 Triple = tuple[int, int, int]
@@ -169,7 +169,7 @@ def plan_grid(geometry: Geometry, spacing: Sides | None) -> Grid:
 def forward_image(array: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
     """Return an image on the prepared grid.
 
-    Along axes whose voxels become larger, the image is first smoothed against aliasing, by a
+    Along axes where voxels become larger, the image is first smoothed against aliasing, by a
     Gaussian with a standard deviation of (factor - 1) / 2 voxels (as in skimage.transform.resize).
 
     Args:

@@ -104,7 +104,7 @@ def _fill_enclosed(
     Args:
         mask: (x, y, z) bool.
         structure: the neighbours that are connected; None: six.
-        axes: the axes whose faces count.
+        axes: the axes with faces that count.
     """
     if structure is None:
         # With a frame around it, the outside is one component: that of the first corner.

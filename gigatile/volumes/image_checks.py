@@ -15,7 +15,7 @@ from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.head_mask import HeadMask, box_of
 
 # The smallest head, in voxels and as a fraction of the volume. Real: 17 % and more.
-LEAST_HEAD, LEAST_HEAD_SHARE = 100, 0.001
+MIN_HEAD_VOXELS, MIN_HEAD_FRACTION = 100, 0.001
 # Approximate number of voxels in a sample.
 SAMPLED = 200_000
 # Correlation of neighbouring voxels along the axis where it is highest. White noise: 0; real
@@ -24,21 +24,21 @@ SAMPLED = 200_000
 CLIPPED = (5, 95)
 NOISE, LIKELY_NOISE = 0.1, 0.4
 # Number of different values in a head. Segmentations: 2 to 5; real volumes: 570 and more.
-FEWEST_VALUES, FEW_VALUES = 8, 32
+MIN_VALUES, LIKELY_MIN_VALUES = 8, 32
 # The largest fraction of empty slices inside the head; a slice is inside the head if at least this
 # fraction of the head is on either side of it.
-MOST_EMPTY, BEYOND = 0.1, 0.02
+MAX_EMPTY, BEYOND = 0.1, 0.02
 # Area of the head on a face of the volume, as a fraction of the head's largest slice. Complete
 # heads: 0.43 at most; cropped heads: 0.8 and more.
-CUT = 0.6
+CROPPED = 0.6
 # A jump between neighbours as a fraction of the data type's range, and the most jumps per million.
-JUMP, MOST_JUMPS = 0.75, 100
+JUMP, MAX_JUMPS = 0.75, 100
 # Correlation of two channels of a case. T1 before and after contrast: 0.9 at most.
 SAME, LIKELY_SAME = 0.9999, 0.99
 # Dice of the heads of two channels. Before registration: 0.85 and more.
-LEAST_OVERLAP = 0.6
+MIN_OVERLAP = 0.6
 # Fewest voxels in both heads for the check of mirrored channels.
-LEAST_COMPARED = 2000
+MIN_COMPARED = 2000
 # By how much mirroring must increase the correlation of two channels' edges. Registered: -0.08 at
 # most; mirrored by mistake: 0.07 and more; before registration: 0.02 at most.
 MIRRORED = 0.05
@@ -75,7 +75,7 @@ def check_channel(
     """
     mask = head.mask
     count, size = int(np.count_nonzero(mask)), int(np.prod(shape))
-    if count < max(LEAST_HEAD, LEAST_HEAD_SHARE * size):
+    if count < max(MIN_HEAD_VOXELS, MIN_HEAD_FRACTION * size):
         raise VolumeError(
             f"it contains no head: {count:,} of its {size:,} voxels differ from the background"
         )
@@ -91,13 +91,13 @@ def check_channel(
 
 def sample_slices(image: np.ndarray) -> list[np.ndarray]:
     """Return the slices across each axis of (x, y, z), each as a row of up to 128 × 128 voxels."""
-    found = []
+    rows = []
     for axis in range(3):
         steps = [1 if a == axis else max(1, image.shape[a] // 64) for a in range(3)]
         thin = image[tuple(slice(None, None, step) for step in steps)].T
         planes = np.moveaxis(thin, 2 - axis, 0)
-        found.append(planes.reshape(len(planes), -1))
-    return found
+        rows.append(planes.reshape(len(planes), -1))
+    return rows
 
 
 def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[str]:
@@ -119,38 +119,41 @@ def compare_channels(image: np.ndarray, modalities: Mapping[str, int]) -> list[s
     }
     warnings = []
     correlations: dict[frozenset[str], float] = {}
-    for one, other in combinations(channels, 2):
-        first, second = channels[one], channels[other]
+    for first_name, second_name in combinations(channels, 2):
+        first, second = channels[first_name], channels[second_name]
+        pair = f"{first_name} and {second_name}"
         both = (first != 0) & (second != 0)
         sizes = int(np.count_nonzero(first)) + int(np.count_nonzero(second))
         overlap = 2 * int(np.count_nonzero(both)) / max(1, sizes)
-        if overlap < LEAST_OVERLAP:
+        if overlap < MIN_OVERLAP:
             warnings.append(
-                f"the heads of {one} and {other} overlap by only {overlap:.2f} (Dice): another "
-                "patient, another orientation, or not registered?"
+                f"the heads of {pair} overlap by only {overlap:.2f} (Dice): another patient, "
+                "another orientation, or not registered?"
             )
-        correlations[frozenset((one, other))] = found = correlation(first[both], second[both])
-        if found > SAME:
+        correlations[frozenset((first_name, second_name))] = similarity = correlation(
+            first[both], second[both]
+        )
+        if similarity > SAME:
             raise VolumeError(
-                f"{one} and {other} are the same image (correlation {found:.5f}): one of them is "
-                "in the wrong column, or in two columns"
+                f"{pair} are the same image (correlation {similarity:.5f}): one of them is in the "
+                "wrong column, or in two columns"
             )
-        if found > LIKELY_SAME:
+        if similarity > LIKELY_SAME:
             warnings.append(
-                f"{one} and {other} are nearly the same image (correlation {found:.4f}): is one "
-                "in the wrong column?"
+                f"{pair} are nearly the same image (correlation {similarity:.4f}): is one in the "
+                "wrong column?"
             )
     return warnings + _check_mirrored(channels) + _check_exchanged(correlations, list(channels))
 
 
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation of two arrays; 0 where one of them is constant or empty."""
-    if not one.size:
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Pearson's correlation of two arrays; 0 if one of them is constant or empty."""
+    if not first.size:
         return 0.0
-    one = one - one.mean(dtype=np.float64)
-    other = other - other.mean(dtype=np.float64)
-    norm = float(np.sqrt(np.vdot(one, one) * np.vdot(other, other)))
-    return float(np.vdot(one, other)) / norm if norm > 0 else 0.0
+    first = first - first.mean(dtype=np.float64)
+    second = second - second.mean(dtype=np.float64)
+    norm = float(np.sqrt(np.vdot(first, first) * np.vdot(second, second)))
+    return float(np.vdot(first, second)) / norm if norm > 0 else 0.0
 
 
 def neighbour_correlation(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> float | None:
@@ -165,28 +168,30 @@ def neighbour_correlation(part: np.ndarray, mask: np.ndarray, values: np.ndarray
         The correlation; None if there are too few pairs.
     """
     low, high = np.percentile(values[:: max(1, len(values) // SAMPLED)], CLIPPED)
-    found = []
+    correlations = []
     for axis in range(3):
-        other = max((a for a in range(3) if a != axis), key=lambda a: part.shape[a])
-        step = min(max(1, part.size // SAMPLED), max(1, part.shape[other] // 8))
+        thinned_axis = max((a for a in range(3) if a != axis), key=lambda a: part.shape[a])
+        step = min(max(1, part.size // SAMPLED), max(1, part.shape[thinned_axis] // 8))
         thin = [slice(None)] * 3
-        thin[other] = slice(step // 2, None, step)  # whole planes: neighbours stay neighbours
+        thin[thinned_axis] = slice(
+            step // 2, None, step
+        )  # whole planes: neighbours stay neighbours
         planes, counted = (np.moveaxis(a[tuple(thin)], axis, 0) for a in (part, mask))
         both = counted[1:] & counted[:-1]
-        if np.count_nonzero(both) >= LEAST_HEAD:
-            pairs = (planes[1:][both], planes[:-1][both])
-            found.append(correlation(*(one.clip(low, high) for one in pairs)))
-    return max(found) if found else None
+        if np.count_nonzero(both) >= MIN_HEAD_VOXELS:
+            clipped = planes.clip(low, high)
+            correlations.append(correlation(clipped[1:][both], clipped[:-1][both]))
+    return max(correlations) if correlations else None
 
 
 def _check_values(values: np.ndarray, background: float | None) -> list[str]:
     values = values[:: max(1, len(values) // SAMPLED)]
     different = len(np.unique(values))
     fault = f"its head has only {different} different values"
-    if different <= FEWEST_VALUES:
+    if different <= MIN_VALUES:
         raise VolumeError(f"{fault}: it is a mask or a segmentation, not an image")
     warnings = []
-    if different <= FEW_VALUES:
+    if different <= LIKELY_MIN_VALUES:
         warnings.append(f"{fault}: is it a segmentation, or an image of very few grey levels?")
     if background is not None and background > np.quantile(values, 0.99):
         warnings.append(
@@ -196,17 +201,17 @@ def _check_values(values: np.ndarray, background: float | None) -> list[str]:
 
 
 def _check_noise(part: np.ndarray, mask: np.ndarray, values: np.ndarray) -> list[str]:
-    found = neighbour_correlation(part, mask, values)
-    if found is None or found >= LIKELY_NOISE:
+    highest = neighbour_correlation(part, mask, values)
+    if highest is None or highest >= LIKELY_NOISE:
         return []
-    fault = f"neighbouring voxels are hardly correlated (correlation {found:.2f})"
-    if found < NOISE:
+    fault = f"neighbouring voxels are hardly correlated (correlation {highest:.2f})"
+    if highest < NOISE:
         raise VolumeError(f"{fault}: it is noise, or its values are damaged")
     return [f"{fault}: is it mostly noise?"]
 
 
 def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
-    """Warn of empty slices inside the head, and of slices equal to the one before."""
+    """Warn of empty slices inside the head, and of slices equal to the previous slice."""
     warnings = []
     for planes, name in zip(slices, "ijk", strict=True):
         if len(planes) < 8:
@@ -216,14 +221,14 @@ def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
         between = (share >= BEYOND) & (share <= 1 - BEYOND)
         empty = np.flatnonzero(between & (shown == 0))
         fault = f"{len(empty)} of its {int(between.sum())} slices across {name} have no image"
-        if len(empty) > MOST_EMPTY * between.sum():
+        if len(empty) > MAX_EMPTY * between.sum():
             raise VolumeError(f"{fault} ({_listed(empty)}, from 0): a part of the scan is missing")
         if len(empty):
             warnings.append(f"{fault} ({_listed(empty)}, from 0)")
         same = np.append(False, (planes[1:] == planes[:-1]).all(axis=1)) & between & (shown > 0)
         if same.any():
             warnings.append(
-                f"{int(same.sum())} of its slices across {name} repeat the one before "
+                f"{int(same.sum())} of its slices across {name} repeat the previous slice "
                 f"({_listed(np.flatnonzero(same))}, from 0)"
             )
     return warnings
@@ -231,7 +236,7 @@ def _check_slices(slices: Sequence[np.ndarray]) -> list[str]:
 
 def _check_faces(head: HeadMask, shape: Sequence[int], orientation: str) -> list[str]:
     """Warn of a head that is cropped by the volume; the bottom, at the neck, is not checked."""
-    found = []
+    sides = []
     for axis, letter in enumerate(orientation):
         first, stop = head.box[:, axis]
         ends = ((first == 0, 0, _OPPOSITE[letter]), (stop == shape[axis], -1, letter))
@@ -239,11 +244,11 @@ def _check_faces(head: HeadMask, shape: Sequence[int], orientation: str) -> list
             continue
         counts = np.count_nonzero(head.mask, axis=tuple({0, 1, 2} - {axis}))
         for reached, end, side in ends:
-            if reached and side != "I" and counts[end] > CUT * counts.max():
-                found.append(_FACES[side])
-    if not found:
+            if reached and side != "I" and counts[end] > CROPPED * counts.max():
+                sides.append(_FACES[side])
+    if not sides:
         return []
-    return [f"the head is cropped by the volume: {', '.join(sorted(found))}"]
+    return [f"the head is cropped by the volume: {', '.join(sorted(sides))}"]
 
 
 def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | None) -> list[str]:
@@ -260,7 +265,7 @@ def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | N
         both = counted[1:] & counted[:-1]
         jumps += int(np.count_nonzero(both & (np.abs(values[1:] - values[:-1]) > jump)))
         pairs += int(np.count_nonzero(both))
-    if jumps * 1e6 <= MOST_JUMPS * pairs:
+    if jumps * 1e6 <= MAX_JUMPS * pairs:
         return []
     return [
         f"{jumps:,} pairs of neighbouring voxels differ by nearly the whole range of {dtype.name}: "
@@ -269,7 +274,7 @@ def _check_overflow(part: np.ndarray, mask: np.ndarray, dtype: np.dtype[Any] | N
 
 
 def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
-    """Warn of channels whose edges fit those of the first channel better after mirroring.
+    """Warn of channels with edges that fit those of the first channel better after mirroring.
 
     Mirroring also moves a head that is not in the middle of the volume, so the bounding boxes of
     the two heads are aligned first.
@@ -278,7 +283,7 @@ def _check_mirrored(channels: Mapping[str, np.ndarray]) -> list[str]:
     edges = _edges(reference)
     warnings = []
     for name, channel in others:
-        if np.count_nonzero((channel != 0) & (reference != 0)) < LEAST_COMPARED:
+        if np.count_nonzero((channel != 0) & (reference != 0)) < MIN_COMPARED:
             continue
         channel_edges = _edges(channel)
         unchanged = correlation(edges, _align(channel_edges, channel, reference))
@@ -314,11 +319,11 @@ def _check_exchanged(correlations: Mapping[frozenset[str], float], names: list[s
         return []
     expected = correlations[frozenset((plain, contrast))]
     return [
-        f"{name} resembles {contrast} ({found:.2f}) more than {plain} does ({expected:.2f}): are "
-        f"{name} and {plain} in each other's column?"
+        f"{name} resembles {contrast} ({similarity:.2f}) more than {plain} does ({expected:.2f}): "
+        f"are {name} and {plain} in each other's column?"
         for name in names
         if name not in (plain, contrast)
-        and (found := correlations[frozenset((name, contrast))]) > expected + EXCHANGED
+        and (similarity := correlations[frozenset((name, contrast))]) > expected + EXCHANGED
     ]
 
 

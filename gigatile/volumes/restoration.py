@@ -83,7 +83,7 @@ class Restorer:
         self._previous = scores if self._grid.resampled else None
 
     def _covered(self, axis: int) -> tuple[int, int]:
-        """Return the file's voxels whose centres are in the crop: first, and one past the last.
+        """Return the file's voxels with centres in the crop: first, and one past the last.
 
         The axis is one of RAS+.
         """

@@ -76,7 +76,7 @@ class CaseFacts(StateModel):
         filled: missing modalities that were filled with zeros.
         agreement: how the grids of the files compare; see `gigatile.volumes.geometry.Agreement`.
         difference_mm: the largest distance between the same corner of two files.
-        reference: the name of the file whose grid is the case's grid.
+        reference: the name of the file that has the case's grid.
         grid: the grid of the prepared case.
         prepared: its size.
         background: the value of the background by modality; None if it is noise.

@@ -1,4 +1,4 @@
-"""Records of synthetic slides, and the content of their shards."""
+"""Write records of synthetic slides, and read the content of their shards."""
 
 import dataclasses
 import itertools
@@ -33,11 +33,11 @@ def write_sources(folder: Path, counts: list[int], prefix: str = "S", size: int 
 
 
 def names(sources: list[Source]) -> list[tuple[str, int]]:
-    """Return (slide, number) of each of the slides' tiles."""
+    """Return (slide, number) of each tile of the slides."""
     return [
-        (found.slide, found.x)
+        (each.slide, each.x)
         for source in sources
-        for found in map(decode_tile, read_records(source.records))
+        for each in map(decode_tile, read_records(source.records))
     ]
 
 

@@ -69,7 +69,7 @@ def test_times_repeat_the_tiles_of_a_run(runs, join, tmp_path):
     epoch = Epoch(Sampling(reader.counts, seed=1, window=3), 0, reader.classes_of)
     numbers = epoch.samples(0, len(epoch)).records.tolist()
     assert sorted(numbers) == list(range(2 * 21 + 21))
-    shown = Counter((one.slide, one.x) for one in map(reader.__getitem__, numbers))
+    shown = Counter((record.slide, record.x) for record in map(reader.__getitem__, numbers))
     expected = {("A", 9): 2, ("A", 12): 2, ("B", 9): 1, ("B", 12): 1}
     assert shown == {
         (f"{run}{0 if count == 9 else 1}", n): times
@@ -77,22 +77,22 @@ def test_times_repeat_the_tiles_of_a_run(runs, join, tmp_path):
         for n in range(count)
     }
     valid = ShardReader(tmp_path / "both/manifest.json", "valid")
-    assert Counter(one.slide for one in valid) == {"A2": 5, "B2": 5}, "each once, despite =2"
-    assert reader.bytes == 2 * of_run(runs[0]).bytes + of_run(runs[1]).bytes
+    assert Counter(record.slide for record in valid) == {"A2": 5, "B2": 5}, "each once, despite =2"
+    assert reader.bytes == 2 * train_shards(runs[0]).bytes + train_shards(runs[1]).bytes
 
 
-def of_run(run: Path) -> ShardReader:
+def train_shards(run: Path) -> ShardReader:
     return ShardReader(run / "shards/manifest.json", "train")
 
 
-def test_classes_are_those_of_all_runs(runs, join, tmp_path):
+def test_joined_classes_are_the_union_of_all_runs(runs, join, tmp_path):
     """`normal` has the number 1 in both runs and 2 in the joined manifest; `lusc` has 0 and 1."""
     join(*runs)
     for split in ("train", "valid"):
         reader = ShardReader(tmp_path / "both/manifest.json", split)
         assert reader.classes == ["luad", "lusc", "normal"]
         numbers = np.concatenate([reader.classes_of(n) for n in range(len(reader.counts))])
-        assert [reader.classes[number] for number in numbers] == [one.label for one in reader]
+        assert [reader.classes[number] for number in numbers] == [record.label for record in reader]
         assert len(reader.counts) > 1 and reader.counts.sum() == len(reader)
 
 
@@ -204,7 +204,11 @@ def make_run_of_volumes(folder: Path, letter: str, channels=("flair", "t1"), spa
         write_records(path, [encode_volume(case, image, labels, channels, grid)])
         sources[split].append(Source(case, f"P-{case}", "", path))
     write_shards(sources, ShardSettings(), folder / "shards", unit="case")
-    rows = [(one.slide, one.patient, split) for split, ones in sources.items() for one in ones]
+    rows = [
+        (source.slide, source.patient, split)
+        for split, in_split in sources.items()
+        for source in in_split
+    ]
     write_table(folder / "splits.tsv", ("case", "patient", "split"), rows)
     return folder
 
@@ -217,10 +221,10 @@ def test_volumes_of_several_runs_are_joined(join, tmp_path):
     ]
     done = join(f"{runs[0]}=2", runs[1])
     assert done.returncode == 0, done.stderr
-    described = json.loads((tmp_path / "both/manifest.json").read_text())
-    assert described["splits"]["train"]["records"] == 6
-    assert described["splits"]["train"]["cases"] == 4
-    assert described["classes"] == []
+    manifest = json.loads((tmp_path / "both/manifest.json").read_text())
+    assert manifest["splits"]["train"]["records"] == 6
+    assert manifest["splits"]["train"]["cases"] == 4
+    assert manifest["classes"] == []
     reader = ShardReader(tmp_path / "both/manifest.json", "train")
     heads = [VolumeRecord(*reader.locate(number)).head.case for number in range(len(reader))]
     assert Counter(heads) == {"X0": 2, "X1": 2, "Y0": 1, "Y1": 1}

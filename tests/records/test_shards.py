@@ -28,7 +28,7 @@ from gigatile.tables import write_table
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> dict[str, list[Source]]:
-    """Ten slides to train on, with 0 to 81 tiles, and three to validate on."""
+    """Ten slides for training, with 0 to 81 tiles, and three for validation."""
     folder = tmp_path_factory.mktemp("tiles")
     return {
         "train": write_sources(folder, [9 * n for n in range(10)], "T"),
@@ -81,11 +81,11 @@ def test_shards_mix_tiles_of_all_slides(tmp_path):
     for shard in shards:
         counts = Counter(slide for slide, _ in shard)
         assert len(counts) == 10
-        assert max(counts.values()) < 50  # of 200, where 20 are expected
+        assert max(counts.values()) < 50  # of 200; 20 are expected
     order = joined(shards)
-    same_slide = sum(one[0] == two[0] for one, two in itertools.pairwise(order))
-    assert 60 < same_slide < 140  # of 999, where 100 are expected
-    rising = sum(one < two for one, two in itertools.pairwise(order))
+    same_slide = sum(first[0] == second[0] for first, second in itertools.pairwise(order))
+    assert 60 < same_slide < 140  # of 999; 100 are expected
+    rising = sum(first < second for first, second in itertools.pairwise(order))
     assert 430 < rising < 570
 
 
@@ -105,10 +105,10 @@ def test_new_slide_only_inserts_its_tiles(sources, tmp_path):
         write_shards(slides, ShardSettings(target_mb=1), tmp_path / str(left_out))
         orders.append(joined(read_shards(tmp_path / str(left_out), "train")))
     kept = {source.slide for source in sources["train"][4:]}
-    assert [one for one in orders[0] if one[0] in kept] == orders[1]
+    assert [(slide, number) for slide, number in orders[0] if slide in kept] == orders[1]
 
 
-# --- The same bytes
+# --- Reproducible bytes
 
 
 def test_order_of_slides_does_not_matter(sources, tmp_path):
@@ -206,7 +206,7 @@ def test_manifest_lists_counts_and_checksums(sources, tmp_path):
 
 def test_only_old_shards_are_deleted(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002), tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("text")
     (tmp_path / "folder").mkdir()
     (tmp_path / ".train-00003-of-00009-abc123.tfrecord").touch()  # of a killed run
     write_shards(sources, ShardSettings(target_mb=100), tmp_path)
@@ -267,7 +267,7 @@ def test_damaged_record_leaves_no_manifest(sources, tmp_path):
 
 
 def test_patient_and_label_come_from_the_sheet(sources, tmp_path):
-    """In shards and indexes, even if an earlier release wrote others into the tiles."""
+    """In shards and indexes, even if an earlier release wrote other values into the tiles."""
     slides = [
         dataclasses.replace(source, patient=f"Zoë {source.slide}", label=label)
         for source, label in zip(sources["train"][1:3], ("new", "old"), strict=True)
@@ -279,9 +279,9 @@ def test_patient_and_label_come_from_the_sheet(sources, tmp_path):
     reader = ShardReader(tmp_path / "manifest.json", "train")
     assert reader.classes == ["new", "old"]
     expected = {"T1": ("Zoë T1", "new"), "T2": ("Zoë T2", "old")}
-    for number, found in enumerate(reader):
-        assert (found.patient, found.label) == expected[found.slide]
-        assert reader.classes[reader.classes_at(np.array([number]))[0]] == found.label
+    for number, record in enumerate(reader):
+        assert (record.patient, record.label) == expected[record.slide]
+        assert reader.classes[reader.classes_at(np.array([number]))[0]] == record.label
 
 
 # --- Reading
@@ -299,10 +299,10 @@ def test_reader_has_random_access(shards):
     assert reader.classes == ["luad", "lusc"]
     assert len(reader) == len(order) == 405
     for number in random.Random(1).sample(range(405), 405):
-        found = reader[number]
-        assert (found.slide, found.x) == order[number]
-        assert found == decode_tile(encode_tile(tile(*order[number], found.label)))
-        assert reader.image(number) == found.image
+        record = reader[number]
+        assert (record.slide, record.x) == order[number]
+        assert record == decode_tile(encode_tile(tile(*order[number], record.label)))
+        assert reader.image(number) == record.image
     for number in (-1, 405):
         for read in (reader.__getitem__, reader.image):
             with pytest.raises(IndexError):
@@ -313,12 +313,12 @@ def test_reader_has_random_access(shards):
 
 def test_index_has_the_classes(shards):
     reader = ShardReader(shards / "manifest.json", "train")
-    of_tiles = [reader.classes.index(one.label) for one in reader]
-    of_shards = [reader.classes_of(shard) for shard in range(len(reader.counts))]
-    assert np.concatenate(of_shards).tolist() == of_tiles
+    tile_classes = [reader.classes.index(record.label) for record in reader]
+    shard_classes = [reader.classes_of(shard) for shard in range(len(reader.counts))]
+    assert np.concatenate(shard_classes).tolist() == tile_classes
     chosen = np.array([404, 0, 7, 7, 250])
-    assert reader.classes_at(chosen).tolist() == [of_tiles[number] for number in chosen]
-    counts = [np.bincount(found, minlength=2).tolist() for found in of_shards]
+    assert reader.classes_at(chosen).tolist() == [tile_classes[number] for number in chosen]
+    counts = [np.bincount(classes, minlength=2).tolist() for classes in shard_classes]
     assert reader.counts.tolist() == counts and len(counts) > 1
     assert reader.bytes == sum(path.stat().st_size for path in shards.glob("train-*.tfrecord"))
     reader.close()
@@ -361,9 +361,9 @@ def test_threads_share_a_reader(shards):
     reader = ShardReader(shards / "manifest.json", "train")
     numbers = random.Random(2).choices(range(405), k=8000)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.__getitem__, numbers))
+        records = list(pool.map(reader.__getitem__, numbers))
     reader.close()
-    assert [(one.slide, one.x) for one in found] == [order[number] for number in numbers]
+    assert [(record.slide, record.x) for record in records] == [order[number] for number in numbers]
 
 
 def test_shard_of_another_size_is_refused(shards):
@@ -468,9 +468,11 @@ def test_command_takes_tiled_slides_of_train_and_valid(command, tmp_path):
     rows.append(("S9", "P9", "luad", "train", "failed", 0, "the file does not exist", ""))
     done = write_by_command(command, tmp_path, rows, target_mb=0.001)
     assert done.returncode == 0, done.stderr
-    found = {split: joined(read_shards(tmp_path / "shards", split)) for split in ("train", "valid")}
-    assert sorted(found["train"]) == names([slides[0], slides[3]])
-    assert sorted(found["valid"]) == names([slides[1]])
+    shards = {
+        split: joined(read_shards(tmp_path / "shards", split)) for split in ("train", "valid")
+    }
+    assert sorted(shards["train"]) == names([slides[0], slides[3]])
+    assert sorted(shards["valid"]) == names([slides[1]])
 
 
 def test_command_names_the_empty_split(command, tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gigatile.records.shuffle import key64, permutation, random64
 
 
-def test_numbers_are_those_of_splitmix64():
+def test_numbers_equal_splitmix64():
     """The first outputs of the authors' C program for seed 1234567."""
     assert random64(1234567, np.arange(5)).tolist() == [
         6457827717110365317,
@@ -32,9 +32,9 @@ def test_number_depends_on_key_and_counter_only(key, counters):
 
 @given(st.integers(0, 300), st.integers(0, 10**6))
 def test_permutation_has_every_number_once(n, seed):
-    found = permutation(n, "order", seed)
-    assert sorted(found.tolist()) == list(range(n))
-    assert found.tolist() == permutation(n, "order", seed).tolist()
+    numbers = permutation(n, "order", seed)
+    assert sorted(numbers.tolist()) == list(range(n))
+    assert numbers.tolist() == permutation(n, "order", seed).tolist()
 
 
 def test_parts_of_a_key_are_separated():

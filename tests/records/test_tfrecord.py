@@ -1,4 +1,4 @@
-"""Record files, read and written by Gigatile and by TensorFlow."""
+"""Record files that Gigatile and TensorFlow write and read."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ FEATURES = ("image", "slide", "patient", "label", "x", "y", "extent", "mpp", "ti
 ODD = "Zoë\u2028 患者/1"
 
 
-def a_tile(number: int = 0, slide: str = "S1", **change) -> Tile:
+def make_tile(number: int = 0, slide: str = "S1", **change) -> Tile:
     pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
     values = {
         "image": encode_jpeg(pixels, 90),
@@ -60,12 +60,12 @@ def tf():
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> list[Source]:
     folder = tmp_path_factory.mktemp("tiles")
-    found = []
+    sources = []
     for slide in ("S1", "S2", "S3"):
         path = folder / f"{slide}.tfrecord"
-        write_records(path, [encode_tile(a_tile(n, slide)) for n in range(7)])
-        found.append(Source(slide, f"P of {slide}", "luad", path))
-    return found
+        write_records(path, [encode_tile(make_tile(n, slide)) for n in range(7)])
+        sources.append(Source(slide, f"P of {slide}", "luad", path))
+    return sources
 
 
 def parse(tf, data) -> dict:
@@ -81,16 +81,16 @@ def parse(tf, data) -> dict:
 def test_stock_tensorflow_reads_tiles(tf, sources):
     read = [parse(tf, data) for data in tf.data.TFRecordDataset(str(sources[1].records))]
     assert len(read) == 7
-    for number, found in enumerate(read):
-        tile = a_tile(number, "S2")
+    for number, features in enumerate(read):
+        tile = make_tile(number, "S2")
         for name in ("image", "slide", "patient", "label"):
             value = getattr(tile, name)
             expected = value.encode() if isinstance(value, str) else value
-            assert found[name].numpy() == expected
-        assert (int(found["x"]), int(found["y"])) == (16 * number, 2**40)
+            assert features[name].numpy() == expected
+        assert (int(features["x"]), int(features["y"])) == (16 * number, 2**40)
         for name in ("extent", "mpp", "tissue"):
-            assert found[name].numpy() == np.float32(getattr(tile, name))
-        assert tf.io.decode_jpeg(found["image"]).shape == (16, 16, 3)
+            assert features[name].numpy() == np.float32(getattr(tile, name))
+        assert tf.io.decode_jpeg(features["image"]).shape == (16, 16, 3)
 
 
 def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
@@ -99,22 +99,26 @@ def test_stock_tensorflow_reads_shards(tf, sources, tmp_path):
     for number, source in enumerate(sources):
         path = tmp_path / f"tiles/{source.slide}.tfrecord"
         slide = source.slide
-        tiles = [a_tile(n, slide, patient="", label="") for n in range(7)]
+        tiles = [make_tile(n, slide, patient="", label="") for n in range(7)]
         write_records(path, map(encode_tile, tiles))
         sources[number] = dataclasses.replace(source, records=path)
     write_shards({"train": sources}, ShardSettings(target_mb=0.004), tmp_path)
     shards = sorted(map(str, tmp_path.glob("train-*.tfrecord")))
     assert len(shards) > 1
     read = [parse(tf, data) for data in tf.data.TFRecordDataset(shards)]
-    for one in read:
-        slide = one["slide"].numpy().decode()
-        assert (one["patient"].numpy().decode(), one["label"].numpy()) == (f"P of {slide}", b"luad")
-    found = sorted((one["slide"].numpy().decode(), int(one["x"])) for one in read)
-    assert found == sorted((s, 16 * n) for s in ("S1", "S2", "S3") for n in range(7))
+    for features in read:
+        slide = features["slide"].numpy().decode()
+        assert features["patient"].numpy().decode() == f"P of {slide}"
+        assert features["label"].numpy() == b"luad"
+    tiles_read = sorted(
+        (features["slide"].numpy().decode(), int(features["x"])) for features in read
+    )
+    assert tiles_read == sorted((s, 16 * n) for s in ("S1", "S2", "S3") for n in range(7))
 
 
 def test_tile_has_the_bytes_of_tensorflow(tf):
-    for tile in (a_tile(), a_tile(label=""), a_tile(slide=ODD), a_tile(x=0, y=0, tissue=0.1)):
+    changes = ({}, {"label": ""}, {"slide": ODD}, {"x": 0, "y": 0, "tissue": 0.1})
+    for tile in (make_tile(**change) for change in changes):
         feature = {}
         for name, value in vars(tile).items():
             if value == "":
@@ -127,26 +131,26 @@ def test_tile_has_the_bytes_of_tensorflow(tf):
                 data = value.encode() if isinstance(value, str) else value
                 kind = {"bytes_list": tf.train.BytesList(value=[data])}
             feature[name] = tf.train.Feature(**kind)
-        theirs = tf.train.Example(features=tf.train.Features(feature=feature))
-        assert encode_tile(tile) == theirs.SerializeToString(deterministic=True)
-        assert decode_tile(theirs.SerializeToString()) == decode_tile(encode_tile(tile))
+        expected = tf.train.Example(features=tf.train.Features(feature=feature))
+        assert encode_tile(tile) == expected.SerializeToString(deterministic=True)
+        assert decode_tile(expected.SerializeToString()) == decode_tile(encode_tile(tile))
 
 
 def test_file_has_the_bytes_of_tensorflow(tf, tmp_path):
-    records = [b"", b"a", encode_tile(a_tile()), bytes(range(256)) * 300]
-    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+    records = [b"", b"a", encode_tile(make_tile()), bytes(range(256)) * 300]
+    with tf.io.TFRecordWriter(str(tmp_path / "tensorflow")) as writer:
         for data in records:
             writer.write(data)
-    assert write_records(tmp_path / "ours", records) == 4
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    assert list(read_records(tmp_path / "theirs")) == records
+    assert write_records(tmp_path / "gigatile", records) == 4
+    assert (tmp_path / "gigatile").read_bytes() == (tmp_path / "tensorflow").read_bytes()
+    assert list(read_records(tmp_path / "tensorflow")) == records
 
 
 def test_damage_is_detected_like_in_tensorflow(tf, tmp_path):
     path = tmp_path / "x.tfrecord"
     data = frame(b"some data")
-    for place in range(len(data)):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for offset in range(len(data)):
+        path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
         with pytest.raises(tf.errors.DataLossError):
             list(tf.data.TFRecordDataset(str(path)))
         with pytest.raises(RecordError):
@@ -157,7 +161,7 @@ def test_damage_is_detected_like_in_tensorflow(tf, tmp_path):
 
 
 def test_tile_round_trip():
-    tile = a_tile(slide=ODD, label="")
+    tile = make_tile(slide=ODD, label="")
     back = decode_tile(encode_tile(tile))
     assert back.mpp == np.float32(0.499)
     assert vars(back) | {"mpp": 0.499} == vars(tile)
@@ -165,7 +169,7 @@ def test_tile_round_trip():
 
 
 def test_unknown_mpp_round_trip():
-    data = encode_tile(a_tile(mpp=None))
+    data = encode_tile(make_tile(mpp=None))
     assert "mpp" not in decode_example(data)
     assert decode_tile(data).mpp is None
 
@@ -193,7 +197,7 @@ def test_equal_tiles_have_equal_bytes_in_every_process():
         "print(hashlib.sha256(encode_tile("
         "Tile(b'i', 'S', 1, 2, 3.5, None, .5, 'P', 'l'))).hexdigest())"
     )
-    found = {
+    digests = {
         subprocess.run(
             [sys.executable, "-c", program],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -202,11 +206,11 @@ def test_equal_tiles_have_equal_bytes_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
+    assert len(digests) == 1
 
 
 def test_single_feature_is_read():
-    data = encode_tile(a_tile(slide=ODD))
+    data = encode_tile(make_tile(slide=ODD))
     assert first_bytes(data, "image") == decode_example(data)["image"]
     assert first_bytes(data, "slide") == ODD.encode()
     for name in ("x", "tissue", "absent"):
@@ -255,7 +259,7 @@ def test_error_while_writing_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- Damage. The second of three records begins at byte 26 and has 30 bytes of data.
+# --- Damage. The second of three records starts at byte 26 and has 30 bytes of data.
 
 RECORDS = (b"0123456789", b"a" * 30, b"last")
 LENGTH, LENGTH_CRC, DATA, DATA_CRC = 26, 34, 38, 68
@@ -266,10 +270,10 @@ def damaged(tmp_path):
     path = tmp_path / "x.tfrecord"
     write_records(path, RECORDS)
 
-    def change(place: int | None = None, bit: int = 0, keep: int | None = None):
+    def change(offset: int | None = None, bit: int = 0, keep: int | None = None):
         data = bytearray(path.read_bytes()[:keep])
-        if place is not None:
-            data[place] ^= 1 << bit
+        if offset is not None:
+            data[offset] ^= 1 << bit
         path.write_bytes(data)
         return path
 
@@ -295,23 +299,23 @@ def read_second_at_once(path) -> bytes:
         return read_sized(handle.fileno(), 26, 46, path)
 
 
-@pytest.mark.parametrize("place", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
-def test_flipped_bit_in_a_length_is_named(damaged, place):
-    path = damaged(place, bit=5)
+@pytest.mark.parametrize("offset", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
+def test_flipped_bit_in_a_length_is_named(damaged, offset):
+    path = damaged(offset, bit=5)
     for read in (lambda p: list(read_records(p)), record_offsets, read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its length does not fit"
 
 
-@pytest.mark.parametrize("place", [DATA, DATA + 29, DATA_CRC, DATA_CRC + 3])
-def test_flipped_bit_in_data_is_named(damaged, place):
-    path = damaged(place, bit=5)
+@pytest.mark.parametrize("offset", [DATA, DATA + 29, DATA_CRC, DATA_CRC + 3])
+def test_flipped_bit_in_data_is_named(damaged, offset):
+    path = damaged(offset, bit=5)
     for read in (lambda p: list(read_records(p)), read_second, read_second_at_once):
         assert message(path, read) == "26 is damaged: the checksum of its data does not fit"
     assert record_offsets(path).tolist() == [0, 26, 72]
 
 
 @pytest.mark.parametrize(
-    ("keep", "found"),
+    ("keep", "fault"),
     [
         (27, "26 is damaged: the file ends inside its header"),
         (37, "26 is damaged: the file ends inside its header"),
@@ -320,13 +324,13 @@ def test_flipped_bit_in_data_is_named(damaged, place):
         (91, "72 is damaged: the file ends inside it"),
     ],
 )
-def test_truncated_file_is_named(damaged, keep, found):
+def test_truncated_file_is_named(damaged, keep, fault):
     path = damaged(keep=keep)
-    assert message(path, lambda p: list(read_records(p))) == found
-    assert message(path, record_offsets) == found
-    if found.startswith("26"):
-        assert message(path, read_second) == found
-        assert message(path, read_second_at_once) == found
+    assert message(path, lambda p: list(read_records(p))) == fault
+    assert message(path, record_offsets) == fault
+    if fault.startswith("26"):
+        assert message(path, read_second) == fault
+        assert message(path, read_second_at_once) == fault
 
 
 def test_wrong_size_is_named(tmp_path):
@@ -347,19 +351,19 @@ def test_records_before_damage_are_read(damaged):
 
 
 @settings(max_examples=300)
-@given(place=st.integers(0, 91), bit=st.integers(0, 7))
-def test_every_flipped_bit_is_detected(tmp_path_factory, place, bit):
+@given(offset=st.integers(0, 91), bit=st.integers(0, 7))
+def test_every_flipped_bit_is_detected(tmp_path_factory, offset, bit):
     path = tmp_path_factory.mktemp("records") / "x.tfrecord"
     data = bytearray(b"".join(map(frame, RECORDS)))
     assert len(data) == 92
-    data[place] ^= 1 << bit
+    data[offset] ^= 1 << bit
     path.write_bytes(data)
     with pytest.raises(RecordError):
         list(read_records(path))
 
 
 def test_huge_length_is_refused(tmp_path):
-    """It would need all memory; its checksum of zeros does not fit."""
+    """It would need all memory, but its checksum, 0, does not fit."""
     path = tmp_path / "x.tfrecord"
     path.write_bytes(struct.pack("<QI", 2**62, 0) + b"data")
     for read in (lambda p: list(read_records(p)), record_offsets):

@@ -1,4 +1,4 @@
-"""Tiles are decoded like by Pillow, and damaged ones are refused."""
+"""Tiles are decoded like by Pillow, and damaged tiles are refused."""
 
 import io
 
@@ -12,7 +12,7 @@ from gigatile.records.tile import decode_jpeg, encode_jpeg, jpeg_shape
 
 
 def texture(width: int, height: int) -> np.ndarray:
-    """Return smooth colours with noise, which exercise every step of a decoder."""
+    """Return smooth colours with noise, to exercise every step of a decoder."""
     random = np.random.default_rng([width, height])
     coarse = Image.fromarray(random.integers(0, 256, (5, 5, 3), np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
@@ -20,9 +20,9 @@ def texture(width: int, height: int) -> np.ndarray:
     return np.clip(smooth + noise, 0, 255).astype(np.uint8)
 
 
-def jpeg(pixels: np.ndarray, **how) -> bytes:
+def jpeg(pixels: np.ndarray, **options) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", **how)
+    Image.fromarray(pixels).save(buffer, "JPEG", **options)
     return buffer.getvalue()
 
 
@@ -36,10 +36,10 @@ def test_pixels_equal_those_of_pillow(size, subsampling):
     for quality in (40, 75, 90, 100):
         data = jpeg(texture(*size), quality=quality, subsampling=subsampling)
         expected = with_pillow(data)
-        found = decode_jpeg(data)
-        assert found.dtype == np.uint8
+        pixels = decode_jpeg(data)
+        assert pixels.dtype == np.uint8
         assert jpeg_shape(data) == expected.shape
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(pixels, expected)
 
 
 def test_grey_and_progressive_images_are_decoded():
@@ -52,8 +52,8 @@ def test_grey_and_progressive_images_are_decoded():
 def test_pixels_are_written_only_to_the_target():
     images = np.full((3, 40, 50, 3), 7, np.uint8)
     data = encode_jpeg(texture(50, 40), 90)
-    found = decode_jpeg(data, into=images[1])
-    assert np.shares_memory(found, images)
+    pixels = decode_jpeg(data, into=images[1])
+    assert np.shares_memory(pixels, images)
     np.testing.assert_array_equal(images[1], with_pillow(data))
     assert (images[[0, 2]] == 7).all()
 

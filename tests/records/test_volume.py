@@ -1,4 +1,4 @@
-"""Boxes of voxels of volume records: content, bytes read, and damage."""
+"""Read boxes of voxels from volume records: content, number of bytes read, damage."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ GRID = {"spacing": [1.0, 1.0, 2.5], "crop": [3, 4, 5], "origin": "Zoë"}
 NAMES = ("flair", "t1", "t1gd", "t2", "more")
 
 
-def made(
+def make_volume(
     shape: tuple[int, int, int], channels: int, labelled: bool = True
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return voxels that differ from their neighbours, with some zeros."""
@@ -51,34 +51,34 @@ def opened(path: Path) -> VolumeRecord:
 
 def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> np.ndarray:
     """Return a box by slicing; 0 outside the volume."""
-    found = np.zeros((*size, *array.shape[3:]), array.dtype)
-    for place in np.ndindex(*size[:2]):
-        x, y = place[0] + start[0], place[1] + start[1]
+    box = np.zeros((*size, *array.shape[3:]), array.dtype)
+    for column in np.ndindex(*size[:2]):
+        x, y = column[0] + start[0], column[1] + start[1]
         if 0 <= x < array.shape[0] and 0 <= y < array.shape[1]:
             for z in range(size[2]):
                 if 0 <= z + start[2] < array.shape[2]:
-                    found[(*place, z)] = array[x, y, z + start[2]]
-    return found
+                    box[(*column, z)] = array[x, y, z + start[2]]
+    return box
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def make_record(tmp_path_factory):
     """Write a record of a shape once, and open it."""
     folder = tmp_path_factory.mktemp("volumes")
 
     @functools.cache
-    def keep(shape, channels, labelled):
-        image, labels = made(shape, channels, labelled)
+    def make(shape, channels, labelled):
+        image, labels = make_volume(shape, channels, labelled)
         path = folder / f"{len(list(folder.iterdir()))}.tfrecord"
         write_records(path, [encoded(image, labels)])
         return image, labels, opened(path)
 
-    return keep
+    return make
 
 
 @pytest.fixture
 def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
-    image, labels = made((70, 50, 90), 4)
+    image, labels = make_volume((70, 50, 90), 4)
     path = tmp_path / "large.tfrecord"
     write_records(path, [encoded(image, labels)])
     return image, labels, path
@@ -94,22 +94,22 @@ def large(tmp_path) -> tuple[np.ndarray, np.ndarray, Path]:
     box=st.tuples(*[st.tuples(st.integers(-20, 70), st.integers(1, 60)) for _ in range(3)]),
 )
 @settings(max_examples=150)
-def test_box_equals_a_slice(kept, shape, channels, labelled, box):
-    image, labels, record = kept(shape, channels, labelled)
+def test_box_equals_a_slice(make_record, shape, channels, labelled, box):
+    image, labels, record = make_record(shape, channels, labelled)
     start, size = zip(*box, strict=True)
-    found, found_labels = record.read(start, size)
-    assert (found.dtype, found_labels.dtype) == (np.float16, np.uint8)
-    np.testing.assert_array_equal(found, sliced(image, start, size))
+    read_image, read_labels = record.read(start, size)
+    assert (read_image.dtype, read_labels.dtype) == (np.float16, np.uint8)
+    np.testing.assert_array_equal(read_image, sliced(image, start, size))
     expected = sliced(labels, start, size) if labelled else np.zeros(size, np.uint8)
-    np.testing.assert_array_equal(found_labels, expected)
+    np.testing.assert_array_equal(read_labels, expected)
 
 
 def test_volume_round_trip(large):
     image, labels, path = large
     record = opened(path)
-    found, found_labels = record.read((0, 0, 0), image.shape[:3])
-    np.testing.assert_array_equal(found, image)
-    np.testing.assert_array_equal(found_labels, labels)
+    read_image, read_labels = record.read((0, 0, 0), image.shape[:3])
+    np.testing.assert_array_equal(read_image, image)
+    np.testing.assert_array_equal(read_labels, labels)
     head = record.head
     assert (head.case, head.channels, head.shape) == ("C1", NAMES[:4], (70, 50, 90))
     assert (head.labelled, head.grid) == (True, GRID)
@@ -122,13 +122,13 @@ def test_existing_arrays_of_any_strides_are_filled(large):
     image, labels, path = large
     record = opened(path)
     batch = np.full((2, 30, 40, 50, 4), 7, np.float16)
-    of_batch = np.full((2, 30, 40, 50), 7, np.uint8)
-    record.read_into((-3, 5, 21), batch[1, ::-1, ::-1], of_batch[1, ::-1, ::-1])
+    label_batch = np.full((2, 30, 40, 50), 7, np.uint8)
+    record.read_into((-3, 5, 21), batch[1, ::-1, ::-1], label_batch[1, ::-1, ::-1])
     expected = sliced(image, (-3, 5, 21), (30, 40, 50))
     np.testing.assert_array_equal(batch[1], expected[::-1, ::-1])
     expected = sliced(labels, (-3, 5, 21), (30, 40, 50))
-    np.testing.assert_array_equal(of_batch[1], expected[::-1, ::-1])
-    assert (batch[0] == 7).all() and (of_batch[0] == 7).all()
+    np.testing.assert_array_equal(label_batch[1], expected[::-1, ::-1])
+    assert (batch[0] == 7).all() and (label_batch[0] == 7).all()
     record.read_into((0, 0, 0), batch[0], None)
     np.testing.assert_array_equal(batch[0], image[:30, :40, :50])
 
@@ -150,16 +150,16 @@ def test_threads_are_independent(large):
     starts = np.random.default_rng(0).integers(-8, 40, (200, 3)).tolist()
 
     def right(start):
-        found, of_labels = record.read(start, (30, 31, 32))
-        return np.array_equal(found, sliced(image, start, (30, 31, 32))) and np.array_equal(
-            of_labels, sliced(labels, start, (30, 31, 32))
+        read_image, read_labels = record.read(start, (30, 31, 32))
+        return np.array_equal(read_image, sliced(image, start, (30, 31, 32))) and np.array_equal(
+            read_labels, sliced(labels, start, (30, 31, 32))
         )
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(right, starts))
 
 
-class Counted:
+class CountedReads:
     """Counts system calls and forwards them."""
 
     def __init__(self, monkeypatch) -> None:
@@ -167,9 +167,9 @@ class Counted:
         preadv = os.preadv
 
         def counted(descriptor, buffers, offset):
-            found = preadv(descriptor, buffers, offset)
-            self.calls, self.bytes = self.calls + 1, self.bytes + found
-            return found
+            count = preadv(descriptor, buffers, offset)
+            self.calls, self.bytes = self.calls + 1, self.bytes + count
+            return count
 
         monkeypatch.setattr(os, "preadv", counted)
 
@@ -177,7 +177,7 @@ class Counted:
 @pytest.mark.parametrize("start", [(0, 0, 0), (16, 16, 16), (5, 9, 13), (38, 18, 58)])
 def test_only_the_blocks_of_a_box_are_read(large, monkeypatch, start):
     record = opened(large[2])
-    counted = Counted(monkeypatch)
+    counted = CountedReads(monkeypatch)
     record.read(start, (32, 32, 32))
     sides = [(a + 32 - 1) // BLOCK - a // BLOCK + 1 for a in start]
     assert counted.bytes == np.prod(sides) * BLOCK**3 * (2 * 4 + 1)
@@ -195,25 +195,25 @@ def test_empty_blocks_are_not_read(tmp_path, monkeypatch):
     full = tmp_path / "full"
     write_records(full, [encoded(np.full_like(image, 9), labels + np.uint8(9))])
     opened(full).read((0, 0, 0), (48, 32, 96))  # so that the thread's buffer is not 0
-    counted = Counted(monkeypatch)
-    found, of_labels = record.read((0, 0, 0), (48, 32, 96))
-    np.testing.assert_array_equal(found, image)
-    np.testing.assert_array_equal(of_labels, labels)
+    counted = CountedReads(monkeypatch)
+    read_image, read_labels = record.read((0, 0, 0), (48, 32, 96))
+    np.testing.assert_array_equal(read_image, image)
+    np.testing.assert_array_equal(read_labels, labels)
     assert (counted.calls, counted.bytes) == (2, 4 * BLOCK**3 * 5)
     record.read((90, 0, 0), (16, 16, 16))
     record.read((32, 0, 0), (16, 32, 96))
     assert counted.calls == 2
 
 
-def test_head_is_one_small_read(large, monkeypatch):
-    asked = preads(monkeypatch)
+def test_head_is_read_at_once(large, monkeypatch):
+    requested = preads(monkeypatch)
     opened(large[2])
-    assert len(asked) == 1
-    assert asked[0] <= 2**17 < large[2].stat().st_size / 10
+    assert len(requested) == 1
+    assert requested[0] <= 2**17 < large[2].stat().st_size / 10
 
 
 def test_head_with_many_labels_is_read(tmp_path):
-    image, _ = made((64, 64, 64), 1)
+    image, _ = make_volume((64, 64, 64), 1)
     labels = np.random.default_rng(2).integers(0, 20, image.shape[:3], np.uint8)
     write_records(tmp_path / "v", [encoded(image, labels)])
     record = opened(tmp_path / "v")
@@ -223,17 +223,17 @@ def test_head_with_many_labels_is_read(tmp_path):
 
 def preads(monkeypatch) -> list[int]:
     """Return a list that receives the size of each following pread."""
-    asked: list[int] = []
+    requested: list[int] = []
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda d, n, o: (asked.append(n), pread(d, n, o))[1])
-    return asked
+    monkeypatch.setattr(os, "pread", lambda d, n, o: (requested.append(n), pread(d, n, o))[1])
+    return requested
 
 
 # --- Writing
 
 
 def test_equal_input_gives_equal_bytes():
-    image, labels = made((20, 21, 22), 2)
+    image, labels = make_volume((20, 21, 22), 2)
     assert encoded(image, labels) == encoded(np.asfortranarray(image), labels.copy())
 
 
@@ -251,39 +251,39 @@ def test_stock_tensorflow_reads_a_volume(large):
 
     image, labels, path = large
     names = ("case", "head", "crcs", "empty", "foreground", "check", "voxels", "patient", "label")
-    with path.open("ab") as handle:  # and as in a shard
+    with path.open("ab") as handle:  # followed by a copy as in a shard
         write_records(
             path.with_name("shard"), [next(read_records(path)) + encode_sheet_fields("P", "")]
         )
         handle.write(path.with_name("shard").read_bytes())
     for number, data in enumerate(tf.data.TFRecordDataset(str(path))):
-        found = tf.io.parse_single_example(
+        features = tf.io.parse_single_example(
             data, {name: tf.io.FixedLenFeature([], tf.string, b"-") for name in names}
         )
-        assert (found["case"], found["patient"]) == (b"C1", b"P" if number else b"-")
-        head = json.loads(found["head"].numpy())
+        assert (features["case"], features["patient"]) == (b"C1", b"P" if number else b"-")
+        head = json.loads(features["head"].numpy())
         assert head["shape"] == [70, 50, 90]
-        blocks = tf.reshape(tf.io.decode_raw(found["voxels"], tf.uint8), (5, 4, 6, -1)).numpy()
-        crcs = np.frombuffer(found["crcs"].numpy(), "<u4").reshape(5, 4, 6)
+        blocks = tf.reshape(tf.io.decode_raw(features["voxels"], tf.uint8), (5, 4, 6, -1)).numpy()
+        crcs = np.frombuffer(features["crcs"].numpy(), "<u4").reshape(5, 4, 6)
         assert google_crc32c.value(blocks[1, 2, 3].tobytes()) == crcs[1, 2, 3]
-        halves, bytes_ = np.split(blocks[1, 2, 3], [BLOCK**3 * 8])
+        halves, label_bytes = np.split(blocks[1, 2, 3], [BLOCK**3 * 8])
         box = np.s_[16:32, 32:48, 48:64]
         expected = np.zeros((16, 16, 16, 4), np.float16)
         expected[:, : image[box].shape[1]] = image[box]
         np.testing.assert_array_equal(halves.view("<f2").reshape(16, 16, 16, 4), expected)
         np.testing.assert_array_equal(
-            bytes_.reshape(16, 16, 16), sliced(labels, (16, 32, 48), (16,) * 3)
+            label_bytes.reshape(16, 16, 16), sliced(labels, (16, 32, 48), (16,) * 3)
         )
-        # The padding of the last blocks is 0: the volume has 6, 2 and 10 of their 16 voxels.
-        halves, bytes_ = np.split(blocks[4, 3, 5], [BLOCK**3 * 8])
-        for cube in (halves.view("<f2").reshape(16, 16, 16, 4), bytes_.reshape(16, 16, 16)):
+        # The padding of the last block is 0: 6, 2 and 10 of its 16 voxels are in the volume.
+        halves, label_bytes = np.split(blocks[4, 3, 5], [BLOCK**3 * 8])
+        for cube in (halves.view("<f2").reshape(16, 16, 16, 4), label_bytes.reshape(16, 16, 16)):
             assert cube[:6, :2, :10].any()
             assert not cube[6:].any() and not cube[:, 2:].any() and not cube[:, :, 10:].any()
     assert number == 1
 
 
 def test_record_in_a_shard_is_read(large):
-    """After another record, and with the fields that shards append."""
+    """The volume follows another record, and has the fields that shards append."""
     image, _, path = large
     shard = path.with_name("shard.tfrecord")
     other = encode_tile(Tile(b"x", "S", 0, 0, 1.0, None, 1.0))
@@ -299,21 +299,21 @@ def test_record_in_a_shard_is_read(large):
             VolumeRecord(handle.fileno(), offset, size - 1, shard)
 
 
-def test_foreground_is_a_fixed_sample_of_each_label(kept):
-    _, labels, record = kept((33, 48, 64), 1, True)
+def test_foreground_is_a_fixed_sample_of_each_label(make_record):
+    _, labels, record = make_record((33, 48, 64), 1, True)
     rows = record.head.foreground
     assert np.unique(rows[:, 0]).tolist() == [1, 2, 3, 4]
     for value in (1, 2, 3, 4):
-        places = rows[rows[:, 0] == value, 1:]
-        assert len(places) == FOREGROUND < np.count_nonzero(labels == value)
-        assert len(np.unique(places, axis=0)) == FOREGROUND
-        assert (labels[tuple(places.T)] == value).all()
+        positions = rows[rows[:, 0] == value, 1:]
+        assert len(positions) == FOREGROUND < np.count_nonzero(labels == value)
+        assert len(np.unique(positions, axis=0)) == FOREGROUND
+        assert (labels[tuple(positions.T)] == value).all()
         # Sampled uniformly: the mean is the centre.
-        np.testing.assert_allclose(places.mean(axis=0), np.array(labels.shape) / 2 - 0.5, atol=2)
+        np.testing.assert_allclose(positions.mean(axis=0), np.array(labels.shape) / 2 - 0.5, atol=2)
 
 
 def test_foreground_has_all_voxels_of_rare_labels(tmp_path):
-    image, _ = made((20, 20, 20), 1)
+    image, _ = make_volume((20, 20, 20), 1)
     labels = np.zeros((20, 20, 20), np.uint8)
     labels[3, 4, 5], labels[19, 0, 7], labels[0, 0, 0] = 255, 255, 9
     for name, given_labels, expected in (
@@ -329,7 +329,7 @@ def test_foreground_has_all_voxels_of_rare_labels(tmp_path):
 
 
 def test_empty_channel_has_no_range(tmp_path):
-    image, labels = made((9, 9, 9), 3)
+    image, labels = make_volume((9, 9, 9), 3)
     image[..., 1] = 0
     write_records(tmp_path / "v", [encoded(image, labels)])
     assert opened(tmp_path / "v").head.ranges[1].tolist() == [0, 0]
@@ -348,7 +348,7 @@ def test_empty_channel_has_no_range(tmp_path):
     ],
 )
 def test_volume_beyond_the_limits_is_refused(wrong, message):
-    image, labels = made((8, 8, 8), 2)
+    image, labels = make_volume((8, 8, 8), 2)
     names = NAMES[:3] if wrong == "channels" else NAMES[:2]
     if wrong == "kind":
         image = image.astype(np.float32)
@@ -364,7 +364,7 @@ def test_volume_beyond_the_limits_is_refused(wrong, message):
 
 
 def test_encoding_and_writing_copy_no_voxels(tmp_path):
-    image, labels = made((64, 64, 64), 4)
+    image, labels = make_volume((64, 64, 64), 4)
     labels[2:] = 0  # sampling labelled voxels also needs memory
     path = tmp_path / "v.tfrecord"
     tracemalloc.start()
@@ -377,20 +377,20 @@ def test_encoding_and_writing_copy_no_voxels(tmp_path):
 # --- Damage
 
 
-def damage(path: Path, place: int, bit: int = 1) -> None:
+def damage(path: Path, offset: int, bit: int = 1) -> None:
     content = bytearray(path.read_bytes())
-    content[place] ^= bit
+    content[offset] ^= bit
     path.write_bytes(content)
 
 
 def test_every_changed_byte_of_the_head_is_detected(tmp_path):
-    image, labels = made((5, 5, 5), 1)
+    image, labels = make_volume((5, 5, 5), 1)
     path = tmp_path / "v.tfrecord"
     write_records(path, [encoded(image, labels)])
     whole = path.read_bytes()
     begin = len(whole) - 4 - BLOCK**3 * 3
-    for place in range(begin):
-        damage(path, place, 1 << place % 8)
+    for offset in range(begin):
+        damage(path, offset, 1 << offset % 8)
         with pytest.raises(RecordError, match=r"v\.tfrecord: the record at byte 0 is damaged"):
             opened(path)
         path.write_bytes(whole)
@@ -434,11 +434,11 @@ def test_truncated_volume_file_is_damaged(large):
 
 def test_other_schema_or_kind_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gigatile.records.volume_form.SCHEMA", 99)
-    write_records(tmp_path / "v", [encoded(*made((5, 5, 5), 1))])
+    write_records(tmp_path / "v", [encoded(*make_volume((5, 5, 5), 1))])
     monkeypatch.undo()
     with pytest.raises(RecordError, match=r"v: volumes of schema 99, expected 1; delete"):
         opened(tmp_path / "v")
-    write_records(tmp_path / "t", [a_tile("S1")])
+    write_records(tmp_path / "t", [make_tile("S1")])
     with pytest.raises(RecordError, match="damaged"):
         opened(tmp_path / "t")
 
@@ -446,13 +446,13 @@ def test_other_schema_or_kind_is_refused(tmp_path, monkeypatch):
 # --- The case of a record
 
 
-def a_tile(slide: str) -> bytes:
+def make_tile(slide: str) -> bytes:
     return encode_tile(
         Tile(encode_jpeg(np.zeros((8, 8, 3), np.uint8), 90), slide, 0, 0, 8.0, None, 1.0)
     )
 
 
-def planned(path: Path, case: str) -> int:
+def count_records(path: Path, case: str) -> int:
     source = Source(case, "P", "", path)
     folder = path.parent / "plan"
     folder.mkdir(exist_ok=True)
@@ -463,16 +463,16 @@ def planned(path: Path, case: str) -> int:
 
 def test_layout_checks_the_case_of_a_record(large, monkeypatch):
     path = large[2]
-    asked = preads(monkeypatch)
-    assert planned(path, "C1") == 1
-    assert sum(asked) < 2**18 < path.stat().st_size / 10, "the head alone is read"
+    requested = preads(monkeypatch)
+    assert count_records(path, "C1") == 1
+    assert sum(requested) < 2**18 < path.stat().st_size / 10, "the head alone is read"
     with pytest.raises(UserError, match=r"contains the records of 'C1', expected 'C2'; delete"):
-        planned(path, "C2")
+        count_records(path, "C2")
     tiles = path.with_name("tiles.tfrecord")
-    write_records(tiles, [a_tile("S1"), a_tile("S1")])
-    assert planned(tiles, "S1") == 2
+    write_records(tiles, [make_tile("S1"), make_tile("S1")])
+    assert count_records(tiles, "S1") == 2
     with pytest.raises(UserError, match=r"contains the records of 'S1', expected 'C1'; delete"):
-        planned(tiles, "C1")
+        count_records(tiles, "C1")
 
 
 def test_damaged_head_is_not_another_kind(large):
@@ -484,7 +484,7 @@ def test_damaged_head_is_not_another_kind(large):
         case_of(handle.fileno(), 0, path)
 
 
-def test_frame_is_that_of_every_record(large):
+def test_volume_record_has_the_usual_frame(large):
     path = large[2]
     (length,) = struct.unpack("<Q", path.read_bytes()[:8])
     assert length + 16 == path.stat().st_size

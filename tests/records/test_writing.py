@@ -33,7 +33,7 @@ EARLIER = {
 
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory) -> Path:
-    """A folder with tiles.tsv and the records of ten slides to train on and three to validate."""
+    """A folder with tiles.tsv and records: ten slides for training, three for validation."""
     folder = tmp_path_factory.mktemp("cohort")
     sources = {
         "train": write_sources(folder, [9 * n for n in range(10)], "T"),
@@ -66,14 +66,16 @@ def sources_of(cohort: Path) -> dict[str, list[shard_layout.Source]]:
 
 def digest(folder: Path) -> tuple[int, str]:
     """Return the number of files of the shards, and a checksum of their names and bytes."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     paths = sorted(path for path in folder.iterdir() if path.name != "manifest.json")
     for path in paths:
-        found.update(path.name.encode() + path.read_bytes())
-    return len(paths), found.hexdigest()
+        checksum.update(path.name.encode() + path.read_bytes())
+    return len(paths), checksum.hexdigest()
 
 
-def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"):
+def command_line(
+    ranks: int, cohort: Path, out: Path, *options: object, program="scripts/write_shards.py"
+):
     arguments = [
         *(
             *options,
@@ -92,8 +94,8 @@ def line(ranks: int, cohort: Path, out: Path, *options: object, program="scripts
 
 
 def launch(*arguments, **options) -> subprocess.CompletedProcess:
-    words = line(*arguments, **options)
-    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    line = command_line(*arguments, **options)
+    return subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +108,18 @@ def written(cohort, tmp_path_factory) -> Path:
 
 def inputs_of(cohort: Path) -> dict[str, str]:
     """Return the checksums of the tiles of each split, computed by the shell."""
-    found = {}
+    checksums = {}
     for split, letter in (("train", "T"), ("valid", "V")):
         # The files of this cohort are next to the table, those of a run in tiles/.
         command = f"sha256sum {letter}*.tfrecord | sed 's|  |  tiles/|' | sha256sum"
         summed = subprocess.run(
             ["bash", "-c", f"LC_ALL=C; {command}"], cwd=cohort, capture_output=True, check=True
         )
-        found[f"tiles/<slide>.tfrecord of {split}"] = summed.stdout.decode().split()[0]
-    return found
+        checksums[f"tiles/<slide>.tfrecord of {split}"] = summed.stdout.decode().split()[0]
+    return checksums
 
 
-# --- The same bytes
+# --- Reproducible bytes
 
 
 @pytest.mark.parametrize("target_mb", EARLIER)
@@ -140,9 +142,9 @@ def test_number_of_runs_does_not_matter(cohort, written, tmp_path, monkeypatch):
 
 
 def test_records_with_equal_keys_are_ordered(cohort, tmp_path, monkeypatch):
-    """Two of 2^64 keys are hardly ever equal; here all records share three keys."""
+    """Equal keys are rare among 2^64, so the test reduces them to three."""
     random64 = shard_layout.random64
-    monkeypatch.setattr(shard_layout, "random64", lambda *given: random64(*given) % np.uint64(3))
+    monkeypatch.setattr(shard_layout, "random64", lambda *args: random64(*args) % np.uint64(3))
     write_shards(sources_of(cohort), SETTINGS, tmp_path / "one")
     monkeypatch.setattr(shard_layout, "RUN_RECORDS", 7)
     write_shards(sources_of(cohort), SETTINGS, tmp_path / "two")
@@ -181,9 +183,9 @@ def damaged(cohort: Path, folder: Path, *slides: str) -> Path:
 def test_flipped_bit_is_reported_once(cohort, tmp_path):
     (tmp_path / "copy").mkdir()
     copy, out = damaged(cohort, tmp_path / "copy", "T5"), tmp_path / "shards"
-    begun = time.monotonic()
+    start = time.monotonic()
     done = launch(3, copy, out)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - start < 15
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (error,) = [row for row in done.stderr.splitlines() if row.startswith("error")]
     assert "T5.tfrecord: the record at byte" in error and "checksum of its data" in error
@@ -200,9 +202,9 @@ def test_flipped_bit_is_reported_once(cohort, tmp_path):
     ],
 )
 def test_error_of_one_rank_ends_all_ranks(cohort, tmp_path, how, rank, status, expected):
-    begun = time.monotonic()
+    start = time.monotonic()
     done = launch(3, cohort, tmp_path, "--how", how, "--rank", rank, program=FAILING)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - start < 15
     assert done.returncode == status, done.stderr
     assert done.stderr.splitlines().count(expected) == 1
     assert ("Traceback" in done.stderr) == (status == 1)
@@ -223,18 +225,18 @@ def test_restart_after_a_kill_gives_the_same_bytes(cohort, written, tmp_path):
 
 def test_hanging_rank_ends_the_others(cohort, tmp_path):
     options = ("--how", "hang", "--rank", 1, "--stall-limit", 2)
-    begun = time.monotonic()
+    start = time.monotonic()
     done = launch(2, cohort, tmp_path, *options, program=FAILING)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
     assert done.returncode != 0
     assert "no step finished for 2 s, last " in done.stderr
     assert f"exited with status {START_AGAIN}" in done.stderr
 
 
 def test_wrong_number_of_ranks_is_refused(cohort, tmp_path):
-    words = line(2, cohort, tmp_path)
-    words[words.index("--ranks") + 1] = "3"
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    line = command_line(2, cohort, tmp_path)
+    line[line.index("--ranks") + 1] = "3"
+    done = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "started as 2 process(es), but --ranks is 3" in done.stderr
 
@@ -243,7 +245,7 @@ def test_wrong_number_of_ranks_is_refused(cohort, tmp_path):
 
 
 def test_memory_does_not_grow_with_the_cohort(tmp_path):
-    """Shards of 2 MB, from 10 MB of tiles and from 120 MB."""
+    """Shards of 2 MB, from 10 MB and from 120 MB of tiles."""
     peaks = []
     for slides in (1, 12):
         folder = tmp_path / str(slides)

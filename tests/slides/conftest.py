@@ -1,4 +1,4 @@
-"""Tiling as the workflow does it: the command, and the files that it leaves."""
+"""Fixtures that tile a slide with the workflow's command."""
 
 import subprocess
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gigatile.demo.svs import write_svs
 
 @pytest.fixture
 def tile(tmp_path) -> Callable[..., Outcome]:
-    """Tile a slide; see `outcomes.tile_line`, before which another command may stand."""
+    """Return a function that tiles a slide; `under` is a command that wraps `tile_line`."""
 
     def run(
         source: Path, *options: object, folder: str = "out", under: tuple = (), **settings: Any
@@ -28,7 +28,7 @@ def tile(tmp_path) -> Callable[..., Outcome]:
 
 @pytest.fixture(scope="session")
 def pyramid(tmp_path_factory) -> Path:
-    """A slide as a scanner writes it: JPEG tiles of 256 px, three levels; all of it tissue."""
+    """A typical scan: JPEG tiles of 256 px, three levels, tissue everywhere."""
     path = tmp_path_factory.mktemp("pyramid") / "good.svs"
     write_svs(path, tissue(1200, 1800), mpp=0.5, objective_power=20)
     return path

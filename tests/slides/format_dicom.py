@@ -1,4 +1,4 @@
-"""Slides as DICOM has them: VL Whole Slide Microscopy."""
+"""Write DICOM slides: VL Whole Slide Microscopy."""
 
 import hashlib
 from collections.abc import Collection
@@ -26,40 +26,40 @@ def write_dicom(
     quality: int = 90,
     missing: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Write a folder `path` with one file per level, and return level 0's: it stands for all.
+    """Write a folder `path` with one file per level, and return the file of level 0.
 
     Args:
-        path: the folder, made here.
+        path: the folder, which is created.
         pixels: level 0.
         mpp: micrometres per pixel of level 0.
         quality: of the JPEG tiles, which are YCbCr 4:2:2.
-        missing: rows and columns of tiles of level 0 that are not in the file. Each tile then
-            tells its place; else they stand in order.
+        missing: rows and columns of tiles of level 0 that are not in the file. If there are any,
+            each tile records its position (TILED_SPARSE); else the tiles are in order.
     """
     path.mkdir(parents=True)
     slide = hashlib.sha256(pixels.tobytes()).hexdigest()
     for number, (factor, level) in enumerate(zip(DOWNSAMPLES, pyramid(pixels), strict=True)):
-        frames, places = [], []
+        frames, positions = [], []
         across = -(-level.shape[1] // TILE)
-        for place, tile in enumerate(tiles(whole_tiles(level, TILE), TILE)):
-            row, column = divmod(place, across)
+        for index, tile in enumerate(tiles(whole_tiles(level, TILE), TILE)):
+            row, column = divmod(index, across)
             if number > 0 or (row, column) not in missing:
                 frames.append(jpeg(tile, quality, subsampling=(2, 1)))
-                places.append((row, column))
-        dataset = described(slide, number, level.shape, mpp * factor)
+                positions.append((row, column))
+        dataset = level_attributes(slide, number, level.shape, mpp * factor)
         dataset.NumberOfFrames = len(frames)
         sparse = number == 0 and bool(missing)
         dataset.DimensionOrganizationType = "TILED_SPARSE" if sparse else "TILED_FULL"
         if sparse:
-            dataset.PerFrameFunctionalGroupsSequence = [placed(*place) for place in places]
+            dataset.PerFrameFunctionalGroupsSequence = [plane_position(*each) for each in positions]
         dataset.PixelData = encapsulate(frames)
         dataset["PixelData"].is_undefined_length = True
         dataset.save_as(path / f"level-{number}.dcm", enforce_file_format=True)
     return path / "level-0.dcm"
 
 
-def described(slide: str, number: int, shape: tuple[int, ...], mpp: float) -> Dataset:
-    """Return all of a level but its tiles; `slide` is what makes the slide's UIDs its own."""
+def level_attributes(slide: str, number: int, shape: tuple[int, ...], mpp: float) -> Dataset:
+    """Return the attributes of a level, without pixel data; the UIDs are derived from `slide`."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = VLWholeSlideMicroscopyImageStorage
     meta.MediaStorageSOPInstanceUID = generate_uid(entropy_srcs=[slide, f"level {number}"])
@@ -105,8 +105,8 @@ def described(slide: str, number: int, shape: tuple[int, ...], mpp: float) -> Da
     return dataset
 
 
-def placed(row: int, column: int) -> Dataset:
-    """Return the place of a tile; DICOM counts pixels from 1."""
+def plane_position(row: int, column: int) -> Dataset:
+    """Return the plane position of a tile; DICOM counts pixels from 1."""
     position = Dataset()
     position.ColumnPositionInTotalImagePixelMatrix = column * TILE + 1
     position.RowPositionInTotalImagePixelMatrix = row * TILE + 1

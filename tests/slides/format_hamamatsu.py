@@ -1,4 +1,4 @@
-"""Slides as Hamamatsu's scanners write them: NDPI, and the older VMS and VMU."""
+"""Write slides in Hamamatsu's formats: NDPI, and the older VMS and VMU."""
 
 import io
 import math
@@ -13,20 +13,20 @@ from PIL import Image
 
 from gigatile.demo.svs import shrink
 
-MCU = 8  # px, side of the JPEG's own blocks without subsampling
-RESTART = 16  # blocks between two restart markers; such a run is a tile to OpenSlide
-WHOLE = MCU * DOWNSAMPLES[-1]  # px, so that the smallest level is made of whole blocks, too
+MCU = 8  # px, side of a JPEG block without subsampling
+RESTART = 16  # blocks between two restart markers; OpenSlide reads such a run as a tile
+WHOLE = MCU * DOWNSAMPLES[-1]  # px, so that the smallest level also consists of whole blocks
 ASCII, SHORT, LONG, RATIONAL, SLONG, FLOAT = 2, 3, 4, 5, 9, 11
 CODES = {ASCII: "B", SHORT: "H", LONG: "I", RATIONAL: "II", SLONG: "i", FLOAT: "f"}
 COLUMN = 16  # px, width of the columns of VMU
-MACRO = -1.0  # what stands for the objective of a photo of the whole glass
+MACRO = -1.0  # the "objective" of the macro image
 
 
 def write_hamamatsu(path: Path, pixels: np.ndarray, *, mpp: float = 0.5, quality: int = 90) -> Path:
     """Write an NDPI file: a TIFF in which each level is one JPEG in one strip.
 
-    The scanner knows whole tiles only, so the slide grows to multiples of 128 px. OpenSlide adds
-    levels of its own between those of the file, which it has the JPEG decoder make.
+    The scanner writes whole tiles only, so the slide is padded to multiples of 128 px. Between the
+    levels of the file, OpenSlide adds levels that the JPEG decoder computes by scaling.
     """
     pages = []
     for factor, level in zip(DOWNSAMPLES, pyramid(whole_tiles(pixels, WHOLE)), strict=True):
@@ -36,7 +36,7 @@ def write_hamamatsu(path: Path, pixels: np.ndarray, *, mpp: float = 0.5, quality
     pages.append((macro.shape, jpeg(macro, quality), [], MACRO, mpp * 8))
 
     file = bytearray(struct.pack("<2sHQ", b"II", 42, 0))
-    link = 4  # where the place of the next page is to be told
+    link = 4  # offset of the field for the offset of the next page
     for shape, data, starts, lens, page_mpp in pages:
         strip = len(file)
         file += data
@@ -47,7 +47,7 @@ def write_hamamatsu(path: Path, pixels: np.ndarray, *, mpp: float = 0.5, quality
 
 
 def restarting_jpeg(pixels: np.ndarray, quality: int) -> tuple[bytes, list[int]]:
-    """Return a JPEG that can be entered at many places, and where these are."""
+    """Return a JPEG with restart markers, and the offsets at which decoding can start."""
     blocks = pixels.shape[1] // MCU
     stream = io.BytesIO()
     Image.fromarray(pixels).save(
@@ -55,14 +55,14 @@ def restarting_jpeg(pixels: np.ndarray, quality: int) -> tuple[bytes, list[int]]
         "JPEG",
         quality=quality,
         subsampling=0,
-        # A tile must not reach over the end of a row.
+        # A tile must not extend beyond the end of a row.
         restart_marker_blocks=math.gcd(blocks, RESTART),
     )
     data = stream.getvalue()
     scan = data.index(b"\xff\xda")
     (header,) = struct.unpack_from(">H", data, scan + 2)
     first = scan + 2 + header
-    # Within the scan, FF stands before such a marker, or before a 0 and means itself.
+    # Within the scan, FF starts such a marker; a literal FF is followed by 0.
     markers = re.compile(b"\xff[\xd0-\xd7]").finditer(data, first)
     return data, [first, *(marker.end() for marker in markers)]
 
@@ -91,21 +91,21 @@ def page_tags(
         (530, SHORT, [1, 1]),
         (65420, SHORT, [1]),  # this is NDPI
         (65421, FLOAT, [lens]),
-        (65422, SLONG, [0]),  # nm from the glass's centre, across
+        (65422, SLONG, [0]),  # nm from the centre of the glass, across
         (65423, SLONG, [0]),  # and down
         (65424, SLONG, [0]),  # the focal plane
         (65426, LONG, starts),
-        (65442, ASCII, b"000000\0"),  # the scanner's number
+        (65442, ASCII, b"000000\0"),  # serial number of the scanner
         (65449, ASCII, b"Product=C9600-12\r\nsystem.version=1.0\r\n\0"),
     ]
     return [tag for tag in tags if len(tag[2])]
 
 
 def add_page(file: bytearray, link: int, tags: list[tuple[int, int, Any]]) -> int:
-    """Add a directory of tags to the file, and return where the next one's place is to be told.
+    """Add a directory of tags to the file; return the offset of its field for the next directory.
 
-    NDPI takes 8 bytes for the place of a directory where TIFF has 4, and after it gives the upper
-    halves of all values, so that a file of more than 4 GB keeps the layout of a small one.
+    The offset of a directory has 8 bytes in NDPI and 4 in TIFF. The upper halves of all values
+    follow the directory, so a file of more than 4 GB has the layout of a small one.
     """
     entries = b""
     for number, kind, values in tags:
@@ -113,9 +113,9 @@ def add_page(file: bytearray, link: int, tags: list[tuple[int, int, Any]]) -> in
         packed = struct.pack("<" + code[0] * len(values), *values)
         count = len(values) // len(code)
         if len(packed) > 4:
-            place = len(file)
+            offset = len(file)
             file += packed
-            packed = struct.pack("<I", place)
+            packed = struct.pack("<I", offset)
         entries += struct.pack("<HHI4s", number, kind, count, packed)
     file += bytes(len(file) % 2)
     struct.pack_into("<Q", file, link, len(file))
@@ -128,53 +128,53 @@ def add_page(file: bytearray, link: int, tags: list[tuple[int, int, Any]]) -> in
 def write_hamamatsu_vms(
     path: Path, pixels: np.ndarray, *, mpp: float = 0.5, quality: int = 90
 ) -> Path:
-    """Write a VMS slide: a text file, beside it level 0 as 2 by 2 JPEGs, and a map, 16x smaller.
+    """Write a VMS slide: a text file, level 0 as 2 by 2 JPEGs, and a map, 16x smaller.
 
-    The slide grows to multiples of 256 px, and as with NDPI, OpenSlide adds levels. The file that
-    tells where a JPEG can be entered is left out, as it often is: OpenSlide looks for the places.
+    The slide is padded to multiples of 256 px; as with NDPI, OpenSlide adds levels. The file with
+    the offsets of the restart markers is optional and left out: OpenSlide searches for them.
     """
     whole = whole_tiles(pixels, 2 * WHOLE)
     height, width = (length // 2 for length in whole.shape[:2])
-    facts: dict[str, Any] = {"NoLayers": 1, "NoJpegColumns": 2, "NoJpegRows": 2}
+    keys: dict[str, Any] = {"NoLayers": 1, "NoJpegColumns": 2, "NoJpegRows": 2}
     for row in range(2):
         for column in range(2):
             part = whole[row * height : (row + 1) * height, column * width : (column + 1) * width]
             name = f"{path.stem}({column},{row}).jpg"
             (path.parent / name).write_bytes(restarting_jpeg(part, quality)[0])
-            facts[f"ImageFile({column},{row})" if row or column else "ImageFile"] = name
-    facts["MapFile"] = f"{path.stem}_map2.jpg"
-    (path.parent / facts["MapFile"]).write_bytes(restarting_jpeg(shrink(whole, 16), quality)[0])
-    return key_file(path, "Virtual Microscope Specimen", facts, whole.shape, mpp)
+            keys[f"ImageFile({column},{row})" if row or column else "ImageFile"] = name
+    keys["MapFile"] = f"{path.stem}_map2.jpg"
+    (path.parent / keys["MapFile"]).write_bytes(restarting_jpeg(shrink(whole, 16), quality)[0])
+    return key_file(path, "Virtual Microscope Specimen", keys, whole.shape, mpp)
 
 
 def write_hamamatsu_vmu(
     path: Path, pixels: np.ndarray, *, mpp: float = 0.5, quality: int = 90
 ) -> Path:
-    """Write a VMU slide: a text file, beside it level 0 and a map, 16x smaller, uncompressed.
+    """Write a VMU slide: a text file, level 0, and a map, 16x smaller; both uncompressed.
 
-    The slide grows to multiples of 256 px; `quality` changes nothing.
+    The slide is padded to multiples of 256 px; `quality` has no effect.
     """
     whole = whole_tiles(pixels, COLUMN * 16)
-    facts: dict[str, Any] = {"ImageFile": f"{path.stem}.ngr", "MapFile": f"{path.stem}_map2.ngr"}
-    for name, level in zip(facts.values(), (whole, shrink(whole, 16)), strict=True):
+    keys: dict[str, Any] = {"ImageFile": f"{path.stem}.ngr", "MapFile": f"{path.stem}_map2.ngr"}
+    for name, level in zip(keys.values(), (whole, shrink(whole, 16)), strict=True):
         height, width = level.shape[:2]
         header = struct.pack("<2s2x5iI", b"GN", width, height, COLUMN, 0, 0, 28)
-        # The picture is cut into columns, which stand one after the other, in 12 bits per colour.
+        # The image is stored as consecutive columns of `COLUMN` px, with 12 bits per channel.
         columns = level.reshape(height, width // COLUMN, COLUMN, 3).transpose(1, 0, 2, 3)
         (path.parent / name).write_bytes(header + (columns.astype("<u2") << 4).tobytes())
-    facts |= {"BitsPerPixel": 36, "PixelOrder": "RGB"}
-    return key_file(path, "Uncompressed Virtual Microscope Specimen", facts, whole.shape, mpp)
+    keys |= {"BitsPerPixel": 36, "PixelOrder": "RGB"}
+    return key_file(path, "Uncompressed Virtual Microscope Specimen", keys, whole.shape, mpp)
 
 
 def key_file(
-    path: Path, group: str, facts: dict[str, Any], shape: tuple[int, ...], mpp: float
+    path: Path, group: str, keys: dict[str, Any], shape: tuple[int, ...], mpp: float
 ) -> Path:
-    """Write the text file that names a slide's others."""
+    """Write the text file that lists the slide's image files."""
     height, width = shape[:2]
-    facts = facts | {
+    keys = keys | {
         "PhysicalWidth": round(width * mpp * 1000),  # nm
         "PhysicalHeight": round(height * mpp * 1000),
         "SourceLens": POWER,
     }
-    path.write_text("\n".join([f"[{group}]", *(f"{k}={v}" for k, v in facts.items())]) + "\n")
+    path.write_text("\n".join([f"[{group}]", *(f"{k}={v}" for k, v in keys.items())]) + "\n")
     return path

@@ -1,4 +1,4 @@
-"""Slides as 3DHISTECH's scanners write them: MIRAX."""
+"""Write slides in 3DHISTECH's format, MIRAX."""
 
 import hashlib
 import struct
@@ -10,10 +10,10 @@ from format_parts import POWER, jpeg, overlapping, tiles, whole_tiles
 
 from gigatile.demo.svs import shrink
 
-IMAGE = 64  # px, side of the file's own pictures
-DIVISIONS = 2  # pictures per side of a photo
+IMAGE = 64  # px, side of the images in the file
+DIVISIONS = 2  # images per side of a camera photo
 PHOTO = IMAGE * DIVISIONS
-LEVELS = 4  # each half the one before
+LEVELS = 4  # each half as large as the previous level
 WHITE = 0xFFFFFF
 VERSION = b"01.02"
 
@@ -29,8 +29,8 @@ def write_mirax(
 ) -> Path:
     """Write a MIRAX slide: `path`, and a folder of the same name without its suffix.
 
-    The camera takes photos of 128 px that overlap their neighbours; the slide grows until it
-    fills the last ones. Levels are made of the photos before these are stitched.
+    The camera takes photos of 128 px that overlap their neighbours; the slide is padded to whole
+    photos. Levels are downsampled from the photos before stitching.
 
     Args:
         path: ends in `.mrxs`.
@@ -38,8 +38,7 @@ def write_mirax(
         mpp: micrometres per pixel of level 0.
         quality: of the JPEGs.
         overlap: of two photos, px; a multiple of 8 keeps photos on whole pixels in all levels.
-        missing: rows and columns of photos that the scanner left out, as it does where it sees
-            only glass.
+        missing: rows and columns of photos that are not in the file, as for empty glass.
     """
     mosaic = overlapping(pixels, PHOTO, overlap)
     rows, columns = mosaic.shape[0] // PHOTO, mosaic.shape[1] // PHOTO
@@ -50,14 +49,14 @@ def write_mirax(
     identity = hashlib.sha256(mosaic.tobytes()).hexdigest()[:32].upper()
 
     data = bytearray(VERSION + identity.encode())
-    levels = []  # per level, where each picture lies: number, place, length, file
+    levels = []  # per level, for each image: number, offset, length, file
     for level in range(LEVELS):
         factor = 2**level
         picture = whole_tiles(shrink(mosaic, factor), IMAGE)
         across = picture.shape[1] // IMAGE
         entries = []
         for number, image in enumerate(tiles(picture, IMAGE)):
-            # A picture is known by the place of its corner among those of level 0.
+            # An image is numbered by its top left image in level 0.
             top, left = number // across * factor, number % across * factor
             row, column = top // DIVISIONS, left // DIVISIONS
             spanned = max(1, factor // DIVISIONS)  # photos, across and down
@@ -91,10 +90,10 @@ def index(
     levels: list[list[tuple[int, int, int, int]]],
     position: tuple[int, int, int],
 ) -> bytes:
-    """Return the file that tells where pictures and the photos' positions lie.
+    """Return the index file, with the offsets of images and of the photos' positions.
 
-    Two roots name two tables, the tables name heads of lists, and a list has one page here: its
-    number of entries, the place of the next page, and the entries.
+    Two roots point to two tables, the tables point to heads of lists, and a list has one page here:
+    its number of entries, the offset of the next page, and the entries.
     """
     file = bytearray(VERSION + identity.encode())
     roots = len(file)
@@ -119,7 +118,7 @@ def index(
 
 
 def slidedat(identity: str, columns: int, rows: int, mpp: float, overlap: int) -> str:
-    """Return the slide's description; `columns` and `rows` count pictures."""
+    """Return the text of Slidedat.ini; `columns` and `rows` count images."""
     sections: dict[str, dict[str, object]] = {
         "GENERAL": {
             "SLIDE_VERSION": VERSION.decode(),
@@ -156,7 +155,7 @@ def slidedat(identity: str, columns: int, rows: int, mpp: float, overlap: int) -
             "IMAGE_FILL_COLOR_BGR": WHITE,
             "DIGITIZER_WIDTH": IMAGE,
             "DIGITIZER_HEIGHT": IMAGE,
-            "IMAGE_CONCAT_FACTOR": int(level > 0),  # doublings since the level before
+            "IMAGE_CONCAT_FACTOR": int(level > 0),  # doublings since the previous level
         }
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -1,4 +1,4 @@
-"""What the writers of slide formats share: levels, padding, overlaps and JPEG."""
+"""Shared by the writers of slide formats: levels, padding, overlaps and JPEG."""
 
 from collections.abc import Iterator
 
@@ -18,24 +18,24 @@ def pyramid(pixels: np.ndarray) -> list[np.ndarray]:
 
 
 def per_cm(mpp: float) -> tuple[float, float]:
-    """Return what TIFF calls the resolution, across and down: pixels per centimetre."""
+    """Return the TIFF resolution, across and down: pixels per centimetre."""
     return (1e4 / mpp, 1e4 / mpp)
 
 
 def padded(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the pixels grown to a size by repeating their last row and column."""
+    """Return the pixels padded to a size by repeating their last row and column."""
     down, across = height - pixels.shape[0], width - pixels.shape[1]
     return np.pad(pixels, ((0, down), (0, across), (0, 0)), "edge")
 
 
 def whole_tiles(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Return the pixels grown until they fill whole tiles."""
+    """Return the pixels padded to whole tiles."""
     height, width = pixels.shape[:2]
     return padded(pixels, -(-height // side) * side, -(-width // side) * side)
 
 
 def tiles(pixels: np.ndarray, side: int) -> Iterator[np.ndarray]:
-    """Yield the tiles of a picture row by row; it must consist of whole ones."""
+    """Yield the tiles of an image row by row; it must consist of whole tiles."""
     height, width = pixels.shape[:2]
     for top in range(0, height, side):
         for left in range(0, width, side):
@@ -43,15 +43,15 @@ def tiles(pixels: np.ndarray, side: int) -> Iterator[np.ndarray]:
 
 
 def overlapping(pixels: np.ndarray, side: int, overlap: int) -> np.ndarray:
-    """Return the camera's photos of a slide, laid edge to edge.
+    """Return the camera's photos of a slide, edge to edge.
 
-    Each photo, `side` px wide and high, starts `side - overlap` px after the one before: what two
-    of them saw is there twice. The slide grows until it fills the last ones.
+    Each photo, `side` px wide and high, starts `side - overlap` px after the previous one, so the
+    overlap appears twice. The slide is padded to whole photos.
     """
     advance = side - overlap
     rows, columns = (-(-(length - overlap) // advance) for length in pixels.shape[:2])
     whole = padded(pixels, rows * advance + overlap, columns * advance + overlap)
-    # A window cannot be written to, so the photos are copied out of it.
+    # A sliding window view is read-only, so the photos are copied.
     photos = np.lib.stride_tricks.sliding_window_view(whole, (side, side), (0, 1))
     photos = photos[::advance, ::advance].transpose(0, 3, 1, 4, 2)
     return photos.reshape(rows * side, columns * side, 3).copy()
@@ -64,7 +64,7 @@ def jpeg(
     coding: str = "YCBCR",
     subsampling: tuple[int, int] = (2, 2),
 ) -> bytes:
-    """Return RGB pixels as a JPEG whose channels are `coding`."""
+    """Return RGB pixels as a JPEG with the colour space `coding`."""
     return imagecodecs.jpeg8_encode(
         np.ascontiguousarray(pixels),
         level=quality,

@@ -1,4 +1,4 @@
-"""Slides as Sakura's scanners write them: SVSLIDE, a database."""
+"""Write slides in Sakura's format, SVSLIDE: an SQLite database."""
 
 import contextlib
 import sqlite3
@@ -11,7 +11,7 @@ import numpy as np
 from format_parts import DOWNSAMPLES, POWER, pyramid, tiles, whole_tiles
 
 TILE = 128
-BLOBS = "SVGigaPixelImageXPO"  # the table that holds pixels; another one gives its name
+BLOBS = "SVGigaPixelImageXPO"  # the table of pixels; a configuration table has its name
 TABLES = f"""
 CREATE TABLE DataManagerSQLiteConfigXPO (TableName TEXT);
 INSERT INTO DataManagerSQLiteConfigXPO VALUES ('{BLOBS}');
@@ -36,7 +36,7 @@ def write_sakura(
     quality: int = 90,
     missing: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Write a database in which every tile is three grey JPEGs: red, green and blue.
+    """Write a database in which every tile is three greyscale JPEGs: red, green and blue.
 
     Args:
         path: where to write.
@@ -56,11 +56,11 @@ def write_sakura(
         blobs: dict[str, bytes | str] = {"++MagicBytes": "SVGigaPixelImage", "Header": header}
         for factor, level in zip(DOWNSAMPLES, pyramid(pixels), strict=True):
             across = -(-level.shape[1] // TILE)
-            for place, tile in enumerate(tiles(whole_tiles(level, TILE), TILE)):
-                row, column = divmod(place, across)
+            for index, tile in enumerate(tiles(whole_tiles(level, TILE), TILE)):
+                row, column = divmod(index, across)
                 if factor == 1 and (row, column) in missing:
                     continue
-                # Tiles of all levels are placed by pixels of level 0.
+                # Positions are in pixels of level 0, in all levels.
                 left, top = column * TILE * factor, row * TILE * factor
                 for colour in range(3):
                     name = f"T;{left}|{top};{factor};{colour};0"

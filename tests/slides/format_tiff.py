@@ -1,4 +1,4 @@
-"""Slides in TIFF files: generic ones, and those of Leica, Philips, Trestle and Ventana."""
+"""Write TIFF slides: generic, Leica, Philips, Trestle and Ventana."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -42,19 +42,19 @@ def write_level(
     missing: Collection[tuple[int, int]] = (),
     **layout: Any,
 ) -> None:
-    """Write JPEG tiles; those in `missing`, by row and column, have no bytes."""
+    """Write a level as JPEG tiles; the tiles in `missing` (row, column) have no bytes."""
     across = -(-pixels.shape[1] // TILE)
 
     def encoded() -> Iterator[bytes]:
-        for place, tile in enumerate(tiles(whole_tiles(pixels, TILE), TILE)):
-            left_out = divmod(place, across) in missing
+        for index, tile in enumerate(tiles(whole_tiles(pixels, TILE), TILE)):
+            left_out = divmod(index, across) in missing
             yield b"" if left_out else jpeg(tile, quality, coding=coding, subsampling=subsampling)
 
     tiff.write(
         encoded(),
         shape=pixels.shape,
         dtype=np.uint8,
-        photometric="rgb",  # what the pixels are; `coding` is what the file holds
+        photometric="rgb",  # of `pixels`; the file has `coding`
         tile=(TILE, TILE),
         compression="jpeg",
         compressionargs={"outcolorspace": coding},
@@ -74,7 +74,7 @@ def write_generic_tiff(
     subsampling: tuple[int, int] = (2, 2),
     big: bool = True,
 ) -> Path:
-    """Write a tiled pyramid as tools write it that know no scanner.
+    """Write a tiled pyramid, as converters do.
 
     Args:
         path: where to write.
@@ -82,7 +82,7 @@ def write_generic_tiff(
         mpp: micrometres per pixel of level 0.
         quality: of the JPEG tiles.
         coding: the channels of the JPEG tiles, YCBCR or RGB.
-        subsampling: how many pixels share a colour, across and down; (1, 1) with RGB.
+        subsampling: chroma subsampling, across and down; (1, 1) with RGB.
         big: whether it is a BigTIFF.
     """
     with tifffile.TiffWriter(path, bigtiff=big, byteorder="<") as tiff:
@@ -93,7 +93,7 @@ def write_generic_tiff(
                 quality,
                 coding=coding,
                 subsampling=subsampling,
-                subfiletype=int(factor > 1),  # OpenSlide takes no other page for a level
+                subfiletype=int(factor > 1),  # OpenSlide accepts no other page as a level
                 resolution=per_cm(mpp * factor),
                 resolutionunit="CENTIMETER",
             )
@@ -108,18 +108,17 @@ def write_leica(
     quality: int = 90,
     margin: int = 64,
 ) -> Path:
-    """Write an SCN file: a macro photo of the glass, and the levels of one region of it.
+    """Write an SCN file: a macro image of the glass, and the levels of one scanned region.
 
-    Level 0 is as large as the glass: the region lies `margin` px from all its edges, and what is
-    around it was not scanned.
+    Level 0 is as large as the glass: the region is `margin` px from all its edges.
     """
     height, width = pixels.shape[:2]
     glass = padded(pixels, height + 2 * margin, width + 2 * margin)
     macro = shrink(glass, 16)
     levels = pyramid(pixels)
-    nm = round(1000 * mpp)  # whole, so that the region lies on whole pixels
+    nm = round(1000 * mpp)  # an integer, so that the region is aligned to pixels
 
-    def image(shapes: list[tuple[int, ...]], first: int, extent: tuple[int, ...], at: int) -> str:
+    def image(shapes: list[tuple[int, ...]], first: int, extent: tuple[int, ...], left: int) -> str:
         dimensions = "".join(
             f'<dimension sizeX="{wide}" sizeY="{high}" r="{r}" ifd="{first + r}"/>'
             for r, (high, wide, _) in enumerate(shapes)
@@ -128,7 +127,7 @@ def write_leica(
             f'<image name="image_{first}"><pixels sizeX="{shapes[0][1]}" sizeY="{shapes[0][0]}">'
             f"{dimensions}</pixels>"
             f'<view sizeX="{extent[1] * nm}" sizeY="{extent[0] * nm}" '
-            f'offsetX="{at * nm}" offsetY="{at * nm}" spacingZ="0"/>'
+            f'offsetX="{left * nm}" offsetY="{left * nm}" spacingZ="0"/>'
             '<device model="Leica SCN400;Leica SCN" version="1.5.1.10804"/>'
             f"<scanSettings><objectiveSettings><objective>{POWER}</objective></objectiveSettings>"
             "<illuminationSettings><numericalAperture>0.4</numericalAperture>"
@@ -163,17 +162,16 @@ def write_philips(
     quality: int = 90,
     missing: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Write a TIFF file of Philips, in which every level is padded until it fills whole tiles.
+    """Write a Philips TIFF file, in which every level is padded to whole tiles.
 
-    Its tags tell the padded sizes, so that their quotient is not the downsample: this is in the
-    XML only.
+    The TIFF tags have the padded sizes, so only the XML gives the downsamples.
 
     Args:
         path: where to write.
-        pixels: level 0; the slide is larger where they fill no whole tiles.
+        pixels: level 0; padded to whole tiles.
         mpp: micrometres per pixel of level 0.
         quality: of the JPEG tiles.
-        missing: rows and columns of tiles of level 0 without bytes, as between regions.
+        missing: rows and columns of tiles of level 0 without bytes, as between scanned regions.
     """
     levels = [whole_tiles(level, TILE) for level in pyramid(whole_tiles(pixels, TILE))]
 
@@ -233,13 +231,13 @@ def write_trestle(
     quality: int = 90,
     overlap: int = 16,
 ) -> Path:
-    """Write a TIFF file of Trestle, whose tiles overlap their neighbours, in level 0 by `overlap`.
+    """Write a Trestle TIFF file; its tiles overlap their neighbours, in level 0 by `overlap`.
 
-    The size that the file tells of a level counts twice what two tiles show.
+    The size of a level in the file counts overlaps twice.
     """
     overlaps = [overlap // factor for factor in DOWNSAMPLES]
-    described = " ".join(f"{twice} {twice}" for twice in overlaps)
-    description = f"Background Color=FFFFFF;Objective Power={POWER};OverlapsXY= {described}"
+    listed = " ".join(f"{twice} {twice}" for twice in overlaps)
+    description = f"Background Color=FFFFFF;Objective Power={POWER};OverlapsXY= {listed}"
     with tifffile.TiffWriter(path, byteorder="<") as tiff:
         for factor, twice, level in zip(DOWNSAMPLES, overlaps, pyramid(pixels), strict=True):
             photos = overlapping(level, TILE, twice)
@@ -253,7 +251,7 @@ def write_trestle(
                 quality,
                 description=description,
                 software="MedScan",
-                # Against the standard, these are micrometres per pixel.
+                # Unlike in the TIFF standard, these are micrometres per pixel.
                 resolution=(mpp * factor, mpp * factor),
                 resolutionunit="NONE",
             )
@@ -268,16 +266,15 @@ def write_ventana(
     quality: int = 90,
     overlap: int = 16,
 ) -> Path:
-    """Write a BIF file, the tiles of whose level 0 overlap; the file tells by how much.
+    """Write a BIF file; the tiles of level 0 overlap by `overlap`, which the file records.
 
-    The slide grows until it fills the last tiles. Levels are made of the tiles before these are
-    stitched.
+    The slide is padded to whole tiles. Levels are downsampled from the tiles before stitching.
     """
     photos = overlapping(pixels, TILE, overlap)
     rows, columns = photos.shape[0] // TILE, photos.shape[1] // TILE
 
     def number(row: int, column: int) -> int:
-        # The stage starts below on the left and turns at the end of each row.
+        # The stage starts at the bottom left and reverses at the end of each row.
         travelled = rows - 1 - row
         return travelled * columns + (columns - 1 - column if travelled % 2 else column) + 1
 

@@ -1,7 +1,7 @@
-"""Small slides in the formats of scanners that nobody here has, for tests.
+"""Write small slides in the formats of many scanners, for tests.
 
-Every function writes pixels, (height, width, 3) uint8 RGB, as level 0 of a slide, makes the levels
-above it, and returns the path to open. Equal pixels give equal bytes.
+Every function writes pixels, (height, width, 3) uint8 RGB, as level 0 of a slide, downsamples the
+other levels, and returns the path to open. Equal pixels give equal bytes.
 """
 
 from format_dicom import write_dicom

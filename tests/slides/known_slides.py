@@ -1,4 +1,4 @@
-"""Slides for tests: real SVS files whose every pixel is known."""
+"""Write SVS files with known pixels, for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ def tissue(height: int, width: int, seed: int = 0) -> np.ndarray:
     return (np.array(STAIN) + noise).astype(np.uint8)
 
 
-def described(width: int, height: int, mpp: object = 0.5, power: object = 20) -> str:
-    """Return what an Aperio scanner says about a slide; None leaves a fact out."""
-    facts = "".join(
+def aperio_description(width: int, height: int, mpp: object = 0.5, power: object = 20) -> str:
+    """Return the ImageDescription of an Aperio slide; None leaves a field out."""
+    fields = "".join(
         f"|{name} = {value}" for name, value in (("AppMag", power), ("MPP", mpp)) if value
     )
-    return f"Aperio Image Library v12.0.15\r\n{width}x{height} [0,0 {width}x{height}]{facts}"
+    return f"Aperio Image Library v12.0.15\r\n{width}x{height} [0,0 {width}x{height}]{fields}"
 
 
 def write_svs(
@@ -40,9 +40,9 @@ def write_svs(
     tile: int = 64,
     **layout: Any,
 ) -> Path:
-    """Write an Aperio slide of exactly these levels; without loss unless `compression` says so.
+    """Write an Aperio slide with these levels, lossless by default.
 
-    A level may be encoded tiles, if `shape` tells its size.
+    A level may be an iterator of encoded tiles, if `shape` is given.
     """
     height, width = layout["shape"][:2] if "shape" in layout else levels[0].shape[:2]
     if "shape" in layout:
@@ -54,7 +54,7 @@ def write_svs(
                 photometric="rgb",
                 tile=(tile, tile),
                 compression=compression,
-                description=described(width, height, mpp, power),
+                description=aperio_description(width, height, mpp, power),
                 metadata=None,
                 software=False,
                 **layout,
@@ -63,13 +63,13 @@ def write_svs(
 
 
 def tiles_of_level_0(path: Path) -> list[tuple[int, int]]:
-    """Return where the compressed tiles of a TIFF file's first image lie: (offset, bytes)."""
+    """Return the offset and size in bytes of each tile of a TIFF file's first image."""
     with tifffile.TiffFile(path) as tiff:
         page = tiff.pages[0]
         return list(zip(page.dataoffsets, page.databytecounts, strict=True))
 
 
-def grid_of(
+def make_grid(
     size: int,
     extent: float,
     columns: int,
@@ -80,5 +80,5 @@ def grid_of(
     scale: tuple[float, float] = (1, 1),
     resampled: bool = False,
 ) -> Grid:
-    """Return a grid of tiles of level 0, unless more is said."""
+    """Return a grid of tiles, by default of level 0."""
     return Grid(size, mpp, extent, level, scale, resampled, columns, rows)

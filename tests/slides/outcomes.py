@@ -1,4 +1,4 @@
-"""A slide's tiling as the workflow calls it, and what it leaves."""
+"""Tile a slide with the workflow's command, and read its outputs."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts/prepare.py"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `scripts/prepare.py` left behind."""
+    """The process of `scripts/prepare.py`, and its output files."""
 
     process: subprocess.CompletedProcess[str]
     folder: Path
@@ -37,20 +37,20 @@ class Outcome:
 
     @property
     def files(self) -> list[str]:
-        found = self.folder.iterdir() if self.folder.exists() else ()
-        return sorted(path.name for path in found)
+        paths = self.folder.iterdir() if self.folder.exists() else ()
+        return sorted(path.name for path in paths)
 
 
 def tile_line(
     source: Path, out: Path, *options: object, patch: str = "", **settings: Any
 ) -> list[str]:
-    """Return the command line that tiles a slide; tiles have 64 px unless the settings say else.
+    """Return the command line that tiles a slide; tiles have 64 px by default.
 
     Args:
         source: the slide's file.
         out: the folder to write to.
         options: further options of the command.
-        patch: Python that is run before the command, in its process.
+        patch: Python code that runs before the command, in its process.
         settings: of the section `tiles`.
     """
     start = f"{patch}\nimport runpy, sys\nsys.argv = sys.argv[1:]\n"
@@ -67,7 +67,7 @@ def tile_line(
 
 
 def assert_tiled(outcome: Outcome, kept: int | None = None) -> dict[str, Any]:
-    """Check all that a good slide leaves, and return its state."""
+    """Check the outputs of a usable slide, and return its state."""
     assert outcome.process.returncode == 0, outcome.process.stderr
     state = outcome.state
     assert (state["state"], state["reason"]) == ("tiled", None)
@@ -78,15 +78,15 @@ def assert_tiled(outcome: Outcome, kept: int | None = None) -> dict[str, Any]:
     return state
 
 
-def assert_same_bytes(one: Outcome, other: Outcome, *but: str) -> None:
-    """Check that two outcomes have the same files, byte for byte."""
-    assert one.files == other.files
-    for name in set(one.files) - set(but):
-        assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
+def assert_same_bytes(first: Outcome, second: Outcome, *ignored: str) -> None:
+    """Check that two outcomes have the same files, byte for byte, except the `ignored` ones."""
+    assert first.files == second.files
+    for name in set(first.files) - set(ignored):
+        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
 
 
 def with_bad_tiles(source: Path, target: Path, which: list[int]) -> Path:
-    """Copy a slide with some of its own tiles of level 0 overwritten by zeros."""
+    """Copy a slide and overwrite some native tiles of level 0 with zeros."""
     data = bytearray(source.read_bytes())
     for offset, length in np.array(tiles_of_level_0(source))[which].reshape(-1, 2).tolist():
         data[offset : offset + length] = bytes(length)

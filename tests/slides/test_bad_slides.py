@@ -1,4 +1,4 @@
-"""Every way in which a slide can be bad, through the command: a state, a reason, no traceback."""
+"""Unusable slides: the command records a state with a reason, and prints no traceback."""
 
 import itertools
 import shutil
@@ -18,7 +18,7 @@ FILES = ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
 
 
 def assert_failed(outcome, reason: str) -> dict:
-    """Check all that a failed slide leaves, and return its state."""
+    """Check the outputs of a failed slide, and return its state."""
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.process.stderr == ""
     assert outcome.process.stdout == f"S1: {outcome.state['reason']}\n"
@@ -38,14 +38,14 @@ def assert_failed(outcome, reason: str) -> dict:
 
 
 def damaged(source, target, start: int, junk: bytes):
-    """Copy a file, overwriting what stands at byte `start`."""
+    """Copy a file and overwrite the bytes from `start` on with `junk`."""
     data = bytearray(source.read_bytes())
     data[start : start + len(junk)] = junk
     target.write_bytes(data)
     return target
 
 
-# --- No slide at all
+# --- Not a slide
 
 
 def test_text_file_is_refused(tile, tmp_path):
@@ -102,7 +102,7 @@ def test_truncated_slide_is_refused(tile, tmp_path, pyramid, share):
 
 
 def test_slide_that_fails_on_read_is_refused(tile, tmp_path, pyramid):
-    """The overview is read from a higher level, so most of the work is done when it fails."""
+    """The overview is read from a higher level, so it succeeds; level 0 fails."""
     path = tmp_path / "s.svs"
     shutil.copy(pyramid, path)
     for offset, length in tiles_of_level_0(pyramid)[::2]:
@@ -130,13 +130,13 @@ def test_unreadable_overview_is_refused(tile, tmp_path, pyramid):
         assert overview.size == (1, 1)
 
 
-def test_slide_truncated_in_its_last_tiles(tile, tmp_path):
-    """Its header stands first, so it is known for a slide although the file is cut short."""
+def test_slide_with_truncated_last_tile_is_refused(tile, tmp_path):
+    """The header comes first, so OpenSlide recognises the truncated file."""
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="jpeg")
     offset, _ = tiles_of_level_0(path)[-1]
     path.write_bytes(path.read_bytes()[: offset + 10])
     state = assert_failed(tile(path), "it cannot be opened: ")
-    assert "Short read of file s.svs: 10 < " in state["reason"]  # and nobody's folders
+    assert "Short read of file s.svs: 10 < " in state["reason"]  # without the folders' names
 
 
 # --- Other ways to store pixels
@@ -155,14 +155,14 @@ def test_jpeg_2000_slide_is_tiled(tile, tmp_path, compression):
     assert np.abs(first.pixels().astype(int) - pixels[:64, :64]).mean() < 4
 
 
-def test_damaged_jpeg_2000_tiles_are_left_out(tile, tmp_path):
+def test_slide_of_damaged_jpeg_2000_tiles_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     for offset, length in tiles_of_level_0(path):
         path = damaged(path, tmp_path / "bad.svs", offset, bytes(length))
     assert_failed(tile(path), "it opens, but reading 640×640 px of level 0 at (0, 0) fails: OpenJP")
 
 
-# --- Good files that cannot give what is wanted
+# --- Intact files that do not fit the settings
 
 
 def test_slide_smaller_than_a_tile_is_refused(tile, tmp_path):
@@ -175,7 +175,7 @@ def test_unknown_mpp_is_accepted_if_not_required(tile, tmp_path):
     outcome = tile(path, objectives=[])
     state = assert_tiled(outcome, kept=4)
     assert (state["mpp"], state["mpp_from"], state["grid"]["mpp"]) == (None, None, None)
-    assert [one.mpp for one in outcome.tiles] == [None] * 4
+    assert [record.mpp for record in outcome.tiles] == [None] * 4
 
 
 def test_unknown_mpp_is_refused_if_required(tile, tmp_path):
@@ -194,7 +194,7 @@ def test_mpp_from_the_sheet_is_used(tile, tmp_path):
     outcome = tile(path, "--mpp", 0.25, mpp=0.5)
     state = assert_tiled(outcome, kept=4)
     assert (state["mpp"], state["mpp_from"]) == (0.25, "sheet")
-    assert {one.extent for one in outcome.tiles} == {128}
+    assert {record.extent for record in outcome.tiles} == {128}
 
 
 def test_mpp_that_is_not_a_number_is_ignored(tile, tmp_path):
@@ -218,7 +218,7 @@ def test_non_square_pixels_are_refused(tile, tmp_path):
     state = assert_failed(tile(path), "its pixels are not square: 0.5 by 0.25 µm")
     assert state["source"]["vendor"] == "generic-tiff"
     assert state["source"]["width"] == 128
-    # Whoever knows better says so in the sheet, which overrides whatever the file tells.
+    # The sheet's mpp overrides the file's.
     state = assert_tiled(tile(path, "--mpp", 0.5), kept=4)
     assert (state["mpp"], state["mpp_from"]) == (0.5, "sheet")
 
@@ -255,7 +255,7 @@ def test_slide_without_a_tile_of_enough_tissue_is_refused(tile, tmp_path):
     assert state["tiles"]["dropped"] == {"background": 100}
 
 
-def test_fluorescence_without_tissue(tile, tmp_path):
+def test_fluorescence_without_tissue_is_refused(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", np.full((640, 640, 3), 15, np.uint8))
     state = assert_failed(
         tile(path), "it has no tissue: 0.00 % of it is bright (brightness above 2"
@@ -264,7 +264,7 @@ def test_fluorescence_without_tissue(tile, tmp_path):
 
 
 def test_slide_without_glass_is_tiled(tile, tmp_path):
-    """Otsu's threshold alone would call half of it background."""
+    """Otsu's threshold alone would classify half of it as background."""
     pixels = tissue(640, 640)
     pixels[:320] = (pixels[:320] * 0.8).astype(np.uint8)
     path = write_svs(tmp_path / "s.svs", pixels)
@@ -296,7 +296,7 @@ def test_on_error_stop_prints_one_message_and_writes_nothing(tile, tmp_path, pyr
     assert outcome.files == []
 
 
-# --- The cohort goes on without them, as long as it can
+# --- The cohort is used without failed slides, unless a label has none left
 
 
 def test_label_without_usable_slides_stops_the_run(tile, command, tmp_path):
@@ -304,10 +304,10 @@ def test_label_without_usable_slides_stops_the_run(tile, command, tmp_path):
     empty = write_svs(tmp_path / "empty.svs", glass(128, 128))
     states = tmp_path / "states"
     states.mkdir()
-    usable, lost = tile(good, folder="good").folder, tile(empty, folder="empty").folder
+    usable, failed = tile(good, folder="good").folder, tile(empty, folder="empty").folder
     rows = ["slide\tpatient\tlabel\tsplit\tpath"]
     for label, split in itertools.product(("luad", "lusc"), ("train", "valid", "test")):
-        folder = lost if (label, split) == ("lusc", "valid") else usable
+        folder = failed if (label, split) == ("lusc", "valid") else usable
         shutil.copy(folder / "S1.json", states / f"{label}-{split}.json")
         rows.append(f"{label}-{split}\tP {label} {split}\t{label}\t{split}\t{label}-{split}.svs")
     (tmp_path / "samples.tsv").write_text("\n".join(rows) + "\n")
@@ -324,52 +324,55 @@ def test_label_without_usable_slides_stops_the_run(tile, command, tmp_path):
     )
 
 
-# --- DICOM: what OpenSlide refuses comes with what to do
+# --- DICOM: the reason says what to do
 
 
 def without_size(dataset):
     del dataset.TotalPixelMatrixColumns
 
 
-def of_a_concatenation(dataset):
+def part_of_a_concatenation(dataset):
     dataset.ConcatenationUID = "1.2.3"
 
 
-def of_another_transfer_syntax(dataset):
+def other_transfer_syntax(dataset):
     dataset.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.80"  # JPEG-LS
 
 
-def of_another_kind(dataset):
+def other_sop_class(dataset):
     dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.2"  # CT
     dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "reason"),
     [
         (without_size, "dimensions; its folder has 3 .dcm files: the file does not give the size"),
-        (of_a_concatenation, "1.2.3; its folder has 3 .dcm files: files are missing; copy all"),
         (
-            of_another_transfer_syntax,
+            part_of_a_concatenation,
+            "1.2.3; its folder has 3 .dcm files: files are missing; copy all",
+        ),
+        (
+            other_transfer_syntax,
             "Unsupported transfer syntax 1.2.840.10008.1.2.4.80; its folder has 3 .dcm files: "
             "OpenSlide reads uncompressed pixels, baseline JPEG and JPEG 2000; export the slide ",
         ),
         (
-            of_another_kind,
+            other_sop_class,
             "it is DICOM, but not a whole-slide image (VL Whole Slide Microscopy), or its header "
             "is truncated; its folder has 3 .dcm files: name a level of the slide in the sheet, "
             "or ",
         ),
     ],
 )
-def test_refused_dicom_slide_gets_advice(tmp_path, edit, told):
+def test_refused_dicom_slide_gets_advice(tmp_path, edit, reason):
     path = write_dicom(tmp_path / "slide", tissue(256, 256))
     dataset = pydicom.dcmread(path)
     edit(dataset)
     dataset.save_as(path)
     with pytest.raises(SlideError) as caught, open_slide(path):
         pass
-    assert told in str(caught.value)
+    assert reason in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
 
 

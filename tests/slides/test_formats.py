@@ -1,4 +1,4 @@
-"""Slides of every format that can be made here, through OpenSlide and through Gigatile's reader."""
+"""Slides of many formats, read by OpenSlide and by Gigatile's reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ from gigatile.slides.tiling import TilingFiles, tile_slide
 
 WIDTH, HEIGHT = 1000, 700
 MPP = 0.25
-# Colour, and left, top, right and bottom in pixels: no two of them alike, so that no turned or
-# mirrored slide is taken for a right one, and far apart, so that small errors of steps add up.
+# Colour, and left, top, right and bottom in pixels: different, so that a rotated or mirrored slide
+# is noticed, and far apart, so that small errors of the scale add up.
 MARKERS = {(0, 120, 0): (304, 208, 400, 304), (0, 0, 160): (820, 590, 900, 630)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A format, and what a slide of 1000 by 700 px becomes in it."""
+    """A format, and the level sizes of a slide of 1000 by 700 px in it."""
 
     write: Callable[..., Path]
     name: str
@@ -80,7 +80,7 @@ CASES = {
 
 
 def known_pixels() -> np.ndarray:
-    """Return a picture that JPEG keeps well, and that fits nowhere but at its own place."""
+    """Return a picture that JPEG preserves well, and that differs from any shift of itself."""
     row, column = np.mgrid[:HEIGHT, :WIDTH]
     pixels = np.stack(
         [
@@ -90,7 +90,7 @@ def known_pixels() -> np.ndarray:
         ],
         axis=-1,
     )
-    # Fine enough that a step of one pixel shows.
+    # Fine enough to reveal a shift of one pixel.
     pixels += (20 * np.sin(column * 2 * np.pi / 37) * np.sin(row * 2 * np.pi / 29))[..., None]
     for colour, (left, top, right, bottom) in MARKERS.items():
         pixels[top:bottom, left:right] = colour
@@ -108,24 +108,24 @@ def slide(request, tmp_path_factory) -> tuple[Case, Path]:
 
 
 def centre(pixels: np.ndarray, colour: tuple[int, int, int]) -> tuple[float, float]:
-    """Return where the pixels of about this colour are centred, from the left and the top."""
+    """Return the centre (x, y) of the pixels of about this colour."""
     rows, columns = np.nonzero(np.abs(pixels.astype(int) - colour).max(axis=-1) < 60)
     return columns.mean() + 0.5, rows.mean() + 0.5
 
 
 def assert_markers(pixels: np.ndarray, margin: int, scale: tuple[float, float]) -> None:
-    """Check that all markers are within a pixel of where `scale`, across and down, puts them."""
-    off = 1.5 if margin else 1  # OpenSlide cuts a margin down to whole pixels of its level
+    """Check that all markers are within a pixel of their positions at `scale` (across, down)."""
+    tolerance = 1.5 if margin else 1  # OpenSlide rounds a margin down to whole pixels of the level
     for colour, (left, top, right, bottom) in MARKERS.items():
         across, down = centre(pixels, colour)
-        assert across == pytest.approx((margin + (left + right) / 2) / scale[0], abs=off)
-        assert down == pytest.approx((margin + (top + bottom) / 2) / scale[1], abs=off)
+        assert across == pytest.approx((margin + (left + right) / 2) / scale[0], abs=tolerance)
+        assert down == pytest.approx((margin + (top + bottom) / 2) / scale[1], abs=tolerance)
 
 
-# --- What is in every slide
+# --- All formats
 
 
-def test_format_levels_and_scale(slide):
+def test_format_levels_and_scale_are_read(slide):
     case, path = slide
     assert openslide.OpenSlide.detect_format(path) == case.vendor
     with openslide.OpenSlide(path) as handle:
@@ -144,7 +144,7 @@ def test_level_0_has_the_written_pixels(slide):
         region = opened.region(case.margin, case.margin, 0, WIDTH, HEIGHT)
     difference = np.abs(np.asarray(region).astype(int) - PIXELS)
     assert difference.mean() < 1
-    # In each part for itself, so that one tile at a wrong place counts.
+    # In each part, so that a single misplaced tile is noticed.
     assert shrink(difference.astype(np.uint8), 50).max() < 5
     assert_markers(np.asarray(region), 0, (1, 1))
 
@@ -153,7 +153,7 @@ def test_levels_show_the_same_slide(slide):
     case, path = slide
     with open_slide(path) as opened:
         for level, (width, height) in enumerate(opened.level_sizes):
-            if opened.downsamples[level] < 17:  # beyond, markers are hardly a pixel
+            if opened.downsamples[level] < 17:  # on coarser levels, markers are about one pixel
                 region = np.asarray(opened.region(0, 0, level, width, height))
                 assert_markers(region, case.margin, opened.scales[level])
 
@@ -163,8 +163,8 @@ def test_level_1_is_level_0_downsampled(slide):
     with open_slide(path) as opened:
         factor = round(opened.downsamples[1])
         expected = shrink(PIXELS, factor)
-        at = case.margin // factor
-        region = opened.region(at, at, 1, expected.shape[1], expected.shape[0])
+        corner = case.margin // factor
+        region = opened.region(corner, corner, 1, expected.shape[1], expected.shape[0])
     assert np.abs(np.asarray(region).astype(int) - expected).mean() < 2
 
 
@@ -189,7 +189,7 @@ def test_overview_shows_the_same_slide(slide):
 
 
 def test_tiles_equal_openslides_regions(slide, tmp_path):
-    """As its stage cuts it, at the scale of level 0 and, where there is one, of the next level."""
+    """At the scale of level 0, and of level 1."""
     case, path = slide
     kinds = ("tfrecord", "json", "jpg", "png", "parquet")
     files = TilingFiles(*(tmp_path / f"S1.{kind}" for kind in kinds))
@@ -204,8 +204,8 @@ def test_tiles_equal_openslides_regions(slide, tmp_path):
                 "resolution" if case.vendor == "generic-tiff" else "file",
                 level,
             )
-            own = case.vendor in ("generic-tiff", "philips")
-            assert state.reading.by == ("native tiles" if own else "openslide")
+            native = case.vendor in ("generic-tiff", "philips")
+            assert state.reading.by == ("native tiles" if native else "openslide")
             tiles = [decode_tile(data) for data in read_records(files.records)]
             assert len(tiles) == grid.columns * grid.rows > 0
             boxes, spans = grid.boxes(grid.corners())
@@ -225,7 +225,7 @@ def test_equal_pixels_give_equal_bytes(slide, tmp_path):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-# --- What only some have
+# --- Single formats
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_equal_pixels_give_equal_bytes(slide, tmp_path):
         ("dicom", (384, 256, 512, 384)),
         ("philips", (384, 256, 512, 384)),
         ("sakura", (384, 256, 512, 384)),
-        # Its neighbours show the rest of the photo.
+        # The overlapping neighbours show the rest of the photo.
         ("mirax", (352, 240, 448, 336)),
     ],
 )
@@ -244,13 +244,13 @@ def test_unscanned_areas_read_as_white(tmp_path, name, box):
     left, top, right, bottom = box
     with openslide.OpenSlide(path) as handle:
         alpha = np.asarray(handle.read_region((0, 0), 0, (WIDTH, HEIGHT)))[..., 3]
-    seen = np.full((HEIGHT, WIDTH), 255)
-    seen[top:bottom, left:right] = 0
-    assert np.array_equal(alpha, seen)
+    scanned = np.full((HEIGHT, WIDTH), 255)
+    scanned[top:bottom, left:right] = 0
+    assert np.array_equal(alpha, scanned)
     with open_slide(path) as opened:
         region = np.asarray(opened.region(0, 0, 0, WIDTH, HEIGHT)).astype(int)
     assert (region[top:bottom, left:right] == 255).all()
-    assert np.abs(region - PIXELS)[seen > 0].mean() < 1
+    assert np.abs(region - PIXELS)[scanned > 0].mean() < 1
 
 
 def test_missing_mirax_photo_is_missing_in_all_levels(tmp_path):

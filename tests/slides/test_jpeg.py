@@ -1,4 +1,4 @@
-"""JPEG streams that are made whole without being decoded."""
+"""Complete JPEG streams without decoding them."""
 
 import io
 
@@ -22,9 +22,9 @@ def coded(**options) -> bytes:
     return buffer.getvalue()
 
 
-def made_whole(stream: bytes, tables: bytes | None = None) -> bytes:
-    header, at = clean_header(stream)
-    return jpeg_header(tables, ycbcr=True) + header + clean_scans(stream, at, 96, 64)
+def completed(stream: bytes, tables: bytes | None = None) -> bytes:
+    header, position = clean_header(stream)
+    return jpeg_header(tables, ycbcr=True) + header + clean_scans(stream, position, 96, 64)
 
 
 STREAMS = {
@@ -39,13 +39,13 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_clean_stream_has_the_same_pixels_and_no_metadata(name):
     stream = STREAMS[name]
-    scans = [at for at in range(len(stream)) if stream[at : at + 2] == b"\xff\xda"]
+    scans = [i for i in range(len(stream)) if stream[i : i + 2] == b"\xff\xda"]
     assert (len(scans) > 3) == (name == "progressive")
     expected = decode_jpeg(stream)
-    for at in (2, *scans, len(stream)):
+    for position in (2, *scans, len(stream)):
         for more in (COMMENT, EXIF, COMMENT + EXIF + b"\xff"):
-            if at == len(stream) or not more.endswith(b"\xff"):
-                whole = made_whole(stream[:at] + more + stream[at:])
+            if position == len(stream) or not more.endswith(b"\xff"):
+                whole = completed(stream[:position] + more + stream[position:])
                 assert SECRET not in whole
                 assert np.array_equal(decode_jpeg(whole), expected)
 
@@ -55,13 +55,13 @@ def test_jpeg_tables_are_cleaned():
     frame = stream.index(b"\xff\xc0")
     quantisation = stream.index(b"\xff\xdb")
     tables = b"\xff\xd8" + COMMENT + stream[quantisation:frame] + EXIF + b"\xff\xd9"
-    whole = made_whole(b"\xff\xd8" + stream[frame:], tables)
+    whole = completed(b"\xff\xd8" + stream[frame:], tables)
     assert SECRET not in whole
     assert np.array_equal(decode_jpeg(whole), decode_jpeg(stream))
 
 
 @pytest.mark.parametrize(
-    ("stream", "told"),
+    ("stream", "reason"),
     [
         (b"", "not a JPEG stream"),
         (b"GIF89a", "not a JPEG stream"),
@@ -73,6 +73,6 @@ def test_jpeg_tables_are_cleaned():
         (b"\xff\xd8\xff\xdb\x00\x00", "ends before its pixels"),
     ],
 )
-def test_incomplete_stream_is_refused(stream, told):
-    with pytest.raises(ValueError, match=told):
-        made_whole(stream)
+def test_incomplete_stream_is_refused(stream, reason):
+    with pytest.raises(ValueError, match=reason):
+        completed(stream)

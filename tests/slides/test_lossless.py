@@ -1,4 +1,4 @@
-"""`tiles.encoding: lossless`: a slide's own JPEG tiles as they are."""
+"""`tiles.encoding: lossless`: native JPEG tiles are stored without re-encoding."""
 
 import io
 
@@ -20,11 +20,11 @@ def test_lossless_keeps_native_tiles(pyramid, tile):
     assert state["tiles"]["kept"] == 7 * 4
     assert state["settings"]["encoding"] == "lossless"
     handle = openslide.OpenSlide(pyramid)
-    for one in outcome.tiles:
-        own = handle.read_region((one.x, one.y), 0, (256, 256)).convert("RGB")
-        np.testing.assert_array_equal(one.pixels(), np.asarray(own))
-        with Image.open(io.BytesIO(one.image)) as picture:
-            np.testing.assert_array_equal(np.asarray(picture.convert("RGB")), np.asarray(own))
+    for record in outcome.tiles:
+        expected = handle.read_region((record.x, record.y), 0, (256, 256)).convert("RGB")
+        np.testing.assert_array_equal(record.pixels(), np.asarray(expected))
+        with Image.open(io.BytesIO(record.image)) as picture:
+            np.testing.assert_array_equal(np.asarray(picture.convert("RGB")), np.asarray(expected))
 
 
 @pytest.mark.parametrize("coding", ["rgb", "ycbcr"])
@@ -33,9 +33,9 @@ def test_lossless_tiles_keep_their_colours_in_tensorflow(tile, tmp_path, coding)
 
     layout = {"subsampling": (1, 1)} if coding == "rgb" else {"subsampling": (2, 2)}
     path = write_svs(tmp_path / "s.svs", tissue(256, 256), compression="jpeg", **layout)
-    for one in tile(path, encoding="lossless").tiles:
-        theirs = tf.io.decode_jpeg(one.image, dct_method="INTEGER_ACCURATE").numpy()
-        np.testing.assert_array_equal(theirs, one.pixels())
+    for record in tile(path, encoding="lossless").tiles:
+        decoded = tf.io.decode_jpeg(record.image, dct_method="INTEGER_ACCURATE").numpy()
+        np.testing.assert_array_equal(decoded, record.pixels())
 
 
 def test_lossless_decodes_only_for_pixel_rules(pyramid, tile):
@@ -49,9 +49,9 @@ from gigatile.slides.tiff import TiffLevel
 compared = reader_selection.choose_reader
 
 def choose(*args):
-    found = compared(*args)
+    choice = compared(*args)
     TiffLevel.decode = None
-    return found
+    return choice
 
 import gigatile.slides.slide_tiles as slide_tiles
 slide_tiles.choose_reader = choose
@@ -61,7 +61,7 @@ slide_tiles.choose_reader = choose
     assert_same_bytes(plain, other)
 
 
-def test_lossless_tiles_of_a_level(tile, tmp_path):
+def test_lossless_keeps_native_tiles_of_a_level(tile, tmp_path):
     """Level 1 is exactly four times smaller."""
     pixels = tissue(1024, 1536)
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 4), compression="jpeg")
@@ -69,13 +69,13 @@ def test_lossless_tiles_of_a_level(tile, tmp_path):
     assert assert_tiled(outcome)["grid"]["level"] == 1
     assert len(outcome.tiles) == 24
     handle = openslide.OpenSlide(path)
-    for one in outcome.tiles:
-        own = handle.read_region((one.x, one.y), 1, (64, 64)).convert("RGB")
-        np.testing.assert_array_equal(one.pixels(), np.asarray(own))
+    for record in outcome.tiles:
+        expected = handle.read_region((record.x, record.y), 1, (64, 64)).convert("RGB")
+        np.testing.assert_array_equal(record.pixels(), np.asarray(expected))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reason"),
     [
         (
             {"size": 128},
@@ -84,13 +84,13 @@ def test_lossless_tiles_of_a_level(tile, tmp_path):
         ({"size": 256, "mpp": 0.6}, "tiles.size is 256 px, which spans 307.2×307.2 px of level 0"),
     ],
 )
-def test_lossless_refuses_unaligned_tiles(pyramid, tile, settings, told):
+def test_lossless_refuses_unaligned_tiles(pyramid, tile, settings, reason):
     state = tile(pyramid, encoding="lossless", **settings).state
     assert state["state"] == "failed"
     assert state["reason"].startswith(
         "tiles.encoding: lossless stores the slide's native JPEG tiles "
     )
-    assert told in state["reason"]
+    assert reason in state["reason"]
 
 
 def test_lossless_refuses_a_slide_without_jpeg_tiles(tile, tmp_path):
@@ -100,34 +100,34 @@ def test_lossless_refuses_a_slide_without_jpeg_tiles(tile, tmp_path):
     )
 
 
-@pytest.mark.parametrize("place", ["first", "before the pixels of some", "behind the end"])
-def test_scanner_metadata_is_removed_from_tiles(tile, tmp_path, place):
-    """A comment in streams of their own, as some scanners write."""
+@pytest.mark.parametrize("position", ["start", "before the scan", "after the end"])
+def test_scanner_metadata_is_removed_from_tiles(tile, tmp_path, position):
+    """Some scanners write comments into the streams of tiles."""
     secret = b"Jane Doe 1950"
     pixels = tissue(128, 128)
     corners = [(0, 0), (0, 64), (64, 0), (64, 64)]
     streams = [
         encode_jpeg(np.ascontiguousarray(pixels[y : y + 64, x : x + 64]), 90) for y, x in corners
     ]
-    # The first one is without, so that what is known of its header is not taken for theirs.
-    streams[1:] = [_with_comment(stream, secret, place) for stream in streams[1:]]
+    # The first stream has no comment, so its header differs from the others'.
+    streams[1:] = [_with_comment(stream, secret, position) for stream in streams[1:]]
     path = write_svs(tmp_path / "s.svs", iter(streams), compression="jpeg", shape=(128, 128, 3))
     assert path.read_bytes().count(secret) == 3
     outcome = tile(path, encoding="lossless")
     assert len(outcome.tiles) == 4
-    for one, stream in zip(outcome.tiles, streams, strict=True):
-        assert secret not in one.image
-        np.testing.assert_array_equal(one.pixels(), decode_jpeg(stream))
+    for record, stream in zip(outcome.tiles, streams, strict=True):
+        assert secret not in record.image
+        np.testing.assert_array_equal(record.pixels(), decode_jpeg(stream))
 
 
-def _with_comment(stream: bytes, text: bytes, place: str) -> bytes:
+def _with_comment(stream: bytes, text: bytes, position: str) -> bytes:
     comment = b"\xff\xfe" + (len(text) + 2).to_bytes(2, "big") + text
-    at = {
-        "first": 2,
-        "before the pixels of some": stream.index(b"\xff\xda"),
-        "behind the end": len(stream),
-    }[place]
-    return stream[:at] + comment + stream[at:]
+    offset = {
+        "start": 2,
+        "before the scan": stream.index(b"\xff\xda"),
+        "after the end": len(stream),
+    }[position]
+    return stream[:offset] + comment + stream[offset:]
 
 
 def test_stain_and_lossless_exclude_each_other():

@@ -1,4 +1,4 @@
-"""The memory of a slide's tiling does not grow with the slide."""
+"""Memory use of tiling hardly depends on the size of the slide."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ SIDE = 256
 
 
 def write_large(path, columns: int, rows: int):
-    """Write a pyramid of JPEG tiles that all look alike."""
-    one = tissue(SIDE, SIDE)
-    sixteenth = np.tile(shrink(one, 16), (16, 16, 1))
+    """Write a pyramid of equal JPEG tiles."""
+    pattern = tissue(SIDE, SIDE)
+    sixteenth = np.tile(shrink(pattern, 16), (16, 16, 1))
     with tifffile.TiffWriter(path, byteorder="<", bigtiff=True) as tiff:
-        for down, pixels in ((1, one), (16, sixteenth)):
+        for down, pixels in ((1, pattern), (16, sixteenth)):
             shape = (rows * SIDE // down, columns * SIDE // down, 3)
             count = -(-shape[0] // SIDE) * -(-shape[1] // SIDE)
             tiff.write(
@@ -52,7 +52,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, state.tiles.kept)
 
 
 def peak(path, folder) -> tuple[int, int]:
-    """Return the most memory of the process that cuts a slide, in KiB, and its tiles."""
+    """Return the peak memory of tiling a slide in KiB, and the number of tiles."""
     line = [sys.executable, "-c", PROGRAM, path, folder]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     memory, kept = done.stdout.split()
@@ -64,5 +64,5 @@ def test_memory_hardly_grows_with_the_slide(tmp_path):
     large, many = peak(write_large(tmp_path / "large.svs", 80, 64), tmp_path)
     assert many >= 15 * few
     assert small < 300_000
-    # Its overview has sixteen times the pixels, too; a gigapixel decoded is a hundred times this.
+    # The overview also has sixteen times the pixels; a decoded gigapixel needs 3 GB.
     assert large - small < 60_000

@@ -15,11 +15,11 @@ from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
 from gigatile.slides.reader_selection import ReaderChoice
 from gigatile.slides.tiff import TiffLevel
 
-OWN = ReaderChoice("native tiles", None, 4)
+NATIVE = ReaderChoice("native tiles", None, 4)
 
 
 def written(folder: Path, compression: str) -> tuple[Path, list[np.ndarray]]:
-    """Return a slide of noise, and each of its levels as OpenSlide shows it."""
+    """Return a slide of noise, and its levels as OpenSlide reads them."""
     pixels = np.random.default_rng(1).integers(0, 256, (400, 512, 3), np.uint8)
     path = folder / f"{compression}.svs"
     write_svs(path, pixels, shrink(pixels, 4), compression=compression)
@@ -37,9 +37,9 @@ def noise(tmp_path_factory, request):
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """One whose tiles ours reads by itself."""
-    return written(tmp_path_factory.mktemp("own"), "jpeg")
+def native(tmp_path_factory):
+    """A slide with native tiles that Gigatile reads directly."""
+    return written(tmp_path_factory.mktemp("native"), "jpeg")
 
 
 def open_files() -> int:
@@ -47,7 +47,7 @@ def open_files() -> int:
 
 
 def regions_read(monkeypatch) -> list[tuple[int, ...]]:
-    """Return a list that grows by each region that OpenSlide reads."""
+    """Return a list to which each region that OpenSlide reads is appended."""
     read: list[tuple[int, ...]] = []
     region = Slide.region
 
@@ -60,7 +60,7 @@ def regions_read(monkeypatch) -> list[tuple[int, ...]]:
 
 
 def damaged(path: Path, whole: Path, column: int, row: int) -> Path:
-    """Write a slide again, one tile of its level 0 (of 8 columns) overwritten."""
+    """Copy a slide and overwrite a tile of level 0, which has 8 columns."""
     data = bytearray(whole.read_bytes())
     offset, length = tiles_of_level_0(whole)[row * 8 + column]
     data[offset : offset + length] = bytes(length)
@@ -74,22 +74,24 @@ def damaged(path: Path, whole: Path, column: int, row: int) -> Path:
 def test_overview_is_the_mean_of_blocks(noise, wanted, factor, level):
     path, levels = noise
     with open_slide(path) as slide:
-        found = read_overview(path, slide, wanted)
-    assert np.array_equal(found.pixels, Image.fromarray(levels[level]).reduce(factor))
-    across, down = found.downsample
+        result = read_overview(path, slide, wanted)
+    assert np.array_equal(result.pixels, Image.fromarray(levels[level]).reduce(factor))
+    across, down = result.downsample
     assert across == down == factor * (4 if level else 1) <= wanted
-    assert found.error is None and not found.unreadable.any()
+    assert result.error is None and not result.unreadable.any()
     if path.stem == "jpeg":
-        assert found.reader == OWN
+        assert result.reader == NATIVE
     else:
-        assert found.reader == ReaderChoice("openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0)
+        assert result.reader == ReaderChoice(
+            "openslide", "its tiles are ADOBE_DEFLATE, not JPEG", 0
+        )
 
 
 def test_overview_of_a_large_slide_is_coarser(noise):
     with open_slide(noise[0]) as slide:
-        found = read_overview(noise[0], slide, 1, longest=100)
-    assert found.pixels.shape == (67, 86, 3)  # every sixth of 512 × 400
-    assert found.downsample == (6, 6)
+        result = read_overview(noise[0], slide, 1, longest=100)
+    assert result.pixels.shape == (67, 86, 3)  # every sixth of 512 × 400
+    assert result.downsample == (6, 6)
 
 
 @pytest.mark.parametrize("factor", [1, 3])
@@ -97,40 +99,40 @@ def test_overview_lacks_only_unreadable_parts(tmp_path, noise, factor):
     whole, (pixels, _) = noise
     path = damaged(tmp_path / "s.svs", whole, 3, 2)  # 64 px at (192, 128)
     with open_slide(path) as slide:
-        found = read_overview(path, slide, factor)
-    assert "reading 512×400 px of level 0 at (0, 0) fails" in str(found.error)
+        result = read_overview(path, slide, factor)
+    assert "reading 512×400 px of level 0 at (0, 0) fails" in str(result.error)
     expected = np.asarray(Image.fromarray(pixels).reduce(factor))
-    assert np.array_equal(found.pixels[~found.unreadable], expected[~found.unreadable])
-    assert (found.pixels[found.unreadable] == 255).all()
-    lost = np.zeros((400, 512), bool)
-    lost[128:192, 192:256] = True
+    assert np.array_equal(result.pixels[~result.unreadable], expected[~result.unreadable])
+    assert (result.pixels[result.unreadable] == 255).all()
+    damage = np.zeros((400, 512), bool)
+    damage[128:192, 192:256] = True
     rows, columns = (slice(n // factor, -(-end // factor)) for n, end in ((128, 192), (192, 256)))
-    assert found.unreadable[rows, columns].all()
-    assert found.unreadable.sum() * factor**2 <= 9 * 64 * 64
+    assert result.unreadable[rows, columns].all()
+    assert result.unreadable.sum() * factor**2 <= 9 * 64 * 64
 
 
-def test_native_tiles_across_blocks_are_placed_correctly(own, monkeypatch):
-    path, levels = own
-    monkeypatch.setattr(overview, "BLOCK", 100)  # where a tile has 64 px
+def test_native_tiles_across_blocks_are_placed_correctly(native, monkeypatch):
+    path, levels = native
+    monkeypatch.setattr(overview, "BLOCK", 100)  # tiles have 64 px
     with open_slide(path) as slide:
         for wanted in (1, 2, 3):
-            found = read_overview(path, slide, wanted)
-            assert found.reader == OWN
-            assert np.array_equal(found.pixels, Image.fromarray(levels[0]).reduce(wanted))
+            result = read_overview(path, slide, wanted)
+            assert result.reader == NATIVE
+            assert np.array_equal(result.pixels, Image.fromarray(levels[0]).reduce(wanted))
 
 
-def test_openslide_reads_only_blocks_with_damaged_tiles(own, tmp_path, monkeypatch):
-    whole, levels = own
-    path = damaged(tmp_path / "s.svs", whole, 1, 6)  # in two blocks, and in no place to compare
+def test_openslide_reads_only_blocks_with_damaged_tiles(native, tmp_path, monkeypatch):
+    whole, levels = native
+    path = damaged(tmp_path / "s.svs", whole, 1, 6)  # in two blocks, and in no compared region
     monkeypatch.setattr(overview, "BLOCK", 100)
     read = regions_read(monkeypatch)
     with open_slide(path) as slide:
-        found = read_overview(path, slide, 1)
-    assert found.reader == OWN
-    assert not found.unreadable[:300].any() and not found.unreadable[:, 200:].any()
-    assert found.unreadable[384:, 64:128].all()
-    assert np.array_equal(found.pixels[~found.unreadable], levels[0][~found.unreadable])
-    # Four places to compare, then two blocks and quarters of these.
+        result = read_overview(path, slide, 1)
+    assert result.reader == NATIVE
+    assert not result.unreadable[:300].any() and not result.unreadable[:, 200:].any()
+    assert result.unreadable[384:, 64:128].all()
+    assert np.array_equal(result.pixels[~result.unreadable], levels[0][~result.unreadable])
+    # Four compared regions, then two blocks and their quarters.
     assert read[4] == (0, 300, 0, 100, 100)
     assert all(left < 200 and top >= 300 for left, top, *_ in read[4:])
 
@@ -139,50 +141,50 @@ def test_native_blocks_do_not_use_openslide(noise, monkeypatch):
     path, _ = noise
     monkeypatch.setattr(overview, "BLOCK", 100)
     read = regions_read(monkeypatch)
-    told: list[None] = []
+    calls: list[None] = []
     with open_slide(path) as slide:
         before = open_files()
-        read_overview(path, slide, 1, report_progress=lambda: told.append(None))
+        read_overview(path, slide, 1, report_progress=lambda: calls.append(None))
         assert open_files() == before
-    assert len(told) == 6 * 4
+    assert len(calls) == 6 * 4
     assert len(read) == (4 if path.stem == "jpeg" else 6 * 4)
 
 
-def test_different_native_tiles_are_not_used(own, monkeypatch):
-    path, levels = own
+def test_different_native_tiles_are_not_used(native, monkeypatch):
+    path, levels = native
     decode = TiffLevel.decode
-    # One grey level, in one of the four places that are compared.
+    # By one grey level, in one of the four compared regions.
     monkeypatch.setattr(
-        TiffLevel, "decode", lambda level, tile, found: decode(level, tile, found) ^ (tile == 46)
+        TiffLevel, "decode", lambda level, tile, data: decode(level, tile, data) ^ (tile == 46)
     )
     with open_slide(path) as slide:
         before = open_files()
-        found = read_overview(path, slide, 1)
+        result = read_overview(path, slide, 1)
         assert open_files() == before
-    assert np.array_equal(found.pixels, levels[0])
-    assert (found.reader.by, found.reader.compared) == ("openslide", 4)
-    assert "differ from OpenSlide's pixels by up to 1 at (170, 96)" in str(found.reader.why)
+    assert np.array_equal(result.pixels, levels[0])
+    assert (result.reader.by, result.reader.compared) == ("openslide", 4)
+    assert "differ from OpenSlide's pixels by up to 1 at (170, 96)" in str(result.reader.why)
 
 
-def test_native_tiles_are_not_used_without_comparison(own, tmp_path, monkeypatch):
-    whole, levels = own
-    path = damaged(tmp_path / "s.svs", whole, 3, 2)  # all four places show it
+def test_native_tiles_are_not_used_without_comparison(native, tmp_path, monkeypatch):
+    whole, levels = native
+    path = damaged(tmp_path / "s.svs", whole, 3, 2)  # in all four compared regions
     decode = TiffLevel.decode
     monkeypatch.setattr(
-        TiffLevel, "decode", lambda level, tile, found: 255 - decode(level, tile, found)
+        TiffLevel, "decode", lambda level, tile, data: 255 - decode(level, tile, data)
     )
     monkeypatch.setattr(overview, "BLOCK", 64)
     with open_slide(path) as slide:
         before = open_files()
-        found = read_overview(path, slide, 1)
+        result = read_overview(path, slide, 1)
         assert open_files() == before
-    assert (found.reader.by, found.reader.compared) == ("openslide", 0)
-    assert found.reader.why.startswith("only 0 of 4 regions could be compared")
-    assert np.array_equal(found.pixels[~found.unreadable], levels[0][~found.unreadable])
+    assert (result.reader.by, result.reader.compared) == ("openslide", 0)
+    assert result.reader.why.startswith("only 0 of 4 regions could be compared")
+    assert np.array_equal(result.pixels[~result.unreadable], levels[0][~result.unreadable])
 
 
-def test_failed_comparison_closes_the_file(own, monkeypatch):
-    path, _ = own
+def test_failed_comparison_closes_the_file(native, monkeypatch):
+    path, _ = native
 
     def fail(slide: Slide, *box: int) -> None:
         raise SlideError("it cannot be opened again")
@@ -201,18 +203,18 @@ def test_overview_has_no_seams(tmp_path):
     path = write_svs(tmp_path / "s.svs", pixels, compression=None, tile=256)
     with open_slide(path) as slide:
         for wanted in (2, 3, 7):
-            found = read_overview(path, slide, wanted)
-            assert found.downsample == (wanted, wanted)
-            assert np.array_equal(found.pixels, Image.fromarray(pixels).reduce(wanted))
+            result = read_overview(path, slide, wanted)
+            assert result.downsample == (wanted, wanted)
+            assert np.array_equal(result.pixels, Image.fromarray(pixels).reduce(wanted))
 
 
 def test_overview_has_a_scale_per_axis(tmp_path):
     pixels = glass(279, 4096)
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8))
     with open_slide(path) as slide:
-        found = read_overview(path, slide, 17)
-    assert found.pixels.shape == (17, 256, 3)
-    assert found.downsample == (16, 2 * 279 / 34)
+        result = read_overview(path, slide, 17)
+    assert result.pixels.shape == (17, 256, 3)
+    assert result.downsample == (16, 2 * 279 / 34)
 
 
 @pytest.mark.parametrize("compression", ["zlib", "jpeg"])
@@ -240,17 +242,17 @@ with open_slide(path) as slide:
 
 
 def test_unreadable_overview_is_given_up_early(noise, tmp_path, monkeypatch):
-    """Trying the quarters of all that cannot be read took 43 s of a small slide."""
+    """Without this, retrying quarters of unreadable blocks took 43 s for a small slide."""
     path = tmp_path / "s.svs"
     data = bytearray(noise[0].read_bytes())
-    for at, size in tiles_of_level_0(noise[0]):
-        data[at : at + size] = bytes(size)
+    for offset, size in tiles_of_level_0(noise[0]):
+        data[offset : offset + size] = bytes(size)
     path.write_bytes(data)
     read = regions_read(monkeypatch)
     with open_slide(path) as slide:
         assert read_overview(path, slide, 1).unreadable.all()
         whole = len(read)
-        assert whole <= 4 + 1 + PROBES**2  # places to compare, the block, places in it
+        assert whole <= 4 + 1 + PROBES**2  # compared regions, the block, probes in it
         monkeypatch.setattr(overview, "BLOCK", 128)
         read.clear()
         assert read_overview(path, slide, 1, max_unreadable=1).unreadable.all()

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_partly_written_picture_is_removed(tmp_path, kind):
-    """The limit of a file's size stands for a full disk: its last write is a short one."""
+    """A limit on the file size simulates a full disk: the last write is incomplete."""
     program = """
 import io, resource, sys
 from pathlib import Path
@@ -17,8 +17,8 @@ picture = Image.effect_noise((300, 300), 90)
 size = io.BytesIO()
 picture.save(size, sys.argv[2])
 path = Path(sys.argv[1])
-for less, expected in ((10, None), (0, size.tell())):
-    limit = size.tell() - less
+for missing, expected in ((10, None), (0, size.tell())):
+    limit = size.tell() - missing
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
         write_picture(path, picture, sys.argv[2])

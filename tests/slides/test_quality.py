@@ -15,7 +15,7 @@ from gigatile.slides.quality import INKS, fold_mask, ink_masks, measure
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-# What a pen lets through, of red, green and blue.
+# Fraction of red, green and blue light that passes through the ink of a pen.
 PENS = {
     "red": [(0.80, 0.07, 0.08), (0.86, 0.16, 0.20)],
     "green": [(0.08, 0.43, 0.24), (0.16, 0.55, 0.35)],
@@ -23,7 +23,7 @@ PENS = {
     "black": [(0.08, 0.08, 0.10), (0.16, 0.15, 0.16)],
 }
 EVERY_PEN = [(ink, passes) for ink in INKS for passes in PENS[ink]]
-# Colours of real H&E, as the median of a pixel of an overview: pale, deep, blood, nuclei, a fold.
+# Colours of overviews of real H&E slides: pale, dark, blood, nuclei, a fold.
 STAINED = [(225, 190, 215), (190, 110, 160), (150, 60, 130), (221, 49, 111), (80, 45, 110)]
 
 
@@ -31,12 +31,12 @@ def stroke(ground: np.ndarray, passes: tuple[float, ...], opacity: float) -> np.
     return np.rint(ground * (1 - opacity) + opacity * 255 * np.array(passes)).astype(np.uint8)
 
 
-def shares(overview: np.ndarray) -> dict[str, float]:
+def ink_fractions(overview: np.ndarray) -> dict[str, float]:
     return {ink: float(mask.mean()) for ink, mask in ink_masks(overview).items()}
 
 
 def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Return stained tissue in focus: cells and fibres over several pixels, none along an axis."""
+    """Return stained tissue in focus: structures of several pixels, without preferred direction."""
     grain = np.random.default_rng(seed).normal(0, 1, (height, width)).astype(np.float32)
     cells = 90 * cv2.GaussianBlur(grain, (0, 0), 1) + 100 * cv2.GaussianBlur(grain, (0, 0), 5)
     return (np.array([190, 130, 170]) + cells[..., None]).clip(0, 255).astype(np.uint8)
@@ -55,12 +55,12 @@ def compressed(tile: np.ndarray, quality: int | None) -> np.ndarray:
 
 
 def striped(tile: np.ndarray, levels: int, every: int = 16) -> np.ndarray:
-    """Return the tile with half of its rows brighter, in bands that come back every so many."""
+    """Return the tile with brighter bands of rows, repeated `every` rows."""
     bands = np.arange(len(tile)) % every < every // 2
     return (tile + levels * bands[:, None, None]).clip(0, 255).astype(np.uint8)
 
 
-def turned(tile: np.ndarray) -> np.ndarray:
+def transposed(tile: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tile.transpose(1, 0, 2))
 
 
@@ -83,13 +83,13 @@ def test_ink_is_detected_by_colour(ink, passes, ground, opacity):
 
 @pytest.mark.parametrize(("ink", "passes"), EVERY_PEN)
 def test_ink_fraction_grows_with_the_ink(ink, passes):
-    found = []
+    fractions = []
     for opacity in (0, 0.3, 0.6, 0.8, 1):
         overview = tissue(60, 60)
         overview[:30] = stroke(overview[:30], passes, opacity)
-        found.append(shares(overview)[ink])
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (0, 0.5)
+        fractions.append(ink_fractions(overview)[ink])
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == (0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_ink_fraction_grows_with_the_ink(ink, passes):
 )
 def test_tinted_glass_has_no_ink_and_no_fold(ground):
     overview = np.full((50, 50, 3), ground, np.uint8)
-    assert not any(shares(overview).values())
+    assert not any(ink_fractions(overview).values())
     assert not fold_mask(overview, np.ones((50, 50), bool)).any()
     assert not fold_mask(overview, np.zeros((50, 50), bool)).any()
 
@@ -105,50 +105,50 @@ def test_tinted_glass_has_no_ink_and_no_fold(ground):
 @pytest.mark.parametrize("colour", STAINED)
 def test_stained_tissue_is_not_ink(colour):
     noise = np.random.default_rng(3).integers(-8, 9, (60, 60, 3))
-    assert not any(shares((np.array(colour) + noise).astype(np.uint8)).values())
+    assert not any(ink_fractions((np.array(colour) + noise).astype(np.uint8)).values())
 
 
 @pytest.mark.parametrize("colour", [(80, 70, 40), (40, 70, 80), (80, 40, 70)])
 def test_dark_colours_are_not_black_ink(colour):
-    assert shares(np.full((9, 9, 3), colour, np.uint8))["black"] == 0  # melanin, for one
+    assert ink_fractions(np.full((9, 9, 3), colour, np.uint8))["black"] == 0  # melanin, for one
 
 
 @given(npst.arrays(np.uint8, (6, 7, 3), elements=st.integers(0, 255)))
 def test_pixels_have_at_most_one_ink(overview):
     assert sum(mask.astype(int) for mask in ink_masks(overview).values()).max() <= 1
-    assert shares(overview * 0) == dict.fromkeys(INKS, 0) | {"black": 1}  # a frame
+    assert ink_fractions(overview * 0) == dict.fromkeys(INKS, 0) | {"black": 1}  # a frame
 
 
 # --- Folds
 
 
 def folded(overview: np.ndarray, rows: slice) -> np.ndarray:
-    """Lay another part of the tissue upon some rows: what both let through is multiplied."""
-    through = overview / 243.0
-    through[rows] *= np.roll(through, (7, 11), (0, 1))[rows]
-    return np.rint(through * 243).clip(0, 255).astype(np.uint8)
+    """Fold other tissue over some rows: the transmittances of both layers are multiplied."""
+    transmittance = overview / 243.0
+    transmittance[rows] *= np.roll(transmittance, (7, 11), (0, 1))[rows]
+    return np.rint(transmittance * 243).clip(0, 255).astype(np.uint8)
 
 
 @pytest.mark.parametrize("dark", [1, 1.8])
 def test_folds_are_detected_and_dark_tissue_is_not(dark):
-    """However dark the slide is stained: its folds are darker than itself."""
+    """A fold is darker than the rest of the slide, however dark the stain is."""
     stained = np.rint(243 * (tissue(128, 128) / 243.0) ** dark).clip(0, 255).astype(np.uint8)
     everywhere = np.ones((128, 128), bool)
     assert not fold_mask(stained, everywhere).any()
-    found = fold_mask(folded(stained, slice(50, 66)), everywhere)
-    assert found[51:65].mean() > 0.98
-    assert not found[:48].any()
-    assert not found[68:].any()
+    folds = fold_mask(folded(stained, slice(50, 66)), everywhere)
+    assert folds[51:65].mean() > 0.98
+    assert not folds[:48].any()
+    assert not folds[68:].any()
 
 
 def test_fold_mask_is_tissue_and_grows_with_the_fold():
     on_tissue = np.ones((128, 128), bool)
     on_tissue[:, :40] = False
-    found = [
+    sizes = [
         fold_mask(folded(tissue(128, 128), slice(40, 40 + wide)), on_tissue).sum()
         for wide in (0, 8, 16, 24)
     ]
-    assert found == sorted(set(found))
+    assert sizes == sorted(set(sizes))
     assert not (fold_mask(folded(tissue(128, 128), slice(40, 64)), on_tissue) & ~on_tissue).any()
     assert not fold_mask(tissue(128, 128), np.zeros((128, 128), bool)).any()
 
@@ -162,15 +162,15 @@ def test_sharpness_falls_with_blur_but_not_with_pale_stain():
     assert falling == sorted(falling)[::-1]
     pale = np.rint(243 - (243 - tile.astype(float)) * 0.6).astype(np.uint8)
     assert measure(pale).sharpness == pytest.approx(falling[0], rel=0.1)
-    smeared = cv2.GaussianBlur(tile, (9, 1), 2)  # shaken along one axis
-    across, down = measure(smeared).sharpness, measure(turned(smeared)).sharpness
+    smeared = cv2.GaussianBlur(tile, (9, 1), 2)  # motion blur along one axis
+    across, down = measure(smeared).sharpness, measure(transposed(smeared)).sharpness
     assert across == pytest.approx(down, rel=0.02)
     assert across < 0.9 * falling[0]
 
 
-def test_sharpness_of_gradient_noise_and_glass():
+def test_sharpness_is_0_for_gradients_and_1_for_noise():
     slope = np.arange(224).clip(20, 210).astype(np.uint8)[None, :, None].repeat(64, 0).repeat(3, 2)
-    assert measure(slope).sharpness == measure(turned(slope)).sharpness == 0
+    assert measure(slope).sharpness == measure(transposed(slope)).sharpness == 0
     noise = np.random.default_rng(1).integers(0, 256, (256, 256, 1)).astype(np.uint8).repeat(3, 2)
     assert measure(noise).sharpness == pytest.approx(1, abs=0.02)
     assert measure(243 + noise % 3).sharpness < 0.14
@@ -191,27 +191,29 @@ def test_clipped_is_the_fraction_at_both_ends(level, lost):
     assert measure(tile).clipped == pytest.approx(0.25 * lost)
 
 
-@pytest.mark.parametrize("turn", [np.asarray, turned])
+@pytest.mark.parametrize("turn", [np.asarray, transposed])
 @pytest.mark.parametrize("levels", [-10, -3, 3, 10])
 def test_seam_is_measured_by_its_height(levels, turn):
     flat = np.full((224, 230, 3), 150, np.uint8)
     assert measure(turn(striped(flat, levels, 250))).stripes == abs(levels)
 
 
-@pytest.mark.parametrize("turn", [np.asarray, turned])
+@pytest.mark.parametrize("turn", [np.asarray, transposed])
 def test_stripes_on_tissue_grow_with_their_height(turn):
-    found = [measure(turn(striped(texture(256, 256), levels))).stripes for levels in (0, 3, 6, 10)]
-    assert found == sorted(found)
-    assert found[0] < 0.2 < 1 < found[-1]
+    stripes = [
+        measure(turn(striped(texture(256, 256), levels))).stripes for levels in (0, 3, 6, 10)
+    ]
+    assert stripes == sorted(stripes)
+    assert stripes[0] < 0.2 < 1 < stripes[-1]
 
 
 def test_partial_lines_are_not_stripes():
     tile = np.full((224, 224, 3), 150, np.uint8)
-    tile[100:, :200] = 100  # tissue's edge
+    tile[100:, :200] = 100  # an edge of tissue
     assert measure(tile).stripes == 0
     slope = np.repeat(np.arange(224, dtype=np.uint8)[:, None, None], 224, 1).repeat(3, 2)
     assert measure(slope).stripes == 0
-    assert measure(turned(slope)).stripes == 0
+    assert measure(transposed(slope)).stripes == 0
 
 
 @pytest.mark.parametrize("size", [(16, 16), (17, 31), (16, 300), (300, 16), (97, 224)])
@@ -261,7 +263,7 @@ def test_real_red_pen_is_detected(shared_data):
 def test_nearly_white_tile_has_low_contrast(shared_data):
     pale = picture(shared_data / "wsi/png/almost-white-2.png")
     assert measure(pale[200:]).contrast < 8
-    assert max(shares(pale).values()) < 1e-3
+    assert max(ink_fractions(pale).values()) < 1e-3
     assert measure(picture(shared_data / "wsi/png/tcga-lung-rgb.png")).contrast > 40
 
 
@@ -269,7 +271,7 @@ def test_real_slide_has_no_pen_and_few_folds(shared_data):
     with openslide.OpenSlide(shared_data / "wsi/cmu-1-small-region.svs") as slide:
         pixels = np.asarray(slide.read_region((0, 0), 0, slide.dimensions).convert("RGB"))
     overview = cv2.resize(pixels, None, fx=1 / 14, fy=1 / 14, interpolation=cv2.INTER_AREA)
-    assert max(shares(overview).values()) < 1e-3  # a trace of the dye that marks a margin
+    assert max(ink_fractions(overview).values()) < 1e-3  # traces of the dye that marks a margin
     on_tissue = np.ptp(overview, axis=2) > 25
     folds = fold_mask(overview, on_tissue)
     assert 0 < folds[on_tissue].mean() < 0.02
@@ -282,9 +284,9 @@ def test_second_layer_of_real_tissue_is_a_fold(shared_data):
     overview = picture(shared_data / "wsi/png/tcga-red-pen.png")[150:, 240:]
     on_tissue = np.ptp(overview, axis=2) > 25
     assert fold_mask(overview, on_tissue).mean() < 0.01
-    found = fold_mask(folded(overview, slice(100, 116)), on_tissue)
-    assert found[102:114].mean() > 0.4
-    assert np.delete(found, slice(96, 120), axis=0).mean() < 0.01
+    folds = fold_mask(folded(overview, slice(100, 116)), on_tissue)
+    assert folds[102:114].mean() > 0.4
+    assert np.delete(folds, slice(96, 120), axis=0).mean() < 0.01
 
 
 def test_good_real_tissue_is_rarely_marked(lung):
@@ -296,13 +298,13 @@ def test_good_real_tissue_is_rarely_marked(lung):
     assert clipped.max() < 0.001
     assert (stripes > 1).mean() == 0
     small = [cv2.resize(tile, (16, 16), interpolation=cv2.INTER_AREA) for tile in lung]
-    assert max(max(shares(tile).values()) for tile in small) < 0.05
+    assert max(max(ink_fractions(tile).values()) for tile in small) < 0.05
     slide = np.concatenate(
         [np.concatenate(small[row * 38 : row * 38 + 38], 1) for row in range(38)]
     )
     folds = fold_mask(slide, np.ptp(slide, axis=2) > 25)
-    of_tile = folds.reshape(38, 16, 38, 16).mean((1, 3))
-    assert (of_tile > 0.1).mean() < 0.01
+    tile_fractions = folds.reshape(38, 16, 38, 16).mean((1, 3))
+    assert (tile_fractions > 0.1).mean() < 0.01
 
 
 @pytest.mark.parametrize("quality", [None, 50, 90])
@@ -318,5 +320,5 @@ def test_blurred_real_tissue_is_detected(lung, quality):
 
 
 def test_stripes_on_real_tissue_are_detected(lung):
-    found = [measure(compressed(striped(tile, 5), 80)).stripes for tile in lung[::12]]
-    assert (np.array(found) > 1).mean() > 0.9
+    stripes = [measure(compressed(striped(tile, 5), 80)).stripes for tile in lung[::12]]
+    assert (np.array(stripes) > 1).mean() > 0.9

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tifffile
-from known_slides import described, glass, write_svs
+from known_slides import aperio_description, glass, write_svs
 
 from gigatile.demo.svs import shrink
 from gigatile.slides.reader import open_slide
@@ -14,7 +14,7 @@ def noise(tmp_path_factory):
     return write_svs(path, pixels, shrink(pixels, 4)), pixels
 
 
-# --- What the file tells
+# --- Metadata
 
 
 def test_slide_has_size_scale_and_levels(noise):
@@ -55,7 +55,7 @@ def test_outside_and_unscanned_areas_are_white(tmp_path):
         photometric="rgb",
         tile=(64, 64),
         compression="zlib",
-        description=described(128, 128),
+        description=aperio_description(128, 128),
         metadata=None,
     )
     with open_slide(path) as slide:

@@ -1,4 +1,4 @@
-"""Slides from real scanners, and files that only look like slides, through the command."""
+"""Slides from real scanners, and broken files, tiled by the command."""
 
 import io
 
@@ -7,7 +7,7 @@ import pytest
 from known_slides import write_svs
 from PIL import Image
 
-# Every file of the folder; a new one without an expectation fails.
+# All files of the folder; a new file without an entry fails the test.
 EXPECTED = {
     "cmu-1-small-region.svs": None,
     "test3-TRITC-2-560.ndpi": None,
@@ -68,9 +68,9 @@ def test_aperio_slide_at_a_requested_scale(shared_data, tile):
     grid = outcome.state["grid"]
     assert grid["extent"] == pytest.approx(224 / 0.499)
     assert (grid["resampled"], grid["columns"], grid["rows"]) == (True, 4, 6)
-    for one in outcome.tiles:
-        assert one.mpp == 1
-        with Image.open(io.BytesIO(one.image)) as picture:
+    for record in outcome.tiles:
+        assert record.mpp == 1
+        with Image.open(io.BytesIO(record.image)) as picture:
             assert picture.size == (224, 224)
 
 
@@ -85,11 +85,11 @@ def test_fluorescence_slide_is_recognised(shared_data, tile):
     assert state["reading"]["why"] == "native tiles are not supported for the format hamamatsu"
 
 
-# --- Pictures of real tissue, as slides
+# --- Images of real tissue as slides
 
 
 def as_slide(shared_data, name: str, path):
-    """Write one of the pictures as a slide of one level."""
+    """Write one of the images as a slide with one level."""
     with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
         return write_svs(path, np.asarray(picture.convert("RGB")), compression="jpeg")
 
@@ -105,8 +105,8 @@ def test_red_pen_is_marked_or_dropped(shared_data, tile, tmp_path):
     assert list(index.marks[kept].str.contains("pen")) == list(ink[kept])
     dropped = tile(path, pen="drop", folder="dropped")
     assert dropped.state["tiles"]["dropped"]["pen"] == marked.state["tiles"]["marked"]["pen"]
-    lost = set(zip(index.x[ink], index.y[ink], strict=True))
-    assert lost and not lost & {(one.x, one.y) for one in dropped.tiles}
+    with_ink = set(zip(index.x[ink], index.y[ink], strict=True))
+    assert with_ink and not with_ink & {(record.x, record.y) for record in dropped.tiles}
 
 
 def test_nearly_white_slide_keeps_only_tissue(shared_data, tile, tmp_path):
@@ -114,7 +114,7 @@ def test_nearly_white_slide_keeps_only_tissue(shared_data, tile, tmp_path):
     outcome = tile(path, uniform="drop")
     index = outcome.index
     assert (index.dropped != "").mean() > 0.75
-    # The tissue is in the upper part; what is kept has something to show.
+    # The tissue is in the upper part, and every kept tile has contrast.
     assert 0 < len(outcome.tiles) < 20
     assert (index.contrast[index.dropped == ""] >= 8).all()
 

@@ -1,4 +1,4 @@
-"""A slide's own tiles against OpenSlide, pixel by pixel."""
+"""Native tiles compared with OpenSlide, pixel by pixel."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_slides import described, tissue, write_svs
+from known_slides import aperio_description, tissue, write_svs
 
 from gigatile.demo.svs import shrink
 from gigatile.demo.svs import write_svs as write_demo_svs
@@ -26,7 +26,7 @@ PIXELS[100:300, 200:500] = (30, 60, 200)
 
 
 def _aperio(path: Path, **layout) -> Path:
-    """Levels of 1003 and of 501 px: a downsample of 2.0014."""
+    """Write levels of 1003 and 501 px: a downsample of 2.0014."""
     return write_svs(path, PIXELS, shrink(PIXELS, 2), compression="jpeg", **layout)
 
 
@@ -49,10 +49,10 @@ SLIDES = {
 
 @pytest.fixture(scope="module")
 def slides(tmp_path_factory) -> dict[str, Path]:
-    found = {}
+    paths = {}
     for number, (name, write) in enumerate(SLIDES.items()):
-        found[name] = write(tmp_path_factory.mktemp("slides") / f"{number}.svs")
-    return found
+        paths[name] = write(tmp_path_factory.mktemp("slides") / f"{number}.svs")
+    return paths
 
 
 def read(level: TiffLevel, boxes: list[tuple[int, ...]], pool=None) -> list[np.ndarray]:
@@ -65,14 +65,14 @@ def reference(slide: Slide, level: int, boxes: list[tuple[int, ...]]) -> list[np
 
 @st.composite
 def boxes_in(draw, width: int, height: int) -> list[tuple[int, ...]]:
-    """Draw regions that begin on a level, and may reach over its edges; in any order."""
-    places = st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
+    """Draw regions that start on a level and may extend over its edges, in any order."""
+    corners = st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
     sizes = st.tuples(st.integers(1, 300), st.integers(1, 300))
-    found = draw(st.lists(st.tuples(places, sizes), min_size=1, max_size=8))
-    return [(*place, *size) for place, size in found]
+    drawn = draw(st.lists(st.tuples(corners, sizes), min_size=1, max_size=8))
+    return [(*corner, *size) for corner, size in drawn]
 
 
-# --- The same pixels as OpenSlide's
+# --- Equal pixels
 
 
 @pytest.mark.parametrize("name", SLIDES)
@@ -83,17 +83,17 @@ def test_any_region_equals_openslide(slides, name, data):
         number = data.draw(st.integers(0, 1))
         with contextlib.closing(TiffLevel(slides[name], slide, number)) as level:
             boxes = data.draw(boxes_in(level.width, level.height))
-            found = read(level, boxes)
-            for one, other in zip(found, reference(slide, number, boxes), strict=True):
-                np.testing.assert_array_equal(one, other)
+            native = read(level, boxes)
+            for region, expected in zip(native, reference(slide, number, boxes), strict=True):
+                np.testing.assert_array_equal(region, expected)
 
 
 def test_real_slide_equals_openslide(shared_data):
     path = shared_data / "wsi/cmu-1-small-region.svs"
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         boxes = [(x, y, 500, 500) for y in range(0, 2967, 500) for x in range(0, 2220, 500)]
-        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for region, expected in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(region, expected)
 
 
 @pytest.mark.parametrize("kept", [0, 200_000])
@@ -102,12 +102,12 @@ def test_small_cache_gives_the_same_regions(slides, monkeypatch, kept):
     path = slides["aperio"]  # tiles of 64 px, 12 kB decoded
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         boxes = [(x, y, 150, 150) for y in range(0, 500, 100) for x in range(0, 800, 100)]
-        found = TiffRegions(level, np.array(boxes))
-        for region, other in zip(found, reference(slide, 0, boxes), strict=True):
-            np.testing.assert_array_equal(region(), other)
-            assert sum(one.nbytes for one in found._cache.values()) <= kept
-        # Nothing is held that nobody will ask for.
-        assert not found._cache and not found._streams
+        native = TiffRegions(level, np.array(boxes))
+        for region, expected in zip(native, reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(region(), expected)
+            assert sum(tile.nbytes for tile in native._cache.values()) <= kept
+        # The cache keeps nothing that is not needed any more.
+        assert not native._cache and not native._streams
 
 
 def test_threads_give_the_same_regions(slides):
@@ -116,33 +116,35 @@ def test_threads_give_the_same_regions(slides):
         boxes = [(x, y, 150, 150) for y in range(0, 600, 100) for x in range(0, 900, 100)]
         alone = read(level, boxes)
         with ThreadPoolExecutor(3) as pool:
-            for one, other in zip(read(level, boxes, pool), alone, strict=True):
-                np.testing.assert_array_equal(one, other)
+            for region, expected in zip(read(level, boxes, pool), alone, strict=True):
+                np.testing.assert_array_equal(region, expected)
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
-def test_colour_markers_in_tiles_are_ignored(tmp_path, place):
-    """The file says that they are YCbCr; an Adobe marker in some tiles says that they are RGB."""
+@pytest.mark.parametrize("position", ["start", "before the scan"])
+def test_colour_markers_in_tiles_are_ignored(tmp_path, position):
+    """The file declares YCbCr, but an Adobe marker in some tiles declares RGB."""
     adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
     tiles = []
     for x in range(0, 512, 64):
         stream = encode_jpeg(np.ascontiguousarray(PIXELS[:64, x : x + 64]), 90)
-        at = 2 if place == "first" else stream.index(b"\xff\xda")
-        tiles.append(stream[:at] + adobe + stream[at:] if x % 128 else stream)
+        offset = 2 if position == "start" else stream.index(b"\xff\xda")
+        tiles.append(stream[:offset] + adobe + stream[offset:] if x % 128 else stream)
     path = write_svs(tmp_path / "s.svs", iter(tiles), compression="jpeg", shape=(64, 512, 3))
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         boxes = [(x, 0, 64, 64) for x in range(0, 512, 64)]
-        for one, other in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for region, expected in zip(read(level, boxes), reference(slide, 0, boxes), strict=True):
+            np.testing.assert_array_equal(region, expected)
 
 
-# --- How it reads
+# --- Reads from the file
 
 
 def test_tiles_are_read_and_decoded_once(slides, monkeypatch):
     reads, decoded = [], []
     pread, decode = os.pread, TiffLevel.decode
-    monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append((at, n)) or pread(f, n, at))
+    monkeypatch.setattr(
+        tiff.os, "pread", lambda f, n, start: reads.append((start, n)) or pread(f, n, start)
+    )
     monkeypatch.setattr(
         TiffLevel, "decode", lambda self, n, data: decoded.append(n) or decode(self, n, data)
     )
@@ -151,9 +153,9 @@ def test_tiles_are_read_and_decoded_once(slides, monkeypatch):
         boxes = [(x, y, 100, 100) for y in range(0, 600, 100) for x in range(0, 1000, 100)]
         read(level, boxes)
     assert sorted(decoded) == list(range(16 * 10))  # the last row of tiles is in no region
-    # A row of tiles at a time, and no byte twice.
+    # One read per row of tiles, and no byte is read twice.
     assert len(reads) == 10
-    spans = sorted((at, at + size) for at, size in reads)
+    spans = sorted((start, start + size) for start, size in reads)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
@@ -168,19 +170,23 @@ def test_unneeded_tiles_are_not_read(slides, monkeypatch):
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         reads = []
         pread = os.pread
-        monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append(n) or pread(f, n, at))
+        monkeypatch.setattr(
+            tiff.os, "pread", lambda f, n, start: reads.append(n) or pread(f, n, start)
+        )
         read(level, [(0, 0, 64, 64), (640, 0, 64, 64)])
         assert decoded == [0, 10]
         assert sum(reads) == level._counts[[0, 10]].sum()
 
 
 def test_adjacent_tiles_are_read_together(slides, monkeypatch):
-    """Also over tiles that nobody asked for; beyond a gap, each by itself."""
+    """Also across unneeded tiles; tiles beyond a larger gap are read separately."""
     path = slides["aperio"]
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         reads = []
         pread = os.pread
-        monkeypatch.setattr(tiff.os, "pread", lambda f, n, at: reads.append(n) or pread(f, n, at))
+        monkeypatch.setattr(
+            tiff.os, "pread", lambda f, n, start: reads.append(n) or pread(f, n, start)
+        )
         boxes = [(0, 0, 64, 64), (640, 0, 64, 64)]
         read(level, boxes)
         between = level._offsets[10] - level._offsets[0] - level._counts[0]
@@ -197,7 +203,7 @@ def test_adjacent_tiles_are_read_together(slides, monkeypatch):
 # --- Faults
 
 
-def test_file_truncated_while_reading(slides, tmp_path):
+def test_truncation_while_reading_affects_only_lost_tiles(slides, tmp_path):
     path = tmp_path / "s.svs"
     path.write_bytes(slides["aperio"].read_bytes())
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
@@ -235,7 +241,7 @@ def test_damaged_tile_affects_only_its_regions(slides, tmp_path):
 
 
 def test_half_a_tile_is_refused_by_both_readers(slides, tmp_path):
-    """Its stream ends early: libjpeg by itself makes a picture of that, half of it grey."""
+    """Its stream ends early; by default, libjpeg decodes that to a half grey picture."""
     path = slides["aperio"]
     with open_slide(path) as slide, contextlib.closing(TiffLevel(path, slide, 0)) as level:
         start, size = int(level._offsets[0]), int(level._counts[0])
@@ -279,10 +285,10 @@ def test_disk_error_affects_only_its_tiles(slides, monkeypatch):
         bad = int(level._offsets[5])
         pread = os.pread
 
-        def fail(file, size, at):
-            if at <= bad < at + size:
+        def fail(file, size, start):
+            if start <= bad < start + size:
                 raise OSError(5, "Input/output error")
-            return pread(file, size, at)
+            return pread(file, size, start)
 
         monkeypatch.setattr(tiff.os, "pread", fail)
         monkeypatch.setattr(tiff, "GAP_BYTES", -1)
@@ -295,11 +301,11 @@ def test_disk_error_affects_only_its_tiles(slides, monkeypatch):
                 region()
 
 
-# --- What it is not for
+# --- Slides that are not read natively
 
 
 def test_missing_aperio_tiles_are_not_read_natively(tmp_path):
-    """Aperio's files lack tiles on levels where nothing was scanned; level 1 is then level 0."""
+    """Aperio files lack tiles in unscanned areas; OpenSlide reads them from the finer level."""
     small = shrink(PIXELS, 2)
     tiles = [
         encode_jpeg(np.ascontiguousarray(_padded(small, x, y)), 90)
@@ -314,15 +320,15 @@ def test_missing_aperio_tiles_are_not_read_natively(tmp_path):
             "tile": (64, 64),
             "compression": "jpeg",
             "subsampling": (2, 2),
-            "description": described(1003, 700),
+            "description": aperio_description(1003, 700),
             "metadata": None,
             "software": False,
         }
         file.write(PIXELS, **layout)
         file.write(iter(tiles), shape=small.shape, dtype=np.uint8, **layout)
     with open_slide(path) as slide:
-        drawn = np.asarray(slide.region(64, 64, 1, 64, 64))
-        assert (drawn < 250).mean() > 0.9
+        rendered = np.asarray(slide.region(64, 64, 1, 64, 64))
+        assert (rendered < 250).mean() > 0.9
         with pytest.raises(
             NotTiled, match="lacks tiles, which OpenSlide renders from the next finer"
         ):

@@ -18,7 +18,7 @@ PIXELS = tissue(512, 640)
 
 @pytest.fixture(params=["svs", "mirax", "dicom"])
 def slide(request, tmp_path):
-    """A slide of one file, of one with a folder of its name, and of a folder of files."""
+    """A slide that is a single file, a file with a folder, or a folder of files."""
     folder = tmp_path / "slides"
     folder.mkdir()
     if request.param == "svs":
@@ -33,15 +33,15 @@ def test_fingerprint_of_a_single_file(tmp_path):
     write_svs(tmp_path / "other.svs", PIXELS)
     assert files_of(path) == [path]
     assert fingerprint_of(path) == fingerprint(path)
-    seen = path.stat()
-    assert size_and_time_of(path) == (seen.st_size, seen.st_mtime_ns)
+    stat = path.stat()
+    assert size_and_time_of(path) == (stat.st_size, stat.st_mtime_ns)
 
 
 def test_fingerprint_includes_all_files(slide):
     files = files_of(slide)
     root = slide.parent
     assert set(files) == {path for path in root.rglob("*") if path.is_file()}
-    found = {fingerprint_of(slide)}
+    fingerprints = {fingerprint_of(slide)}
     size, times = size_and_time_of(slide)
     assert size == sum(path.stat().st_size for path in files)
     for number, path in enumerate(files, 1):
@@ -50,12 +50,12 @@ def test_fingerprint_includes_all_files(slide):
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         older = before - number * 10**9
         os.utime(path, ns=(older, older))
-        found.add(fingerprint_of(slide))
-        same_size, now = size_and_time_of(slide)
-        # One that is replaced by an older one is seen, too.
-        assert same_size == size and now != times
-        times = now
-    assert len(found) == 1 + len(files)
+        fingerprints.add(fingerprint_of(slide))
+        same_size, current = size_and_time_of(slide)
+        # Replacing a file by an older file is detected, too.
+        assert same_size == size and current != times
+        times = current
+    assert len(fingerprints) == 1 + len(files)
 
 
 def test_fingerprint_does_not_depend_on_the_folder(slide, tmp_path):
@@ -68,10 +68,10 @@ def test_copy_equals_the_slide_and_reports_progress(slide, tmp_path, monkeypatch
         pixels = np.asarray(handle.read_region((0, 0), 0, (512, 512)))
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(slide_files, "CHUNK_BYTES", 10_000)
-    told = []
-    copy = copy_to(slide, tmp_path / "scratch", lambda: told.append(1))
+    calls = []
+    copy = copy_to(slide, tmp_path / "scratch", lambda: calls.append(1))
     assert copy.parent == tmp_path / "scratch"
-    assert len(told) >= size_and_time_of(slide)[0] / 10_000
+    assert len(calls) >= size_and_time_of(slide)[0] / 10_000
     shutil.move(slide.parent, tmp_path / "gone")
     with openslide.OpenSlide(copy) as handle:
         assert np.array_equal(np.asarray(handle.read_region((0, 0), 0, (512, 512))), pixels)

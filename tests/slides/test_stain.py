@@ -25,7 +25,7 @@ LMS_TO_LAB = np.diag([3**-0.5, 6**-0.5, 2**-0.5]) @ [[1, 1, 1], [1, 1, -2], [1, 
 
 @st.composite
 def macenko_stains(draw) -> Stain:
-    """Draw haematoxylin and eosin as laboratories have them, 14° to 50° apart."""
+    """Draw realistic vectors of haematoxylin and eosin, 14° to 50° apart."""
     ranges = [[(0.5, 0.7), (0.6, 0.8), (0.2, 0.5)], [(0.22, 0.35), (0.8, 0.95), (0.3, 0.6)]]
     vectors = np.array([[draw(st.floats(*ends)) for ends in vector] for vector in ranges])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -44,21 +44,21 @@ PAIRS = st.one_of(st.tuples(stains(), stains()) for stains in (macenko_stains, r
 
 
 def amounts(seed: int = 0) -> np.ndarray:
-    """Return how much haematoxylin and eosin each pixel has of a tissue's most: (6000, 2)."""
+    """Return the relative amounts of haematoxylin and eosin of each pixel: (6000, 2)."""
     random = np.random.default_rng(seed)
-    share = np.repeat([0, 1, 0], 2000) + np.repeat([0, 0, 1], 2000) * random.random(6000)
-    return random.uniform(0.5, 1, (6000, 1)) * np.column_stack([share, 1 - share])
+    fraction = np.repeat([0, 1, 0], 2000) + np.repeat([0, 0, 1], 2000) * random.random(6000)
+    return random.uniform(0.5, 1, (6000, 1)) * np.column_stack([fraction, 1 - fraction])
 
 
 def stained(stain: Stain, amount: np.ndarray) -> np.ndarray:
-    """Return pixels with so much stain, (n, 3) uint8, by the law of Beer and Lambert."""
+    """Return pixels with these amounts of stain, (n, 3) uint8, by the Beer-Lambert law."""
     density = (amount * stain.values["strengths"]) @ np.array(stain.values["vectors"])
     return np.rint(240 * np.exp(-density) - 1).clip(0, 255).astype(np.uint8)
 
 
-def angles(one: Stain, other: Stain) -> np.ndarray:
-    """Return by how many degrees each vector of one differs from that of the other."""
-    cosines = np.sum(np.multiply(one.values["vectors"], other.values["vectors"]), axis=1)
+def angles(first: Stain, second: Stain) -> np.ndarray:
+    """Return the angle in degrees between the corresponding vectors of two stains."""
+    cosines = np.sum(np.multiply(first.values["vectors"], second.values["vectors"]), axis=1)
     return np.degrees(np.arccos(cosines.clip(-1, 1)))
 
 
@@ -66,45 +66,45 @@ def uniform(*colour: int, height: int = 5, width: int = 4) -> np.ndarray:
     return np.full((height, width, 3), colour, np.uint8)
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> int:
-    return int(abs(one.astype(int) - other).max())
+def difference(first: np.ndarray, second: np.ndarray) -> int:
+    return int(abs(first.astype(int) - second).max())
 
 
-# --- What is learnt
+# --- Fitting a stain
 
 
 @given(macenko_stains(), st.integers(0, 5))
 def test_two_known_stains_are_estimated(stain, seed):
     amount = amounts(seed)
-    found = fit("macenko", stained(stain, amount))
-    assert angles(found, stain).max() < 1
+    estimate = fit("macenko", stained(stain, amount))
+    assert angles(estimate, stain).max() < 1
     strengths = np.percentile(amount, 99, axis=0) * stain.values["strengths"]
-    np.testing.assert_allclose(found.values["strengths"], strengths, rtol=0.05)
+    np.testing.assert_allclose(estimate.values["strengths"], strengths, rtol=0.05)
 
 
 def test_reinhard_estimates_mean_and_deviation():
     pixels = stained(REFERENCE["macenko"], amounts())
     colours = np.log((pixels + 1.0) @ RGB_TO_LMS.T) @ LMS_TO_LAB.T
-    found = fit("reinhard", np.vstack([pixels, uniform(*GLASS, height=900).reshape(-1, 3)]))
-    np.testing.assert_allclose(found.values["mean"], colours.mean(axis=0), atol=1e-8)
-    np.testing.assert_allclose(found.values["deviation"], colours.std(axis=0), atol=1e-8)
+    estimate = fit("reinhard", np.vstack([pixels, uniform(*GLASS, height=900).reshape(-1, 3)]))
+    np.testing.assert_allclose(estimate.values["mean"], colours.mean(axis=0), atol=1e-8)
+    np.testing.assert_allclose(estimate.values["deviation"], colours.std(axis=0), atol=1e-8)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_order_of_pixels_and_glass_have_no_effect(method):
     pixels = stained(REFERENCE["macenko"], amounts())
-    found = fit(method, pixels)
+    stain = fit(method, pixels)
     glass = np.random.default_rng(1).integers(225, 256, (50_000, 3)).astype(np.uint8)
     for seed in range(10):
         mixed = np.random.default_rng(seed).permutation(np.vstack([pixels, glass]))
-        assert fit(method, mixed) == found
+        assert fit(method, mixed) == stain
 
 
 def test_stains_do_not_emit_light():
-    """Of three colours mixed, the nearest two stains would brighten red."""
-    share = np.random.default_rng(0).dirichlet([1, 1, 1], 4000) ** 2
+    """For a mixture of three colours, the best two stains would have negative absorption of red."""
+    fraction = np.random.default_rng(0).dirichlet([1, 1, 1], 4000) ** 2
     colours = np.array([[105, 175, 118], [190, 17, 11], [146, 32, 174]])
-    density = share / share.sum(axis=1, keepdims=True) @ -np.log((colours + 1) / 240)
+    density = fraction / fraction.sum(axis=1, keepdims=True) @ -np.log((colours + 1) / 240)
     vectors = np.array(
         fit("macenko", (240 * np.exp(-density) - 1).astype(np.uint8)).values["vectors"]
     )
@@ -158,10 +158,10 @@ def test_pixels_without_a_stain_are_refused(method, pixels, reason):
 def test_any_pixels_give_a_valid_stain_or_a_reason(pixels):
     for method in METHODS:
         try:
-            found = fit(method, pixels)
+            stain = fit(method, pixels)
         except StainError:
             continue
-        assert Stain.from_dict(found.as_dict()) == found
+        assert Stain.from_dict(stain.as_dict()) == stain
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_wrong_arrays_are_refused(method, pixels, fault):
         fit(method, pixels)
 
 
-# --- What is written down
+# --- Serialisation
 
 
 @given(st.one_of(macenko_stains(), reinhard_stains()))
@@ -199,7 +199,7 @@ LAB = REFERENCE["reinhard"].as_dict()
 
 
 @pytest.mark.parametrize(
-    ("found", "fault"),
+    ("data", "fault"),
     [
         (None, "a stain must be a mapping with a method, found None"),
         ({"mean": [1, 2, 3]}, "a mapping with a method"),
@@ -233,9 +233,9 @@ LAB = REFERENCE["reinhard"].as_dict()
         ({**HE, "strengths": [1.9, 0]}, "stain strengths must be at least 0.01, found"),
     ],
 )
-def test_invalid_stain_is_refused(found, fault):
+def test_invalid_stain_is_refused(data, fault):
     with pytest.raises(ValueError, match=fault):
-        Stain.from_dict(found)
+        Stain.from_dict(data)
 
 
 def test_references_equal_the_published_numbers():
@@ -248,15 +248,15 @@ def test_references_equal_the_published_numbers():
     assert LAB["deviation"] == [0.6135447, 0.10989545, 0.0286032]
 
 
-# --- What is done to tiles
+# --- Normalising tiles
 
 
 @given(macenko_stains(), macenko_stains())
-def test_macenko_gives_the_target_stain(one, other):
+def test_macenko_gives_the_target_stain(original, reference):
     amount = amounts()
-    before, wanted = (stained(stain, amount)[None] for stain in (one, other))
+    before, wanted = (stained(stain, amount)[None] for stain in (original, reference))
     source, target = fit("macenko", before[0]), fit("macenko", wanted[0])
-    assert difference(Normaliser(one, other)(before), wanted) <= 8
+    assert difference(Normaliser(original, reference)(before), wanted) <= 8
     assert difference(Normaliser(source, target)(before), wanted) <= 12
     assert abs(Normaliser(source, target)(before).astype(int) - wanted).mean() < 2
 
@@ -286,8 +286,8 @@ def test_normalising_to_the_same_stain_changes_nothing(data):
     assert np.array_equal(Normaliser(stain, stain)(tile), tile)
 
 
-def slow(source: Stain, target: Stain, tile: np.ndarray) -> np.ndarray:
-    """Normalise by the papers' formulas, in double precision: (height, width, 3), unrounded."""
+def normalise_exactly(source: Stain, target: Stain, tile: np.ndarray) -> np.ndarray:
+    """Normalise with the papers' formulas in double precision: (height, width, 3), unrounded."""
     density = -np.log((tile + 1.0) / 240)
     if source.method == "macenko":
         unmix = np.linalg.pinv(source.values["vectors"])
@@ -299,16 +299,16 @@ def slow(source: Stain, target: Stain, tile: np.ndarray) -> np.ndarray:
     colours = colours * target.values["deviation"] + target.values["mean"]
     cones = np.exp((colours @ np.linalg.inv(LMS_TO_LAB).T).clip(None, 11.09))
     changed = (cones @ np.linalg.inv(RGB_TO_LMS).T - 1).clip(0, 255)
-    share = (density.max(axis=2, keepdims=True) / 0.15).clip(0, 1)
-    share = share * share * (3 - 2 * share)
-    return (1 - share) * tile + share * changed
+    fraction = (density.max(axis=2, keepdims=True) / 0.15).clip(0, 1)
+    fraction = fraction * fraction * (3 - 2 * fraction)
+    return (1 - fraction) * tile + fraction * changed
 
 
 @given(PAIRS, TILES)
 def test_pixels_follow_the_formulas(pair, tile):
-    found = Normaliser(*pair)(tile)
-    assert (found.shape, found.dtype) == (tile.shape, np.uint8)
-    assert abs(slow(*pair, tile) - found).max() <= 0.6
+    normalised = Normaliser(*pair)(tile)
+    assert (normalised.shape, normalised.dtype) == (tile.shape, np.uint8)
+    assert abs(normalise_exactly(*pair, tile) - normalised).max() <= 0.6
 
 
 def test_extreme_stains_do_not_overflow():
@@ -317,11 +317,11 @@ def test_extreme_stains_do_not_overflow():
     wide = Stain("reinhard", {"mean": [9, 0, 0], "deviation": [5, 5, 5]})
     faint = Stain("macenko", {**REFERENCE["macenko"].values, "strengths": [0.01, 0.01]})
     for pair in [(flat, wide), (faint, REFERENCE["macenko"]), (REFERENCE["macenko"], faint)]:
-        exact = slow(*pair, colours)
-        # At such gains, the digits of single precision move what is neither black nor white.
-        sure = (exact <= 0) | (exact >= 238)
-        assert sure.mean() > 0.2
-        assert difference(Normaliser(*pair)(colours)[sure], exact[sure]) <= 1
+        exact = normalise_exactly(*pair, colours)
+        # At these gains, single precision is inaccurate for pixels between black and white.
+        extreme = (exact <= 0) | (exact >= 238)
+        assert extreme.mean() > 0.2
+        assert difference(Normaliser(*pair)(colours)[extreme], exact[extreme]) <= 1
 
 
 @given(PAIRS)
@@ -330,7 +330,7 @@ def test_glass_stays_glass(pair):
     bright = np.random.default_rng(0).integers(239, 256, (40, 40, 3)).astype(np.uint8)
     for tile in (uniform(*GLASS), uniform(255, 255, 255), uniform(239, 239, 239), bright):
         assert np.array_equal(normaliser(tile), tile)
-    # A little darker than the lamp, it changes little.
+    # Slightly darker glass changes little.
     assert difference(normaliser(uniform(236, 236, 236)), uniform(236, 236, 236)) <= 12
 
 
@@ -345,7 +345,7 @@ def test_black_stays_dark_and_uniform_tiles_stay_uniform(source):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_smooth_gradient_gets_no_edge(method):
-    """From glass into stain, at most one grey level a pixel; no step of the result stands out."""
+    """A gradient from glass to stain, of at most one grey level per pixel, stays smooth."""
     source = fit(method, stained(REFERENCE["macenko"], amounts() * [0.6, 1.3]))
     fade = np.rint(np.linspace([250, 250, 250], [170, 110, 180], 141)).astype(np.uint8)[None]
     result = Normaliser(source, REFERENCE[method])(fade)
@@ -363,7 +363,7 @@ def test_tiles_of_any_size_are_normalised(method, shape):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_result_depends_only_on_the_pixel(method):
-    """Neither on threads, nor on neighbours, nor on how the array lies in memory."""
+    """Threads, neighbouring pixels and memory layout have no effect."""
     source = fit(method, stained(REFERENCE["macenko"], amounts() * [0.7, 1.3]))
     normaliser = Normaliser(source, REFERENCE[method])
     tile = np.random.default_rng(0).integers(0, 256, (1001, 1517, 3)).astype(np.uint8)
@@ -386,10 +386,10 @@ def test_result_depends_only_on_the_pixel(method):
 
 
 def test_normaliser_refuses_wrong_arrays():
-    with pytest.raises(ValueError, match="a macenko stain cannot become a reinhard stain"):
+    with pytest.raises(ValueError, match="cannot normalise a macenko stain to a reinhard stain"):
         Normaliser(REFERENCE["macenko"], REFERENCE["reinhard"])
     normaliser = Normaliser(REFERENCE["macenko"], REFERENCE["macenko"])
-    with pytest.raises(ValueError, match=r"a tile is \(height, width, 3\) uint8, not \(5, 5, 4\)"):
+    with pytest.raises(ValueError, match=r"must be \(height, width, 3\) uint8, found \(5, 5, 4\)"):
         normaliser(np.zeros((5, 5, 4), np.uint8))
     with pytest.raises(ValueError, match="float32"):
         normaliser(np.zeros((5, 5, 3), np.float32))
@@ -400,7 +400,7 @@ def test_normaliser_refuses_wrong_arrays():
 
 @pytest.fixture(scope="module")
 def lung(shared_data) -> list[np.ndarray]:
-    """Return a tile of every fifth group: real tissue of many stains."""
+    """A tile of every fifth group: real tissue with many stains."""
     with (shared_data / "lung/tiles.tsv").open() as sheet:
         first = {
             row["group"]: row["file"] for row in reversed([*csv.DictReader(sheet, delimiter="\t")])
@@ -413,11 +413,11 @@ def lung(shared_data) -> list[np.ndarray]:
 
 
 def published_vectors(pixels: np.ndarray) -> np.ndarray:
-    """Find haematoxylin and eosin step by step as Macenko 2009 and the published code do."""
+    """Estimate haematoxylin and eosin like Macenko 2009 and the published code, step by step."""
     density = -np.log((pixels.astype(float) + 1) / 240)
     density = density[~(density < 0.15).any(axis=1)]
     vectors = np.linalg.eigh(np.cov(density, rowvar=False))[1][:, [1, 2]]
-    vectors *= np.sign(vectors.sum(axis=0))  # or the angle, from -π to π, may wrap round
+    vectors *= np.sign(vectors.sum(axis=0))  # so that the angle, from -π to π, does not wrap around
     projected = density @ vectors
     phi = np.arctan2(projected[:, 1], projected[:, 0])
     ends = [vectors @ [np.cos(end), np.sin(end)] for end in np.percentile(phi, [1, 99])]
@@ -429,12 +429,12 @@ def test_real_stains_equal_the_published_code(lung):
     for tile in lung:
         pixels = tile.reshape(-1, 3)
         try:
-            found = fit("macenko", pixels).values["vectors"]
+            vectors = fit("macenko", pixels).values["vectors"]
         except StainError as error:
             assert "too little stain" in str(error)
             continue
         fitted += 1
-        np.testing.assert_allclose(found, published_vectors(pixels), atol=1e-6)
+        np.testing.assert_allclose(vectors, published_vectors(pixels), atol=1e-6)
     assert fitted > 0.9 * len(lung)
 
 
@@ -443,7 +443,7 @@ def mean_colour(tile: np.ndarray) -> np.ndarray:
 
 
 def chromaticity(tile: np.ndarray) -> np.ndarray:
-    """Return the mean colour without its brightness, which is the amount of tissue."""
+    """Return the mean colour without its brightness, which depends on the amount of tissue."""
     return mean_colour(tile) / mean_colour(tile).sum()
 
 
@@ -461,9 +461,9 @@ def test_normalised_real_tiles_are_more_similar(lung, method):
     def spread(tiles: list[np.ndarray], colour) -> float:
         return float(np.sqrt(np.var([colour(tile) for tile in tiles], axis=0).sum()))
 
-    most = {"macenko": (0.97, 0.4), "reinhard": (0.25, 0.15)}[method]
-    assert spread(after, mean_colour) < most[0] * spread(before, mean_colour)
-    assert spread(after, chromaticity) < most[1] * spread(before, chromaticity)
+    limits = {"macenko": (0.97, 0.4), "reinhard": (0.25, 0.15)}[method]
+    assert spread(after, mean_colour) < limits[0] * spread(before, mean_colour)
+    assert spread(after, chromaticity) < limits[1] * spread(before, chromaticity)
 
 
 def test_settings_list_all_methods():

@@ -1,4 +1,4 @@
-"""Stain normalisation as a slide's tiling does it."""
+"""Stain normalisation while tiling."""
 
 import json
 
@@ -11,13 +11,13 @@ from gigatile.records.tile import encode_jpeg
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.stain import REFERENCE, Normaliser, Stain
 
-# Optical densities of two stains, and of the same tissue stained otherwise.
+# Optical densities of two stains, and of the same stains from another laboratory.
 STAINS = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11]])
 OTHERS = np.array([[0.55, 0.75, 0.36], [0.20, 0.95, 0.22]])
 
 
 def stained(vectors: np.ndarray, strength: float, height: int = 256, width: int = 384):
-    """Return a picture of two stains in random amounts over glass on its right third."""
+    """Return random amounts of two stains; the right third is glass."""
     amounts = np.random.default_rng(3).gamma(2.0, strength / 2, (height, width, 2))
     pixels = np.clip(240 * np.exp(-amounts @ vectors), 0, 255).astype(np.uint8)
     pixels[:, 2 * width // 3 :] = GLASS
@@ -28,13 +28,13 @@ def stained(vectors: np.ndarray, strength: float, height: int = 256, width: int 
 def slides(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stained")
     return [
-        write_svs(folder / "one.svs", stained(STAINS, 0.5)),
-        write_svs(folder / "other.svs", stained(OTHERS, 0.8)),
+        write_svs(folder / "first.svs", stained(STAINS, 0.5)),
+        write_svs(folder / "second.svs", stained(OTHERS, 0.8)),
     ]
 
 
 def mean_colour(outcome) -> np.ndarray:
-    return np.mean([one.pixels().mean(axis=(0, 1)) for one in outcome.tiles], axis=0)
+    return np.mean([record.pixels().mean(axis=(0, 1)) for record in outcome.tiles], axis=0)
 
 
 @pytest.mark.parametrize("method", ["macenko", "reinhard"])
@@ -47,8 +47,8 @@ def test_normalised_slides_are_more_similar(slides, tile, method):
     after = np.abs(mean_colour(normal[0]) - mean_colour(normal[1])).max()
     assert before > 25
     assert after < before / 4
-    for one in normal:
-        state = one.state["stain"]
+    for outcome in normal:
+        state = outcome.state["stain"]
         assert state["why_not"] is None
         assert state["target"] == REFERENCE[method].as_dict()
         assert Stain.from_dict(state["source"]).method == method
@@ -60,9 +60,9 @@ def test_tiles_follow_the_normalisation_in_the_state(slides, tile):
     normaliser = Normaliser(Stain.from_dict(state["source"]), Stain.from_dict(state["target"]))
     pixels = tifffile.imread(slides[0])
     assert len(normal.tiles) > 10
-    for one in normal.tiles:
-        own = np.ascontiguousarray(pixels[one.y : one.y + 64, one.x : one.x + 64])
-        assert one.image == encode_jpeg(normaliser(own), 90)
+    for record in normal.tiles:
+        original = np.ascontiguousarray(pixels[record.y : record.y + 64, record.x : record.x + 64])
+        assert record.image == encode_jpeg(normaliser(original), 90)
 
 
 def test_target_stain_of_the_settings_is_used(slides, tile, command):
@@ -85,20 +85,20 @@ def test_target_stain_of_the_settings_is_used(slides, tile, command):
 def test_settings_contain_the_published_target(method):
     settings = TileSettings(stain=method)
     assert settings.stain_target == REFERENCE[method].values
-    # As they come back from the settings of a model.
+    # As read from the settings of a trained model.
     assert TileSettings(**json.loads(settings.model_dump_json())) == settings
     assert TileSettings().stain_target is None
 
 
 def test_slide_without_a_stain_keeps_its_colours(tile, tmp_path):
     pixels = glass(256, 256)
-    pixels[:128] = (190, 110, 160)  # of one colour only
+    pixels[:128] = (190, 110, 160)  # a single colour
     path = write_svs(tmp_path / "s.svs", pixels)
     plain, normal = tile(path, folder="plain"), tile(path, folder="normal", stain="reinhard")
     assert normal.state["state"] == "tiled"
     assert normal.state["stain"]["source"] is None
     assert "only one colour" in normal.state["stain"]["why_not"]
-    assert [one.image for one in normal.tiles] == [one.image for one in plain.tiles]
+    assert [record.image for record in normal.tiles] == [record.image for record in plain.tiles]
 
 
 def test_fluorescence_has_no_stain(tile, command, tmp_path):
@@ -108,14 +108,14 @@ def test_fluorescence_has_no_stain(tile, command, tmp_path):
     state = tile(path, stain="macenko").state
     assert (state["state"], state["light"]) == ("tiled", "fluorescence")
     assert state["stain"]["why_not"] == "it is a fluorescence slide, which has no stain"
-    assert state["tiles"]["marked"] == {}  # nor do rules for brightfield hold
+    assert state["tiles"]["marked"] == {}  # rules for brightfield do not apply
     refused = command("fit_stain.py", "--source", path, "--settings", '{"size": 64}')
     assert refused.returncode == 2
     assert refused.stderr == f"error: {path}: it is a fluorescence slide, which has no stain\n"
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reason"),
     [
         ({"stain_target": {"mean": [1, 2, 3]}}, "has no effect with stain: 'off'"),
         (
@@ -131,7 +131,7 @@ def test_fluorescence_has_no_stain(tile, command, tmp_path):
         ),
     ],
 )
-def test_invalid_target_is_refused_by_the_settings(values, told):
+def test_invalid_target_is_refused_by_the_settings(values, reason):
     with pytest.raises(ValueError, match="stain_target: ") as refused:
         TileSettings(**values)
-    assert told in str(refused.value)
+    assert reason in str(refused.value)

@@ -1,4 +1,4 @@
-"""Which tiles a slide gives: the same by both ways to read and on any cores, and what rules do."""
+"""Tiles of a slide: independent of reader and number of cores, filtered by the rules."""
 
 import numpy as np
 import pytest
@@ -6,24 +6,24 @@ from known_slides import GLASS, STAIN, glass, tissue, write_svs
 from outcomes import assert_same_bytes, assert_tiled
 from PIL import Image
 
-# --- Both ways to read give the same tiles
+# --- Both readers give the same tiles
 
 
 def test_both_readers_give_the_same_records(pyramid, tile):
-    ours = tile(pyramid, folder="ours")
-    assert assert_tiled(ours)["reading"] == {"by": "native tiles", "why": None, "compared": 4}
-    # A file of a format that is not in the list goes to OpenSlide.
+    native = tile(pyramid, folder="native")
+    assert assert_tiled(native)["reading"] == {"by": "native tiles", "why": None, "compared": 4}
+    # OpenSlide reads all formats that are not listed.
     patch = """
 from gigatile.slides import tiff
 tiff.FORMATS = ()
 """
-    theirs = tile(pyramid, folder="theirs", patch=patch)
-    assert assert_tiled(theirs)["reading"]["by"] == "openslide"
-    assert_same_bytes(ours, theirs, "S1.json")
+    openslide = tile(pyramid, folder="openslide", patch=patch)
+    assert assert_tiled(openslide)["reading"]["by"] == "openslide"
+    assert_same_bytes(native, openslide, "S1.json")
 
 
 def test_different_native_pixels_select_openslide(tile, pyramid):
-    """The file's tiles are YCbCr; our way is made to take them for RGB."""
+    """The file's tiles are YCbCr; the patch decodes native tiles as RGB."""
     patch = """
 from gigatile.slides import jpeg, tiff
 right = tiff.jpeg_header
@@ -37,17 +37,17 @@ tiff.jpeg_header = lambda tables, ycbcr: right(tables, not ycbcr)
 
 @pytest.mark.parametrize("settings", [{}, {"mpp": 0.8}, {"mpp": 2.0}, {"stain": "reinhard"}])
 def test_any_number_of_cores_gives_the_same_bytes(pyramid, tile, settings):
-    one = tile(pyramid, folder="one", **settings)
+    single = tile(pyramid, folder="one", **settings)
     three = tile(pyramid, "--cores", 3, folder="three", **settings)
     assert_tiled(three)
-    assert_same_bytes(one, three)
+    assert_same_bytes(single, three)
 
 
 def test_cores_do_not_change_openslides_result(tile, tmp_path):
     path = write_svs(tmp_path / "s.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
-    one, three = tile(path, folder="one"), tile(path, "--cores", 3, folder="three")
+    single, three = tile(path, folder="one"), tile(path, "--cores", 3, folder="three")
     assert assert_tiled(three)["reading"]["why"] == "its tiles are APERIO_JP2000_RGB, not JPEG"
-    assert_same_bytes(one, three)
+    assert_same_bytes(single, three)
 
 
 def test_copied_slide_gives_the_same_files(pyramid, tile, tmp_path, monkeypatch):
@@ -71,10 +71,10 @@ tiling.open_slide = lambda path: print(path, flush=True) or opened(path)
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
-    """A slide of 8 × 4 tiles of 64 px: the first row is tissue, each of the others has a fault."""
+    """A slide of 8 × 4 tiles of 64 px: the first row is tissue, each other row has a fault."""
     pixels = tissue(256, 512)
     pixels[64:128] = (200, 25, 40)  # red ink
-    pixels[128:192] = STAIN  # nothing but one colour
+    pixels[128:192] = STAIN  # a single colour
     pixels[192:] = GLASS
     return write_svs(tmp_path_factory.mktemp("faulty") / "s.svs", pixels)
 
@@ -85,19 +85,21 @@ def test_rules_mark_by_default(faulty, tile):
     assert state["tiles"]["dropped"] == {"background": 8}
     assert state["tiles"]["marked"]["pen"] == 8
     marks = outcome.index.marks.str.split().to_numpy().reshape(4, 8)
-    assert all("pen" in one for one in marks[1]) and not any("pen" in one for one in marks[0])
-    assert all("uniform" in one for one in marks[2])
-    assert all(one == [] for one in marks[3])  # what is dropped is not marked, too
+    assert all("pen" in tile_marks for tile_marks in marks[1]) and not any(
+        "pen" in tile_marks for tile_marks in marks[0]
+    )
+    assert all("uniform" in tile_marks for tile_marks in marks[2])
+    assert all(tile_marks == [] for tile_marks in marks[3])  # dropped tiles are not marked
 
 
 def test_dropping_rules_leave_tiles_out(faulty, tile):
     outcome = tile(faulty, pen="drop", uniform="drop", blur="off")
     state = assert_tiled(outcome)
     assert state["tiles"]["dropped"] == {"background": 8, "pen": 8, "uniform": 8}
-    assert {one.y for one in outcome.tiles} == {0}
+    assert {record.y for record in outcome.tiles} == {0}
     index = outcome.index
     assert list(index.dropped) == [""] * 8 + ["pen"] * 8 + ["uniform"] * 8 + ["background"] * 8
-    # Ink is seen on the overview, so no such tile is read; and its share is told.
+    # Ink is measured on the overview, so these tiles are not read; the index has the fraction.
     assert index.contrast[index.dropped == "pen"].isna().all()
     assert (index.pen_red[index.dropped == "pen"] > 0.9).all()
     assert (index.contrast[index.dropped == "uniform"] < 1).all()
@@ -112,7 +114,7 @@ def test_rules_that_are_off_still_measure(faulty, tile):
 
 
 def test_ink_on_glass_is_background(tile, tmp_path):
-    """Black ink has no colour, so it is no tissue; and what is dropped is not marked, nor kept."""
+    """Black ink is not saturated, so it is not tissue; dropped tiles are not marked."""
     pixels = tissue(128, 512)
     pixels[64:] = GLASS
     pixels[64:, 128:256] = 25
@@ -131,7 +133,7 @@ def test_rules_that_drop_all_tiles_refuse_the_slide(faulty, tile):
     )
 
 
-# --- The pictures
+# --- Pictures
 
 
 def test_mask_shows_the_tissue(tile, tmp_path):
@@ -144,6 +146,6 @@ def test_mask_shows_the_tissue(tile, tmp_path):
     ):
         assert mask.mode == "1"
         assert mask.size == low.size
-        shown = np.asarray(mask)
-    assert shown[:, : 384 // 4].all()
-    assert not shown[:, 384 // 4 :].any()
+        tissue_mask = np.asarray(mask)
+    assert tissue_mask[:, : 384 // 4].all()
+    assert not tissue_mask[:, 384 // 4 :].any()

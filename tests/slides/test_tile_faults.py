@@ -1,4 +1,4 @@
-"""Tiles that cannot be read, and slides that hang or crash: nothing is lost by them."""
+"""Unreadable tiles, and slides on which reading hangs or crashes."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ from gigatile.slides.reader import RegionError, open_slide
 from gigatile.slides.reader_selection import ReaderChoice, choose_reader
 from gigatile.slides.tiff import TiffLevel
 
-# --- One bad tile inside a good slide
+# --- Unreadable tiles of a usable slide
 
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_unreadable_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cores):
-    """The slide's own tile of column 3, row 2: of ours, 4 × 4 show some of it."""
+    """The native tile in column 3, row 2 covers 4 × 4 tiles."""
     good = tile(pyramid, folder="good")
     path = with_bad_tiles(pyramid, tmp_path / "s.svs", [2 * 8 + 3])
     outcome = tile(path, "--cores", cores)
@@ -29,31 +29,36 @@ def test_unreadable_tiles_are_recorded_and_left_out(pyramid, tile, tmp_path, cor
     assert state["tiles"]["kept"] == good.state["tiles"]["kept"] - 16
     assert state["tiles"]["dropped"] == {"background": 0, "unreadable": 16}
     index = outcome.index.set_index(["x", "y"])
-    lost = index[index.dropped == "unreadable"]
-    assert set(lost.index) == {(x, y) for x in range(768, 1024, 64) for y in range(512, 768, 64)}
-    assert lost.sharpness.isna().all()
+    unreadable = index[index.dropped == "unreadable"]
+    assert set(unreadable.index) == {
+        (x, y) for x in range(768, 1024, 64) for y in range(512, 768, 64)
+    }
+    assert unreadable.sharpness.isna().all()
     assert state["unreadable"][0] == {
         "x": 768,
         "y": 512,
         "reason": "the native tile in column 3, row 2 cannot be read: not a JPEG stream",
     }
-    kept = {(one.x, one.y): one.image for one in good.tiles}
-    assert all(kept[one.x, one.y] == one.image for one in outcome.tiles)
+    kept = {(record.x, record.y): record.image for record in good.tiles}
+    assert all(kept[record.x, record.y] == record.image for record in outcome.tiles)
 
 
-def test_unreadable_tiles_with_openslide(tile, tmp_path):
+def test_tiles_that_openslide_cannot_read_are_left_out(tile, tmp_path):
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     path = with_bad_tiles(path, tmp_path / "s.svs", [11, 50])
     outcome = tile(path)
     state = assert_tiled(outcome)
     assert state["tiles"]["dropped"] == {"background": 0, "unreadable": 2}
-    assert [(one["x"], one["y"]) for one in state["unreadable"]] == [(64, 64), (0, 320)]
+    assert [(tile_state["x"], tile_state["y"]) for tile_state in state["unreadable"]] == [
+        (64, 64),
+        (0, 320),
+    ]
     assert "reading 64×64 px of level 0 at (64, 64) fails" in state["unreadable"][0]["reason"]
     assert len(outcome.tiles) == 98
 
 
-def test_limit_of_unreadable_tiles(tile, tmp_path):
-    """Of 100 tiles 5 are bad."""
+def test_slide_with_too_many_unreadable_tiles_is_refused(tile, tmp_path):
+    """5 of 100 tiles are unreadable."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
     path = with_bad_tiles(path, tmp_path / "s.svs", [7, 20, 44, 45, 99])
     assert assert_tiled(tile(path, max_unreadable=0.05))["tiles"]["kept"] == 95
@@ -66,21 +71,23 @@ def test_limit_of_unreadable_tiles(tile, tmp_path):
 
 
 def test_reason_is_the_same_with_any_number_of_cores(tile, tmp_path):
-    """OpenSlide's handles are in use by other threads when it is given up."""
+    """Other threads still use OpenSlide's handles when the slide is refused."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="APERIO_JP2000_RGB")
     path = with_bad_tiles(path, tmp_path / "s.svs", [3])
-    one = tile(path, max_unreadable=0, folder="one").state
-    assert one["reason"].startswith("1 of its tiles cannot be read, more than 0% of the 100 with ")
+    state = tile(path, max_unreadable=0, folder="one").state
+    assert state["reason"].startswith(
+        "1 of its tiles cannot be read, more than 0% of the 100 with "
+    )
     for number in range(5):
-        assert tile(path, "--cores", 4, max_unreadable=0, folder=f"four{number}").state == one
+        assert tile(path, "--cores", 4, max_unreadable=0, folder=f"four{number}").state == state
 
 
 def test_tiles_that_openslide_can_read_are_kept(tile, tmp_path):
-    """Bytes too many before a stream's end, as some scanners write: libjpeg warns of them."""
+    """Some scanners write extra bytes before the end of a stream; libjpeg warns about them."""
     path = write_svs(tmp_path / "good.svs", tissue(640, 640), compression="jpeg")
     good = tile(path, folder="good")
-    places = tiles_of_level_0(path)
-    streams = [path.read_bytes()[at : at + size] for at, size in places]
+    positions = tiles_of_level_0(path)
+    streams = [path.read_bytes()[start : start + size] for start, size in positions]
     for number in (33, 57):
         streams[number] = streams[number][:-2] + bytes(16) + b"\xff\xd9"
     with tifffile.TiffFile(path) as file:
@@ -94,14 +101,14 @@ def test_tiles_that_openslide_can_read_are_kept(tile, tmp_path):
     )
     outcome = tile(path)
     assert assert_tiled(outcome)["reading"]["by"] == "native tiles"
-    assert [one.image for one in outcome.tiles] == [one.image for one in good.tiles]
+    assert [record.image for record in outcome.tiles] == [record.image for record in good.tiles]
 
 
-# --- Own tiles that cannot be compared with OpenSlide
+# --- Native tiles that cannot be compared with OpenSlide
 
 
 def with_other_colours(source, target):
-    """Copy a slide whose level 0 tells another colour space than its JPEG tiles have."""
+    """Copy a slide and declare a wrong colour space for the JPEG tiles of level 0."""
     data = bytearray(source.read_bytes())
     with tifffile.TiffFile(source) as file:
         tag = file.pages[0].tags["PhotometricInterpretation"]
@@ -112,7 +119,7 @@ def with_other_colours(source, target):
 
 
 def test_slide_that_openslide_cannot_read_is_refused(tile, pyramid, tmp_path):
-    """Nothing could be compared; its own tiles can be decoded, to wrong colours."""
+    """No region can be compared; the native tiles decode to wrong colours."""
     path = with_other_colours(pyramid, tmp_path / "s.svs")
     state = tile(path).state
     assert state["state"] == "failed"
@@ -126,13 +133,13 @@ def test_slide_that_openslide_cannot_read_is_refused(tile, pyramid, tmp_path):
 
 @pytest.mark.parametrize(("readable", "by"), [(3, "openslide"), (4, "native tiles")])
 def test_native_tiles_need_four_compared_regions(tmp_path, readable, by):
-    """Of 16 tiles; the four that are tried first are among the bad ones, if these are many."""
+    """The slide has 16 tiles; the four that are compared first are unreadable."""
     whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
     bad = [number for number in range(16) if number not in (1, 6, 9, 14)[:readable]]
     path = with_bad_tiles(whole, tmp_path / "s.svs", bad)
-    places = [(x, y, 64, 64) for y in range(0, 256, 64) for x in range(0, 256, 64)]
+    boxes = [(x, y, 64, 64) for y in range(0, 256, 64) for x in range(0, 256, 64)]
     with open_slide(path) as slide:
-        reading, level = choose_reader(path, slide, 0, np.array(places))
+        reading, level = choose_reader(path, slide, 0, np.array(boxes))
     assert (reading.by, reading.compared) == (by, readable)
     assert (level is None) == (by == "openslide")
     if level is not None:
@@ -140,7 +147,7 @@ def test_native_tiles_need_four_compared_regions(tmp_path, readable, by):
 
 
 def test_empty_regions_are_not_compared(tmp_path):
-    """Both ways draw it white, whatever the colours of the others are."""
+    """Both readers render a missing tile white, even if the colours of other tiles differ."""
     whole = write_svs(tmp_path / "good.svs", tissue(256, 256), compression="jpeg")
     data = bytearray(whole.read_bytes())
     with tifffile.TiffFile(whole) as file:
@@ -157,11 +164,11 @@ def test_empty_regions_are_not_compared(tmp_path):
     )
 
 
-# --- Slides that hang, crash, or may not be read
+# --- Slides that hang, crash or have no read permission
 
 
 def test_stalled_slide_is_refused(tile, tmp_path):
-    """A pipe that nobody writes into; so does a file on a disk that does not answer."""
+    """A pipe without a writer blocks like a file on an unresponsive disk."""
     path = tmp_path / "s.svs"
     os.mkfifo(path)
     outcome = tile(path, "--stall-minutes", 0.01)
@@ -210,18 +217,18 @@ def test_copy_is_deleted_on_sigterm(tile, pyramid, tmp_path, monkeypatch):
     job.terminate()
     assert job.wait(30) == 128 + signal.SIGTERM
     assert list((tmp_path / "scratch").iterdir()) == []
-    # What it had half written goes with the next job of the slide.
+    # The next job of the slide deletes the temporary files.
     assert [name for name in tile(pyramid).files if name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("by", ["SIGSEGV", "SIGSTOP", "SIGKILL", "SIGXCPU"])
-def test_decoder_crash_stall_and_out_of_memory(tile, pyramid, by):
-    """In the middle of the records; what was half written is gone."""
+def test_decoder_crash_refuses_the_slide_and_a_kill_fails_the_job(tile, pyramid, by):
+    """In the middle of the records; temporary files are deleted."""
     plain = tile(pyramid)
     patch = DYING.replace("BY", by)
     other = tile(pyramid, "--stall-minutes", 0.05, folder="other", patch=patch)
     done = other.process
-    if by in ("SIGKILL", "SIGXCPU"):  # not the slide's doing: the job fails, and may be tried again
+    if by in ("SIGKILL", "SIGXCPU"):  # not caused by the slide: the job fails and can be repeated
         assert done.returncode == 2
         assert done.stderr.endswith(f"was killed by {by}; it may need more memory or time\n")
         assert other.files == []
@@ -237,21 +244,23 @@ def test_decoder_crash_stall_and_out_of_memory(tile, pyramid, by):
     assert (other.folder / "S1.tfrecord").read_bytes() == b""
 
 
-UNFORESEEN = """
+UNEXPECTED = """
 from gigatile.slides import slide_tiles
 
 def fail(*_):
     raise ERROR
 
-assert callable(slide_tiles.PLACE)
-slide_tiles.PLACE = fail
+assert callable(slide_tiles.FUNCTION)
+slide_tiles.FUNCTION = fail
 """
 
 
-@pytest.mark.parametrize("place", ["area_fractions", "_describe_source", "find_tissue"])
-def test_unexpected_error_becomes_the_reason(tile, pyramid, place):
-    """And its traceback is in the job's log."""
-    patch = UNFORESEEN.replace("PLACE", place).replace("ERROR", "ValueError('of\\n' + 300 * 'x')")
+@pytest.mark.parametrize("function", ["area_fractions", "_describe_source", "find_tissue"])
+def test_unexpected_error_becomes_the_reason(tile, pyramid, function):
+    """The traceback is in the job's log."""
+    patch = UNEXPECTED.replace("FUNCTION", function).replace(
+        "ERROR", "ValueError('of\\n' + 300 * 'x')"
+    )
     outcome = tile(pyramid, patch=patch)
     assert outcome.process.returncode == 0, outcome.process.stderr
     state = outcome.state
@@ -283,7 +292,7 @@ def test_unwritable_facts_do_not_hide_the_reason(tile, pyramid):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         ("MemoryError('no room')", "MemoryError: no room"),
         ("OSError(28, 'No space left on device')", "error: No space left on device (on "),
@@ -291,18 +300,18 @@ def test_unwritable_facts_do_not_hide_the_reason(tile, pyramid):
         ('RuntimeError("can\'t start new thread")', "RuntimeError: can't start new thread"),
     ],
 )
-def test_resource_error_fails_the_job(tile, pyramid, error, told):
-    """The job fails, and may be tried again."""
+def test_resource_error_fails_the_job(tile, pyramid, error, message):
+    """The job fails and can be repeated."""
     outcome = tile(
-        pyramid, patch=UNFORESEEN.replace("PLACE", "find_tissue").replace("ERROR", error)
+        pyramid, patch=UNEXPECTED.replace("FUNCTION", "find_tissue").replace("ERROR", error)
     )
     assert outcome.process.returncode != 0
-    assert told in outcome.process.stderr
+    assert message in outcome.process.stderr
     assert outcome.files == []
 
 
-def test_tiff_directory_with_invalid_offsets(tile, pyramid, tmp_path):
-    """OpenSlide reads it or refuses it; TIFF's type 2 is text."""
+def test_invalid_tile_offsets_cause_no_unexpected_error(tile, pyramid, tmp_path):
+    """The offsets have TIFF type 2, text; OpenSlide reads the slide or refuses it."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
         data[file.pages[0].tags["TileOffsets"].offset + 2] = 2
@@ -315,17 +324,17 @@ def test_tiff_directory_with_invalid_offsets(tile, pyramid, tmp_path):
 
 
 def test_reads_do_not_exceed_the_file(pyramid, tmp_path, monkeypatch):
-    """A damaged directory tells of a tile of 4 GB; so much memory was taken for it."""
+    """A damaged directory declares a tile of 4 GB; this must not allocate 4 GB."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
-        at = file.pages[0].tags["TileByteCounts"].valueoffset + 4 * 11
-    data[at : at + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+        offset = file.pages[0].tags["TileByteCounts"].valueoffset + 4 * 11
+    data[offset : offset + 4] = (0xFFFFFFF0).to_bytes(4, "little")
     path = tmp_path / "s.svs"
     path.write_bytes(data)
-    asked = []
+    requested = []
     pread = os.pread
     monkeypatch.setattr(
-        os, "pread", lambda file, size, at: asked.append(size) or pread(file, size, at)
+        os, "pread", lambda file, size, start: requested.append(size) or pread(file, size, start)
     )
     with open_slide(path) as slide:
         level = TiffLevel(path, slide, 0)
@@ -335,30 +344,30 @@ def test_reads_do_not_exceed_the_file(pyramid, tmp_path, monkeypatch):
         ):
             level.decode(11, stream)
         level.close()
-    assert max(asked) < len(data)
+    assert max(requested) < len(data)
 
 
 @pytest.mark.parametrize(
-    ("tag", "value", "told"),
+    ("tag", "value", "message"),
     [
         ("ImageWidth", 131_072, "an image of 131072×1200 px needs 2,560 tiles, but 40 are listed"),
         ("ImageWidth", 900, "an image of 900×1200 px needs 20 tiles, but 40 are listed"),
         ("TileLength", 16, "an image of 1800×1200 px needs 600 tiles, but 40 are listed"),
     ],
 )
-def test_wrong_image_size_is_refused_before_reading(tile, pyramid, tmp_path, tag, value, told):
-    """With a width of 131,072 it took 23 s, and then the slide was used."""
+def test_wrong_image_size_is_refused_before_reading(tile, pyramid, tmp_path, tag, value, message):
+    """Without this check, a width of 131,072 took 23 s, and the slide was used."""
     data = bytearray(pyramid.read_bytes())
     with tifffile.TiffFile(pyramid) as file:
-        found = file.pages[0].tags[tag]
-    size = 2 if found.dtype_name == "SHORT" else 4
-    data[found.valueoffset : found.valueoffset + size] = value.to_bytes(size, "little")
+        entry = file.pages[0].tags[tag]
+    size = 2 if entry.dtype_name == "SHORT" else 4
+    data[entry.valueoffset : entry.valueoffset + size] = value.to_bytes(size, "little")
     path = tmp_path / "s.svs"
     path.write_bytes(data)
     count = "from gigatile.slides.reader import Slide\nread = Slide.region\n"
     count += "Slide.region = lambda *args: print('read') or read(*args)"
     outcome = tile(path, patch=count)
-    assert outcome.state["reason"] == f"its TIFF directory is inconsistent: {told}"
+    assert outcome.state["reason"] == f"its TIFF directory is inconsistent: {message}"
     assert "read\n" not in outcome.process.stdout
 
 
@@ -366,8 +375,8 @@ def test_slide_without_read_permission_is_refused(pyramid, tile, tmp_path):
     path = tmp_path / "s.svs"
     shutil.copy(pyramid, path)
     path.chmod(0)
-    # Root reads everything unless this is taken from it.
-    taken = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-    outcome = tile(path, under=taken if os.geteuid() == 0 else ())
+    # Root can read all files unless it drops these capabilities.
+    unprivileged = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+    outcome = tile(path, under=unprivileged if os.geteuid() == 0 else ())
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["reason"] == "it cannot be opened: Permission denied"

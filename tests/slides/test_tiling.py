@@ -32,7 +32,7 @@ def slide(tmp_path_factory):
     return write_svs(path, pixels, shrink(pixels, 2), shrink(pixels, 4))
 
 
-def cut(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
+def tile_in_process(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
     kinds = ("tfrecord", "json", "jpg", "png", "parquet")
     files = TilingFiles(*(out / f"S1.{kind}" for kind in kinds))
     settings = TileSettings(**({"size": 64} | settings))
@@ -49,11 +49,11 @@ def tiles_in(out: Path) -> list:
 
 
 def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
-    given = {"mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
-    given["uniform"] = "off"
+    changed = {"mpp": 1.0, "max_background": 0.25, "quality": 77, "on_error": "stop"}
+    changed["uniform"] = "off"
     execution = set(TileSettings.EXECUTION)
-    settings = TileSettings(size=64, **given).model_dump(mode="json", exclude=execution)
-    state = cut(slide, tmp_path, **given)
+    settings = TileSettings(size=64, **changed).model_dump(mode="json", exclude=execution)
+    state = tile_in_process(slide, tmp_path, **changed)
     records = tmp_path / "S1.tfrecord"
     assert state == {
         "schema": 3,
@@ -116,13 +116,13 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
 
 
 def test_mpp_of_the_sheet_has_priority(slide, tmp_path):
-    state = cut(slide, tmp_path, sheet_mpp=0.25, mpp=0.5)
+    state = tile_in_process(slide, tmp_path, sheet_mpp=0.25, mpp=0.5)
     assert (state["mpp"], state["mpp_from"]) == (0.25, "sheet")
     assert state["grid"]["extent"] == 128
 
 
 def test_tile_records_have_slide_and_position(slide, tmp_path):
-    cut(slide, tmp_path, mpp=0.8)
+    tile_in_process(slide, tmp_path, mpp=0.8)
     tiles = tiles_in(tmp_path)
     corners = [(round(c * 102.4), round(r * 102.4)) for r in range(5) for c in range(6)]
     assert [(tile.x, tile.y) for tile in tiles] == [(x, y) for x, y in corners if x < 384 - 51]
@@ -136,7 +136,7 @@ def test_tile_records_have_slide_and_position(slide, tmp_path):
 def test_tile_is_a_jpeg_of_the_slides_pixels(slide, tmp_path):
     pixels = tissue(520, 384)
     for quality in (30, 90):
-        cut(slide, tmp_path, quality=quality)
+        tile_in_process(slide, tmp_path, quality=quality)
         for tile in tiles_in(tmp_path):
             if tile.x + 64 <= 384:
                 expected = pixels[tile.y : tile.y + 64, tile.x : tile.x + 64]
@@ -147,14 +147,14 @@ def test_tile_is_a_jpeg_of_the_slides_pixels(slide, tmp_path):
 @pytest.mark.parametrize("quality", [30, 75, 90, 100])
 @pytest.mark.parametrize("side", [64, 67])
 def test_jpeg_equals_pillows_bytes(quality, side):
-    """So it is 4:2:0, and a release of ours that writes it in another way makes no other tiles."""
+    """Tiles are 4:2:0 JPEGs, and do not change with the encoder's implementation."""
     pixels = np.random.default_rng(1).integers(0, 256, (side, side, 3), np.uint8)
     expected = io.BytesIO()
     Image.fromarray(pixels).save(expected, "JPEG", quality=quality)
     assert encode_jpeg(pixels, quality) == expected.getvalue()
 
 
-# --- The background rule
+# --- Background
 
 
 @pytest.mark.parametrize(
@@ -164,18 +164,18 @@ def test_jpeg_equals_pillows_bytes(quality, side):
 def test_tile_at_the_background_limit_is_kept(tmp_path, max_background, kept):
     """Two rows of four tiles with 100, 75, 50 and 25 % tissue."""
     pixels = glass(128, 256)
-    for column, share in enumerate((64, 48, 32, 16)):
-        pixels[:, 64 * column : 64 * column + share] = STAIN
+    for column, width in enumerate((64, 48, 32, 16)):
+        pixels[:, 64 * column : 64 * column + width] = STAIN
     path = write_svs(tmp_path / "s.svs", pixels)
     exact = {"close_gaps_um": 0, "fill_holes_um2": 0}
-    state = cut(path, tmp_path, max_background=max_background, **exact)
+    state = tile_in_process(path, tmp_path, max_background=max_background, **exact)
     assert state["tiles"]["kept"] == kept
     assert state["tiles"]["dropped"] == {"background": 8 - kept}
     assert [(t.x, t.y) for t in tiles_in(tmp_path)] == [
         (64 * column, 64 * row) for row in range(2) for column in range(kept // 2)
     ]
-    shares = sorted({tile.tissue for tile in tiles_in(tmp_path)}, reverse=True)
-    assert shares == [1, 0.75, 0.5, 0.25][: kept // 2]
+    fractions = sorted({tile.tissue for tile in tiles_in(tmp_path)}, reverse=True)
+    assert fractions == [1, 0.75, 0.5, 0.25][: kept // 2]
 
 
 # --- The overview
@@ -184,60 +184,66 @@ def test_tile_at_the_background_limit_is_kept(tmp_path, max_background, kept):
 @pytest.mark.parametrize(
     ("height", "width", "factors", "size", "shape"),
     [
-        (300, 200, (), 64, (75, 50)),  # a tile has 16 px of the overview
-        (513, 527, (), 512, (16, 16)),  # the last pixel reaches over the edge
-        (303, 205, (2,), 64, (151, 102)),  # level 2 spans 2.01 px: two of its pixels were too much
-        (279, 16_384, (8,), 144, (34, 2048)),  # level 8 spans 8 by 8.2 px
+        (300, 200, (), 64, (75, 50)),  # a tile spans 16 px of the overview
+        (513, 527, (), 512, (16, 16)),  # the last pixel extends over the edge
+        (
+            303,
+            205,
+            (2,),
+            64,
+            (151, 102),
+        ),  # level 1 has a downsample of 2.01, so 2 of its pixels are too much
+        (279, 16_384, (8,), 144, (34, 2048)),  # level 1 has downsamples of 8 and 8.2
         (16_384, 279, (8,), 144, (2048, 34)),
         (700, 9000, (), 64, (159, 2048)),
     ],
 )
 def test_overview_spans_the_slide_exactly(tmp_path, height, width, factors, size, shape):
-    """Stain covers three quarters of the slide's width and height; so it does on the overview."""
+    """Stain covers three quarters of the width and height, of the slide and of the overview."""
     pixels = glass(height, width)
     pixels[: round(height * 0.75), : round(width * 0.75)] = STAIN
     levels = [shrink(pixels, factor) for factor in factors]
     path = write_svs(tmp_path / "s.svs", pixels, *levels, tile=256)
-    cut(path, tmp_path, size=size)
+    tile_in_process(path, tmp_path, size=size)
     overview = np.asarray(Image.open(tmp_path / "S1.jpg").convert("RGB"))
     assert overview.shape == (*shape, 3)
     green = overview[..., 1].astype(float)
-    stained = (GLASS[1] - green) / (GLASS[1] - STAIN[1])  # share of each pixel
-    # A level leaves out what fills no whole pixel of it, and its file does not tell how much.
-    within = 0.8 if factors else 0.4
-    assert stained[0].sum() == pytest.approx(shape[1] * 0.75, abs=within)
-    assert stained[:, 0].sum() == pytest.approx(shape[0] * 0.75, abs=within)
+    stained = (GLASS[1] - green) / (GLASS[1] - STAIN[1])  # fraction of each pixel
+    # A level omits partial pixels at its edges, and the file does not record how much.
+    tolerance = 0.8 if factors else 0.4
+    assert stained[0].sum() == pytest.approx(shape[1] * 0.75, abs=tolerance)
+    assert stained[:, 0].sum() == pytest.approx(shape[0] * 0.75, abs=tolerance)
 
 
-def test_tissue_at_the_end_of_a_long_slide_is_found(tmp_path):
+def test_tissue_at_the_end_of_a_long_slide_is_kept(tmp_path):
     pixels = glass(279, 16_384)
     pixels[:, 15_744:16_128] = STAIN
     path = write_svs(tmp_path / "s.svs", pixels, shrink(pixels, 8), tile=256)
-    state = cut(path, tmp_path, size=128, max_background=0.1)
+    state = tile_in_process(path, tmp_path, size=128, max_background=0.1)
     assert state["tiles"]["kept"] == 6
     assert [tile.x for tile in tiles_in(tmp_path)] == [15_744, 15_872, 16_000] * 2
 
 
-# --- The same bytes, whole or not at all
+# --- Files are reproducible and complete
 
 
 def test_same_slide_gives_same_bytes(slide, tile, tmp_path):
-    one, two = tile(slide, folder="one", mpp=0.8), tile(slide, folder="two", mpp=0.8)
-    assert one.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
-    for name in one.files:
-        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
-    assert one.process.stdout == f"S1: {len(one.tiles)} tiles\n"
+    first, second = tile(slide, folder="first", mpp=0.8), tile(slide, folder="second", mpp=0.8)
+    assert first.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
+    for name in first.files:
+        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
+    assert first.process.stdout == f"S1: {len(first.tiles)} tiles\n"
 
 
 def test_tiles_have_no_metadata(slide, tmp_path):
-    cut(slide, tmp_path)
+    tile_in_process(slide, tmp_path)
     for data in (tiles_in(tmp_path)[0].image, (tmp_path / "S1.jpg").read_bytes()):
         with Image.open(io.BytesIO(data)) as picture:
             assert not {"exif", "icc_profile", "comment"} & set(picture.info)
 
 
 def test_killed_job_leaves_no_state(slide, tmp_path):
-    """It has 5,184 tiles, enough to be met in the middle of its records."""
+    """The slide has 5,184 tiles, enough to kill the job while it writes records."""
     pixels = np.tile(tissue(512, 512), (9, 9, 1))
     path = write_svs(tmp_path / "large.svs", pixels, shrink(pixels, 16), tile=512)
     out = tmp_path / "out"
@@ -252,16 +258,16 @@ def test_killed_job_leaves_no_state(slide, tmp_path):
     )
     try:
         while job.poll() is None:
-            if any(found.stat().st_size for found in out.glob(".S1-*.tfrecord")):
+            if any(path.stat().st_size for path in out.glob(".S1-*.tfrecord")):
                 break
             time.sleep(0.01)
     finally:
         os.kill(job.pid, signal.SIGKILL)
         status = job.wait()
     assert status == -signal.SIGKILL
-    left = [found.name for found in out.iterdir()]
-    assert len(left) == 1
-    assert left[0].startswith(".S1-")
+    remaining = [path.name for path in out.iterdir()]
+    assert len(remaining) == 1
+    assert remaining[0].startswith(".S1-")
 
 
 def test_killed_writer_keeps_the_old_file(tmp_path):

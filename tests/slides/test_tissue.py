@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from known_slides import GLASS, STAIN, glass, grid_of, tissue
+from known_slides import GLASS, STAIN, glass, make_grid, tissue
 from PIL import Image
 
 from gigatile.settings.tiles import TileSettings
@@ -21,20 +21,20 @@ from gigatile.slides.tissue import (
 
 
 def noisy(pixels: np.ndarray, spread: int) -> np.ndarray:
-    """Return the pixels with a camera's noise, each colour by itself."""
+    """Return the pixels with camera noise, independent for each channel."""
     noise = np.random.default_rng(7).integers(-spread, spread + 1, pixels.shape)
     return (pixels.astype(int) + noise).clip(0, 255).astype(np.uint8)
 
 
-# --- What is tissue
+# --- Tissue and glass
 
 
 def test_stained_pixels_are_tissue():
     pixels = glass(90, 120)
     pixels[20:50, 30:100] = tissue(30, 70)
-    found = find_tissue(noisy(pixels, 3))
-    mask, threshold = found.mask, found.threshold
-    assert found.illumination == "transmitted"
+    result = find_tissue(noisy(pixels, 3))
+    mask, threshold = result.mask, result.threshold
+    assert result.illumination == "transmitted"
     expected = np.zeros((90, 120), bool)
     expected[20:50, 30:100] = True
     assert np.array_equal(mask, expected)
@@ -43,7 +43,7 @@ def test_stained_pixels_are_tissue():
 
 @pytest.mark.parametrize("side", [12, 30, 119])
 def test_tissue_border_does_not_depend_on_its_area(side):
-    """Faint and strong stain on one slide: Otsu alone would keep the strong stain only."""
+    """With faint and strong stain on one slide, Otsu alone would keep only the strong stain."""
     pixels = glass(120, 120)
     pixels[:side] = (215, 165, 200)  # saturation 59
     pixels[: side // 2] = (120, 20, 90)  # saturation 212
@@ -53,9 +53,9 @@ def test_tissue_border_does_not_depend_on_its_area(side):
 
 
 def test_slide_of_only_tissue_is_all_tissue():
-    found = find_tissue(tissue(200, 200))
-    assert found.mask.all()
-    assert found.threshold == SATURATION_BOUNDS[1]
+    result = find_tissue(tissue(200, 200))
+    assert result.mask.all()
+    assert result.threshold == SATURATION_BOUNDS[1]
 
 
 @pytest.mark.parametrize("colour", [GLASS, (255, 255, 255), (200, 200, 200), (236, 238, 243)])
@@ -76,7 +76,7 @@ def test_a_thousandth_of_the_slide_is_enough_tissue():
 @pytest.mark.parametrize("mpp", [0.25, 0.5])
 @pytest.mark.parametrize("dark", [False, True], ids=["transmitted", "fluorescence"])
 def test_small_biopsy_on_a_large_scan_is_tissue(mpp, dark):
-    """A square of 130 µm is enough on any slide; one of 120 µm is not."""
+    """A square of 130 µm is enough on any slide; a square of 120 µm is not."""
     downsample = (3.5 / mpp, 3.5 / mpp)  # 3.5 µm per pixel of the overview, 4.2 mm in all
     sizes = region_sizes(TileSettings(), mpp, downsample)
     background = np.full((1200, 1200, 3), (8, 8, 8) if dark else GLASS, np.uint8)
@@ -96,7 +96,7 @@ def test_dust_is_removed_and_pores_are_filled():
     expected = np.zeros((100, 100), bool)
     expected[20:80, 20:80] = True
     side = int(SPECK**0.5)
-    pixels[5 : 5 + side, 5 : 5 + side - 1] = STAIN  # dust: a row short of a speck
+    pixels[5 : 5 + side, 5 : 5 + side - 1] = STAIN  # dust: smaller than a speck by one row
     pixels[40 : 40 + side, 40 : 40 + side - 1] = GLASS  # a pore
     assert np.array_equal(find_tissue(pixels).mask, expected)
     pixels[5 : 5 + side, 5 : 5 + side] = STAIN
@@ -109,14 +109,14 @@ def test_dust_is_removed_and_pores_are_filled():
 def test_fluorescence_tissue_is_bright():
     pixels = np.zeros((100, 100, 3), np.uint8)
     pixels[10:40, 10:90] = (20, 120, 60)
-    found = find_tissue(noisy(pixels, 8))
+    result = find_tissue(noisy(pixels, 8))
     expected = np.zeros((100, 100), bool)
     expected[10:40, 10:90] = True
-    assert found.illumination == "fluorescence"
-    assert np.array_equal(found.mask, expected)
+    assert result.illumination == "fluorescence"
+    assert np.array_equal(result.mask, expected)
 
 
-def test_fluorescence_without_tissue():
+def test_fluorescence_without_tissue_is_refused():
     dark = noisy(np.full((100, 100, 3), 20, np.uint8), 4)
     with pytest.raises(SlideError, match=r"no tissue: 0\.00 % of it is bright \(brightness above "):
         find_tissue(dark)
@@ -126,10 +126,10 @@ def test_black_frame_is_not_fluorescence():
     pixels = np.zeros((100, 100, 3), np.uint8)
     pixels[30:70, 30:70] = GLASS
     pixels[40:50, 40:60] = STAIN
-    found = find_tissue(pixels)
-    assert found.illumination == "transmitted"
-    assert np.array_equal(np.argwhere(found.mask).min(axis=0), (40, 40))
-    assert found.mask.sum() == 200
+    result = find_tissue(pixels)
+    assert result.illumination == "transmitted"
+    assert np.array_equal(np.argwhere(result.mask).min(axis=0), (40, 40))
+    assert result.mask.sum() == 200
 
 
 def test_dark_tissue_is_not_fluorescence():
@@ -139,10 +139,10 @@ def test_dark_tissue_is_not_fluorescence():
 @given(npst.arrays(np.uint8, (12, 9, 3), elements=st.integers(0, 255)))
 def test_threshold_is_otsus_within_bounds(pixels):
     try:
-        found = find_tissue(pixels)
+        result = find_tissue(pixels)
     except SlideError:
         return
-    if found.illumination == "fluorescence":
+    if result.illumination == "fluorescence":
         return
     high, low = pixels.max(axis=2).astype(int), pixels.min(axis=2).astype(int)
     saturation = (high - low) * 255 // np.maximum(high, 1)
@@ -155,14 +155,14 @@ def test_threshold_is_otsus_within_bounds(pixels):
 
     variances = np.array([between(limit) for limit in range(256)])
     otsu = np.flatnonzero(np.isclose(variances, variances.max()))
-    assert found.threshold in np.clip(otsu, *SATURATION_BOUNDS)
+    assert result.threshold in np.clip(otsu, *SATURATION_BOUNDS)
 
 
 # --- Regions
 
 
 def ring() -> np.ndarray:
-    """Return glass with a frame of tissue, 2 px thick, 20 px wide inside."""
+    """Return glass with a square frame of tissue, 2 px thick, with an inside of 20 px."""
     pixels = glass(80, 80)
     pixels[20:44, 20:44] = STAIN
     pixels[22:42, 22:42] = GLASS
@@ -171,9 +171,9 @@ def ring() -> np.ndarray:
 
 def test_only_small_holes_are_filled():
     assert not find_tissue(ring(), hole=400).mask[32, 32]
-    found = find_tissue(ring(), hole=401)
-    assert found.mask[20:44, 20:44].all() and found.mask.sum() == 24**2
-    assert found.stained.sum() == 24**2 - 20**2
+    result = find_tissue(ring(), hole=401)
+    assert result.mask[20:44, 20:44].all() and result.mask.sum() == 24**2
+    assert result.stained.sum() == 24**2 - 20**2
 
 
 def test_only_narrow_gaps_are_closed():
@@ -196,7 +196,7 @@ def test_pale_pixels_connected_to_stain_are_tissue():
 # --- Real tissue
 
 
-def test_real_tissue_is_found(shared_data):
+def test_tissue_of_real_slides_is_detected(shared_data):
     def mask_of(name: str) -> np.ndarray:
         with Image.open(shared_data / f"wsi/png/{name}.png") as picture:
             return find_tissue(np.asarray(picture.convert("RGB"))).mask
@@ -210,11 +210,11 @@ def test_real_tissue_is_found(shared_data):
     assert fat[50:70, 200:230].mean() < 0.1  # the inside of a fat cell
 
 
-# --- Shares of tiles
+# --- Fractions of tiles
 
 
 def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -> np.ndarray:
-    """Add up, for each tile, what each pixel of the mask has in common with it."""
+    """Sum, for each tile, its overlap with each pixel of the mask."""
 
     def overlaps(start: float, end: float, n: int) -> np.ndarray:
         edges = np.arange(n + 1)
@@ -222,12 +222,12 @@ def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -
 
     across, down = downsample
     width, height = grid.extent / across, grid.extent / down
-    shares = []
+    fractions = []
     for x, y in grid.corners().tolist():
         rows = overlaps(y / down, y / down + height, mask.shape[0])
         columns = overlaps(x / across, x / across + width, mask.shape[1])
-        shares.append(rows @ mask @ columns / (width * height))
-    return np.array(shares)
+        fractions.append(rows @ mask @ columns / (width * height))
+    return np.array(fractions)
 
 
 @given(
@@ -239,35 +239,35 @@ def brute_force(mask: np.ndarray, downsample: tuple[float, float], grid: Grid) -
     rows=st.integers(1, 6),
 )
 def test_mask_fractions_equal_summed_areas(mask, across, down, extent, columns, rows):
-    grid = grid_of(16, extent, columns, rows)
-    shares = mask_fractions(mask, (across, down), grid)
-    assert shares.shape == (columns * rows,)
-    np.testing.assert_allclose(shares, brute_force(mask, (across, down), grid), atol=1e-9)
+    grid = make_grid(16, extent, columns, rows)
+    fractions = mask_fractions(mask, (across, down), grid)
+    assert fractions.shape == (columns * rows,)
+    np.testing.assert_allclose(fractions, brute_force(mask, (across, down), grid), atol=1e-9)
 
 
 def test_mask_fractions_are_exact_for_aligned_tiles():
     mask = np.zeros((8, 12), bool)
     mask[:3, :4] = True  # three quarters of the first tile
     mask[4:, 4:8] = True  # all of the fifth
-    shares = mask_fractions(mask, (16, 16), grid_of(64, 64.0, 3, 2))
-    assert shares.tolist() == [0.75, 0, 0, 0, 1, 0]
+    fractions = mask_fractions(mask, (16, 16), make_grid(64, 64.0, 3, 2))
+    assert fractions.tolist() == [0.75, 0, 0, 0, 1, 0]
 
 
 def test_mask_fractions_need_little_memory():
     mask = np.ones((2000, 2000), bool)
     tracemalloc.start()
     try:
-        shares = mask_fractions(mask, (16, 16), grid_of(224, 224.0, 142, 142))
+        fractions = mask_fractions(mask, (16, 16), make_grid(224, 224.0, 142, 142))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert shares.min() == 1
+    assert fractions.min() == 1
     assert peak < 12 * mask.size
 
 
 def test_glass_around_a_small_piece_is_not_a_hole():
-    """On a small slide all of the glass can be less than the largest hole."""
+    """On a small slide, all glass can be smaller than the largest hole that is filled."""
     overview = np.full((60, 60, 3), 240, np.uint8)
     overview[20:30, 20:30] = (200, 120, 160)
-    found = find_tissue(overview, gap=4, hole=100_000)
-    assert found.mask.sum() == 100
+    result = find_tissue(overview, gap=4, hole=100_000)
+    assert result.mask.sum() == 100

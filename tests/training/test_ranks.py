@@ -88,7 +88,7 @@ def test_a_launch_with_another_number_of_ranks_is_refused(launcher, manifest, tm
     arguments = launcher.train_arguments(manifest, tmp_path, ranks=4)
     done = launcher.run(2, "scripts/train.py", *arguments)
     assert done.returncode == 2
-    told = "started as 2 process(es), but --ranks is 4"
+    told = "the launcher started 2 process(es), but train.nodes x train.ranks_per_node is 4"
     assert f"error (rank 0 of 2 on {os.uname().nodename}): {told}" in done.stderr
     assert done.stderr.count(told) == 1, "what all ranks find is told once"
     assert "Traceback" not in done.stderr

@@ -52,7 +52,14 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
     # Killed while the statistics of the averaged weights are gathered, after the last step.
-    moment = ("--moment", "computing the statistics of batch normalisation", "--send", "SIGKILL", "--to", 1)
+    moment = (
+        "--moment",
+        "computing the statistics of batch normalisation",
+        "--send",
+        "SIGKILL",
+        "--to",
+        1,
+    )
     copied = tmp_path / "killed"
     shutil.copytree(stopped, copied)
     done = train(launcher, manifest, copied, "--uneven", *moment, **options)

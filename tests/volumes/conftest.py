@@ -1,16 +1,12 @@
-"""A head of two modalities, and its segmentation."""
+"""Fixtures: two modalities of a head, and a segmentation."""
 
 import pytest
-from known_volumes import (
-    head,
-    tumour,
-    write_nifti,
-)
+from known_volumes import head, tumour, write_nifti
 
 
 @pytest.fixture
 def images(tmp_path):
-    """Two modalities of one head, of which one has a background that is not 0."""
+    """Two modalities of a head; the background of flair is not 0."""
     (tmp_path / "in").mkdir()
     return {
         "flair": write_nifti(tmp_path / "in" / "f.nii.gz", head(background=-3.5)),

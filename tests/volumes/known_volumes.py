@@ -1,4 +1,4 @@
-"""Volumes whose every voxel is known, as NIfTI files of any kind."""
+"""Write NIfTI files of any kind with known voxels, for tests."""
 
 import gzip
 from pathlib import Path
@@ -11,9 +11,9 @@ SHAPE = (26, 22, 18)
 LABELS = {"edema": 1, "non_enhancing": 2, "enhancing": 3}
 
 
-def affine_of(spacing=(1.0, 1.0, 1.0), origin=(-12.0, 30.0, 5.0), turned=0.0) -> np.ndarray:
-    """Return a RAS+ affine, turned by degrees about the third axis and a third of that about x."""
-    angle, other = np.radians(turned), np.radians(turned / 3)
+def affine_of(spacing=(1.0, 1.0, 1.0), origin=(-12.0, 30.0, 5.0), rotated=0.0) -> np.ndarray:
+    """Return a RAS+ affine, rotated by degrees about the third axis and a third of that about x."""
+    angle, other = np.radians(rotated), np.radians(rotated / 3)
     about_z = np.array(
         [[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]]
     )
@@ -24,7 +24,7 @@ def affine_of(spacing=(1.0, 1.0, 1.0), origin=(-12.0, 30.0, 5.0), turned=0.0) ->
 
 
 def head(shape=SHAPE, background=0.0, seed=1) -> np.ndarray:
-    """Return a stripped head, (x, y, z) float32: smooth noise in an ellipsoid."""
+    """Return a skull-stripped head, (x, y, z) float32: smooth noise in an ellipsoid."""
     rng = np.random.default_rng(seed)
     texture = ndimage.gaussian_filter(rng.normal(size=shape), 1.5)
     values = 100 + 100 * texture / texture.std() / 3 + 20 * seed
@@ -34,15 +34,15 @@ def head(shape=SHAPE, background=0.0, seed=1) -> np.ndarray:
     return image
 
 
-def ellipsoid(shape, radius: float, middle=(0.5, 0.5, 0.5)) -> np.ndarray:
-    """Return (x, y, z) bool; the radius and the middle are shares of each side."""
+def ellipsoid(shape, radius: float, centre=(0.5, 0.5, 0.5)) -> np.ndarray:
+    """Return (x, y, z) bool; the radius and the centre are fractions of each side."""
     x, y, z = np.ogrid[tuple(map(slice, shape))]
-    places = [(c + 0.5) / n - m for c, n, m in zip((x, y, z), shape, middle, strict=True)]
-    return sum(place**2 for place in places) < radius**2
+    offsets = [(c + 0.5) / n - m for c, n, m in zip((x, y, z), shape, centre, strict=True)]
+    return sum(offset**2 for offset in offsets) < radius**2
 
 
 def tumour(shape=SHAPE) -> np.ndarray:
-    """Return three nested labels, (x, y, z) uint8, nearer to some sides than to others."""
+    """Return three nested labels, (x, y, z) uint8, off the centre."""
     labels = np.zeros(shape, np.uint8)
     for value, radius in ((1, 0.28), (2, 0.2), (3, 0.12)):
         labels[ellipsoid(shape, radius, (0.42, 0.55, 0.6))] = value
@@ -62,16 +62,17 @@ def write_nifti(
     intercept: float = 0.0,
     **fields,
 ) -> Path:
-    """Write a file whose stored values are `array`'s; `fields` of the header come last.
+    """Write `array` unchanged as the stored values; `fields` override the header.
 
     Args:
         path: .nii or .nii.gz.
-        array: stored as it is.
-        affine: None: 1 mm, RAS.
-        big_endian, second: how it is stored; second: NIfTI-2.
+        array: the stored values.
+        affine: None: 1 mm, RAS+.
+        big_endian: byte order.
+        second: write NIfTI-2.
         sform, qform: their codes.
-        slope, intercept: in the header; None: none.
-        fields: of the header, as nibabel names them.
+        slope, intercept: of the scaling; None: not set.
+        fields: header fields by nibabel's names.
     """
     affine = affine_of() if affine is None else affine
     kind = nibabel.Nifti2Header if second else nibabel.Nifti1Header
@@ -97,26 +98,27 @@ def write_nifti(
 
 
 def write_as(path: Path, array: np.ndarray, affine: np.ndarray, code: str, **kind) -> Path:
-    """Write a RAS+ array with its axes as `code`, as `LPS`; every voxel stays in its place."""
-    wanted = nibabel.orientations.axcodes2ornt(code)
-    steps = nibabel.orientations.ornt_transform(nibabel.io_orientation(affine), wanted)
-    turned = nibabel.orientations.apply_orientation(array, steps)
-    moved = affine @ nibabel.orientations.inv_ornt_aff(steps, array.shape)
-    return write_nifti(path, turned, moved, **kind)
+    """Write a RAS+ array with its axes as `code`, such as `LPS`; voxels keep their positions."""
+    target = nibabel.orientations.axcodes2ornt(code)
+    transform = nibabel.orientations.ornt_transform(nibabel.io_orientation(affine), target)
+    reoriented = nibabel.orientations.apply_orientation(array, transform)
+    new_affine = affine @ nibabel.orientations.inv_ornt_aff(transform, array.shape)
+    return write_nifti(path, reoriented, new_affine, **kind)
 
 
 def all_orientations() -> list[str]:
-    """Return the 48 ways in which a file's axes can point."""
-    found = []
+    """Return the 48 possible orientations of a file's axes."""
+    codes = []
     for x in "LR":
         for y in "PA":
             for z in "IS":
                 axes = (x, y, z)
                 for a in range(3):
                     for b in {0, 1, 2} - {a}:
-                        found.append(axes[a] + axes[b] + axes[3 - a - b])
-    return sorted(found)
+                        codes.append(axes[a] + axes[b] + axes[3 - a - b])
+    return sorted(codes)
 
 
-def dice(one: np.ndarray, other: np.ndarray) -> float:
-    return 2 * np.count_nonzero(one & other) / (np.count_nonzero(one) + np.count_nonzero(other))
+def dice(first: np.ndarray, second: np.ndarray) -> float:
+    sizes = np.count_nonzero(first) + np.count_nonzero(second)
+    return 2 * np.count_nonzero(first & second) / sizes

@@ -1,13 +1,10 @@
-"""Cases as the tests of their preparation make them."""
+"""Prepare cases with short settings, and read their records."""
 
 import json
 import os
 
 import numpy as np
-from known_volumes import (
-    SHAPE,
-    ellipsoid,
-)
+from known_volumes import SHAPE, ellipsoid
 
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.volumes import VolumeSettings
@@ -18,20 +15,20 @@ BRAIN = ellipsoid(SHAPE, 0.42)
 BOX = tuple(slice(int(a.min()), int(a.max()) + 1) for a in np.nonzero(BRAIN))
 
 
-def settings(**given) -> VolumeSettings:
+def settings(**changes) -> VolumeSettings:
     return VolumeSettings(
-        **({"modalities": MODALITIES, "labels": "decathlon", "regions": "labels"} | given)
+        **({"modalities": MODALITIES, "labels": "decathlon", "regions": "labels"} | changes)
     )
 
 
-def prepare(out, images, segmentation=None, **given) -> dict:
+def prepare(out, images, segmentation=None, **changes) -> dict:
     files = PreparedFiles(out / "C1.tfrecord", out / "C1.json")
-    prepare_case("C1", images, segmentation, settings(**given), files)
+    prepare_case("C1", images, segmentation, settings(**changes), files)
     return json.loads(files.state.read_text())
 
 
 def record(out) -> tuple:
-    """Return the image, (x, y, z, C) float16, and the labels of the one record."""
+    """Return the image, (x, y, z, C) float16, and the labels of the record."""
     path = out / "C1.tfrecord"
     descriptor = os.open(path, os.O_RDONLY)
     try:

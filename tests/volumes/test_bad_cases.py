@@ -1,16 +1,11 @@
-"""Cases that cannot be used: each is recorded with its reason, or refused."""
+"""Unusable cases: each is recorded with its reason, or stops the run."""
 
 import hashlib
 import json
 
 import numpy as np
 import pytest
-from known_volumes import (
-    SHAPE,
-    head,
-    tumour,
-    write_nifti,
-)
+from known_volumes import SHAPE, head, tumour, write_nifti
 from prepared import BRAIN, MODALITIES, prepare, record
 
 from gigatile.errors import UserError
@@ -37,7 +32,7 @@ def broken(path, kind):
         )
     if kind == "channels":
         return write_nifti(path, np.stack([head()] * 3, -1)), ("it has 3 channels, expected 1")
-    if kind == "cut short":
+    if kind == "truncated":
         write_nifti(path, head())
         path.write_bytes(path.read_bytes()[:2000])
         return path, "its gzip is truncated after "
@@ -47,15 +42,16 @@ def broken(path, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["missing file", "constant", "a mask", "nan", "channels", "cut short", "html", "empty"],
+    ["missing file", "constant", "a mask", "nan", "channels", "truncated", "html", "empty"],
 )
 def test_unusable_case_is_recorded_with_its_reason(images, segmentation, tmp_path, kind):
-    images["t1"], told = broken(tmp_path / "b.nii.gz", kind)
-    prepare(tmp_path, {**images, "t1": images["flair"]}, segmentation)  # a good one lies there
+    images["t1"], reason = broken(tmp_path / "b.nii.gz", kind)
+    # Outputs of a good case exist.
+    prepare(tmp_path, {**images, "t1": images["flair"]}, segmentation)
     state = prepare(tmp_path, images, segmentation)
     assert (state["state"], state["case"], state["prepared"]) == ("failed", "C1", None)
     assert state["reason"].startswith(f"t1 ({images['t1'].name}): ")
-    assert told in state["reason"]
+    assert reason in state["reason"]
     assert state["records"] == {"bytes": 0, "sha256": EMPTY}
     assert (tmp_path / "C1.tfrecord").read_bytes() == b""
     text = (tmp_path / "C1.json").read_text()
@@ -114,7 +110,7 @@ def test_missing_modality_is_refused_or_filled(images, segmentation, tmp_path):
     image = record(tmp_path)[0]
     assert not image[..., 2].any()
     assert image[..., 1].any()
-    # A file that is named and is not there is a mistake, not a missing modality.
+    # A file that is given but does not exist is an error, not a missing modality.
     images["t2"] = tmp_path / "none.nii"
     state = prepare(tmp_path, images, segmentation, modalities=three, missing="fill")
     assert state["reason"] == "t2 (none.nii): the file does not exist"
@@ -150,8 +146,8 @@ def test_damaged_header_does_not_stop_the_run(tmp_path, second):
     reasons = set()
     for number in range(150):
         changed = bytearray(data)
-        for place in rng.integers(0, 544 if second else 352, rng.integers(1, 5)):
-            changed[place] = rng.integers(256)
+        for position in rng.integers(0, 544 if second else 352, rng.integers(1, 5)):
+            changed[position] = rng.integers(256)
         images["t1"].write_bytes(changed)
         reasons.add(prepare(tmp_path, images, resample=number % 2 == 0)["reason"])
     assert None in reasons
@@ -179,13 +175,13 @@ def test_unexpected_error_becomes_the_reason(
     images, segmentation, tmp_path, monkeypatch, capfd, module, function
 ):
     """And its traceback is in the job's log."""
-    true, calls = getattr(module, function), []
+    original, calls = getattr(module, function), []
 
     def fail(*args: object) -> object:
         calls.append(args)
         if len(calls) == 1:
             raise ZeroDivisionError("division by\nzero")
-        return true(*args)
+        return original(*args)
 
     monkeypatch.setattr(module, function, fail)
     state = prepare(tmp_path, images, segmentation)

@@ -1,4 +1,4 @@
-"""What of a volume is head."""
+"""Find the head in a volume."""
 
 import nibabel
 import numpy as np
@@ -13,7 +13,7 @@ BRAIN = ellipsoid(SHAPE, 0.42)
 
 
 def whole_mask(inside: HeadMask, image: np.ndarray) -> np.ndarray:
-    """Return the mask of the whole volume; `inside.box` must be the least one."""
+    """Return the mask of the whole volume; checks that `inside.box` is the bounding box."""
     mask = np.zeros(image.shape, bool)
     mask[slices_of(inside.box)] = inside.mask
     np.testing.assert_array_equal(box_of(mask), inside.box)
@@ -25,18 +25,18 @@ def test_stripped_head_includes_its_cavities(background):
     image = head(SHAPE, background)
     cavity = ellipsoid(SHAPE, 0.1)
     image[cavity] = background
-    found = find_head(image)
-    assert found.background == np.float32(background)
-    np.testing.assert_array_equal(whole_mask(found, image), BRAIN)
+    head_mask = find_head(image)
+    assert head_mask.background == np.float32(background)
+    np.testing.assert_array_equal(whole_mask(head_mask, image), BRAIN)
 
 
 def test_head_that_touches_the_faces_is_found():
     image = head(SHAPE, -2.0)
     box = box_of(BRAIN)
     x, y, z = (slice(a, b) for a, b in box.T)
-    found = find_head(image[x, y, z])
-    assert found.background == -2
-    np.testing.assert_array_equal(whole_mask(found, image[x, y, z]), BRAIN[x, y, z])
+    head_mask = find_head(image[x, y, z])
+    assert head_mask.background == -2
+    np.testing.assert_array_equal(whole_mask(head_mask, image[x, y, z]), BRAIN[x, y, z])
 
 
 def test_head_in_air_is_found_and_filled():
@@ -46,21 +46,21 @@ def test_head_in_air_is_found_and_filled():
     image[skull] = 400 + rng.normal(0, 20, np.count_nonzero(skull))
     image[ellipsoid(SHAPE, 0.41)] = 12  # bone is as dark as air
     image[brain] = 300 + rng.normal(0, 20, np.count_nonzero(brain))
-    image[ellipsoid(SHAPE, 0.15)] = 15  # and so are the ventricles
-    image[2:4, 2:4, 2:4] = 500  # something beside it
-    image = image[:, :, 8:-8]  # cut off above and below, as most are
-    found = find_head(image.astype(np.float32))
-    assert found.background is None
-    wrong = np.count_nonzero(whole_mask(found, image) != skull[:, :, 8:-8])
+    image[ellipsoid(SHAPE, 0.15)] = 15  # and the ventricles too
+    image[2:4, 2:4, 2:4] = 500  # an object next to the head
+    image = image[:, :, 8:-8]  # cropped at top and bottom, as most scans
+    head_mask = find_head(image.astype(np.float32))
+    assert head_mask.background is None
+    wrong = np.count_nonzero(whole_mask(head_mask, image) != skull[:, :, 8:-8])
     assert wrong < 0.002 * skull.sum()
 
 
 def test_volume_without_air_is_all_head():
     texture = ndimage.gaussian_filter(np.random.default_rng(4).normal(size=SHAPE), 2)
     image = (1000 + 2000 * texture / texture.std()).astype(np.float32)
-    found = find_head(image)
-    assert found.background is None
-    assert whole_mask(found, image).all()
+    head_mask = find_head(image)
+    assert head_mask.background is None
+    assert whole_mask(head_mask, image).all()
 
 
 def test_box_is_the_bounding_box():
@@ -74,7 +74,7 @@ def test_box_is_reoriented_with_its_volume():
     mask = np.zeros((5, 6, 7), bool)
     mask[1:3, 2:6, 3] = True
     for code in ("RAS", "LPS", "SLA", "PIR"):
-        steps = nibabel.orientations.axcodes2ornt(code)
-        turned = nibabel.orientations.apply_orientation(mask, steps)
-        found = reorient_box(box_of(mask), mask.shape, steps)
-        np.testing.assert_array_equal(found, box_of(turned))
+        orientation = nibabel.orientations.axcodes2ornt(code)
+        reoriented = nibabel.orientations.apply_orientation(mask, orientation)
+        reoriented_box = reorient_box(box_of(mask), mask.shape, orientation)
+        np.testing.assert_array_equal(reoriented_box, box_of(reoriented))

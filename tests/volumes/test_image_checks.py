@@ -1,4 +1,4 @@
-"""Faults that a radiologist would see at once, planted in a good head: a warning, or refused."""
+"""Faults in a good head that a radiologist would see: they give a warning or are refused."""
 
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def test_head_that_ends_at_the_neck_is_not_cropped(head, tmp_path):
     assert message(tmp_path, {"flair": head["flair"][:, :, 25:]}) == ""
 
 
-@pytest.mark.parametrize("what", TOGETHER)
-def test_mismatched_channels_are_reported(head, tmp_path, what):
-    change, warning = TOGETHER[what]
+@pytest.mark.parametrize("fault", TOGETHER)
+def test_mismatched_channels_are_reported(head, tmp_path, fault):
+    change, warning = TOGETHER[fault]
     assert warning in message(tmp_path, change(head))
 
 

@@ -1,4 +1,4 @@
-"""A case from its files to its record and its state."""
+"""Prepare a case: from its files to its record and its state."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.preparation import PreparedFiles, _CasePreparation, prepare_case
 
-# --- What is made
+# --- Outputs
 
 
 def test_state_describes_the_case(images, segmentation, tmp_path):
@@ -112,7 +112,7 @@ def test_record_has_normalised_channels_and_labels(images, segmentation, tmp_pat
 
 @pytest.mark.parametrize("code", ["LPS", "RAS", "ASL", "IRP"])
 def test_order_of_axes_has_no_effect(images, segmentation, tmp_path, code):
-    """One modality lies in the file in another order, and is stored in every other way."""
+    """One modality has another order of axes, byte order, NIfTI version and qform."""
     prepare(tmp_path, images, segmentation)
     expected = record(tmp_path)
     kind = {"big_endian": True, "second": True, "qform": 0}
@@ -120,14 +120,14 @@ def test_order_of_axes_has_no_effect(images, segmentation, tmp_path, code):
     state = prepare(tmp_path, images, segmentation)
     assert (state["agreement"], state["warnings"]) == ("equal", [])
     assert state["sources"]["t1"]["orientation"] == code
-    for found, wanted in zip(record(tmp_path), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for prepared, original in zip(record(tmp_path), expected, strict=True):
+        np.testing.assert_array_equal(prepared, original)
 
 
-def test_grid_is_the_segmentations_or_first_images(images, tmp_path):
+def test_reference_grid_is_of_the_segmentation_or_first_image(images, tmp_path):
     labels = write_as(tmp_path / "s.nii", tumour(), affine_of(), "LPI")
     assert prepare(tmp_path, images, labels)["grid"]["orientation"] == "LPI"
-    # The first by the settings, whatever the order in which they are given.
+    # The first modality in the settings, not in the arguments.
     state = prepare(tmp_path, dict(reversed(images.items())))
     assert (state["grid"]["orientation"], state["reference"]) == ("RAS", "flair")
     assert list(state["sources"]) == list(MODALITIES)
@@ -173,15 +173,15 @@ def test_resampled_cases_are_normalised(images, segmentation, tmp_path, spacing)
 
 
 def test_the_same_input_gives_the_same_bytes(images, segmentation, tmp_path):
-    found = []
+    outputs = []
     for spacing in ((1, 1, 1), (1, 1, 1), (0.8, 0.7, 1.3), (0.8, 0.7, 1.3)):
         prepare(tmp_path, images, segmentation, spacing=spacing)
-        found.append([(tmp_path / name).read_bytes() for name in ("C1.tfrecord", "C1.json")])
-    assert found[0] == found[1] != found[2] == found[3]
+        outputs.append([(tmp_path / name).read_bytes() for name in ("C1.tfrecord", "C1.json")])
+    assert outputs[0] == outputs[1] != outputs[2] == outputs[3]
 
 
-def test_volume_in_ml_is_that_of_the_voxels(tmp_path):
-    affine = affine_of((1, 2, 3.5), turned=10)
+def test_volume_in_ml_is_computed_from_the_spacing(tmp_path):
+    affine = affine_of((1, 2, 3.5), rotated=10)
     images = {name: write_nifti(tmp_path / f"{name}.nii", head(), affine) for name in MODALITIES}
     state = prepare(tmp_path, images, write_nifti(tmp_path / "s.nii", tumour(), affine))
     for name, value in LABELS.items():
@@ -197,8 +197,8 @@ def test_labels_outside_the_head_are_kept_with_a_warning(images, tmp_path):
     state = prepare(tmp_path, images, path)
     assert state["warnings"] == ["labels outside of the head: 2 voxels of the prepared case"]
     assert state["grid"]["crop_start"] == [0, 0, 0]
-    found = record(tmp_path)[1]
-    np.testing.assert_array_equal(found, labels[tuple(map(slice, found.shape))])
+    prepared_labels = record(tmp_path)[1]
+    np.testing.assert_array_equal(prepared_labels, labels[tuple(map(slice, prepared_labels.shape))])
 
 
 def test_labels_lost_by_resampling_give_a_warning(images, tmp_path):
@@ -220,8 +220,8 @@ def test_case_without_a_tumour_is_prepared(images, tmp_path):
 
 def test_a_few_invalid_voxels_become_background(images, segmentation, tmp_path):
     broken = head(background=-3.5)
-    for place, value in {(13, 11, 9): np.nan, (0, 0, 0): np.inf, (12, 9, 7): 1e35}.items():
-        broken[place] = value
+    for position, value in {(13, 11, 9): np.nan, (0, 0, 0): np.inf, (12, 9, 7): 1e35}.items():
+        broken[position] = value
     images["flair"] = write_nifti(tmp_path / "b.nii", broken)
     state = prepare(tmp_path, images, segmentation)
     assert state["warnings"] == ["flair (b.nii): 3 voxels with invalid values, set to 0"]
@@ -231,7 +231,7 @@ def test_a_few_invalid_voxels_become_background(images, segmentation, tmp_path):
     np.testing.assert_allclose(record(tmp_path)[0][..., 0], expected, atol=3e-3)
 
 
-# --- Grids that differ
+# --- Different grids
 
 
 def test_nearly_equal_grids_give_a_warning(images, segmentation, tmp_path):
@@ -260,21 +260,21 @@ def test_different_grids_are_refused(images, segmentation, tmp_path):
 
 @pytest.mark.parametrize("code", ["RAS", "LSP"])
 def test_different_grids_are_resampled_to_the_segmentations(tmp_path, code):
-    """An image that is each voxel's place in the patient, seen from a grid that is turned."""
+    """The values of the image depend on the position in the patient; one grid is rotated."""
     mm = affine_of()
-    turned = affine_of((1.2, 0.9, 1.5), (-13, 27, 4), turned=12)
+    rotated = affine_of((1.2, 0.9, 1.5), (-13, 27, 4), rotated=12)
     shape = (26, 30, 20)
 
     def smooth(affine, shape):
         index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1)
         x, y, z = np.moveaxis(index @ affine[:3, :3].T + affine[:3, 3], -1, 0)
-        middle = mm[:3, :3] @ np.array([12.5, 10.5, 8.5]) + mm[:3, 3]
-        away = sum((p - m) ** 2 for p, m in zip((x, y, z), middle, strict=True))
-        return np.where(away < 49, 100 + 5 * x + 3 * y - 4 * z, 0).astype(np.float32)
+        centre = mm[:3, :3] @ np.array([12.5, 10.5, 8.5]) + mm[:3, 3]
+        distance = sum((p - m) ** 2 for p, m in zip((x, y, z), centre, strict=True))
+        return np.where(distance < 49, 100 + 5 * x + 3 * y - 4 * z, 0).astype(np.float32)
 
     images = {
         "flair": write_nifti(tmp_path / "f.nii", smooth(mm, SHAPE), mm),
-        "t1": write_as(tmp_path / "t.nii", smooth(turned, shape), turned, code),
+        "t1": write_as(tmp_path / "t.nii", smooth(rotated, shape), rotated, code),
     }
     labels = write_nifti(tmp_path / "s.nii", tumour())
     state = prepare(tmp_path, images, labels, resample=True)
@@ -283,14 +283,14 @@ def test_different_grids_are_resampled_to_the_segmentations(tmp_path, code):
         "its volumes had different grids and were resampled to the grid of segmentation: they "
         "differ in shape, spacing, direction by 1"
     )
-    image, found = record(tmp_path)
+    image, prepared_labels = record(tmp_path)
     start = state["grid"]["crop_start"]
-    box = tuple(slice(a, a + n) for a, n in zip(start, found.shape, strict=True))
-    np.testing.assert_array_equal(found, tumour()[box])
+    box = tuple(slice(a, a + n) for a, n in zip(start, prepared_labels.shape, strict=True))
+    np.testing.assert_array_equal(prepared_labels, tumour()[box])
     both = (image != 0).all(axis=-1)
     assert both.sum() > 0.85 * (image != 0).any(axis=-1).sum()
-    values = smooth(turned, shape)
-    normal = nibabel.Nifti1Image(z_score(values, values != 0), turned)
+    values = smooth(rotated, shape)
+    normal = nibabel.Nifti1Image(z_score(values, values != 0), rotated)
     expected = resample_from_to(normal, (SHAPE, mm), order=3).get_fdata()[box]
     inner = ndimage.binary_erosion(both, iterations=2)
     assert inner.sum() > 300
@@ -313,7 +313,7 @@ def test_disjoint_grids_are_refused(images, segmentation, tmp_path):
     assert state["reason"] == ("t1 (far.nii): its head is outside of the case's grid")
 
 
-# --- How it is done
+# --- Memory, interruption and the command
 
 
 def test_one_channel_is_in_memory_at_a_time(tmp_path):
@@ -323,10 +323,10 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
     segmentation = write_nifti(tmp_path / "s.nii", tumour(shape))
     channel, names = 4 * np.prod(shape), tuple(f"m{n}" for n in range(count))
     files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
-    given = settings(modalities=names)
-    # Here and not in a fork, which is seen by nobody.
+    changed = settings(modalities=names)
+    # In this process, because tracemalloc does not see a fork.
     tracemalloc.start()
-    _CasePreparation("C1", {"image": path}, segmentation, given, files).run(lambda told: None)
+    _CasePreparation("C1", {"image": path}, segmentation, changed, files).run(lambda progress: None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     record = (tmp_path / "C1.tfrecord").stat().st_size
@@ -334,19 +334,19 @@ def test_one_channel_is_in_memory_at_a_time(tmp_path):
 
 
 def test_files_of_a_killed_job_are_removed(images, segmentation, tmp_path):
-    left = tmp_path / ".C1-abcdefgh.tfrecord"
-    left.write_bytes(b"half")
+    temporary = tmp_path / ".C1-abcdefgh.tfrecord"
+    temporary.write_bytes(b"half")
     prepare(tmp_path, images, segmentation)
-    assert not left.exists()
+    assert not temporary.exists()
 
 
 def test_command_prepares_a_case(images, segmentation, tmp_path, command):
-    def run(*arguments, **given):
+    def run(*arguments, **changes):
         return command(
             *("prepare.py", "--task", "volume_segmentation"),
             "--case", "C1",
             *arguments,
-            "--settings", canonical(settings(**given)),
+            "--settings", canonical(settings(**changes)),
             "--records", tmp_path / "C1.tfrecord",
             "--state", tmp_path / "C1.json",
         )  # fmt: skip
@@ -376,14 +376,14 @@ def test_command_refuses_wrong_image_options(tmp_path, command, wrong):
 
 
 def test_stalled_case_is_refused(tmp_path):
-    """A named pipe that nobody writes to: to open it takes for ever, as on a disk that is gone."""
+    """A named pipe without a writer blocks like a file on an unresponsive disk."""
     pipe = tmp_path / "flair.nii.gz"
     os.mkfifo(pipe)
-    given = VolumeSettings(modalities=("flair",), labels="decathlon", stall_minutes=0.5 / 60)
+    changed = VolumeSettings(modalities=("flair",), labels="decathlon", stall_minutes=0.5 / 60)
     files = PreparedFiles(tmp_path / "C1.tfrecord", tmp_path / "C1.json")
-    state = prepare_case("C1", {"flair": pipe}, None, given, files)
+    state = prepare_case("C1", {"flair": pipe}, None, changed, files)
     assert state.state == "failed"
     assert state.reason == "no progress for 0.00833333 minutes"
-    assert state.stalled_minutes == given.stall_minutes
+    assert state.stalled_minutes == changed.stall_minutes
     assert files.records.stat().st_size == 0
     assert read_json(files.state)["reason"] == state.reason

@@ -1,4 +1,4 @@
-"""Real cases: what is known of them, and that every file reaches the right state."""
+"""Real cases: known properties, and the expected state of every file."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from gigatile.volumes.preparation import PreparedFiles, prepare_case
 from gigatile.volumes.reader import open_volume
 from gigatile.volumes.restoration import Restorer, write_segmentation
 
-# What {necrosis, edema, non_enhancing, enhancing} count in the expert's segmentations, and the
-# voxels of the brain masks that come with them.
+# Voxels of necrosis, edema, non_enhancing and enhancing in the experts' segmentations, and of the
+# brain masks in the same folders.
 COUNTS = {
     1: (26371, 53050, 818, 31485),
     2: (163, 53736, 943, 8219),
@@ -50,8 +50,8 @@ def tcga(folder):
 
 def prepare(out, images, segmentation=None, **settings):
     files = PreparedFiles(out / "c.tfrecord", out / "c.json")
-    given = VolumeSettings(**{"labels": "decathlon"} | settings)
-    prepare_case("c", images, segmentation, given, files)
+    changed = VolumeSettings(**{"labels": "decathlon"} | settings)
+    prepare_case("c", images, segmentation, changed, files)
     return json.loads(files.state.read_text())
 
 
@@ -74,11 +74,12 @@ def restored(labels, grid):
 
 @pytest.mark.parametrize("patient", COUNTS)
 def test_real_masks_and_labels_are_read(nifti, patient):
-    """The mask is of int32 with a slope of 2.3e-10: it reads 0.99999997."""
+    """The mask is int32 with a slope of 2.3e-10, so its value is 0.99999997."""
     _, segmentation, mask = brats_2013(nifti, patient)
     values = np.bincount(open_volume(mask).read_labels({"brain": 1}).ravel())
     assert values.tolist()[1:] == [MASKS[patient]]
-    assert np.asarray(nibabel.load(mask).dataobj).astype(int).sum() == 0  # the trap
+    truncated = np.asarray(nibabel.load(mask).dataobj).astype(int)
+    assert not truncated.any()
     labels = open_volume(segmentation).read_labels(
         {name: int(name[1]) for name in ["v1", "v2", "v3", "v4"]}
     )
@@ -92,8 +93,8 @@ def test_brats_2013_case_is_prepared_and_restored_exactly(nifti, tmp_path, patie
     assert (state["state"], state["agreement"]) == ("prepared", "equal")
     assert tuple(state["labels"].values()) == COUNTS[patient]
     assert state["volumes_ml"]["edema"] == pytest.approx(COUNTS[patient][1] / 1000)
-    assert state["background"]["flair"] < -3  # and not 0
-    # The head that was found is the mask that comes with it, but for cavities in that.
+    assert state["background"]["flair"] < -3  # not 0
+    # The head equals the mask in the same folder, except for cavities of the mask.
     assert 0 <= state["prepared"]["voxels_inside"] - MASKS[patient] < 20
     grid = Grid.from_json(state["grid"])
     image, labels = record(tmp_path)
@@ -103,19 +104,21 @@ def test_brats_2013_case_is_prepared_and_restored_exactly(nifti, tmp_path, patie
     for channel in range(2):
         values = image[inside, channel].astype(np.float64)
         assert abs(values.mean()) < 1e-3
-        # A few voxels are head in the other channel only; they are 0 in this one.
+        # A few voxels are in the head of the other channel only; they are 0 in this channel.
         assert values.std() == pytest.approx(1, abs=3e-3)
     original = np.asarray(nibabel.load(segmentation).dataobj)
-    found = restored(labels, grid)
-    np.testing.assert_array_equal(found, original)
+    labels_on_file = restored(labels, grid)
+    np.testing.assert_array_equal(labels_on_file, original)
     out = tmp_path / "p.nii.gz"
-    write_segmentation(out, found, grid)
-    one, other = nibabel.load(out), nibabel.load(segmentation)
-    np.testing.assert_array_equal(one.affine, other.affine)
+    write_segmentation(out, labels_on_file, grid)
+    written, reference = nibabel.load(out), nibabel.load(segmentation)
+    np.testing.assert_array_equal(written.affine, reference.affine)
     for form in ("sform", "qform"):
-        mine, theirs = (getattr(i.header, f"get_{form}")(coded=True) for i in (one, other))
-        assert mine[1] == theirs[1] > 0
-        np.testing.assert_array_equal(mine[0], theirs[0])
+        written_form, reference_form = (
+            getattr(i.header, f"get_{form}")(coded=True) for i in (written, reference)
+        )
+        assert written_form[1] == reference_form[1] > 0
+        np.testing.assert_array_equal(written_form[0], reference_form[0])
 
 
 def test_real_labels_outside_the_brain_are_kept(nifti, tmp_path):
@@ -129,13 +132,13 @@ def test_real_labels_outside_the_brain_are_kept(nifti, tmp_path):
 def test_finer_grid_restores_the_tumour(nifti, patient):
     volume = open_volume(brats_2013(nifti, patient)[1])
     labels = volume.read_labels({f"v{n}": n for n in range(1, 5)})
-    for spacing, least in (((0.8, 0.8, 0.8), 0.99), ((0.9, 0.9, 0.9), 0.99)):
+    for spacing, minimum in (((0.8, 0.8, 0.8), 0.99), ((0.9, 0.9, 0.9), 0.99)):
         whole = plan_grid(geometry_of(volume), spacing)
         grid = whole.crop_to(*box_of(whole.canonical(labels) > 0))
         assert grid.resampled
-        found = restored(forward_labels(labels, grid), grid)
-        assert dice(found > 0, labels > 0) >= least
-        assert dice(found == 2, labels == 2) >= least - 0.01
+        restored_labels = restored(forward_labels(labels, grid), grid)
+        assert dice(restored_labels > 0, labels > 0) >= minimum
+        assert dice(restored_labels == 2, labels == 2) >= minimum - 0.01
 
 
 def test_int16_modalities_are_prepared(nifti, tmp_path):
@@ -145,8 +148,8 @@ def test_int16_modalities_are_prepared(nifti, tmp_path):
     assert state["labels"] == {"necrotic_core": 2477, "edema": 20862, "enhancing": 6840}
     assert state["background"] == dict.fromkeys(images, 0.0)
     original = np.asarray(nibabel.load(segmentation).dataobj)
-    found = restored(record(tmp_path)[1], Grid.from_json(state["grid"]))
-    np.testing.assert_array_equal(found, original)
+    labels_on_file = restored(record(tmp_path)[1], Grid.from_json(state["grid"]))
+    np.testing.assert_array_equal(labels_on_file, original)
     state = prepare(tmp_path, images, segmentation)
     assert state["reason"].startswith(
         "segmentation (seg_fused_mav.nii.gz): it has values that volumes.labels does not declare: "
@@ -157,7 +160,7 @@ def test_int16_modalities_are_prepared(nifti, tmp_path):
 def test_unregistered_case_is_refused(nifti, tmp_path):
     state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"))
     assert (state["state"], state["agreement"]) == ("failed", "different")
-    for told in (
+    for part in (
         "they differ in shape, direction by 14.0°",
         "flair: 208×256×26 voxels of 0.8984×0.8984×5.5 mm, LAS rotated by 16.9°",
         "t1: 256×224×26 voxels",
@@ -165,26 +168,26 @@ def test_unregistered_case_is_refused(nifti, tmp_path):
         "t2: 224×256×26 voxels",
         "volumes.resample: true",
     ):
-        assert told in state["reason"]
+        assert part in state["reason"]
 
 
 def test_unregistered_case_is_resampled_on_request(nifti, tmp_path):
     state = prepare(tmp_path, tcga(nifti / "tcga_native_mismatched"), resample=True)
     assert (state["state"], state["reference"]) == ("prepared", "flair")
     assert state["background"] == dict.fromkeys(tcga(nifti), None)
-    # A head with its skin and neck has 3-5 litres.
+    # The volume of a head with skin and neck is 3-5 litres.
     litres = state["prepared"]["voxels_inside"] * np.prod(state["prepared"]["spacing"]) / 1e6
     assert 3 < litres < 4.5
     image, _ = record(tmp_path)
     heads = image != 0
     common = heads.all(axis=-1)
-    # They lie over each other, as far as each reaches down.
+    # The heads overlap, except at the bottom, where the scans end at different heights.
     for channel in range(1, 4):
         assert dice(heads[..., 0], heads[..., channel]) > 0.85
-    one, other = (image[common, channel].astype(np.float64) for channel in (1, 2))
-    assert np.corrcoef(one, other)[0, 1] > 0.35  # T1 before and after the contrast agent
+    t1, t1gd = (image[common, channel].astype(np.float64) for channel in (1, 2))
+    assert np.corrcoef(t1, t1gd)[0, 1] > 0.35  # T1 before and after the contrast agent
     shifted = np.roll(image[..., 2], 8, axis=0)[common].astype(np.float64)
-    assert np.corrcoef(one, shifted)[0, 1] < np.corrcoef(one, other)[0, 1] - 0.1
+    assert np.corrcoef(t1, shifted)[0, 1] < np.corrcoef(t1, t1gd)[0, 1] - 0.1
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_unusual_files_are_prepared(nifti, tmp_path):
     state = prepare(tmp_path, {"t1": nifti / "odd/anatomical.nii"}, modalities=("t1",))
     source = state["sources"]["t1"]
     assert (state["state"], source["byte_order"]) == ("prepared", "big")
-    # It is cut out of a head: there is no air.
+    # It is a part of a head, without air.
     assert state["prepared"]["shape"] == [66, 82, 50]
     assert state["prepared"]["voxels_inside"] == 66 * 82 * 50
     path = nifti / "odd/example4d.nii.gz"

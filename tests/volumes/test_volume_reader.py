@@ -1,4 +1,4 @@
-"""Reading NIfTI files of any kind, and refusing what is none."""
+"""Read NIfTI files of any kind, and refuse other files."""
 
 import gzip
 import tracemalloc
@@ -20,7 +20,7 @@ def read(path) -> np.ndarray:
 
 
 def reason(path, labels: bool = False) -> str:
-    """Return why a file is refused, wherever that is found out."""
+    """Return why a file is refused, on opening or on reading."""
     with pytest.raises(VolumeError) as refused:
         volume = open_volume(path)
         if labels:
@@ -31,7 +31,7 @@ def reason(path, labels: bool = False) -> str:
     return str(refused.value)
 
 
-# --- What is read
+# --- Images
 
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
@@ -88,9 +88,9 @@ def test_channels_are_read_one_by_one(tmp_path, axes):
     stored = np.stack(channels, axis=3).reshape(*SHAPE, *axes)
     volume = open_volume(write_nifti(tmp_path / "a.nii.gz", stored))
     assert (volume.shape, volume.channels) == (SHAPE, 3)
-    # Each is an array of its own.
-    for found, expected in zip(list(volume.read_channels()), channels, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    # The channels do not share memory.
+    for channel, expected in zip(list(volume.read_channels()), channels, strict=True):
+        np.testing.assert_array_equal(channel, expected)
 
 
 def test_trailing_axes_of_one_are_dropped(tmp_path):
@@ -150,13 +150,13 @@ def test_image_is_refused_as_segmentation(tmp_path):
     )
 
 
-# --- What is refused
+# --- Refused files
 
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
 def test_text_files_are_recognised(tmp_path, name):
     path = tmp_path / name
-    for text, told in {
+    for text, expected in {
         "": "the file is empty (0 bytes)",
         "\n<!DOCTYPE html>\n<html><body>é</body>": (
             "it is an HTML page, not a NIfTI file; the download probably failed"
@@ -167,16 +167,16 @@ def test_text_files_are_recognised(tmp_path, name):
         "404: Not Found": "it is text, not a NIfTI file; it starts with '404: Not Found'",
     }.items():
         path.write_text(text)
-        assert reason(path) == told
+        assert reason(path) == expected
         if text:
             path.write_bytes(gzip.compress(text.encode()))
-            assert reason(path) == told
+            assert reason(path) == expected
 
 
 def test_other_formats_are_recognised(tmp_path):
     path = write_nifti(tmp_path / "a.nii", head())
     data = bytearray(path.read_bytes())
-    for start, told in {
+    for start, expected in {
         b"PK\3\4": "it is a zip archive, not a NIfTI file",
         bytes(128) + b"DICM": (
             "it is a DICOM file, not NIfTI; convert its series, for example with dcm2niix"
@@ -184,14 +184,14 @@ def test_other_formats_are_recognised(tmp_path):
         bytes(range(256)): ("it is not a NIfTI file: it has no header of NIfTI-1 or NIfTI-2"),
     }.items():
         path.write_bytes(start.ljust(1000, b"\0"))
-        assert reason(path) == told
-    for magic, told in {
+        assert reason(path) == expected
+    for magic, expected in {
         b"ni1\0": "it is the header of a pair of files (.hdr, .img); convert them to one .nii.gz",
         b"\0\0\0\0": ("it is ANALYZE 7.5, which has no orientation, or a damaged NIfTI file"),
     }.items():
         data[344:348] = magic
         path.write_bytes(data)
-        assert reason(path) == told
+        assert reason(path) == expected
 
 
 def test_missing_file_and_folder_are_refused(tmp_path):
@@ -206,8 +206,8 @@ def test_truncated_file_is_refused(tmp_path, name, share):
     path = write_nifti(tmp_path / name, head())
     data = path.read_bytes()
     path.write_bytes(data[: max(3, int(share * len(data)))])
-    told = reason(path)
-    assert "truncated" in told or len(path.read_bytes()) < 20
+    expected = reason(path)
+    assert "truncated" in expected or len(path.read_bytes()) < 20
 
 
 def test_truncated_header_is_refused(tmp_path):
@@ -235,24 +235,24 @@ def test_gzip_with_too_little_data_is_refused(tmp_path):
 
 
 def test_changed_byte_in_a_gzip_is_detected(tmp_path):
-    """The checksum stands at the end: who stops at the last voxel never reads it."""
-    right = np.rint(head())
-    path = write_nifti(tmp_path / "a.nii.gz", right.astype(np.int16))
+    """The checksum is at the end, so the reader must not stop after the last voxel."""
+    original = np.rint(head())
+    path = write_nifti(tmp_path / "a.nii.gz", original.astype(np.int16))
     data = path.read_bytes()
-    for place in np.linspace(40, len(data) - 5, 60).astype(int):
+    for position in np.linspace(40, len(data) - 5, 60).astype(int):
         changed = bytearray(data)
-        changed[place] ^= 0x10
+        changed[position] ^= 0x10
         path.write_bytes(changed)
         try:
             values = read(path)
         except VolumeError:
             continue
-        # A run of zeros may be told of in two ways.
-        np.testing.assert_array_equal(values, right, f"byte {place} of {len(data)}")
+        # Some changes decode to the same data.
+        np.testing.assert_array_equal(values, original, f"byte {position} of {len(data)}")
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"dim": [0, 26, 22, 18, 1, 1, 1, 1]}, "it has 0 axes"),
         ({"dim": [9, 26, 22, 18, 1, 1, 1, 1]}, "it has 9 axes"),
@@ -275,9 +275,9 @@ def test_changed_byte_in_a_gzip_is_detected(tmp_path):
         ({"scl_slope": 2.0, "scl_inter": np.nan}, "scl_inter is nan"),
     ],
 )
-def test_invalid_header_is_refused(tmp_path, fields, told):
+def test_invalid_header_is_refused(tmp_path, fields, expected):
     path = write_nifti(tmp_path / "a.nii", head(), **fields)
-    assert told in reason(path)
+    assert expected in reason(path)
 
 
 def test_random_header_gives_a_reason(tmp_path):
@@ -286,8 +286,8 @@ def test_random_header_gives_a_reason(tmp_path):
     rng = np.random.default_rng(3)
     for _ in range(300):
         changed = bytearray(data)
-        for place in rng.integers(0, 352, 4):
-            changed[place] = rng.integers(256)
+        for position in rng.integers(0, 352, 4):
+            changed[position] = rng.integers(256)
         path.write_bytes(changed)
         try:
             for channel in open_volume(path).read_channels():
@@ -315,9 +315,9 @@ def test_state_has_the_facts_of_a_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "packed.nii.gz"])
 def test_wrong_offset_takes_no_memory(tmp_path, name):
-    """It was held whole before it was thrown away: up to 2 GB for a file of some kilobytes."""
+    """Skipped bytes must not be kept in memory: up to 2 GB for a file of some kilobytes."""
     path = write_nifti(tmp_path / name, head(), vox_offset=1 << 26)
-    if name.startswith("packed"):  # large enough that its gzip could hold so much
+    if name.startswith("packed"):  # large enough that its gzip could contain so much
         whole = gzip.decompress(path.read_bytes()) + bytes(1 << 20)
         path.write_bytes(gzip.compress(whole, 1) + gzip.compress(bytes(1 << 23), 0)[:200_000])
     tracemalloc.start()

@@ -117,5 +117,5 @@ def _turn(
     # What is to look larger comes from a smaller part of the volume.
     larger = 1 + settings.scaling * (2 * shares[_SCALE] - 1)
     # Turned are millimetres: where voxels are longer upwards, a column is so many times a row.
-    spacing = np.array(head.grid.get("spacing", (1, 1, 1)), float)
+    spacing = np.array(head.spacing or (1, 1, 1), float)
     return turned * spacing / spacing[:, None] / larger * np.where(flips, -1, 1)
