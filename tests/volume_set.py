@@ -67,8 +67,10 @@ def write_set(
     """Write shards of cases, image and labels of each by its name; return their manifest."""
     sources = {
         split: [
-            Source(case, case, "", write_record(folder / f"{case}.tfrecord", case, *of, channels))
-            for case, of in cases.items()
+            Source(
+                case, case, "", write_record(folder / f"{case}.tfrecord", case, *arrays, channels)
+            )
+            for case, arrays in cases.items()
         ]
         for split, cases in splits.items()
     }
@@ -82,13 +84,13 @@ def write_model(
     volumes: VolumeSettings,
     patches: PatchSettings,
     name: str = "model",
-    **told: object,
+    **fields: object,
 ) -> tuple[Path, Path]:
     """Write a model and its description as a training does; return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path, described = folder / f"{name}.keras", folder / f"{name}.json"
     model.save(path)
-    values = {"volumes": volumes.model_dump(), "patches": patches.model_dump()} | told
+    values = {"volumes": volumes.model_dump(), "patches": patches.model_dump()} | fields
     described.write_text(json.dumps(values | {"sha256": sha256_of(path)}))
     return path, described
 
@@ -105,5 +107,5 @@ def blurring(window: Sequence[int], channels: int, outputs: int) -> keras.Model:
     layer = keras.layers.Conv3D(outputs, 3, padding="same", activation="sigmoid", dtype="float32")
     scores = layer(images)
     random = np.random.default_rng(4)
-    layer.set_weights([random.normal(size=one.shape) for one in layer.get_weights()])
+    layer.set_weights([random.normal(size=weight.shape) for weight in layer.get_weights()])
     return keras.Model(images, scores)

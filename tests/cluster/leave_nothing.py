@@ -75,8 +75,8 @@ def main() -> None:
     deadline = time.monotonic() + 30
     while (after := traces()) != before and time.monotonic() < deadline:
         time.sleep(0.1)
-    for kind, found in after.items():
-        assert found == before[kind], f"{kind}\n{before[kind]}\n{found}"
+    for kind, left in after.items():
+        assert left == before[kind], f"{kind}\n{before[kind]}\n{left}"
 
 
 if __name__ == "__main__":

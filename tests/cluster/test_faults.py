@@ -126,8 +126,8 @@ def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturb
     cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
     run.again(job, times=2)
     assert_survived(run, undisturbed, again=2)
-    told = r"stopped by (.*) after epoch \d of 6(?:, step \d of \d)?; nothing is lost"
-    assert re.findall(told, training.log()) == ["SIGUSR2", "SIGTERM"], training.log()
+    message = r"stopped by (.*) after epoch \d of 6(?:, step \d of \d)?; nothing is lost"
+    assert re.findall(message, training.log()) == ["SIGUSR2", "SIGTERM"], training.log()
 
 
 def test_a_rank_that_raises(cluster, training):
@@ -223,8 +223,8 @@ def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
         assert first.state(job) == "RUNNING"
         training.snakemake("--unlock", *TRAIN)
         again = training.start(*TRAIN)
-        told = f"  {job}  RUNNING  train 0006"
-        again.until(lambda: told in again.text(), 60, "the job that is waited for is not listed")
+        line = f"  {job}  RUNNING  train 0006"
+        again.until(lambda: line in again.text(), 60, "the job that is waited for is not listed")
         cluster.stop_service("slurmctld")
         time.sleep(12)
         cluster.start_controller()

@@ -38,8 +38,8 @@ def test_a_full_queue_and_a_controller_that_is_away_cost_no_attempt(cluster, sit
     blocker = cluster.run("sbatch --parsable -A lab --hold -o /dev/null --wrap true").stdout.strip()
     cluster.run(f"{limit}1")
     try:
-        one = ("results/small/tiles/P01-1.json", *SLIDES[1:])
-        run = site.start(*one, "--retries", "3")
+        single_job = ("results/small/tiles/P01-1.json", *SLIDES[1:])
+        run = site.start(*single_job, "--retries", "3")
         run.until(lambda: "AssocMaxSubmitJobLimit" in run.text(), 60, "no limit is reached")
         cluster.stop_service("slurmctld")
         away = "Unable to contact slurm controller"
@@ -55,8 +55,8 @@ def test_a_full_queue_and_a_controller_that_is_away_cost_no_attempt(cluster, sit
 
 def test_a_job_that_is_preempted_and_not_requeued_is_submitted_again(cluster, site):
     """The partition has PreemptMode=CANCEL; the executor alone would wait for ever."""
-    one = ("results/small/tiles/P01-1.json", *SLIDES[1:], "--retries", "1")
-    run = site.start(*one, "--set-resources", "tile:slurm_partition='cheap'")
+    single_job = ("results/small/tiles/P01-1.json", *SLIDES[1:], "--retries", "1")
+    run = site.start(*single_job, "--set-resources", "tile:slurm_partition='cheap'")
     submitted = "has been submitted with SLURM jobid "
     run.until(lambda: submitted in run.text(), 60, "not submitted")
     job = run.text().rpartition(submitted)[2].split()[0]

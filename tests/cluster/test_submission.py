@@ -22,9 +22,9 @@ def train(site, layout, submitted, *options):
     # What differs from run to run: the run's number and the folder.
     given = {}
     for option in ("--job-name", "--output", "-D"):
-        at = words.index(option)
-        _, given[option] = words[at : at + 2]
-        del words[at : at + 2]
+        position = words.index(option)
+        _, given[option] = words[position : position + 2]
+        del words[position : position + 2]
     assert given["-D"] == str(site.folder)
     assert given["--output"].startswith(f"{site.folder}/.snakemake/slurm_logs/rule_train/0001/")
     assert " ".join(words) == submitted
@@ -39,11 +39,11 @@ def ranks(cluster, folder):
         " | grep -E '^(SLURMD_NODENAME|SLURM_PROCID|CUDA_VISIBLE_DEVICES|SLURM_CPUS_PER_TASK|PWD)='"
         " | sort | tr '\\n' ' '; echo; done"
     )
-    found = set()
+    by_step = set()
     for line in cluster.run(program).stdout.splitlines():
         given = dict(word.split("=", 1) for word in line.split())
         if given.get("PWD") == str(folder) and "SLURM_PROCID" in given:
-            found.add(
+            by_step.add(
                 (
                     int(given["SLURM_PROCID"]),
                     given["SLURMD_NODENAME"],
@@ -51,7 +51,7 @@ def ranks(cluster, folder):
                     given.get("SLURM_CPUS_PER_TASK"),
                 )
             )
-    return sorted(found)
+    return sorted(by_step)
 
 
 def test_shards_are_written_on_two_nodes(site):

@@ -85,9 +85,9 @@ def test_unpaired_files_are_skipped_with_a_remark(decathlon: Path) -> None:
     write_volume(decathlon / "labelsTr/BRATS_999.nii.gz")
     dataset = DECATHLON | {"training": [*DECATHLON["training"], {"image": "imagesTr/B_1.nii.gz"}]}
     (decathlon / "dataset.json").write_text(json.dumps(dataset))
-    found = read_case_folder(decathlon)
-    assert [one.case for one in found.cases] == ["BRATS_306"]
-    assert found.remarks[:3] == (
+    content = read_case_folder(decathlon)
+    assert [case.case for case in content.cases] == ["BRATS_306"]
+    assert content.remarks[:3] == (
         "BRATS_457: skipped, since labelsTr has no segmentation of it",
         "BRATS_999: skipped, since imagesTr has no image of it",
         "B_1: skipped; dataset.json lists it, but there is no file",
@@ -108,14 +108,16 @@ def test_other_tasks_of_the_decathlon(tmp_path: Path) -> None:
         "labels": {"0": "background", "1": "Liver", "2": "cancer of the liver"},
     }
     files = [f"{part}/liver_{n:04d}" for part in ("imagesTr", "labelsTr") for n in (0, 1)]
-    found = read_case_folder(write_task(tmp_path / "task", dataset, *files, "imagesTs/liver_0002"))
-    assert found.columns == ("image",)
-    assert [one.case for one in found.cases] == ["liver_0000", "liver_0001"]
-    settings = load_settings(yaml.safe_load(settings_of(found, Path("cases.tsv"))))
+    content = read_case_folder(
+        write_task(tmp_path / "task", dataset, *files, "imagesTs/liver_0002")
+    )
+    assert content.columns == ("image",)
+    assert [case.case for case in content.cases] == ["liver_0000", "liver_0001"]
+    settings = load_settings(yaml.safe_load(settings_of(content, Path("cases.tsv"))))
     assert settings.volumes.label_values == {"liver": 1, "cancer_of_the_liver": 2}
     assert settings.volumes.regions == "labels"
     new = read_case_folder(tmp_path / "task", new=True)
-    assert [one.files["image"].name for one in new.cases] == ["liver_0002.nii.gz"]
+    assert [case.files["image"].name for case in new.cases] == ["liver_0002.nii.gz"]
 
 
 def test_id_may_end_like_a_channel(tmp_path: Path) -> None:
@@ -123,9 +125,9 @@ def test_id_may_end_like_a_channel(tmp_path: Path) -> None:
     files = ("imagesTr/liver_0000", "labelsTr/liver_0000", "imagesTs/liver_0001")
     folder = write_task(tmp_path, dataset, *files)
     for new, case in ((False, "liver_0000"), (True, "liver_0001")):
-        found = read_case_folder(folder, new)
-        assert found.columns == ("image",)
-        assert [one.case for one in found.cases] == [case]
+        content = read_case_folder(folder, new)
+        assert content.columns == ("image",)
+        assert [row.case for row in content.cases] == [case]
 
 
 # nnU-Net
@@ -135,22 +137,22 @@ def test_nnunet_folder_has_one_file_per_channel(tmp_path: Path) -> None:
     files = ["labelsTr/p_1", "labelsTr/p_2", "imagesTr/p_1_0000", "imagesTr/p_1_0001"]
     files += ["imagesTr/p_2_0000", "imagesTs/p_3_0000", "imagesTs/p_3_0001"]
     folder = write_task(tmp_path / "task", NNUNET, *files)
-    found = read_case_folder(folder)
-    assert found.columns == found.modalities == ("t2", "adc")
-    first, second = found.cases
+    content = read_case_folder(folder)
+    assert content.columns == content.modalities == ("t2", "adc")
+    first, second = content.cases
     assert {column: path.name for column, path in first.files.items()} == {
         "t2": "p_1_0000.nii.gz",
         "adc": "p_1_0001.nii.gz",
         "segmentation": "p_1.nii.gz",
     }
     assert "adc" not in second.files
-    assert "p_2: has no adc; the cell is empty" in found.remarks
-    write_case_sheet(found, folder / "cases.tsv")
+    assert "p_2: has no adc; the cell is empty" in content.remarks
+    write_case_sheet(content, folder / "cases.tsv")
     assert rows_of(folder / "cases.tsv")[2] == [
         *("p_2", "p_2", "imagesTr/p_2_0000.nii.gz", "", "labelsTr/p_2.nii.gz")
     ]
-    assert read_cases(folder / "cases.tsv", found.modalities)[1].images.keys() == {"t2"}
-    assert [one.case for one in read_case_folder(folder, new=True).cases] == ["p_3"]
+    assert read_cases(folder / "cases.tsv", content.modalities)[1].images.keys() == {"t2"}
+    assert [case.case for case in read_case_folder(folder, new=True).cases] == ["p_3"]
 
 
 def test_nnunet_regions_become_regions(tmp_path: Path) -> None:
@@ -162,8 +164,8 @@ def test_nnunet_regions_become_regions(tmp_path: Path) -> None:
     }
     dataset = NNUNET | {"labels": labels}
     folder = write_task(tmp_path, dataset, "imagesTr/a_0000", "imagesTr/a_0001", "labelsTr/a")
-    found = read_case_folder(folder)
-    settings = load_settings(yaml.safe_load(settings_of(found, Path("cases.tsv"))))
+    content = read_case_folder(folder)
+    settings = load_settings(yaml.safe_load(settings_of(content, Path("cases.tsv"))))
     assert settings.volumes.label_values == {"label_1": 1, "label_2": 2, "enhancing": 3}
     assert settings.volumes.region_labels == {
         "whole": ("label_1", "label_2", "enhancing"),
@@ -201,22 +203,22 @@ def test_brats_2020_folder(tmp_path: Path, command: Command, end: str) -> None:
 def test_brats_2023_names_contain_patients(tmp_path: Path) -> None:
     for case in ("BraTS-GLI-00005-101", "BraTS-GLI-00005-100", "BraTS-GLI-00007-000"):
         write_brats(tmp_path, case, *OF_2023, join="-")
-    found = read_case_folder(tmp_path)
-    assert [(one.case, one.patient) for one in found.cases] == [
+    content = read_case_folder(tmp_path)
+    assert [(row.case, row.patient) for row in content.cases] == [
         ("BraTS-GLI-00005-100", "BraTS-GLI-00005"),
         ("BraTS-GLI-00005-101", "BraTS-GLI-00005"),
         ("BraTS-GLI-00007-000", "BraTS-GLI-00007"),
     ]
-    assert {column: path.name[-11:-7] for column, path in found.cases[0].files.items()} == {
+    assert {column: path.name[-11:-7] for column, path in content.cases[0].files.items()} == {
         "flair": "-t2f",
         "t1": "-t1n",
         "t1gd": "-t1c",
         "t2": "-t2w",
         "segmentation": "-seg",
     }
-    assert found.declared.convention == "brats2023"
-    assert len(found.remarks) == 1
-    assert "those of BraTS 2023" in found.remarks[0]
+    assert content.declared.convention == "brats2023"
+    assert len(content.remarks) == 1
+    assert "those of BraTS 2023" in content.remarks[0]
 
 
 def test_unknown_labels_must_be_named(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_folder_with_several_data_sets_is_refused(decathlon: Path, tmp_path: Pat
         read_case_folder(tmp_path)
     # A data set inside another one is named.
     shutil.copytree(decathlon, decathlon / "copy")
-    (remark,) = [one for one in read_case_folder(decathlon).remarks if "another data set" in one]
+    (remark,) = [text for text in read_case_folder(decathlon).remarks if "another data set" in text]
     assert remark.startswith(f"{decathlon / 'copy'}: skipped")
 
 
@@ -296,8 +298,8 @@ def test_labels_are_proposed_with_a_reason(
 def test_brats_2018_has_folders_by_grade(tmp_path: Path) -> None:
     write_brats(tmp_path / "HGG", "Brats18_CBICA_AAB_1", *OLD)
     write_brats(tmp_path / "LGG", "Brats18_TCIA09_141_1", *OLD)
-    found = read_case_folder(tmp_path)
-    assert [one.case for one in found.cases] == ["Brats18_CBICA_AAB_1", "Brats18_TCIA09_141_1"]
+    content = read_case_folder(tmp_path)
+    assert [case.case for case in content.cases] == ["Brats18_CBICA_AAB_1", "Brats18_TCIA09_141_1"]
     write_brats(tmp_path / "LGG", "Brats18_CBICA_AAB_1", "t1")
     with pytest.raises(UserError, match=r"case Brats18_CBICA_AAB_1 is in .*HGG.* and in .*LGG"):
         read_case_folder(tmp_path)
@@ -307,9 +309,9 @@ def test_segmentation_with_another_name(tmp_path: Path) -> None:
     """Like BraTS20_Training_355."""
     write_brats(tmp_path, "BraTS20_Training_355", *OLD[:4])
     write_volume(tmp_path / "BraTS20_Training_355/W39_1998.09.19_Segm.nii.gz")
-    found = read_case_folder(tmp_path)
-    assert found.cases[0].files["segmentation"].name == "W39_1998.09.19_Segm.nii.gz"
-    assert "W39_1998.09.19_Segm.nii.gz is assumed to be its segmentation" in found.remarks[0]
+    content = read_case_folder(tmp_path)
+    assert content.cases[0].files["segmentation"].name == "W39_1998.09.19_Segm.nii.gz"
+    assert "W39_1998.09.19_Segm.nii.gz is assumed to be its segmentation" in content.remarks[0]
 
 
 def test_brats_cases_with_missing_files(tmp_path: Path) -> None:
@@ -317,22 +319,22 @@ def test_brats_cases_with_missing_files(tmp_path: Path) -> None:
     write_brats(tmp_path, "BraTS20_b", "flair", "t1", "seg")
     write_brats(tmp_path, "BraTS20_c", "flair", "t1", "t1ce", "t2")
     write_brats(tmp_path, "BraTS20_d", "seg")
-    found = read_case_folder(tmp_path)
-    assert [one.case for one in found.cases] == ["BraTS20_a", "BraTS20_b"]
-    assert found.remarks[:3] == (
+    content = read_case_folder(tmp_path)
+    assert [case.case for case in content.cases] == ["BraTS20_a", "BraTS20_b"]
+    assert content.remarks[:3] == (
         "BraTS20_b: has no t1gd and no t2; the cell is empty",
         "BraTS20_c: skipped, since it has no segmentation",
         "BraTS20_d: skipped, since it has no image",
     )
     new = read_case_folder(tmp_path, new=True)
-    assert [one.case for one in new.cases] == ["BraTS20_c"]
+    assert [case.case for case in new.cases] == ["BraTS20_c"]
     assert "BraTS20_a: skipped, since it has a segmentation, unlike new cases" in new.remarks
 
 
 def test_real_folder_of_tcga(shared_data: Path, tmp_path: Path) -> None:
-    found = read_case_folder(shared_data / "nifti/tcga_brats_space", new=True)
-    write_case_sheet(found, tmp_path / "new.tsv", new=True)
-    cases = read_cases(tmp_path / "new.tsv", found.modalities, labelled=False)
+    content = read_case_folder(shared_data / "nifti/tcga_brats_space", new=True)
+    write_case_sheet(content, tmp_path / "new.tsv", new=True)
+    cases = read_cases(tmp_path / "new.tsv", content.modalities, labelled=False)
     assert [case.case for case in cases] == ["TCGA-FG-6692"]
     assert {name: path.name for name, path in cases[0].images.items()} == {
         "flair": "fla.nii.gz",
@@ -383,11 +385,11 @@ def test_unsafe_ids_are_listed(tmp_path: Path) -> None:
 
 def test_paths_with_tabs_or_double_blanks_are_refused(tmp_path: Path) -> None:
     write_brats(tmp_path / "two  blanks", "a", *OLD)
-    found = read_case_folder(tmp_path / "two  blanks")
+    content = read_case_folder(tmp_path / "two  blanks")
     with pytest.raises(UserError, match="double blanks"):
-        write_case_sheet(found, tmp_path / "cases.tsv")
+        write_case_sheet(content, tmp_path / "cases.tsv")
     assert not (tmp_path / "cases.tsv").exists()
-    write_case_sheet(found, tmp_path / "two  blanks" / "cases.tsv")
+    write_case_sheet(content, tmp_path / "two  blanks" / "cases.tsv")
 
 
 def test_paths_are_valid_if_the_sheet_is_behind_a_link(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def faults(folder: Path, *lines: str, **options) -> list[str]:
     sheet = write(folder, *lines)
     with pytest.raises(UserError) as caught:
         read_cases(sheet, MODALITIES, **options)
-    heading, *found = str(caught.value).splitlines()
-    assert heading in (f"{sheet}: {len(found)} fault(s)", f"{sheet}, row 1 (the header):")
-    return [line.removeprefix("  - ") for line in found]
+    heading, *messages = str(caught.value).splitlines()
+    assert heading in (f"{sheet}: {len(messages)} fault(s)", f"{sheet}, row 1 (the header):")
+    return [line.removeprefix("  - ") for line in messages]
 
 
 # --- Good sheets
@@ -69,12 +69,12 @@ def test_columns_of_a_case_sheet(folder):
         f"north\tb.nii\tC-1.x\tc.nii\t{folder}/a.nii\tPatient  1\ttest\t60",
         "\te.nii\tC2\tf.nii\td.nii\tPatient 2\t\t",
     )
-    one, two = read_cases(sheet, MODALITIES)
+    first, two = read_cases(sheet, MODALITIES)
     images = {"flair": folder / "a.nii", "t1": folder / "b.nii"}
-    assert one == Case("C-1.x", "Patient 1", images, folder / "c.nii", "test", "north", 2)
-    assert list(one.images) == list(MODALITIES), "in the order of the settings"
-    assert one.files == (folder / "a.nii", folder / "b.nii", folder / "c.nii")
-    assert (one.id, one.unit, one.label) == ("C-1.x", "case", "")
+    assert first == Case("C-1.x", "Patient 1", images, folder / "c.nii", "test", "north", 2)
+    assert list(first.images) == list(MODALITIES), "in the order of the settings"
+    assert first.files == (folder / "a.nii", folder / "b.nii", folder / "c.nii")
+    assert (first.id, first.unit, first.label) == ("C-1.x", "case", "")
     assert (two.split, two.site, two.row) == ("", "", 3)
 
 
@@ -134,8 +134,8 @@ def test_files_of_the_workflow_may_be_missing(folder):
     ],
 )
 def test_missing_columns_are_named(folder, header, fault):
-    (found,) = faults(folder, header, "C1\tP1\ta.nii\tb.nii\tc.nii")
-    assert found.startswith(fault)
+    (message,) = faults(folder, header, "C1\tP1\ta.nii\tb.nii\tc.nii")
+    assert message.startswith(fault)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_missing_columns_are_named(folder, header, fault):
     ],
 )
 def test_faulty_row_is_refused(folder, row, fault):
-    (found,) = faults(folder, HEADER, row)
-    assert found.startswith(f"row 2: {fault}")
-    assert fault != "file " or found.endswith("a.nii is in two columns")
+    (message,) = faults(folder, HEADER, row)
+    assert message.startswith(f"row 2: {fault}")
+    assert fault != "file " or message.endswith("a.nii is in two columns")
 
 
 def test_image_column_must_be_filled(folder):
@@ -168,7 +168,7 @@ def test_image_column_must_be_filled(folder):
 
 
 def test_all_faults_are_listed_by_row(folder):
-    found = faults(
+    messages = faults(
         folder,
         f"{HEADER}\tsplit",
         "C1\tP1\ta.nii\tb.nii\tc.nii\ttrain",
@@ -177,14 +177,14 @@ def test_all_faults_are_listed_by_row(folder):
         "C4\tP1\ti.nii\t\tgone.nii\tvalid",
         "C5\tP2\t\t\t\tnever",
     )
-    assert [line[: line.index(":")] for line in found] == [
+    assert [line[: line.index(":")] for line in messages] == [
         "row 3",
         "row 4",
         "row 4",
         *["row 5"] * 2,
         *["row 6"] * 3,
     ]
-    text = "\n".join(found)
+    text = "\n".join(messages)
     for part in (
         "row 3: case 'c1' is already in row 2 as 'C1', which is the same name on some file systems",
         "c.nii is already the file of case 'C1' in row 2",
@@ -198,9 +198,9 @@ def test_all_faults_are_listed_by_row(folder):
 
 def test_columns_decide_the_kind_of_a_sheet(folder):
     cases = read_any_sheet(write(folder, HEADER, "C1\tP1\ta.nii\tb.nii\tc.nii"))
-    assert [type(one) for one in cases] == [Case]
+    assert [type(member) for member in cases] == [Case]
     sheet = write(folder, "slide\tpatient\tlabel\tpath\tcase", "S1\tP1\tluad\ta.nii\tx")
-    assert [type(one) for one in read_any_sheet(sheet)] == [Sample], "an additional column"
+    assert [type(member) for member in read_any_sheet(sheet)] == [Sample], "an additional column"
     with pytest.raises(UserError, match="no such sample sheet"):
         read_any_sheet(folder / "gone.tsv")
 
@@ -219,17 +219,17 @@ SETTINGS = SplitSettings(seed=3)
 def test_cases_of_a_patient_are_in_one_split():
     rows = rows_of_splits(COHORT, SETTINGS, "train", "valid", "test")
     assert [list(row) for row in rows] == [["case", "patient", "split"]] * 40
-    of = {}
+    split_by_patient = {}
     for row in rows:
-        assert of.setdefault(row["patient"], row["split"]) == row["split"]
-    assert set(of.values()) == {"train", "valid", "test"}
-    found = prove_splits(COHORT, of, SETTINGS).to_json()
-    assert (found["labels"], classes_of(COHORT)) == ([], [])
-    assert set(map(len, found["shared_patients"].values())) == {0}
-    for split, part in found["splits"].items():
-        mine = [row for row in rows if row["split"] == split]
-        patients = {row["patient"] for row in mine}
-        expected = {"patients": len(patients), "cases": len(mine)}
+        assert split_by_patient.setdefault(row["patient"], row["split"]) == row["split"]
+    assert set(split_by_patient.values()) == {"train", "valid", "test"}
+    proof = prove_splits(COHORT, split_by_patient, SETTINGS).to_json()
+    assert (proof["labels"], classes_of(COHORT)) == ([], [])
+    assert set(map(len, proof["shared_patients"].values())) == {0}
+    for split, part in proof["splits"].items():
+        rows_of_split = [row for row in rows if row["split"] == split]
+        patients = {row["patient"] for row in rows_of_split}
+        expected = {"patients": len(patients), "cases": len(rows_of_split)}
         expected |= {"share": round(len(patients) / 20, 4), "by_label": {}}
         assert part == expected
 
@@ -285,12 +285,12 @@ def test_table_has_the_outcome_of_each_case(rows, tmp_path):
         write_state(tmp_path, row["case"], "it is\na page" if row["case"] == "C2" else None)
     table = tmp_path / "cases.tsv"
     collect_states(rows, tmp_path, table)
-    one, two, *_ = found = read_table(table)
-    assert list(one) == list(CASE_TABLE.columns)
-    assert [row["case"] for row in found] == ["C1", "C2", "C3", "C4"]
-    assert (one["state"], one["warnings"], one["sha256"]) == ("prepared", "2", "sha of C1")
-    assert (one["megavoxels"], two["megavoxels"]) == ("0.600000", "0.000000")
-    assert (one["reason"], two["reason"], two["state"]) == ("", "it is a page", "failed")
+    first, two, *_ = table_rows = read_table(table)
+    assert list(first) == list(CASE_TABLE.columns)
+    assert [row["case"] for row in table_rows] == ["C1", "C2", "C3", "C4"]
+    assert (first["state"], first["warnings"], first["sha256"]) == ("prepared", "2", "sha of C1")
+    assert (first["megavoxels"], two["megavoxels"]) == ("0.600000", "0.000000")
+    assert (first["reason"], two["reason"], two["state"]) == ("", "it is a page", "failed")
     assert [row["case"] for row in usable_rows(table, "train", "valid")] == ["C1", "C3"]
     check_remaining(table)
 
@@ -299,7 +299,7 @@ def test_table_has_the_outcome_of_each_case(rows, tmp_path):
     assert table.read_bytes() == before
     write_state(tmp_path, "C1", sources={"flair": {"fingerprint": "another"}, "t1": {}})
     collect_states(rows, tmp_path, table)
-    assert read_table(table)[0]["sources"] != one["sources"], "another file under the same name"
+    assert read_table(table)[0]["sources"] != first["sources"], "another file under the same name"
 
 
 def test_split_without_usable_cases_is_refused(rows, tmp_path):

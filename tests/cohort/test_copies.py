@@ -86,7 +86,7 @@ def test_new_slide_of_the_cohort_is_a_warning(tmp_path: Path) -> None:
     rows = [("N", "X", CONTENT), ("b", "Y", b"II* other"), ("M", "Z", b"MM")]
     sheet = sheet_of(tmp_path / "new", "n.tsv", *rows)
     warnings = copies_in_cohort(read_samples(sheet), cohort, sheet)
-    assert [one.split(",")[1] for one in warnings] == [
+    assert [warning.split(",")[1] for warning in warnings] == [
         " row 2: slide 'N' has the file of 'A' in the cohort; the model is trained and tested on "
         "the cohort",
         " row 3: slide 'b' has the id of 'B' in the cohort; the model is trained and tested on the "

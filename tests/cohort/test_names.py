@@ -12,7 +12,7 @@ from gigatile.cohort.names import doubtful_names, same_names
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "other"),
     [
         ("P-1", "p-1"),
         ("P-1", "P\u20101"),  # hyphen
@@ -41,13 +41,13 @@ from gigatile.cohort.names import doubtful_names, same_names
         ("2x", "2\u00d7"),
     ],
 )
-def test_spellings_of_one_name_are_grouped(one, other):
-    assert same_names([one, "Q", other]) == [[one, other]]
-    assert same_names([other, one]) == [[other, one]]
+def test_spellings_of_one_name_are_grouped(name, other):
+    assert same_names([name, "Q", other]) == [[name, other]]
+    assert same_names([other, name]) == [[other, name]]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "other"),
     [
         ("P1", "P2"),
         ("P-1", "P_1"),
@@ -58,18 +58,18 @@ def test_spellings_of_one_name_are_grouped(one, other):
         ("", "P"),
     ],
 )
-def test_different_names_are_not_grouped(one, other):
-    assert same_names([one, other]) == []
-    assert doubtful_names([one, other]) == []
+def test_different_names_are_not_grouped(name, other):
+    assert same_names([name, other]) == []
+    assert doubtful_names([name, other]) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("P10", "P1O"), ("P1", "Pl"), ("PI", "P1"), ("Bern", "Bem"), ("p0", "PO")]
+    ("name", "other"), [("P10", "P1O"), ("P1", "Pl"), ("PI", "P1"), ("Bern", "Bem"), ("p0", "PO")]
 )
-def test_similar_ascii_names_are_doubtful(one, other):
+def test_similar_ascii_names_are_doubtful(name, other):
     """A hospital may have both ids; only its staff knows."""
-    assert same_names([one, other]) == []
-    assert doubtful_names([one, other, "Q"]) == [[one, other]]
+    assert same_names([name, other]) == []
+    assert doubtful_names([name, other, "Q"]) == [[name, other]]
 
 
 def test_grouped_names_are_not_doubtful():
@@ -103,4 +103,4 @@ def test_look_alikes_are_not_converted_otherwise():
 def test_ascii_characters_are_folded_only_by_case():
     ascii_letters = [chr(code) for code in range(33, 127)]
     groups = same_names(ascii_letters)
-    assert all(len({one.casefold() for one in group}) == 1 for group in groups)
+    assert all(len({name.casefold() for name in group}) == 1 for group in groups)

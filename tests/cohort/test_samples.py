@@ -32,9 +32,9 @@ def faults(folder: Path, *lines: str, **options) -> list[str]:
     sheet = write(folder, *lines)
     with pytest.raises(UserError) as caught:
         read_samples(sheet, **options)
-    heading, *found = str(caught.value).splitlines()
-    assert heading == f"{sheet}: {len(found)} fault(s)"
-    return [line.removeprefix("  - ") for line in found]
+    heading, *messages = str(caught.value).splitlines()
+    assert heading == f"{sheet}: {len(messages)} fault(s)"
+    return [line.removeprefix("  - ") for line in messages]
 
 
 def ids(samples: list[Sample]) -> list[str]:
@@ -196,7 +196,7 @@ def test_missing_sheet_or_folder_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "messages"),
     [
         (["S1\tP1\tluad"], ["row 2: 3 cells, but 4 columns in the header"]),
         (["S1\tP1\tluad\ta.svs\t"], ["row 2: 5 cells, but 4 columns in the header"]),
@@ -215,8 +215,8 @@ def test_missing_sheet_or_folder_is_refused(folder):
          [r"row 2: label 'lu\xadad' contains an invisible character"]),
     ],
 )  # fmt: skip
-def test_faulty_row_is_named_with_its_number(folder, rows, found):
-    assert faults(folder, HEADER, *rows) == found
+def test_faulty_row_is_named_with_its_number(folder, rows, messages):
+    assert faults(folder, HEADER, *rows) == messages
 
 
 @pytest.mark.parametrize(
@@ -260,10 +260,10 @@ def test_unknown_split_is_refused(folder, split):
 
 
 def test_missing_files_are_named_with_their_rows(folder):
-    found = faults(
+    messages = faults(
         folder, HEADER, "S1\tP1\tluad\ta.svs", "S2\tP2\tluad\tx/b.svs", "S3\tP3\tluad\tg"
     )
-    assert found == [f"row 3: no file {folder}/x/b.svs", f"row 4: no file {folder}/g"]
+    assert messages == [f"row 3: no file {folder}/x/b.svs", f"row 4: no file {folder}/g"]
 
 
 def test_path_that_is_too_long_is_named(folder):
@@ -329,8 +329,8 @@ def test_patient_fixed_to_two_splits_is_refused(folder):
 
 def test_empty_patients_are_not_the_same_patient(folder):
     rows = ["S1\t\tluad\ta.svs\ttrain", "S2\t\tluad\tb.svs\ttest"]
-    found = faults(folder, f"{HEADER}\tsplit", *rows)
-    assert found == ["row 2: patient is empty", "row 3: patient is empty"]
+    messages = faults(folder, f"{HEADER}\tsplit", *rows)
+    assert messages == ["row 2: patient is empty", "row 3: patient is empty"]
 
 
 def test_label_with_two_spellings_is_refused(folder):
@@ -391,8 +391,8 @@ def test_doubtful_names_are_warnings(folder):
 )
 def test_path_with_wildcards_or_controls_is_refused(folder, name, expected):
     (folder / name).touch()
-    (found,) = faults(folder, HEADER, f"S1\tP1\tluad\t{name}")
-    assert found.startswith(f"row 2: path {str(folder / name)!r} {expected}")
+    (message,) = faults(folder, HEADER, f"S1\tP1\tluad\t{name}")
+    assert message.startswith(f"row 2: path {str(folder / name)!r} {expected}")
 
 
 def test_path_like_an_option_is_refused(folder, monkeypatch):
@@ -423,8 +423,8 @@ def test_all_faults_are_listed_by_row(folder):
         "short",
         "S4\tP4\tlusc\ta.svs\t\t",
     ]
-    found = faults(folder, f"{HEADER}\tmpp\tsplit", *rows)
-    assert [fault.split(":")[0] for fault in found] == ["row 3"] * 3 + ["row 4"] * 5 + [
+    messages = faults(folder, f"{HEADER}\tmpp\tsplit", *rows)
+    assert [fault.split(":")[0] for fault in messages] == ["row 3"] * 3 + ["row 4"] * 5 + [
         "row 5",
         "row 6",
     ]

@@ -64,19 +64,19 @@ def slides_of(cohort: dict[str, list[str]], fixed: dict[str, str] | None = None)
 
 @pytest.mark.parametrize("patient", FROZEN)
 def test_split_of_a_patient_never_changes(patient):
-    found = tuple(split_of(patient, SplitSettings(seed=seed)) for seed in FROZEN_SEEDS)
-    assert found == FROZEN[patient]
+    splits = tuple(split_of(patient, SplitSettings(seed=seed)) for seed in FROZEN_SEEDS)
+    assert splits == FROZEN[patient]
 
 
 @given(names, st.integers(0, MAX_SEED), st.integers(1, 97), st.integers(1, 97))
-def test_hash_and_shares_decide_the_split(patient, seed, one, two):
-    train, valid = sorted((one, two))[0] / 100, abs(one - two) / 100
+def test_hash_and_shares_decide_the_split(patient, seed, first, two):
+    train, valid = sorted((first, two))[0] / 100, abs(first - two) / 100
     if not valid:
         return
     settings = SplitSettings(train=train, valid=valid, test=1 - train - valid, seed=seed)
     digest = hashlib.blake2b(patient.encode(), key=str(seed).encode(), digest_size=8).digest()
-    place = int.from_bytes(digest, "big") / 2**64
-    expected = "train" if place < train else "valid" if place < train + valid else "test"
+    position = int.from_bytes(digest, "big") / 2**64
+    expected = "train" if position < train else "valid" if position < train + valid else "test"
     assert split_of(patient, settings) == expected
 
 
@@ -127,9 +127,9 @@ def test_many_patients_have_the_wanted_shares():
 
 def test_seeds_give_independent_splits():
     patients = [f"P{number}" for number in range(10_000)]
-    one = [split_of(patient, SplitSettings(seed=1)) for patient in patients]
+    first = [split_of(patient, SplitSettings(seed=1)) for patient in patients]
     two = [split_of(patient, SplitSettings(seed=2)) for patient in patients]
-    both = Counter(zip(one, two, strict=True))
+    both = Counter(zip(first, two, strict=True))
     for pair in itertools.product(SPLITS, SPLITS):
         share = getattr(SplitSettings(), pair[0]) * getattr(SplitSettings(), pair[1])
         assert both[pair] == pytest.approx(10_000 * share, rel=0.15)
@@ -144,20 +144,28 @@ def test_proof_has_the_counts(cohort, seed):
     slides = slides_of(cohort)
     splits = assign(slides, settings)
     proof = prove_splits(slides, splits, settings).to_json()
-    labels = sorted({label for found in cohort.values() for label in found})
+    labels = sorted({label for patient_labels in cohort.values() for label in patient_labels})
     assert (proof["seed"], proof["labels"]) == (seed, labels)
     assert proof["shares"] == {"train": 0.6, "valid": 0.2, "test": 0.2}
     assert proof["shared_patients"] == {"train&valid": [], "train&test": [], "valid&test": []}
     for split in SPLITS:
-        mine = {patient: found for patient, found in cohort.items() if splits[patient] == split}
+        labels_by_patient = {
+            patient: patient_labels
+            for patient, patient_labels in cohort.items()
+            if splits[patient] == split
+        }
         part = proof["splits"][split]
-        assert part["patients"] == len(mine)
-        assert part["slides"] == sum(map(len, mine.values()))
+        assert part["patients"] == len(labels_by_patient)
+        assert part["slides"] == sum(map(len, labels_by_patient.values()))
         for label in labels:
             counts = part["by_label"][label]
-            assert counts["slides"] == sum(found.count(label) for found in mine.values())
-            assert counts["patients"] == sum(label in found for found in mine.values())
-            of_label = sum(label in found for found in cohort.values())
+            assert counts["slides"] == sum(
+                patient_labels.count(label) for patient_labels in labels_by_patient.values()
+            )
+            assert counts["patients"] == sum(
+                label in patient_labels for patient_labels in labels_by_patient.values()
+            )
+            of_label = sum(label in patient_labels for patient_labels in cohort.values())
             assert counts["share"] == pytest.approx(counts["patients"] / of_label, abs=1e-4)
             assert counts["wanted"] == getattr(settings, split)
 
@@ -230,23 +238,25 @@ def test_imbalance_is_the_largest_difference(cohort, seed):
     slides = slides_of(cohort)
     splits = assign(slides, settings)
     distances = [0.0]
-    for label in {label for found in cohort.values() for label in found}:
-        patients = [patient for patient, found in cohort.items() if label in found]
+    for label in {label for patient_labels in cohort.values() for label in patient_labels}:
+        patients = [
+            patient for patient, patient_labels in cohort.items() if label in patient_labels
+        ]
         for split in SPLITS:
-            mine = [patient for patient in patients if splits[patient] == split]
-            share = len(mine) / len(patients)
-            distances.append(abs(share - getattr(settings, split)) if mine else float("inf"))
+            in_split = [patient for patient in patients if splits[patient] == split]
+            share = len(in_split) / len(patients)
+            distances.append(abs(share - getattr(settings, split)) if in_split else float("inf"))
     assert imbalance(slides, splits, settings) == pytest.approx(max(distances), abs=1e-4)
 
 
 def test_seeds_are_ranked_by_imbalance():
     slides = slides_of({f"P{n}": ["abc"[n % 3]] for n in range(24)})
     ranked = best_seed(slides, SplitSettings(), 60)
-    found = {}
+    imbalances = {}
     for seed in range(60):
         settings = SplitSettings(seed=seed)
-        found[seed] = imbalance(slides, assign(slides, settings), settings)
-    assert ranked == sorted((distance, seed) for seed, distance in found.items())
+        imbalances[seed] = imbalance(slides, assign(slides, settings), settings)
+    assert ranked == sorted((distance, seed) for seed, distance in imbalances.items())
     assert sorted(seed for _, seed in ranked) == list(range(60))
 
 
@@ -307,14 +317,14 @@ def test_command_refuses_an_impossible_split(command, tmp_path, labels, options,
 
 def test_same_sheet_gives_the_same_bytes(command, tmp_path):
     sheet = write_sheet(tmp_path, three_of_each("a", "b"))
-    for folder in ("one", "two"):
+    for folder in ("first", "second"):
         assert split_patients(command, sheet, tmp_path / folder, SplitSettings()).returncode == 0
     for name in ("splits.tsv", "splits.json"):
-        one, two = ((tmp_path / folder / name).read_bytes() for folder in ("one", "two"))
-        assert one == two
-    proof = json.loads((tmp_path / "one/splits.json").read_text())
+        first, two = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
+        assert first == two
+    proof = json.loads((tmp_path / "first/splits.json").read_text())
     assert proof["sheet_sha256"] == hashlib.sha256(sheet.read_bytes()).hexdigest()
-    table = (tmp_path / "one/splits.tsv").read_text().splitlines()
+    table = (tmp_path / "first/splits.tsv").read_text().splitlines()
     assert table[:2] == ["slide\tpatient\tlabel\tsplit", "a-train\ta-train\ta\ttrain"]
 
 
@@ -355,8 +365,8 @@ def test_splits_of_tcga(command, tcga, tmp_path, seed):
         splits[row["patient"]].add(row["split"])
         labels[row["patient"]].add(row["label"])
     assert len(splits) == 1009
-    assert sum(len(found) > 1 for found in labels.values()) == 416
-    assert {len(found) for found in splits.values()} == {1}
+    assert sum(len(seen) > 1 for seen in labels.values()) == 416
+    assert {len(seen) for seen in splits.values()} == {1}
 
     present = Counter((row["split"], row["label"]) for row in rows)
     assert set(present) == set(itertools.product(SPLITS, ("luad", "lusc", "normal")))
@@ -367,7 +377,7 @@ def test_splits_of_tcga(command, tcga, tmp_path, seed):
         assert counts["patients"] == len(patients)
         assert counts["share"] == pytest.approx(counts["wanted"], abs=0.06)
     for split in SPLITS:
-        patients = {patient for patient, found in splits.items() if found == {split}}
+        patients = {patient for patient, seen in splits.items() if seen == {split}}
         assert proof["splits"][split]["patients"] == len(patients)
     assert sum(part["patients"] for part in proof["splits"].values()) == 1009
     assert sum(part["slides"] for part in proof["splits"].values()) == 2167

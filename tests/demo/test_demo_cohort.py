@@ -59,11 +59,11 @@ def test_cohort_resembles_a_real_one() -> None:
     assert {len(slides) for slides in of_patient.values()} == {1, 2}
     assert sum(len(slides) == 2 for slides in of_patient.values()) == 8
     # Tumour and normal tissue of one patient, as in TCGA.
-    mixed = [{one.label for one in slides} for slides in of_patient.values()]
+    mixed = [{each.label for each in slides} for slides in of_patient.values()]
     assert {"luad", "normal"} in mixed
     assert {"lusc", "normal"} in mixed
     # All slides of a patient are from one site, and the label does not depend on the site.
-    assert all(len({one.site for one in slides}) == 1 for slides in of_patient.values())
+    assert all(len({each.site for each in slides}) == 1 for slides in of_patient.values())
     main = collections.Counter((slides[0].label, slides[0].site) for slides in of_patient.values())
     assert main == {(label, site): 4 for label in LABELS for site in ("north", "south")}
 
@@ -73,7 +73,7 @@ def test_one_slide_is_glass_only_and_one_has_a_pen_mark() -> None:
     assert sorted(slide.oddity for slide in odd) == ["glass_only", "pen_mark"]
     # Their patients have another slide, so no patient is lost with a slide.
     for slide in odd:
-        assert sum(one.patient == slide.patient for one in COHORT) == 2
+        assert sum(other.patient == slide.patient for other in COHORT) == 2
 
 
 def test_new_slides_are_of_other_patients() -> None:

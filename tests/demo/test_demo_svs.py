@@ -109,11 +109,11 @@ def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path, slide: str) 
 
 def test_slides_differ_from_each_other(path: Path, tmp_path: Path) -> None:
     make_slide(tmp_path / "other.svs", "P12-1")
-    with openslide.OpenSlide(path) as one, openslide.OpenSlide(tmp_path / "other.svs") as other:
+    with openslide.OpenSlide(path) as first, openslide.OpenSlide(tmp_path / "other.svs") as other:
         key = "openslide.quickhash-1"
-        assert one.properties[key] != other.properties[key]
+        assert first.properties[key] != other.properties[key]
         # Not only in their stain: their sizes differ, too.
-        assert one.dimensions != other.dimensions
+        assert first.dimensions != other.dimensions
 
 
 def test_shrink_averages_whole_blocks() -> None:

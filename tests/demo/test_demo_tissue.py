@@ -119,7 +119,7 @@ def test_stain_depends_on_the_patient() -> None:
 def test_texture_separates_classes_and_colour_does_not() -> None:
     colours, textures, labels, halves = [], [], [], []
     for label in LABELS:
-        usual = (one for one in COHORT if one.label == label and one.slide.endswith("-1"))
+        usual = (each for each in COHORT if each.label == label and each.slide.endswith("-1"))
         for number, slide in enumerate(itertools.islice(usual, 5)):
             for tile in tiles_of(picture(slide.slide))[::2]:
                 colours.append(tile.mean(axis=(0, 1)))

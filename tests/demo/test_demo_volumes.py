@@ -90,10 +90,10 @@ def test_every_fault_has_one_case() -> None:
     )
     assert collections.Counter(case.split for case in GOOD) == {"train": 12, "valid": 3, "test": 5}
     for split in SPLITS:
-        mine = [case for case in COHORT if case.split == split]
-        assert any(case.fault != "none" for case in mine)
+        in_split = [case for case in COHORT if case.split == split]
+        assert any(case.fault != "none" for case in in_split)
         # Each split has tumours that take up no contrast medium, and those that do.
-        assert {case.enhancing for case in mine if case.fault == "none"} == {True, False}
+        assert {case.enhancing for case in in_split if case.fault == "none"} == {True, False}
     assert all(case.fault == "none" for case in NEW)
 
 
@@ -218,10 +218,10 @@ def test_loose_labels_are_slightly_below_integers(folder: Path) -> None:
 
 def test_another_order_is_the_same_grid(folder: Path) -> None:
     case = case_with(oddity="another_order")
-    one, other = (nib.as_closest_canonical(opened(folder, case, file)) for file in ("t1", "t2"))
-    assert (one.affine == other.affine).all()
+    first, other = (nib.as_closest_canonical(opened(folder, case, file)) for file in ("t1", "t2"))
+    assert (first.affine == other.affine).all()
     # The same position in the head, too: the same voxels are brain.
-    assert ((one.get_fdata() > 0) == (other.get_fdata() > 0)).all()
+    assert ((first.get_fdata() > 0) == (other.get_fdata() > 0)).all()
 
 
 def test_noisy_grid_is_off_by_micrometres(folder: Path) -> None:
@@ -289,7 +289,7 @@ def test_bytes_do_not_depend_on_vector_instructions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resample", [False, True])
 def test_every_case_has_the_expected_state(folder: Path, tmp_path: Path, resample: bool) -> None:
     reasons = {
-        "truncated": "t1gd.*cut short",
+        "truncated": "t1gd.*truncated",
         "empty": "flair.*empty",
         "html": "t2.*HTML page",
         "other_grid": "different grids",
@@ -346,8 +346,10 @@ def test_tissues_have_the_expected_intensities() -> None:
         labels = values["segmentation"]
         healthy = (labels == 0) & (values["flair"] > 0)
 
-        def median(modality: str, where: np.ndarray, of: dict[str, np.ndarray] = values) -> float:
-            return float(np.median(of[modality][where]))
+        def median(
+            modality: str, where: np.ndarray, images: dict[str, np.ndarray] = values
+        ) -> float:
+            return float(np.median(images[modality][where]))
 
         edema, core = labels == LABELS["edema"], labels == LABELS["non_enhancing"]
         for bright in ("flair", "t2"):  # brighter than the mean of grey and white matter and fluid
@@ -405,8 +407,8 @@ def test_grid_covers_the_head_in_any_orientation() -> None:
         assert np.allclose(places[:, index], (grid.affine @ (i, j, k, 1))[:3])
 
 
-def dice(one: np.ndarray, other: np.ndarray) -> float:
-    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+def dice(mask: np.ndarray, other: np.ndarray) -> float:
+    return float(2 * (mask & other).sum() / (mask.sum() + other.sum()))
 
 
 def test_regions_can_be_learned_but_not_thresholded() -> None:
@@ -436,7 +438,7 @@ def test_regions_can_be_learned_but_not_thresholded() -> None:
             by_threshold.append(
                 max(dice(flair > cut, labels > 0) for cut in np.linspace(0.5, 2.5, 21))
             )
-    means = {region: np.mean(found) for region, found in by_model.items()}
+    means = {region: np.mean(scores) for region, scores in by_model.items()}
     print(f"Dice of a voxel-wise model {means}, of the best threshold {np.mean(by_threshold):.3f}")
     assert len(by_threshold) >= 4
     assert means["whole"] > 0.75

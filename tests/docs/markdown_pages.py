@@ -43,13 +43,13 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page in their order."""
-    found, marks, begun = [], {}, None
+    parsed, marks, begun = [], {}, None
     for number, line in enumerate((ROOT / page).read_text().split("\n"), 1):
         if begun is None and line.startswith("```"):
             begun = (number, line[3:].strip(), [])
         elif begun is not None and line == "```":
             start, language, lines = begun
-            found.append(Block(page, start, language, "\n".join(lines) + "\n", marks))
+            parsed.append(Block(page, start, language, "\n".join(lines) + "\n", marks))
             marks, begun = {}, None
         elif begun is not None:
             begun[2].append(line)
@@ -62,7 +62,7 @@ def blocks(page: str) -> list[Block]:
             elif line.strip():
                 assert not marks, f"{page}:{number}: a mark that stands above no block"
     assert begun is None and not marks, f"{page}: a block without an end, or a mark without a block"
-    return found
+    return parsed
 
 
 def in_checkout(page: str, wanted: bool) -> list[Block]:
@@ -85,19 +85,19 @@ def prose(page: str) -> str:
 
 def tables(page: str) -> list[list[list[str]]]:
     """Return the tables of a page: rows of cells, the heading first."""
-    found, rows = [], []
+    all_tables, rows = [], []
     for line in [*prose(page).split("\n"), ""]:
         if line.startswith("|"):
             rows.append([cell.strip() for cell in line.strip("| ").split("|")])
         elif rows:
-            found.append([rows[0], *rows[2:]])
+            all_tables.append([rows[0], *rows[2:]])
             rows = []
-    return found
+    return all_tables
 
 
 def table(page: str, heading: str) -> list[list[str]]:
     """Return the rows of the table whose first heading is `heading`."""
-    (rows,) = [one[1:] for one in tables(page) if one[0][0] == heading]
+    (rows,) = [candidate[1:] for candidate in tables(page) if candidate[0][0] == heading]
     assert rows
     return rows
 

@@ -63,28 +63,28 @@ def provoked_by_sheets(tmp_path: Path) -> list[str]:
     for name in ("a.svs", "b.svs"):
         (tmp_path / name).touch()
     (tmp_path / "loop.svs").symlink_to("loop.svs")
-    found = []
+    messages = []
     sheet = tmp_path / "samples.tsv"
     with pytest.raises(UserError) as caught:
         read_samples(sheet)
-    found += faults(caught.value)
+    messages += faults(caught.value)
     for name, content in SHEETS.items():
         sheet.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(UserError) as caught:
             read_samples(sheet)
             pytest.fail(f"{name}: taken for a good sheet")
-        found += faults(caught.value)
+        messages += faults(caught.value)
 
     sheet.write_text(f"{HEAD}\n{GOOD}\n")
     samples = read_samples(sheet)
     with pytest.raises(UserError) as caught:
         check_labels(samples, assign(samples, SplitSettings()), sheet)
-    found += faults(caught.value)
+    messages += faults(caught.value)
     table = tmp_path / "tiles.tsv"
     write_table(table, SLIDE_TABLE.columns, [("a", "p", "x", "test", "failed", 0, "no slide", "")])
     with pytest.raises(UserError) as caught:
         check_remaining(table)
-    return found + faults(caught.value)
+    return messages + faults(caught.value)
 
 
 def write_slide(path: Path, pixels: np.ndarray, mpp: str = "|MPP = 0.5", **layout) -> Path:
@@ -109,26 +109,26 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
     yield other, {}
     unknown = write_slide(folder / "unknown.svs", stained, compression=None)
     with tifffile.TiffFile(unknown) as tiff:
-        at = tiff.pages[0].tags["Compression"].valueoffset
+        offset = tiff.pages[0].tags["Compression"].valueoffset
     data = bytearray(unknown.read_bytes())
-    data[at : at + 2] = (52479).to_bytes(2, "little")
+    data[offset : offset + 2] = (52479).to_bytes(2, "little")
     unknown.write_bytes(data)
     yield unknown, {}
     damaged = write_slide(folder / "damaged.svs", stained, compression="jpeg")
     with tifffile.TiffFile(damaged) as tiff:
-        at, length = tiff.pages[0].dataoffsets[7], tiff.pages[0].databytecounts[7]
+        offset, length = tiff.pages[0].dataoffsets[7], tiff.pages[0].databytecounts[7]
     data = bytearray(damaged.read_bytes())
-    data[at : at + length] = bytes(length)
+    data[offset : offset + length] = bytes(length)
     damaged.write_bytes(data)
     yield damaged, {"max_unreadable": 0}
     with tifffile.TiffFile(damaged) as tiff:
         places = list(zip(tiff.pages[0].dataoffsets, tiff.pages[0].databytecounts, strict=True))
-    for at, length in places:
-        data[at : at + length] = bytes(length)
+    for offset, length in places:
+        data[offset : offset + length] = bytes(length)
     wide = bytearray(damaged.read_bytes())
     with tifffile.TiffFile(damaged) as tiff:
-        at = tiff.pages[0].tags["ImageWidth"].valueoffset
-    wide[at : at + 4] = (64_000).to_bytes(4, "little")
+        offset = tiff.pages[0].tags["ImageWidth"].valueoffset
+    wide[offset : offset + 4] = (64_000).to_bytes(4, "little")
     (folder / "wide.svs").write_bytes(wide)
     yield folder / "wide.svs", {}
     ruined = folder / "ruined.svs"
@@ -171,26 +171,26 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
     """Return the reason that is recorded for every bad slide."""
     kinds = ("tfrecord", "json", "jpg", "png", "parquet")
     files = TilingFiles(*(tmp_path / f"out/S1.{kind}" for kind in kinds))
-    found = []
+    reasons = []
     for source, options in bad_slides(tmp_path):
         settings = TileSettings(size=64, **options)
         state = tile_slide(source, "S1", None, settings, files)
         assert state.state == "failed", source.name
-        found.append(state.reason)
+        reasons.append(state.reason)
     # A file on which a codec really crashes is not to be had: those that are known get mended.
     good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "MAX_TILES", 24)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
+        reasons.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.setattr(grid, "MAX_TILES", 25)
         patch.setattr(slide_tiles, "MAX_REGION_BYTES", 1000)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
+        reasons.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
         patch.setattr(scale, "finest_is_resampled", lambda _: True)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
+        reasons.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.undo()
         patch.setattr(slide_tiles, "find_tissue", int)  # which takes other arguments
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
+        reasons.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
         patch.setattr(slide_tiles, "find_tissue", crash)
-        found.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
-    return found
+        reasons.append(tile_slide(good, "S1", None, TileSettings(size=64), files).reason)
+    return reasons

@@ -52,27 +52,27 @@ def provoked_by_case_sheets(tmp_path: Path) -> list[str]:
     """Return every message that a wrong sheet of cases gets, and one whose cases all fail."""
     for name in "abcdef":
         (tmp_path / f"{name}.nii").touch()
-    sheet, found = tmp_path / "cases.tsv", []
+    sheet, messages = tmp_path / "cases.tsv", []
     for name, content in SHEETS.items():
         sheet.write_text(content)
         with pytest.raises(UserError) as caught:
             read_cases(sheet, MODALITIES)
             pytest.fail(f"{name}: taken for a good sheet")
-        found += faults(caught.value)
+        messages += faults(caught.value)
     sheet.write_text(f"{HEAD}\n{GOOD}\n")
     cases = read_cases(sheet, MODALITIES)
     with pytest.raises(UserError) as caught:
         check_labels(cases, assign(cases, SplitSettings()), sheet)
-    found += faults(caught.value)
+    messages += faults(caught.value)
     table = tmp_path / "table.tsv"
-    told = {"case": "C1", "patient": "P1", "split": "test", "state": "failed", "reason": "no head"}
-    write_table(table, CASE_TABLE.columns, [[told.get(name, "") for name in CASE_TABLE.columns]])
+    state = {"case": "C1", "patient": "P1", "split": "test", "state": "failed", "reason": "no head"}
+    write_table(table, CASE_TABLE.columns, [[state.get(name, "") for name in CASE_TABLE.columns]])
     with pytest.raises(UserError) as caught:
         check_remaining(table)
-    found += faults(caught.value)
+    messages += faults(caught.value)
     with pytest.raises(UserError) as caught:
         check_any(table)
-    return [*found, str(caught.value)]
+    return [*messages, str(caught.value)]
 
 
 # --- Cases
@@ -285,32 +285,32 @@ def folder_of_a_good_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def provoked_by_cases(folder_of_a_good_case: Path) -> list[str]:
     """Return the reason that is recorded for every bad case."""
-    folder, found = folder_of_a_good_case, []
+    folder, reasons = folder_of_a_good_case, []
     for odd in bad_cases(folder):
         state = prepared(folder, odd)
         assert state["state"] == "failed", odd
-        found.append(state["reason"])
+        reasons.append(state["reason"])
     # It takes gigabytes to come to the true limit.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(case_volumes, "LARGEST", 1000)
-        found.append(prepared(folder, Odd({}))["reason"])
+        reasons.append(prepared(folder, Odd({}))["reason"])
         patch.undo()
         patch.setattr(case_volumes, "encode_volume", int)  # which takes other arguments
-        found.append(prepared(folder, Odd({}))["reason"])
-    return found + [state["reason"] for state in planted(folder) if state["reason"]]
+        reasons.append(prepared(folder, Odd({}))["reason"])
+    return reasons + [state["reason"] for state in planted(folder) if state["reason"]]
 
 
 @pytest.fixture(scope="module")
 def warned_of_cases(folder_of_a_good_case: Path) -> list[str]:
     """Return every warning that a case can be used with."""
-    found = []
+    warnings = []
     for odd in odd_cases(folder_of_a_good_case):
         state = prepared(folder_of_a_good_case, odd)
         assert (state["state"], bool(state["warnings"])) == ("prepared", True), (odd, state)
-        found += state["warnings"]
+        warnings += state["warnings"]
     for state in planted(folder_of_a_good_case):
-        found += [] if state["reason"] else state["warnings"]
-    return found
+        warnings += [] if state["reason"] else state["warnings"]
+    return warnings
 
 
 def planted(folder: Path) -> Iterator[dict[str, Any]]:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 def texts_in(files: Iterable[Path]) -> list[str]:
     """Return every text in Python files; … stands for what is filled in."""
-    found = []
+    texts = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr | ast.Constant):
-                found.append(_text(node))
-    return found
+                texts.append(_text(node))
+    return texts
 
 
 def told_by(files: Iterable[Path], *names: str) -> list[str]:
     """Return the texts with which functions or errors are called, where they stand in the call."""
-    found = []
+    texts = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or _name(node.func) not in names:
@@ -26,8 +26,8 @@ def told_by(files: Iterable[Path], *names: str) -> list[str]:
             for text in node.args:
                 # Of one thing or another, each for itself.
                 choices = [text.body, text.orelse] if isinstance(text, ast.IfExp) else [text]
-                found += [_text(one) for one in choices if _text(one).strip("…")]
-    return found
+                texts += [_text(choice) for choice in choices if _text(choice).strip("…")]
+    return texts
 
 
 def _name(function: ast.expr) -> str:

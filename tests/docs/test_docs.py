@@ -91,10 +91,10 @@ def test_every_block_is_of_a_known_kind(page):
 
 
 def test_what_is_not_run_is_known():
-    found = {
+    unrun = {
         (page, block.text) for page in NAMES for block in blocks(page) if "not run" in block.marks
     }
-    assert found == set(NOT_RUN)
+    assert unrun == set(NOT_RUN)
     for _, text in NOT_RUN:
         assert subprocess.run(["bash", "-n", "-c", text], check=False).returncode == 0, text
 
@@ -130,9 +130,9 @@ def test_what_a_page_shows_works(page, tried):
 )
 def test_the_demo_runs_in_this_very_checkout(page, run, lists):
     """Once for real; then nothing is left to do."""
-    mine = in_checkout(page, True)
-    assert f"make {run}\n" in mine[0].text
-    try_blocks(mine, ROOT)
+    shown = in_checkout(page, True)
+    assert f"make {run}\n" in shown[0].text
+    try_blocks(shown, ROOT)
     assert lists in (ROOT / f"results/{run}/report/index.html").read_text()
 
 
@@ -210,23 +210,25 @@ def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried, page, na
     }
     files = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
     files = {name for name in files if not name.endswith(".snakemake_timestamp")}
-    unused = [name for name, one in shown.items() if not any(map(one.fullmatch, files))]
-    unnamed = [f for f in files if not any(one.fullmatch(f) for one in shown.values())]
+    unused = [name for name, regex in shown.items() if not any(map(regex.fullmatch, files))]
+    unnamed = [f for f in files if not any(regex.fullmatch(f) for regex in shown.values())]
     assert (unused, unnamed) == ([], [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "of", "name"),
+    ("page", "source", "name"),
     [
         ("README.md", "docs/predict.md", "mine"),
         ("docs/predict.md", "docs/predict.md", "mine"),
         ("docs/volumes.md", "docs/volumes.md", "head"),
     ],
 )
-def test_the_short_lists_of_results_name_what_is_there(page, of, name, tried):
-    run = tried(of) / "results" / name
-    (rows,) = [one for one in tables(page) if one[0][0].startswith("In `results/")]
+def test_the_short_lists_of_results_name_what_is_there(page, source, name, tried):
+    run = tried(source) / "results" / name
+    (rows,) = [
+        candidate for candidate in tables(page) if candidate[0][0].startswith("In `results/")
+    ]
     folder = run / code(rows[0][0])[0].removeprefix("results/<run>/")
     for row in rows[1:]:
         names = code(row[0])
@@ -297,17 +299,17 @@ def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases
     said = " ".join(provoked_by_cases)
     never = {"its head has no voxels"}  # a constant image has another reason
     source = (ROOT / "gigatile/volumes").glob("*.py")
-    told = told_by(source, "VolumeError", "give_up")
-    assert {text for text in told if not pattern(text).search(said)} == never
+    reasons = told_by(source, "VolumeError", "give_up")
+    assert {text for text in reasons if not pattern(text).search(said)} == never
 
 
 def test_no_warning_of_a_case_is_left_out(provoked_by_cases, warned_of_cases):
     """What is told of a file, or listed, is either of the two."""
     said = " ".join([*provoked_by_cases, *warned_of_cases])
     source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "preparation")]
-    told = told_by(source, "append", "_with_name")
-    assert len(told) >= 10
-    assert [text for text in told if not pattern(text).search(said)] == []
+    warnings = told_by(source, "append", "_with_name")
+    assert len(warnings) >= 10
+    assert [text for text in warnings if not pattern(text).search(said)] == []
 
 
 def test_the_messages_of_a_sheet_of_cases_are_those_of_two_pages(provoked_by_case_sheets):
@@ -332,12 +334,12 @@ def assert_sayable(rows: list[list[str]], texts: list[str]) -> None:
 def test_the_messages_on_the_cluster_page_are_those_of_the_source():
     own = texts_in([*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
     assert_sayable(table("docs/slurm.md", "Gigatile says"), own)
-    theirs = [
+    of_slurm = [
         Path(find_spec("snakemake.exceptions").origin),
         ROOT / "gigatile/workflow/slurm_submission.py",
     ]
-    theirs += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
-    assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(theirs))
+    of_slurm += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
+    assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(of_slurm))
 
 
 def test_the_words_of_slurm_on_the_cluster_page_are_its_own():

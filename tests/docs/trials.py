@@ -106,8 +106,8 @@ def cases_of_the_sheet(folder: Path) -> None:
     names = ("V01-1", "V02-1", "V13-1", "V14-1", "V17-1", "V21-1")
     draw_cases(folder / "head", {f"C{number}": name for number, name in enumerate(names, 1)})
     task = folder / "Task01_BrainTumour"
-    for place in ("imagesTr", "labelsTr"):
-        (task / place).mkdir(parents=True)
+    for subfolder in ("imagesTr", "labelsTr"):
+        (task / subfolder).mkdir(parents=True)
     training = []
     for number in (1, 2, 3):
         name = f"BRATS_{number:03d}.nii.gz"

@@ -96,13 +96,13 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Return the addresses that pages have requested since the last call, without `data:`."""
-        found = []
+        urls = []
         for entry in self._call("POST", "/se/log", {"type": "performance"}):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
-                found.append(message["params"]["request"]["url"])
+                urls.append(message["params"]["request"]["url"])
         # Chromium's own first page.
-        return [url for url in found if not url.startswith(("data:", "chrome:"))]
+        return [url for url in urls if not url.startswith(("data:", "chrome:"))]
 
     def _port(self) -> int:
         deadline = time.monotonic() + 30

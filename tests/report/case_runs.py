@@ -286,11 +286,11 @@ def _segment(
     write_segmentation(segmentation, labels, grid)
     millilitres = float(np.prod(grid.canonical_spacing)) / 1000
     values = settings.label_values
-    of = {name: (name,) for name in values} | settings.region_labels
-    found = {
+    labels_of = {name: (name,) for name in values} | settings.region_labels
+    fields = {
         "volumes_ml": {
             name: round(millilitres * int(np.isin(labels, [values[n] for n in names]).sum()), 6)
-            for name, names in of.items()
+            for name, names in labels_of.items()
         },
         "windows": WindowSettings().model_dump() | {"size": [16, 16, 16]},
         "inputs": checksums(
@@ -300,4 +300,4 @@ def _segment(
             }
         ),
     }
-    describe(state, plan.case, found)
+    describe(state, plan.case, fields)

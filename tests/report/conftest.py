@@ -158,11 +158,11 @@ def _index(plan: Plan, tiles: dict[str, np.ndarray]) -> TileIndex:
     corners = np.rint(np.stack([column, row], axis=1) * plan.extent).astype(np.int64)
     index = TileIndex(corners, dict.fromkeys(AREAS, np.zeros(len(corners))))
     kept = set(zip(tiles["x"].tolist(), tiles["y"].tolist(), strict=True))
-    for place, corner in enumerate(corners.tolist()):
+    for number, corner in enumerate(corners.tolist()):
         if tuple(corner) not in kept:
-            index.dropped[place] = "background"
+            index.dropped[number] = "background"
         elif not index.marks:
-            index.marks[place] = ("blur", "pen")
+            index.marks[number] = ("blur", "pen")
     return index
 
 
@@ -213,13 +213,13 @@ def _splits(plans: Sequence[Plan], classes: Sequence[str]) -> dict[str, Any]:
     for split, wanted in shares.items():
         by_label = {}
         for label in classes:
-            mine = [p for p in plans if (p.split, p.label) == (split, label)]
+            members = [p for p in plans if (p.split, p.label) == (split, label)]
             everyone = {p.patient for p in plans if p.label == label}
-            here = {p.patient for p in mine}
+            here = {p.patient for p in members}
             share = len(here) / len(everyone) if everyone else 0.0
             by_label[label] = {
                 "patients": len(here),
-                "slides": len(mine),
+                "slides": len(members),
                 "share": share,
                 "wanted": wanted,
             }
@@ -246,11 +246,12 @@ def shard_tiles(folder: Path, rows: Sequence[Sequence[Any]]) -> None:
     """Write the shards of train and valid from rows of tiles.tsv."""
     sources, inputs = {}, {}
     for split in ("train", "valid"):
-        mine = [row for row in rows if row[3] == split]
+        rows_of_split = [row for row in rows if row[3] == split]
         sources[split] = [
-            Source(row[0], row[1], row[2], folder / f"tiles/{row[0]}.tfrecord") for row in mine
+            Source(row[0], row[1], row[2], folder / f"tiles/{row[0]}.tfrecord")
+            for row in rows_of_split
         ]
-        sums = {f"tiles/{row[0]}.tfrecord": row[7] for row in mine}
+        sums = {f"tiles/{row[0]}.tfrecord": row[7] for row in rows_of_split}
         inputs[f"tiles/<slide>.tfrecord of {split}"] = combined_checksum(sums)
     settings = ShardSettings(target_mb=100, seed=2)
     write_shards(sources, settings, folder / "shards", inputs=inputs)
@@ -314,10 +315,10 @@ def write_metrics(folder: Path, rows: Sequence[Sequence[Any]], classes: Sequence
     for row in rows:
         by_patient.setdefault(row[1], []).append(row)
     merged = []
-    for patient, mine in by_patient.items():
-        mean = np.mean([row[4 : 4 + len(classes)] for row in mine], axis=0)
+    for patient, slides in by_patient.items():
+        mean = np.mean([row[4 : 4 + len(classes)] for row in slides], axis=0)
         call = classes[int(mean.argmax())]
-        merged.append((patient, patient, mine[0][2], 0, *mean.tolist(), call, call))
+        merged.append((patient, patient, slides[0][2], 0, *mean.tolist(), call, call))
     metrics = {
         "schema": 2,
         "classes": list(classes),
@@ -349,24 +350,28 @@ def _level(rows: Sequence[Sequence[Any]], classes: Sequence[str]) -> dict[str, A
 
     def of_class(k: int, measure: Callable[..., float]) -> Callable[[np.ndarray], float | None]:
         def measured(some: np.ndarray) -> float | None:
-            mine = truth[some] == k
-            return float(measure(mine, scores[some, k])) if 0 < mine.sum() < len(some) else None
+            is_class = truth[some] == k
+            return (
+                float(measure(is_class, scores[some, k]))
+                if 0 < is_class.sum() < len(some)
+                else None
+            )
 
         return measured
 
     def macro(measure: Callable[..., float]) -> Callable[[np.ndarray], float | None]:
         def measured(some: np.ndarray) -> float | None:
-            found = [of_class(k, measure)(some) for k in range(len(classes))]
-            return None if None in found else float(np.mean([v for v in found if v is not None]))
+            values = [of_class(k, measure)(some) for k in range(len(classes))]
+            return None if None in values else float(np.mean([v for v in values if v is not None]))
 
         return measured
 
     curves: dict[str, Any] = {}
     for k, name in enumerate(classes):
-        mine = truth == k
+        is_class = truth == k
         curves[name] = None
-        if 0 < mine.sum() < len(mine):
-            fpr, tpr, _ = roc_curve(mine, scores[:, k])
+        if 0 < is_class.sum() < len(is_class):
+            fpr, tpr, _ = roc_curve(is_class, scores[:, k])
             steps = np.linspace(0, 1, 11)
             band = {"fpr": steps.tolist(), "low": (steps**2).tolist(), "high": [1.0] * 11}
             curves[name] = {"fpr": fpr.tolist(), "tpr": tpr.tolist(), "band": band}
@@ -374,15 +379,17 @@ def _level(rows: Sequence[Sequence[Any]], classes: Sequence[str]) -> dict[str, A
         "n": len(rows),
         "patients": len({row[1] for row in rows}),
         "accuracy": {
-            name: interval(lambda some, mine=mine: float((mine[some] == truth[some]).mean()))  # type: ignore[misc]
-            for name, mine in calls.items()
+            name: interval(
+                lambda some, is_class=is_class: float((is_class[some] == truth[some]).mean())
+            )  # type: ignore[misc]
+            for name, is_class in calls.items()
         },
         "confusion": {
             name: [
-                [int(((truth == t) & (mine == c)).sum()) for c in range(len(classes))]
+                [int(((truth == t) & (is_class == c)).sum()) for c in range(len(classes))]
                 for t in range(len(classes))
             ]
-            for name, mine in calls.items()
+            for name, is_class in calls.items()
         },
         "roc_curve": curves,
     } | {

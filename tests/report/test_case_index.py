@@ -60,8 +60,8 @@ def test_intervals_are_shown(whole_case_run: Path, tmp_path: Path) -> None:
     path = run / "evaluation/metrics.json"
     metrics = json.loads(path.read_text())
     for figure, low, high in (("dice", 0.123, 0.987), ("hd95_mm", 1.2, 34.5)):
-        for one in (metrics[figure]["mean"], *metrics[figure]["per_region"].values()):
-            one |= {"low": low, "high": high, "no_interval": None}
+        for interval in (metrics[figure]["mean"], *metrics[figure]["per_region"].values()):
+            interval |= {"low": low, "high": high, "no_interval": None}
     write_json(path, metrics)
     page = index(run)
     both = "(95 % interval 0.123 –\u2060 0.987) and the mean 95 % Hausdorff distance"
@@ -77,10 +77,10 @@ def test_row_of_a_case_has_all_its_figures(page: Page, whole_case_run: Path) -> 
             rf"<tr><th[^>]*><a href=\"cases/{case}.html\">.*?</tr>", page.html, re.S
         )
         cells = [re.sub(r"<br>.*", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", line)]
-        mine = [row for row in rows if row["case"] == case]
-        dice = sum(float(row["dice"]) for row in mine) / len(mine)
-        wanted = [mine[0]["patient"], "0", f"{dice:.3f}"]
-        for row in mine:
+        rows_of_case = [row for row in rows if row["case"] == case]
+        dice = sum(float(row["dice"]) for row in rows_of_case) / len(rows_of_case)
+        wanted = [rows_of_case[0]["patient"], "0", f"{dice:.3f}"]
+        for row in rows_of_case:
             wanted += [
                 f"{float(row['dice']):.3f}",
                 f"{float(row['hd95_mm']):.1f}",

@@ -182,16 +182,16 @@ def test_page_contains_all_axial_slices(case_run: Path, tmp_path: Path) -> None:
     write_cases(case_run, tmp_path / "report")
     page = Page(tmp_path / "report/cases/C4.html")
     slices = [image for image in page.all("img") if "data-slice" in image]
-    (slider,) = [one for one in page.all("input") if one["type"] == "range"]
+    (slider,) = [field for field in page.all("input") if field["type"] == "range"]
     assert len(slices) == int(slider["max"]) + 1 == 16  # of the head
-    numbers = [one["data-slice"].split(" of 16 (k = ") for one in slices]
+    numbers = [field["data-slice"].split(" of 16 (k = ") for field in slices]
     assert [int(number) for number, _ in numbers] == list(range(1, 17))
     # The files' axes are LPS: the third one grows upwards, too.
-    places = [int(place.rstrip(")")) for _, place in numbers]
+    places = [int(position.rstrip(")")) for _, position in numbers]
     assert places == list(range(places[0], places[0] + 16))
-    assert [i for i, one in enumerate(slices) if "hidden" not in one] == [int(slider["value"])]
-    sizes = [len(one["src"]) for one in slices]
-    assert all(one["src"].startswith("data:image/jpeg;base64,") for one in slices)
+    assert [i for i, field in enumerate(slices) if "hidden" not in field] == [int(slider["value"])]
+    sizes = [len(field["src"]) for field in slices]
+    assert all(field["src"].startswith("data:image/jpeg;base64,") for field in slices)
     assert max(sizes) < 25_000
     picture = Image.open(io.BytesIO(base64.b64decode(slices[5]["src"].partition(",")[2])))
     # As wide in millimetres as it is on paper: 20 by 23 voxels of 1 mm.

@@ -49,7 +49,7 @@ def test_named_inputs_and_the_run_folder_give_the_same_report(run: Path) -> None
         "--evaluation-dir": "evaluation",
         "--out": "report",
     }
-    arguments = [part for option, place in named.items() for part in (option, run / place)]
+    arguments = [part for option, path in named.items() for part in (option, run / path)]
     done = call("write_report.py", *SLIDES, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert contents(run / "report") == first

@@ -28,8 +28,8 @@ def test_highest_scores_are_first() -> None:
 def test_pick_returns_the_wanted_tiles(tmp_path: Path) -> None:
     images = {x: jpeg(np.full((32, 32, 3), x, np.uint8)) for x in range(0, 200, 10)}
     write_records(tmp_path / "S1.tfrecord", (record(x, image) for x, image in images.items()))
-    found = gallery.pick(tmp_path / "S1.tfrecord", {(150, 0), (30, 0)})
-    assert found == {(150, 0): images[150], (30, 0): images[30]}
+    tiles = gallery.pick(tmp_path / "S1.tfrecord", {(150, 0), (30, 0)})
+    assert tiles == {(150, 0): images[150], (30, 0): images[30]}
 
 
 def test_missing_tile_is_named(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_damaged_jpeg_is_named(tmp_path: Path) -> None:
 def test_large_images_are_scaled_down(side: int) -> None:
     noise = np.random.default_rng(1).integers(0, 255, (side, side, 3)).astype(np.uint8)
     data = jpeg(noise)
-    found = gallery.smaller(data, 30_000, Path("S1.jpg"))
-    assert len(found) <= 30_000
-    assert (found == data) == (len(data) <= 30_000)
+    scaled = gallery.smaller(data, 30_000, Path("S1.jpg"))
+    assert len(scaled) <= 30_000
+    assert (scaled == data) == (len(data) <= 30_000)
 
 
 def test_memory_does_not_grow_with_tiles(tmp_path: Path) -> None:

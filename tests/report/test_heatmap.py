@@ -75,20 +75,20 @@ def test_overview_covers_the_slide(page: Page) -> None:
     assert overview["preserveaspectratio"] == "none"
 
 
-@pytest.mark.parametrize(("place", "which"), [((41, 23), 1), ((3, 17), 0)])
-def test_tile_is_painted_over_its_pixels(page: Page, place: tuple[int, int], which: int) -> None:
+@pytest.mark.parametrize(("corner", "which"), [((41, 23), 1), ((3, 17), 0)])
+def test_tile_is_painted_over_its_pixels(page: Page, corner: tuple[int, int], which: int) -> None:
     image = layers(page)[which]
     painted = pixels_of(image)
     rows, columns = np.nonzero((painted == heatmap.COLOURS[255]).all(axis=2))
-    assert (columns.tolist(), rows.tolist()) == ([place[0]], [place[1]])
+    assert (columns.tolist(), rows.tolist()) == ([corner[0]], [corner[1]])
     assert image["preserveaspectratio"] == "none"
     across = float(image["width"]) / painted.shape[1]
     down = float(image["height"]) / painted.shape[0]
     left = float(image["x"]) + columns[0] * across
     top = float(image["y"]) + rows[0] * down
     # The tile's corner is rounded to a pixel; the painted square is not.
-    assert abs(left - round(place[0] * EXTENT)) <= 0.5
-    assert abs(top - round(place[1] * EXTENT)) <= 0.5
+    assert abs(left - round(corner[0] * EXTENT)) <= 0.5
+    assert abs(top - round(corner[1] * EXTENT)) <= 0.5
     assert across == pytest.approx(EXTENT, abs=1e-6)
     assert down == pytest.approx(EXTENT, abs=1e-6)
 
@@ -141,8 +141,8 @@ def test_cells_undo_the_rounding_of_corners(extent: float) -> None:
     x = np.rint(columns.ravel() * extent).astype(np.int64)
     y = np.rint(rows.ravel() * extent).astype(np.int64)
     tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
-    found = heatmap.cells(tiles, grid_of(extent, 500, 300), "S1")
-    assert (found[0] == columns.ravel()).all() and (found[1] == rows.ravel()).all()
+    cells = heatmap.cells(tiles, grid_of(extent, 500, 300), "S1")
+    assert (cells[0] == columns.ravel()).all() and (cells[1] == rows.ravel()).all()
 
 
 def test_cells_of_a_level_without_resampling() -> None:

@@ -27,9 +27,9 @@ def change(path: Path, **values: Any) -> None:
 
 
 def section(page: Page, name: str) -> str:
-    found = re.search(rf'<section aria-labelledby="{name}">.*?</section>', page.html, re.DOTALL)
-    assert found
-    return " ".join(re.sub(r"<[^>]+>", " ", found[0]).split())
+    match = re.search(rf'<section aria-labelledby="{name}">.*?</section>', page.html, re.DOTALL)
+    assert match
+    return " ".join(re.sub(r"<[^>]+>", " ", match[0]).split())
 
 
 def test_summary_counts_slides_and_patients(whole_run: Path, tmp_path: Path) -> None:
@@ -321,6 +321,6 @@ def test_classes_keep_their_order(run: Path) -> None:
 
 
 def section_html(page: Page) -> str:
-    found = re.search(r'<section aria-labelledby="confusion">.*?</section>', page.html, re.DOTALL)
-    assert found
-    return found[0]
+    match = re.search(r'<section aria-labelledby="confusion">.*?</section>', page.html, re.DOTALL)
+    assert match
+    return match[0]

@@ -73,9 +73,11 @@ class Run:
         """Write the shards of the slides in the table, or of other slides by split."""
         sources = {}
         for split in ("train", "valid"):
-            mine = splits.get(split) or "".join(n for n, r in self.rows.items() if r.split == split)
+            labels = splits.get(split) or "".join(
+                n for n, r in self.rows.items() if r.split == split
+            )
             sources[split] = [
-                Source(n, self.rows[n].patient, self.rows[n].label, self.path(n)) for n in mine
+                Source(n, self.rows[n].patient, self.rows[n].label, self.path(n)) for n in labels
             ]
         write_shards(sources, SETTINGS, self.folder / "shards")
 
@@ -95,7 +97,7 @@ class Run:
         records = edit(list(read_records(path)))
         write_records(path, records)
         entries = np.zeros(len(records), INDEX)
-        entries["offset"] = np.cumsum([0, *(len(one) + 16 for one in records[:-1])])
+        entries["offset"] = np.cumsum([0, *(len(record) + 16 for record in records[:-1])])
         entries["label"] = np.resize(labels, len(records))
         np.save(index, entries)
         self.sign()
@@ -145,8 +147,8 @@ def test_copy_with_another_patient_is_found(planted: Run) -> None:
     """Only the tiles are compared, not the bytes of the slide file."""
     planted.write("A", planted.images("T"))
     planted.shard()
-    found = planted.contents()
-    assert found.faults == [] and found.shared == ["A (train) = T (test), 4 equal"]
+    contents = planted.contents()
+    assert contents.faults == [] and contents.shared == ["A (train) = T (test), 4 equal"]
 
 
 def test_one_common_tile_is_a_leak_unless_plain(planted: Run) -> None:
@@ -183,8 +185,8 @@ def test_changed_tile_in_a_shard_is_found(planted: Run) -> None:
 
     def edit(records: list[bytes]) -> list[bytes]:
         tile = Tile(other, "B", 0, 0, 16.0, 0.5, 0.9)
-        place = next(k for k, data in enumerate(records) if b"P-B" in data)
-        records[place] = encode_tile(tile) + encode_sheet_fields("P-B", "y")
+        index = next(k for k, data in enumerate(records) if b"P-B" in data)
+        records[index] = encode_tile(tile) + encode_sheet_fields("P-B", "y")
         return records
 
     planted.edit_shard(edit)
@@ -260,15 +262,15 @@ def test_shards_replaced_after_training_are_found(planted: Run) -> None:
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     faults = planted.contents().faults
     assert f"train: {path.name} is not the file that the manifest names" in faults
-    assert any("damaged" in one for one in faults)
+    assert any("damaged" in fault for fault in faults)
 
 
 def test_missing_records_and_shards_are_found(planted: Run) -> None:
     planted.path("T").unlink()
     next(planted.manifest.parent.glob("valid-*.tfrecord")).unlink()
     faults = planted.contents().faults
-    assert any(one.startswith("test: T: T.tfrecord: no such record file") for one in faults)
-    assert any(one.startswith("valid: manifest.json: lists valid-") for one in faults)
+    assert any(fault.startswith("test: T: T.tfrecord: no such record file") for fault in faults)
+    assert any(fault.startswith("valid: manifest.json: lists valid-") for fault in faults)
 
 
 def test_third_split_in_the_shards_is_found(planted: Run) -> None:
@@ -344,8 +346,8 @@ class Cases:
 
     def shard(self) -> None:
         sources = {
-            one.split: [Source(one.id, one.patient, "", self.folder / f"{one.id}.tfrecord")]
-            for one in self.rows[:2]
+            row.split: [Source(row.id, row.patient, "", self.folder / f"{row.id}.tfrecord")]
+            for row in self.rows[:2]
         }
         write_shards(sources, SETTINGS, self.folder / "shards", unit="case")
 

@@ -114,9 +114,12 @@ def test_small_biopsies_are_not_a_loss(tmp_path: Path, biopsy: tuple[int, int, i
     # The same biopsies with a hole of thin tissue are.
     holed = [
         SlideLoss(
-            **{**vars(one), "dropped": one.dropped + (one.holding // 8 if "b" in one.slide else 0)}
+            **{
+                **vars(slide),
+                "dropped": slide.dropped + (slide.holding // 8 if "b" in slide.slide else 0),
+            }
         )
-        for one in slides
+        for slide in slides
     ]
     assert warned(holed)
 
@@ -155,9 +158,9 @@ def test_p_value_is_that_of_scipy() -> None:
     values = np.array([0.3, 0.2, 0.4, 0.1, 0.25, 0.0, 0.05, 0.0, 0.15, 0.0, 0.3])
     labels = np.repeat([0, 1], [5, 6])
 
-    def between(one: np.ndarray, other: np.ndarray) -> float:
-        middle = np.concatenate([one, other]).mean()
-        return sum(len(v) * (v.mean() - middle) ** 2 for v in (one, other))
+    def between(sample: np.ndarray, other: np.ndarray) -> float:
+        middle = np.concatenate([sample, other]).mean()
+        return sum(len(v) * (v.mean() - middle) ** 2 for v in (sample, other))
 
     exact = permutation_test((values[:5], values[5:]), between, alternative="greater").pvalue
     p = losses.permutation_p_value(values, labels, np.zeros(11, np.int64), "tiles")
@@ -189,12 +192,12 @@ def planted(tmp_path: Path, lost: bool) -> Path:
     run = build_run(tmp_path / "demo", cohort())
     for path in sorted((run / "tiles").glob("S*.parquet")):
         table = pq.read_table(path)
-        dropped = np.array([bool(one) for one in table["dropped"].to_pylist()])
+        dropped = np.array([bool(reasons) for reasons in table["dropped"].to_pylist()])
         # Of normal lung the tiles that are dropped have a little tissue, elsewhere they are glass.
         thin = 0.2 if lost and path.name[1] == "1" else 0.0
         tissue = pa.array(np.where(dropped, thin, 0.9).astype(np.float32))
-        place = table.schema.get_field_index("tissue")
-        pq.write_table(table.set_column(place, "tissue", tissue), path)
+        column = table.schema.get_field_index("tissue")
+        pq.write_table(table.set_column(column, "tissue", tissue), path)
     return run
 
 

@@ -46,8 +46,8 @@ def test_old_pages_are_removed_and_other_files_kept(tmp_path: Path) -> None:
     (tmp_path / "predictions/slides.tsv").write_text("not a page")
     with write_pages(tmp_path / "predictions") as building:
         put(building, "new")
-    found = {path.name for path in (tmp_path / "predictions").rglob("*") if path.is_file()}
-    assert found == {"index.html", "S1.html", "slides.tsv"}
+    names = {path.name for path in (tmp_path / "predictions").rglob("*") if path.is_file()}
+    assert names == {"index.html", "S1.html", "slides.tsv"}
     assert (tmp_path / "predictions/slides.tsv").read_text() == "not a page"
     assert (tmp_path / "predictions/index.html").read_text() == "new"
 

@@ -213,13 +213,13 @@ def row(name: str, split: str, **values: Any) -> CohortRow:
 def broken(unit: str, **values: Any) -> dict[str, list[str]]:
     """Return the claims that do not hold, and what was found."""
     cohort = [row("A", "train"), row("V", "valid"), row("T", "test")]
-    one = {"patients": 1, "slides": 1, "by_label": {}}
+    counts = {"patients": 1, "slides": 1, "by_label": {}}
     stated = {"seed": 1, "labels": [], "shared_patients": {}, "sheet_sha256": ""}
     evidence = {
         "unit": unit,
         "kind": {"slide": TILES, "case": VOLUMES}[unit],
         "splits": SplitProof.model_validate(stated | {"splits": dict.fromkeys(
-            ("train", "valid", "test"), one)}),
+            ("train", "valid", "test"), counts)}),
         "cohort": cohort,
         "sheet": None,
         "image_files": [],
@@ -298,7 +298,7 @@ def test_labels_that_follow_the_site_are_noted(follows: bool, right: int) -> Non
         for label in "xyz"
         for n in range(4)
     ]
-    (note,) = [one for one in site_notes(cohort) if "label" in one]
+    (note,) = [text for text in site_notes(cohort) if "label" in text]
     assert f"is right for {right} of 12 patients, the most frequent label of the cohort for 4" in (
         note
     )

@@ -47,20 +47,20 @@ def test_marked_square_is_painted_to_the_pixel(tmp_path, height, width, down, mp
     path = write_svs(tmp_path / "marked.svs", pixels, shrink(pixels, down), mpp=0.5)
     state, tiles = cut(path, tmp_path, mpp)
 
-    blue = [one.pixels()[..., 0] < (STAIN[0] + 40) / 2 for one in tiles]
-    scores = np.array([[one.mean()] for one in blue])
-    found = SlideTiles(
-        np.array([one.x for one in tiles]), np.array([one.y for one in tiles]), scores
+    blue = [tile.pixels()[..., 0] < (STAIN[0] + 40) / 2 for tile in tiles]
+    scores = np.array([[tile.mean()] for tile in blue])
+    slide_tiles = SlideTiles(
+        np.array([tile.x for tile in tiles]), np.array([tile.y for tile in tiles]), scores
     )
     best = int(scores[:, 0].argmax())
-    columns, rows = heatmap.cells(found, state.grid, "S1")
+    columns, rows = heatmap.cells(slide_tiles, state.grid, "S1")
     assert (columns[best], rows[best]) == (column, row)
     # The tile shows the mark, to within a line of its pixels on each side; its corner is that of
     # the mark, to within half a pixel of the level.
     assert scores[best, 0] >= (SIZE - 1) ** 2 / SIZE**2
     assert np.sort(scores[:, 0])[-2] <= 1 / SIZE
     step = max(grid.scale) / 2 + 0.5
-    assert max(abs(found.x[best] - left), abs(found.y[best] - top)) <= step
+    assert max(abs(slide_tiles.x[best] - left), abs(slide_tiles.y[best] - top)) <= step
     box = heatmap.placement(state.grid)
     across, high = box.width / state.grid.columns, box.height / state.grid.rows
     assert abs(columns[best] * across - left) <= 0.5

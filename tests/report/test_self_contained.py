@@ -58,9 +58,9 @@ def write_both(run: Path) -> list[Page]:
     write_slides(run, run / "report")
     add_predictions(run)
     write_new_slides(run, run / "predictions")
-    found = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
-    assert len(found) == 2 * (1 + 9)
-    return [Page(path) for path in found]
+    pages = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
+    assert len(pages) == 2 * (1 + 9)
+    return [Page(path) for path in pages]
 
 
 def hostile_cohort(classes: tuple[str, ...]) -> list[Plan]:
@@ -105,9 +105,9 @@ def case_pages(tmp_path_factory: pytest.TempPathFactory) -> list[Page]:
     case_runs.evaluate(run, run.parent / "data/cases.tsv")
     write_cases(run, run / "report", f"Demo {EVIL}")
     write_new_cases(run, run / "predictions/pages")
-    found = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
-    assert len(found) == (1 + 4) + (1 + 2)
-    return [Page(path) for path in found]
+    pages = sorted([*(run / "report").rglob("*.html"), *(run / "predictions").rglob("*.html")])
+    assert len(pages) == (1 + 4) + (1 + 2)
+    return [Page(path) for path in pages]
 
 
 @pytest.fixture(scope="module", params=["slide_pages", "case_pages"])
@@ -147,10 +147,10 @@ def test_neighbour_links_visit_all_pages(pages: list[Page]) -> None:
     folders = [("report", "slides"), ("report", "cases")]
     slides = sorted(path for path in by_path if path.parts[-3:-1] in folders)
     assert len(slides) > 3
-    for one, two in pairwise(slides):
-        following = [a["href"] for a in by_path[one].all("a") if a.get("rel") == "next"]
+    for slide, two in pairwise(slides):
+        following = [a["href"] for a in by_path[slide].all("a") if a.get("rel") == "next"]
         previous = [a["href"] for a in by_path[two].all("a") if a.get("rel") == "prev"]
-        assert (following, previous) == ([two.name], [one.name])
+        assert (following, previous) == ([two.name], [slide.name])
     assert all("../index.html" in [a["href"] for a in by_path[s].all("a")] for s in slides)
 
 
@@ -221,11 +221,11 @@ def test_no_nan_or_none_is_shown(pages: list[Page]) -> None:
 
 
 def test_report_of_cases_is_reproducible(whole_case_run: Path, tmp_path: Path) -> None:
-    for out in ("one", "two"):
+    for out in ("first", "two"):
         write_cases(whole_case_run, tmp_path / out)
-    one, two = (sorted((tmp_path / out).rglob("*.html")) for out in ("one", "two"))
-    assert len(one) == 5
-    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+    first, two = (sorted((tmp_path / out).rglob("*.html")) for out in ("first", "two"))
+    assert len(first) == 5
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in two]
 
 
 def test_report_of_slides_is_reproducible(whole_run: Path, tmp_path: Path) -> None:

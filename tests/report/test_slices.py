@@ -140,24 +140,24 @@ def test_slice_shows_most_of_the_reference(tmp_path: Path) -> None:
     truth[6, 6:9, 9] = 1  # edema, which is in no region
     # What is found elsewhere, however much it is, does not lead away from it.
     predicted[6, 7, 1:9] = 2
-    found = slices(truth, predicted, tmp_path)
-    assert (found.largest(), found.of_reference) == ((2, 3, 5), True)
-    assert found.most_different() == [6, 7, 5]
+    shown = slices(truth, predicted, tmp_path)
+    assert (shown.largest(), shown.of_reference) == ((2, 3, 5), True)
+    assert shown.most_different() == [6, 7, 5]
     # Slices that are shown already are skipped.
-    assert found.most_different(found.largest()) == [6, 7, 4]
-    assert found.most_different((6, 7, 5)) == [2, 3, 4]
+    assert shown.most_different(shown.largest()) == [6, 7, 4]
+    assert shown.most_different((6, 7, 5)) == [2, 3, 4]
     for nothing in (None, np.zeros_like(truth)):
-        found = slices(nothing, predicted, tmp_path)
-        assert (found.largest(), found.of_reference) == ((6, 7, 1), False)
+        shown = slices(nothing, predicted, tmp_path)
+        assert (shown.largest(), shown.of_reference) == ((6, 7, 1), False)
 
 
 def test_differences_outside_regions_are_ignored(tmp_path: Path) -> None:
     truth, predicted = np.zeros((2, 9, 10, 11), np.uint8)
     truth[2, 3, 4], predicted[2, 3, 4] = 2, 3  # both are core
     truth[5, 5, 5] = 1  # edema is in no region
-    found = slices(truth, predicted, tmp_path)
-    assert found.most_different() == [None, None, None]
-    assert found.largest() == (2, 3, 4)
+    shown = slices(truth, predicted, tmp_path)
+    assert shown.most_different() == [None, None, None]
+    assert shown.largest() == (2, 3, 4)
     predicted[8, 1, 2] = 2
     assert slices(truth, predicted, tmp_path).most_different() == [8, 1, 2]
 
@@ -173,8 +173,8 @@ def test_stack_has_evenly_spaced_slices() -> None:
 
 def test_without_regions_the_middle_is_shown(tmp_path: Path) -> None:
     nothing = np.zeros((9, 10, 11), np.uint8)
-    found = slices(nothing, nothing, tmp_path)
-    assert (found.largest(), found.most_different(), found.middle()) == (
+    shown = slices(nothing, nothing, tmp_path)
+    assert (shown.largest(), shown.most_different(), shown.middle()) == (
         None,
         [None] * 3,
         (4, 5, 5),
@@ -231,8 +231,8 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
 
 def drawings(page: Page) -> list[ET.Element]:
     """Return the slices of a page, in its order."""
-    found = re.findall(r'<svg viewBox="[^"]*" role="img".*?</svg>', page.html, re.S)
-    return [ET.fromstring(one) for one in found]
+    matches = re.findall(r'<svg viewBox="[^"]*" role="img".*?</svg>', page.html, re.S)
+    return [ET.fromstring(svg) for svg in matches]
 
 
 def expected(box: Box, plane: int) -> np.ndarray:
@@ -275,8 +275,10 @@ def test_images_are_aligned_with_outlines(painted: dict[str, Page], case: str, p
     drawing = drawings(painted[case])[plane]
     flair, other = drawing.findall("image")
     pixels = [
-        np.asarray(Image.open(io.BytesIO(base64.b64decode((one.get("href") or "").split(",")[1]))))
-        for one in (flair, other)
+        np.asarray(
+            Image.open(io.BytesIO(base64.b64decode((image.get("href") or "").split(",")[1])))
+        )
+        for image in (flair, other)
     ]
     wanted = expected(TRUTH, plane)
     assert pixels[0].shape == wanted.shape
@@ -298,9 +300,9 @@ def test_letters_and_scale_bar_are_correct(painted: dict[str, Page]) -> None:
     for plane, drawing in zip(PLANES, drawings(painted["M2"])[:3], strict=True):
         *letters, length = drawing.findall("text")
         left, right, top, bottom = letters
-        assert tuple(one.text for one in letters) == plane.ends
-        x = {one.text: float(one.get("x") or 0) for one in letters}
-        y = {one.text: float(one.get("y") or 0) for one in letters}
+        assert tuple(letter.text for letter in letters) == plane.ends
+        x = {letter.text: float(letter.get("x") or 0) for letter in letters}
+        y = {letter.text: float(letter.get("y") or 0) for letter in letters}
         width, height = (float(drawing.find("image").get(k) or 0) for k in ("width", "height"))  # type: ignore[union-attr]
         assert x[left.text] < 0 and x[right.text] > width
         assert y[top.text] < 0 and y[bottom.text] > height

@@ -128,8 +128,8 @@ def test_tile_status_is_painted_at_the_tiles(run: Path) -> None:
     state = json.loads((run / "tiles/S03.json").read_text())
     columns = state["grid"]["columns"]
     assert painted.shape == (state["grid"]["rows"], columns, 4)
-    for place, (dropped, marks) in enumerate(zip(index["dropped"], index["marks"], strict=True)):
-        colour = painted[place // columns, place % columns].tolist()
+    for number, (dropped, marks) in enumerate(zip(index["dropped"], index["marks"], strict=True)):
+        colour = painted[number // columns, number % columns].tolist()
         if dropped:
             assert colour == [*FAULTS["background"][1], 255]
         else:

@@ -11,14 +11,14 @@ from gigatile.tasks.volume_segmentation.report import REPORT as CASES
 def write_slides(
     run: Path, out: Path, samples: Path | None = None, title: str = "Demo", **options: Any
 ) -> None:
-    files = {name: run / place for name, place in SLIDES.inputs.items()}
+    files = {name: run / path for name, path in SLIDES.inputs.items()}
     write_report(SLIDES, files, out, title, samples, **options)
 
 
 def write_new_slides(
     run: Path, out: Path, cohort: Path | None = None, matches: Path | None = None
 ) -> None:
-    files = {name: run / place for name, place in SLIDES.new_inputs.items()}
+    files = {name: run / path for name, path in SLIDES.new_inputs.items()}
     write_prediction_pages(SLIDES, files, out, "New slides", cohort, matches)
 
 
@@ -27,12 +27,12 @@ def sheet_of_cases(run: Path) -> Path:
 
 
 def write_cases(run: Path, out: Path, title: str = "Demo") -> None:
-    files = {name: run / place for name, place in CASES.inputs.items()}
+    files = {name: run / path for name, path in CASES.inputs.items()}
     write_report(CASES, files, out, title, sheet_of_cases(run))
 
 
 def write_new_cases(
     run: Path, out: Path, cohort: Path | None = None, matches: Path | None = None
 ) -> None:
-    files = {name: run / place for name, place in CASES.new_inputs.items()}
+    files = {name: run / path for name, path in CASES.new_inputs.items()}
     write_prediction_pages(CASES, files, out, "New cases", cohort, matches)

@@ -191,25 +191,25 @@ class _Process:
                 self._take(line.rstrip("\n"), project)
 
     def _take(self, line: str, project: Path) -> None:
-        if found := OPENED.match(line):
-            path = Path(_unescaped(found[2]))
+        if match := OPENED.match(line):
+            path = Path(_unescaped(match[2]))
             if not path.is_relative_to(project):
                 return
             name = _source(str(path.relative_to(project)))
-            if "O_DIRECTORY" in found[1]:
+            if "O_DIRECTORY" in match[1]:
                 self.listed.add(name)
-            elif re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC)", found[1]):
+            elif re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC)", match[1]):
                 self.written.add(name)
             else:
                 self.read.add(name)
-        elif found := NAMED.match(line):
-            path = project / _unescaped(found[1])  # of a job, which runs there
+        elif match := NAMED.match(line):
+            path = project / _unescaped(match[1])  # of a job, which runs there
             if path.is_relative_to(project):
                 self.written.add(str(path.relative_to(project)))
-        elif found := STARTED.match(line):
-            self.started.append(int(found[1]))
-        elif found := SHELL.match(line):
-            self.shell = _unescaped(found[1]).strip()
+        elif match := STARTED.match(line):
+            self.started.append(int(match[1]))
+        elif match := SHELL.match(line):
+            self.shell = _unescaped(match[1]).strip()
 
 
 def _with_descendants(process: _Process, processes: Mapping[int, _Process]) -> Iterator[_Process]:

@@ -61,8 +61,8 @@ def test_killed_run_resumes(fresh, small_run, seen):
     fresh.snakemake("--unlock", "--configfile", "small.yaml")
     fresh.snakemake("--cores", "2", *TILES)
     temporary = {name for name in tiles_of(fresh) if Path(name).name.startswith(".")}
-    found = {name: content for name, content in tiles_of(fresh).items() if name not in temporary}
-    assert found == tiles_of(small_run)
+    complete = {name: content for name, content in tiles_of(fresh).items() if name not in temporary}
+    assert complete == tiles_of(small_run)
 
 
 def may_mount() -> bool:

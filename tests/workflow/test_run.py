@@ -29,13 +29,13 @@ SAME_BYTES = (
 
 
 def digests(run):
-    found = {}
+    by_path = {}
     for pattern in SAME_BYTES:
         paths = sorted(run.glob(pattern))
         assert paths, pattern
         for path in paths:
-            found[str(path.relative_to(run))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            by_path[str(path.relative_to(run))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return by_path
 
 
 def rows(path):
@@ -74,7 +74,7 @@ def test_no_patient_is_in_two_splits(results):
     splits = {}
     for row in rows(results / "splits.tsv"):
         splits.setdefault(row["patient"], set()).add(row["split"])
-    assert all(len(found) == 1 for found in splits.values())
+    assert all(len(seen) == 1 for seen in splits.values())
 
 
 def test_each_tile_reaches_its_stage_exactly_once(results):

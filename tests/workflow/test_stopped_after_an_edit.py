@@ -95,6 +95,6 @@ def test_interrupted_run_gives_the_same_results(small_run, tmp_path):
         # A job that receives Ctrl-C between its last file and its end may run again.
         assert edit.last <= ran <= edit.last | {"evaluate"}
         assert ran == edit.last or isinstance(edit.stops[-1], str)
-    found, expected = contents(stopped), contents(undisturbed)
-    assert {name for name in found | expected if found.get(name) != expected.get(name)} == set()
+    actual, expected = contents(stopped), contents(undisturbed)
+    assert {name for name in actual | expected if actual.get(name) != expected.get(name)} == set()
     assert stopped.jobs("--configfile", "small.yaml") == {}

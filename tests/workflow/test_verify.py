@@ -16,11 +16,11 @@ def verified(clone: Clone, *options: str) -> tuple[dict[str, set[str]], str]:
     """Return the files by state, and the output."""
     asked = ("verify", "--cores", "2", "--configfile", "small.yaml", *options)
     done = clone.snakemake(*asked, check=False)
-    found: dict[str, set[str]] = {}
+    by_state: dict[str, set[str]] = {}
     for row in read_table(clone.folder / "results/small/logs/verify.tsv"):
-        found.setdefault(row["state"], set()).add(row["file"])
-    assert (done.returncode == 0) == (not found), done.stderr
-    return found, done.stdout + done.stderr
+        by_state.setdefault(row["state"], set()).add(row["file"])
+    assert (done.returncode == 0) == (not by_state), done.stderr
+    return by_state, done.stdout + done.stderr
 
 
 def test_run_is_compared_with_settings_sheet_and_code(copied_run):
@@ -29,14 +29,14 @@ def test_run_is_compared_with_settings_sheet_and_code(copied_run):
     results = copied_run.folder / "results/small"
     for path in results.rglob("*"):
         path.touch()
-    found, printed = verified(copied_run)
-    assert found == {} and CURRENT in printed
+    listed, printed = verified(copied_run)
+    assert listed == {} and CURRENT in printed
 
     kept = results.parent / ".snakemake-metadata"
     kept.rename(results.parent / "away")
-    found, printed = verified(copied_run)
-    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["stale"]
-    assert set(found) == {"stale"} and "there are no metadata about how it was made" in printed
+    listed, printed = verified(copied_run)
+    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= listed["stale"]
+    assert set(listed) == {"stale"} and "there are no metadata about how it was made" in printed
     asked = ("--configfile", "small.yaml")
     for refused in (("-n",), ("--cores", "1", "--config", "evaluate={seed: 9}")):
         done = copied_run.snakemake(*refused, *asked, check=False)
@@ -50,24 +50,24 @@ def test_run_is_compared_with_settings_sheet_and_code(copied_run):
     shutil.rmtree(kept)
     (results.parent / "away").rename(kept)
 
-    found, printed = verified(copied_run, "--config", "evaluate={seed: 9}")
+    listed, printed = verified(copied_run, "--config", "evaluate={seed: 9}")
     evaluated = {f"evaluation/{name}" for name in ("tiles.parquet", "slides.tsv", "metrics.json")}
     reported = {"report/index.html", "report/slides"}
-    assert found == {"stale": evaluated | reported}
+    assert listed == {"stale": evaluated | reported}
     assert "the settings, code, rows of the sheet or content" in printed
     assert "an input will be made again" in printed
 
     sheet = copied_run.folder / "cohort/samples.tsv"
     rows = sheet.read_text()
     sheet.write_text("".join(r for r in rows.splitlines(True) if not r.startswith("text\t")))
-    found, _ = verified(copied_run)
+    listed, _ = verified(copied_run)
     kinds = (
         *(f"tiles/text.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet")),
         "provenance/tile/text.json",
     )
-    assert found["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
+    assert listed["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
     splits = {"splits.tsv", "splits.json", "tiles.tsv", "states.tsv"}
-    assert found["stale"] == splits | evaluated | reported
+    assert listed["stale"] == splits | evaluated | reported
     sheet.write_text(rows)
 
     shard = results / "shards/train-00000-of-00001.tfrecord"
@@ -75,16 +75,16 @@ def test_run_is_compared_with_settings_sheet_and_code(copied_run):
     content[1000] ^= 1
     shard.write_bytes(content)
     (results / "model/model.keras").unlink()
-    found, printed = verified(copied_run)
-    assert found["damaged"] == {"shards/train-00000-of-00001.tfrecord"}
-    assert found["missing"] == {"model/model.keras"}
+    listed, printed = verified(copied_run)
+    assert listed["damaged"] == {"shards/train-00000-of-00001.tfrecord"}
+    assert listed["missing"] == {"model/model.keras"}
     assert "its content differs from the recorded checksum" in printed
     assert "files after you have deleted them" in printed
 
     shard.unlink()
     copied_run.snakemake("--cores", "2", "--configfile", "small.yaml")
-    found, printed = verified(copied_run)
-    assert found == {} and CURRENT in printed
+    listed, printed = verified(copied_run)
+    assert listed == {} and CURRENT in printed
 
 
 @pytest.mark.skipif(not may_mount(), reason="mounting a folder needs root")
@@ -107,6 +107,6 @@ def test_read_only_folder_is_refused(small_run):
 
 def test_all_outputs_of_a_new_run_are_missing(copied_run):
     shutil.rmtree(copied_run.folder / "results")
-    found, _ = verified(copied_run)
-    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= found["missing"]
-    assert set(found) == {"missing"}
+    listed, _ = verified(copied_run)
+    assert {"tiles/P01-1.json", "model/model.keras", "report/index.html"} <= listed["missing"]
+    assert set(listed) == {"missing"}

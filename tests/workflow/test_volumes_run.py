@@ -97,9 +97,9 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     segmentation = run / "predictions/segmentations/N1.nii.gz"
     # The same case and the same model, without a reference segmentation.
     assert segmentation.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
-    found = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
-    assert found["N1"]["state"] == "prepared"
-    assert "its gzip is truncated" in found["N2"]["reason"]
+    by_case = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
+    assert by_case["N1"]["state"] == "prepared"
+    assert "its gzip is truncated" in by_case["N2"]["reason"]
     (match,) = read_table(run / "predictions/in_cohort.tsv")
     assert (match["case"], match["in_cohort"]) == ("N1", "V17-1")
     assert (match["same"], match["equal_images"]) == ("pixels", "4")
