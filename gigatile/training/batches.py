@@ -15,7 +15,7 @@ from keras import tree
 
 from gigatile.training.sample_order import BatchSlice, Epoch, Samples
 
-# Batches that are loaded while the model uses another one. Together with that one and the next,
+# Batches that are loaded while the model uses another batch. Together with that one and the next,
 # which is ready, this bounds the memory of the input: AHEAD + 2 batches.
 AHEAD = 4
 
