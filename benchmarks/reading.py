@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=Path, help="a folder with JPEG files of 224 px to use")
     args = parser.parse_args()
-    if args.inputs:
-        images = [path.read_bytes() for path in sorted(args.inputs.rglob("*.jp*g"))]
+    if args.images:
+        images = [path.read_bytes() for path in sorted(args.images.rglob("*.jp*g"))]
     else:
         images = demo_tiles()
     with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ def main() -> None:
                 clock[name].append(time.perf_counter() - begun[0])
                 processor[name].append(time.process_time() - begun[1])
                 if name == "ours":
-                    told = stages
+                    last_stages = stages
         reader.close()
     median = {name: statistics.median(found) for name, found in processor.items()}
     size = statistics.mean(map(len, in_order)) / 1000
@@ -170,7 +170,7 @@ def main() -> None:
     for name, found in median.items():
         by_clock = statistics.median(clock[name])
         print(f"  {name:20} {args.tiles / found:6.0f} {args.tiles / by_clock:6.0f}")
-    print(f"of ours, reading is {told['reading'] / sum(told.values()):.0%}, decoding the rest")
+    print(f"of ours, reading is {last_stages['reading'] / sum(last_stages.values()):.0%}, decoding the rest")
 
     def ratio(one: str, other: str) -> None:
         print(f"{one + ' / ' + other:38} {median[other] / median[one]:.2f}")

@@ -184,7 +184,7 @@ def main() -> None:
     if args.peak:
         print_peak(args.peak)
         return
-    volumes = VolumeSettings(modalities=args.modalities, labels=args.targets, spacing=None)
+    volumes = VolumeSettings(modalities=args.modalities, labels=args.labels, spacing=None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.sheet:
@@ -197,7 +197,7 @@ def main() -> None:
         ways: dict[str, Callable[[], tuple[float, float]]] = {}
         for told, changed in (
             ("", {}),
-            (", as they are", {"turned": 0, "intensity": 0, "flips": False}),
+            (", as they are", {"rotated": 0, "intensity": 0, "flips": False}),
         ):
             settings = PatchSettings(size=(args.patch,) * 3, **changed)
             held = HeldPatches(reader, settings, args.modalities)
