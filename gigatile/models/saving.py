@@ -27,7 +27,7 @@ def save_model(model: keras.Model, path: Path) -> None:
         numbers: dict[bytes, int] = {}
         parts["config.json"] = re.sub(
             rb'(?<="shared_object_id": )\d+',
-            lambda found: str(numbers.setdefault(found[0], len(numbers) + 1)).encode(),
+            lambda match: str(numbers.setdefault(match[0], len(numbers) + 1)).encode(),
             parts["config.json"],
         )
         with zipfile.ZipFile(temporary, "w") as archive:

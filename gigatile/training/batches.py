@@ -35,8 +35,8 @@ class ArraySpec:
 class SampleSource(Protocol):
     """Reads samples: tiles, patches of volumes, bags of tiles, images with boxes and masks.
 
-    A sample has inputs and targets. Each is an array or a nested structure of arrays, whose first
-    axis counts samples in a batch.
+    A sample has inputs and targets. Each is an array or a nested structure of arrays. In a
+    batch, their first axis is the sample.
     """
 
     def specs(self, samples: Samples) -> tuple[Specs, Specs]:

@@ -53,7 +53,7 @@ class Segment:
 
 
 class SegmentRecord(JsonModel):
-    """What `Segment.described` says about the training, beside the settings of the model.
+    """What `Segment.described` says about the training; settings of the model are further keys.
 
     Attributes:
         inputs: the SHA-256 of the files that the training read.

@@ -54,8 +54,8 @@ def test_work_with_progress_may_exceed_the_limit():
 
 def test_error_that_cannot_be_pickled_is_reported():
     class Odd(Exception):
-        def __init__(self, one, two):
-            super().__init__(f"{one} and {two}")
+        def __init__(self, first, second):
+            super().__init__(f"{first} and {second}")
 
     def work(report):
         raise Odd(1, 2)
@@ -73,7 +73,7 @@ def test_work_that_cannot_be_killed_is_abandoned(monkeypatch):
     )
     with pytest.raises(Stalled) as stalled:
         run_supervised(lambda report: report(os.getpid()) or time.sleep(30), SHORT)
-    assert [one.pid for one in multiprocessing.active_children()] == []
+    assert [child.pid for child in multiprocessing.active_children()] == []
     os.kill(stalled.value.last, signal.SIGKILL)
 
 
