@@ -40,7 +40,7 @@ def load_model(path: Path, sha256: str | None, described: Path) -> keras.Model:
 
     Args:
         path: of the model.
-        sha256: of the file, as its settings.json says.
+        sha256: of the file, as in its settings.json.
         described: that settings.json, for messages.
 
     Raises:

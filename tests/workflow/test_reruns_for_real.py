@@ -217,7 +217,7 @@ def test_unchanged_shards_train_nothing(copied_run):
         assert planned(copied_run) == set()
     assert {path.name: path.read_bytes() for path in segments.iterdir()} == before
     log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()
-    assert "going on after epoch 1 of 1" in log and "epoch 1/1" not in log
+    assert "resuming after epoch 1 of 1" in log and "epoch 1/1" not in log
     other = (*asked, "--config", "train={batch_size: 16}")
     copied_run.snakemake(*other, "--until", "train")
     log = (copied_run.folder / "results/small/logs/train/0001.log").read_text()

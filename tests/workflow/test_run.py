@@ -146,7 +146,7 @@ def test_more_epochs_continue_the_training(copied_run):
     new = {"train": 1, "validate": 1, "choose_model": 1, "evaluate": 1, "report": 1, "all": 1}
     assert copied_run.jobs(*longer) == new
     done = copied_run.snakemake(*longer)
-    assert "going on after epoch 1 of 2" in done.stdout + done.stderr
+    assert "resuming after epoch 1 of 2" in done.stdout + done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert (segments / "0002.keras").exists()
     history = rows(copied_run.folder / "results/small/model/history.tsv")
