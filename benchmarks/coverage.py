@@ -47,7 +47,7 @@ class Slides:
         slides: number of slides of a patient.
         many: fraction of the patients with that many slides; the others have one.
         alike: correlation between the scores of a patient's slides.
-        wrong: fraction of the patients whose slides resemble another class.
+        wrong: fraction of the patients with slides that resemble another class.
     """
 
     ratio: tuple[int, ...]
@@ -157,8 +157,8 @@ def accuracy_of_slides(
     labels, scores = shape.draw(patients, random)
     for level, (people, truth, ranked, voted) in levels(scores, labels).items():
         weights = Weights(people, SETTINGS)
-        for name, called in (("mean", ranked.argmax(axis=1)), ("vote", voted)):
-            right = (called == truth).astype(np.float64)
+        for name, predicted in (("mean", ranked.argmax(axis=1)), ("vote", voted)):
+            right = (predicted == truth).astype(np.float64)
             yield f"accuracy by {name}, {level}", draw_mean(right, weights, 0, 1).ends(right.mean())
         if not others:
             continue
@@ -168,7 +168,7 @@ def accuracy_of_slides(
             for number in range(classes)
         ]
         for name in ("roc_auc", "average_precision"):
-            each = [getattr(one, name) for one in drawn]
+            each = [getattr(draws, name) for draws in drawn]
             for which, draws in (("macro", Draws.mean(each)), ("first class", each[0])):
                 low, high = draws.ends(np.nan)
                 yield f"{name}, {which}, {level}", (low, high)
@@ -185,21 +185,21 @@ def figures_of_slides(shape: Slides, patients: int, random: np.random.Generator)
 def truth_of_slides(shape: Slides) -> dict[str, float]:
     """Return the figures of a population, computed with scikit-learn."""
     labels, scores = shape.draw(POPULATION // sum(shape.ratio), np.random.default_rng(0))
-    found = {}
+    figures = {}
     for level, (_, truth, ranked, voted) in levels(scores, labels).items():
-        found[f"accuracy by mean, {level}"] = (ranked.argmax(axis=1) == truth).mean()
-        found[f"accuracy by vote, {level}"] = (voted == truth).mean()
+        figures[f"accuracy by mean, {level}"] = (ranked.argmax(axis=1) == truth).mean()
+        figures[f"accuracy by vote, {level}"] = (voted == truth).mean()
         for name, measure in (
             ("roc_auc", roc_auc_score),
             ("average_precision", average_precision_score),
         ):
             each = [measure(truth == n, ranked[:, n]) for n in range(ranked.shape[1])]
-            found[f"{name}, macro, {level}"] = np.mean(each)
-            found[f"{name}, first class, {level}"] = each[0]
+            figures[f"{name}, macro, {level}"] = np.mean(each)
+            figures[f"{name}, first class, {level}"] = each[0]
         fpr, tpr, _ = roc_curve(truth == 0, ranked[:, 0])
         for rate in RATES:
-            found[f"ROC band at {rate:.1f}, {level}"] = np.interp(rate, fpr, tpr)
-    return {name: float(value) for name, value in found.items()}
+            figures[f"ROC band at {rate:.1f}, {level}"] = np.interp(rate, fpr, tpr)
+    return {name: float(value) for name, value in figures.items()}
 
 
 def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generator) -> Intervals:
@@ -208,28 +208,28 @@ def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generato
     size = drawn["dice"].shape
     patient, case, region = (axis.ravel() for axis in np.indices(size))
     table = pd.DataFrame({name: values.ravel() for name, values in drawn.items()})
-    table["case"] = [f"{one:03}-{other}" for one, other in zip(patient, case, strict=True)]
-    table["patient"] = [f"{one:03}" for one in patient]
+    table["case"] = [f"{p:03}-{c}" for p, c in zip(patient, case, strict=True)]
+    table["patient"] = [f"{p:03}" for p in patient]
     table["region"] = np.array(["r0", "r1"])[region]
     table["diagonal_mm"], table["empty"] = DIAGONAL, ""
-    found = evaluate_cases(table, ["r0", "r1"], SETTINGS)
+    evaluated = evaluate_cases(table, ["r0", "r1"], SETTINGS)
     for figure in drawn:
-        for name, one in (
-            ("one region", found[figure]["per_region"]["r0"]),
-            ("mean", found[figure]["mean"]),
+        for name, interval in (
+            ("one region", evaluated[figure]["per_region"]["r0"]),
+            ("mean", evaluated[figure]["mean"]),
         ):
-            if one["low"] is not None:
-                yield f"{figure}, {name}", (one["low"], one["high"])
+            if interval["low"] is not None:
+                yield f"{figure}, {name}", (interval["low"], interval["high"])
 
 
 @cache
 def truth_of_volumes(shape: Volumes) -> dict[str, float]:
     """Return the means of a population."""
-    found = {}
+    means_by_name = {}
     for figure, values in shape.draw(POPULATION, np.random.default_rng(0)).items():
         means = np.nanmean(values, axis=(0, 1))
-        found |= {f"{figure}, one region": means[0], f"{figure}, mean": means.mean()}
-    return {name: float(value) for name, value in found.items()}
+        means_by_name |= {f"{figure}, one region": means[0], f"{figure}, mean": means.mean()}
+    return {name: float(value) for name, value in means_by_name.items()}
 
 
 def percentile_bootstrap(shape: Slides, patients: int, random: np.random.Generator) -> Intervals:
@@ -275,7 +275,7 @@ def _print_table(
 ) -> None:
     print(f"\n{title}")
     print(f"{'':36}" + "".join(f"{size:>16}" for size in sizes))
-    for name in dict.fromkeys(name for found in rows.values() for name in found):
+    for name in dict.fromkeys(name for cells in rows.values() for name in cells):
         cells = []
         for size in sizes:
             cell = rows[size].get(name)
@@ -322,10 +322,10 @@ def main() -> None:
         all_shapes: dict[int, dict[str, list[tuple[float, float]]]] = {s: {} for s in sizes}
         for title, shape in shapes.items():
             truth = population(shape)
-            found = {size: coverage(shape, size, args.cohorts, evaluated, truth) for size in sizes}
+            rows = {size: coverage(shape, size, args.cohorts, evaluated, truth) for size in sizes}
             if args.each:
-                _print_table(f"{kind}: {title}", sizes, found)
-            for size, cells in found.items():
+                _print_table(f"{kind}: {title}", sizes, rows)
+            for size, cells in rows.items():
                 for name, cell in cells.items():
                     all_shapes[size].setdefault(name, []).append(cell)
         worst = {

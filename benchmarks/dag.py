@@ -179,11 +179,11 @@ def compare(folder: Path, plan: str, expected: int, rounds: int) -> None:
         for way, options in WAYS.items():
             used, megabytes, text = snakemake(folder, "-n", "--quiet", "rules", *options)
             tiling = [line for line in text.splitlines() if line.split()[:1] == ["tile"]]
-            found = int(tiling[0].split()[1]) if tiling else 0
-            assert found == expected, f"{way}: {found} tile jobs, expected {expected}"
+            jobs = int(tiling[0].split()[1]) if tiling else 0
+            assert jobs == expected, f"{way}: {jobs} tile jobs, expected {expected}"
             seconds[way].append(used)
             peak[way] = max(peak.get(way, 0), megabytes)
-    ours, bare = (statistics.median(found) for found in seconds.values())
+    ours, bare = (statistics.median(times) for times in seconds.values())
     print(
         f"  {plan:16} {ours:6.1f} s, {peak['gigatile']:5.0f} MB; bare {bare:6.1f} s, "
         f"{peak['bare']:5.0f} MB; gigatile / bare: {ours / bare:.2f}",

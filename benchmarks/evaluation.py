@@ -31,15 +31,15 @@ def main() -> None:
         return np.stack([roc_auc(*counts), average_precision(*counts)])
 
     def reference() -> np.ndarray:
-        found = []
+        rows = []
         for weights in drawn:
-            found.append(
+            rows.append(
                 [
                     measure(positive, scores, sample_weight=weights)
                     for measure in (roc_auc_score, average_precision_score)
                 ]
             )
-        return np.array(found).T
+        return np.array(rows).T
 
     np.testing.assert_allclose(ours(), reference(), atol=1e-9)
     seconds: dict[str, list[float]] = {}

@@ -119,7 +119,7 @@ def main() -> None:
         pythons = {"ours": sys.executable} | ({"MONAI": args.monai} if args.monai else {})
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
         for spacing in args.spacing:
-            found: dict[str, list[tuple[float, ...]]] = {way: [] for way in pythons}
+            measurements: dict[str, list[tuple[float, ...]]] = {way: [] for way in pythons}
             for _ in range(args.rounds):
                 for way, python in pythons.items():
                     line = [python, __file__, "--way", way, "--spacing", str(spacing)]
@@ -128,10 +128,10 @@ def main() -> None:
                     done = subprocess.run(
                         line, check=True, stdout=subprocess.PIPE, text=True, env=one_thread
                     )
-                    found[way].append(tuple(map(float, done.stdout.split()[-2:])))
+                    measurements[way].append(tuple(map(float, done.stdout.split()[-2:])))
             median = {
                 way: [statistics.median(each) for each in zip(*rounds, strict=True)]
-                for way, rounds in found.items()
+                for way, rounds in measurements.items()
             }
             for way, (seconds, peak) in median.items():
                 print(f"{way}, {spacing:g} mm: {seconds:.2f} s of the processor, {peak:.0f} MB")

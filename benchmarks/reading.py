@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Feed a trainer: ours against bare decoding and against the usual tf.data pipeline, on one core.
+"""Compare shuffled batches of decoded tiles with bare decoding and with tf.data, on one core.
 
-Shuffled batches of decoded tiles out of several shards, in one run. The floor is simplejpeg, the
-fastest binding of libjpeg-turbo, decoding the same bytes in the same order from memory into an
-array that is there already. tf.data is taken as its guide has it, with TensorFlow's decoder as it
-comes and then set to give the same pixels as ours. Rounds alternate and the medians are compared:
-of processor time, as all are at work without a pause, and neighbours on the machine count less so.
+The lower bound is simplejpeg, the fastest binding of libjpeg-turbo, which decodes the same bytes in
+the same order from memory into an existing array. The tf.data pipeline follows its guide, with the
+default decoder of TensorFlow, and with the decoder set to return equal pixels. Rounds alternate,
+and medians of processor time are compared, which other processes on the machine affect less.
 
-The tiles are of the demo's tissue, or the JPEG files in a folder.
+The tiles show the tissue of the demo, or are the JPEG files in a folder.
 """
 
 import argparse
@@ -45,8 +44,8 @@ FEATURES = {
 
 
 def demo_tiles() -> list[bytes]:
-    """Return overlapping tiles of a demo slide of each label, those of them that hold tissue."""
-    found = []
+    """Return overlapping tiles with tissue, of one demo slide per label."""
+    tiles = []
     for label in LABELS:
         pixels = draw_slide(next(slide for slide in COHORT if slide.label == label))
         height, width, _ = pixels.shape
@@ -54,8 +53,8 @@ def demo_tiles() -> list[bytes]:
             for x in range(0, width - SIDE, SIDE // 2):
                 tile = encode_jpeg(np.ascontiguousarray(pixels[y : y + SIDE, x : x + SIDE]), 90)
                 if len(tile) > 10_000:
-                    found.append(tile)
-    return found
+                    tiles.append(tile)
+    return tiles
 
 
 def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) -> Path:
@@ -78,13 +77,13 @@ def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) 
 def usual_pipeline(
     shards: list[str], classes: list[str], batch_size: int, method: str
 ) -> tf.data.Dataset:
-    """Return the pipeline of tf.data's guide, with AUTOTUNE to choose the numbers."""
+    """Return the pipeline of tf.data's guide, with AUTOTUNE."""
     names = tf.constant(classes)
 
     def decode(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        found = tf.io.parse_single_example(data, FEATURES)
-        image = tf.io.decode_jpeg(found["image"], channels=3, dct_method=method)
-        return tf.ensure_shape(image, (SIDE, SIDE, 3)), tf.argmax(names == found["label"])
+        example = tf.io.parse_single_example(data, FEATURES)
+        image = tf.io.decode_jpeg(example["image"], channels=3, dct_method=method)
+        return tf.ensure_shape(image, (SIDE, SIDE, 3)), tf.argmax(names == example["label"])
 
     files = tf.data.Dataset.from_tensor_slices(shards).shuffle(len(shards))
     records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
@@ -109,10 +108,10 @@ def main() -> None:
         reader = ShardReader(manifest, "train")
         window = len(reader.counts)
         plain = Epoch(Sampling(reader.counts, 1, window, views=(0,)), 0, reader.classes_of)
-        turned = Epoch(Sampling(reader.counts, 1, window), 0, reader.classes_of)
+        augmented = Epoch(Sampling(reader.counts, 1, window), 0, reader.classes_of)
         shards = sorted(map(str, manifest.parent.glob("*.tfrecord")))
         in_order = [reader.image(int(n)) for n in plain.samples(0, len(plain)).records]
-        there = np.zeros((args.batch_size, SIDE, SIDE, 3), np.uint8)
+        buffer = np.zeros((args.batch_size, SIDE, SIDE, 3), np.uint8)
         usual, same_pixels = (
             usual_pipeline(shards, reader.classes, args.batch_size, method)
             for method in ("", "INTEGER_ACCURATE")
@@ -120,7 +119,7 @@ def main() -> None:
 
         def bare_decoding() -> None:
             for number, image in enumerate(in_order):
-                simplejpeg.decode_jpeg(image, buffer=there[number % args.batch_size])
+                simplejpeg.decode_jpeg(image, buffer=buffer[number % args.batch_size])
 
         def ours(epoch: Epoch) -> None:
             for batch in batches(Tiles(reader), epoch, args.batch_size, 0, 1, threads=1):
@@ -136,7 +135,7 @@ def main() -> None:
 
         expected = sum(int(simplejpeg.decode_jpeg(image).sum()) for image in in_order)
         assert brightness(same_pixels) == expected
-        for epoch in (plain, turned):
+        for epoch in (plain, augmented):
             shown = batches(Tiles(reader), epoch, args.batch_size, 0, 1, threads=1)
             weighted = (
                 (batch.inputs * batch.weights.astype(np.uint8)[:, None, None, None]).sum()
@@ -147,7 +146,7 @@ def main() -> None:
         ways: dict[str, Callable[[], None]] = {
             "bare decoding": bare_decoding,
             "ours": lambda: ours(plain),
-            "ours, augmented": lambda: ours(turned),
+            "ours, augmented": lambda: ours(augmented),
             "tf.data": lambda: run_through(usual),
             "tf.data, same pixels": lambda: run_through(same_pixels),
         }
@@ -156,30 +155,30 @@ def main() -> None:
         for _ in range(args.rounds):
             for name, run in ways.items():
                 stages = {"reading": 0.0, "decoding": 0.0}
-                begun = time.perf_counter(), time.process_time()
+                start = time.perf_counter(), time.process_time()
                 run()
-                clock[name].append(time.perf_counter() - begun[0])
-                processor[name].append(time.process_time() - begun[1])
+                clock[name].append(time.perf_counter() - start[0])
+                processor[name].append(time.process_time() - start[1])
                 if name == "ours":
-                    told = stages
+                    parts = stages
         reader.close()
-    median = {name: statistics.median(found) for name, found in processor.items()}
+    median = {name: statistics.median(times) for name, times in processor.items()}
     size = statistics.mean(map(len, in_order)) / 1000
     print(f"{args.tiles} tiles of {SIDE} px and {size:.0f} kB in {len(shards)} shards, one core")
     print(f"median of {args.rounds} rounds, images per second of the processor and by the clock:")
-    for name, found in median.items():
+    for name, seconds in median.items():
         by_clock = statistics.median(clock[name])
-        print(f"  {name:20} {args.tiles / found:6.0f} {args.tiles / by_clock:6.0f}")
-    print(f"of ours, reading is {told['reading'] / sum(told.values()):.0%}, decoding the rest")
+        print(f"  {name:20} {args.tiles / seconds:6.0f} {args.tiles / by_clock:6.0f}")
+    print(f"of ours, reading is {parts['reading'] / sum(parts.values()):.0%}, decoding the rest")
 
-    def ratio(one: str, other: str) -> None:
-        print(f"{one + ' / ' + other:38} {median[other] / median[one]:.2f}")
+    def ratio(way: str, other: str) -> None:
+        print(f"{way + ' / ' + other:38} {median[other] / median[way]:.2f}")
 
     ratio("ours", "bare decoding")
     ratio("ours, augmented", "bare decoding")
     ratio("ours", "tf.data")
     ratio("ours", "tf.data, same pixels")
-    # No pipeline around this decoder can be further ahead than this.
+    # The upper bound for any pipeline with this decoder.
     ratio("bare decoding", "tf.data")
 
 

@@ -63,10 +63,10 @@ def main() -> None:
                 begun = time.perf_counter()
                 read(path)
                 seconds.setdefault(read.__name__, []).append(time.perf_counter() - begun)
-    median = {name: statistics.median(found) for name, found in seconds.items()}
+    median = {name: statistics.median(times) for name, times in seconds.items()}
     print(f"{args.tiles} tiles of {len(image)} bytes, median of {args.rounds} rounds, one core")
-    for name, found in median.items():
-        print(f"{name:12} {args.tiles / found:10.0f} tiles/s")
+    for name, value in median.items():
+        print(f"{name:12} {args.tiles / value:10.0f} tiles/s")
     print(f"ours / TensorFlow's reader: {median['tensorflows'] / median['ours']:.2f} times as fast")
     print(f"ours / plain reading:       {median['floor'] / median['ours']:.2f} of the floor")
 

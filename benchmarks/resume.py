@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Time to go on in the middle of an epoch: the first batch at 1 %, 50 % and 99 %, on one core.
+"""Time to resume in the middle of an epoch: the first batch at 1 %, 50 % and 99 %, on one core.
 
-What a training does that starts again is timed: the epoch is laid out and the first batch from the
-wanted step on is read and decoded. Nothing before that place is read or laid out, so the time
-should be the same everywhere; a batch across two windows, as the one at 50 % is, needs both. With
-and without a boost of one class, over real shards of tiny tiles. The order alone is timed too, over
-a million records; --tiles 1000000 writes and reads as many.
+The benchmark computes the sample order and reads and decodes the first batch at a step. Nothing
+before that step is read or computed, so the times should be equal; the batch at 50 % spans two
+windows and needs both. It runs with and without a boost of one class, on shards of tiny tiles, and
+times the sample order alone for a million records. --tiles 1000000 writes and reads as many.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from gigatile.tasks.tile_classification.samples import Tiles  # noqa: E402
 from gigatile.training.batches import batches  # noqa: E402
 from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 
-PLACES = (0.01, 0.5, 0.99)
+POSITIONS = (0.01, 0.5, 0.99)
 LABELS = ("luad", "lusc")
 BATCH = 64
 
@@ -55,27 +54,26 @@ def make_shards(tiles: int, number: int, folder: Path) -> Path:
     return folder / "shards" / "manifest.json"
 
 
-def show_times(title: str, rounds: int, go_on: Callable[[float], None]) -> None:
-    """Time `go_on` at every place, the places in turn, and print the medians."""
-    go_on(0.5)
-    seconds: dict[float, list[float]] = {place: [] for place in PLACES}
+def show_times(title: str, rounds: int, resume: Callable[[float], None]) -> None:
+    """Time `resume` at all positions, alternating, and print the medians."""
+    resume(0.5)
+    seconds: dict[float, list[float]] = {position: [] for position in POSITIONS}
     for _ in range(rounds):
-        for place in PLACES:
-            begun = time.perf_counter()
-            go_on(place)
-            seconds[place].append(time.perf_counter() - begun)
-    median = {place: statistics.median(found) for place, found in seconds.items()}
-    told = "   ".join(f"{place:.0%} {found:.3f} s" for place, found in median.items())
-    print(
-        f"  {title:38} {told}   slowest / fastest {max(median.values()) / min(median.values()):.2f}"
-    )
+        for position in POSITIONS:
+            start = time.perf_counter()
+            resume(position)
+            seconds[position].append(time.perf_counter() - start)
+    median = {position: statistics.median(times) for position, times in seconds.items()}
+    medians = "   ".join(f"{position:.0%} {value:.3f} s" for position, value in median.items())
+    ratio = max(median.values()) / min(median.values())
+    print(f"  {title:38} {medians}   slowest / fastest {ratio:.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--records", type=int, default=1_000_000, help="of which the order is")
-    parser.add_argument("--tiles", type=int, default=100_000, help="that are written and read")
-    # A multiple, so that the last window of an epoch is no smaller than the others.
+    parser.add_argument("--records", type=int, default=1_000_000, help="for the sample order")
+    parser.add_argument("--tiles", type=int, default=100_000, help="to write and read")
+    # A multiple of the window, so that all windows have the same size.
     parser.add_argument("--shards", type=int, default=160)
     parser.add_argument("--window", type=int, default=16, help="shards that are shuffled together")
     parser.add_argument("--rounds", type=int, default=7)
@@ -84,36 +82,36 @@ def main() -> None:
     print(f"median of {args.rounds} rounds, one core")
 
     print(f"the order of {args.records:,} records in {args.shards} shards:")
-    of_shard = np.diff(np.arange(args.shards + 1) * args.records // args.shards)
-    counts = np.stack([of_shard - of_shard // 2, of_shard // 2], axis=1)
+    shard_sizes = np.diff(np.arange(args.shards + 1) * args.records // args.shards)
+    counts = np.stack([shard_sizes - shard_sizes // 2, shard_sizes // 2], axis=1)
 
     def classes_of(shard: int) -> np.ndarray:
-        return np.arange(of_shard[shard]) % 2
+        return np.arange(shard_sizes[shard]) % 2
 
-    for how, boost in boosts.items():
+    for suffix, boost in boosts.items():
 
-        def lay_out(place: float, boost: tuple[Fraction, ...] = boost) -> None:
+        def compute_order(position: float, boost: tuple[Fraction, ...] = boost) -> None:
             epoch = Epoch(Sampling(counts, 1, args.window, boost), 3, classes_of)
-            epoch.batch(int(place * epoch.steps(BATCH)), BATCH, 0, 1)
+            epoch.batch(int(position * epoch.steps(BATCH)), BATCH, 0, 1)
 
-        show_times(f"laid out{how}", args.rounds, lay_out)
+        show_times(f"computed{suffix}", args.rounds, compute_order)
 
-    print(f"{args.tiles:,} tiles in as many shards, from the manifest to the first decoded batch:")
+    print(f"{args.tiles:,} tiles in {args.shards} shards, until the first decoded batch:")
     with tempfile.TemporaryDirectory() as folder:
         manifest = make_shards(args.tiles, args.shards, Path(folder))
-        for how, boost in boosts.items():
+        for suffix, boost in boosts.items():
 
-            def go_on(place: float, boost: tuple[Fraction, ...] = boost) -> None:
+            def resume(position: float, boost: tuple[Fraction, ...] = boost) -> None:
                 reader = ShardReader(manifest, "train")
                 epoch = Epoch(Sampling(reader.counts, 1, args.window, boost), 3, reader.classes_of)
-                first = int(place * epoch.steps(BATCH))
+                first = int(position * epoch.steps(BATCH))
                 left = range(first, epoch.steps(BATCH))
                 shown = batches(Tiles(reader), epoch, BATCH, 0, 1, threads=1, steps=left)
                 next(shown)
                 shown.close()
                 reader.close()
 
-            show_times(f"opened, first batch{how}", args.rounds, go_on)
+            show_times(f"opened, first batch{suffix}", args.rounds, resume)
 
 
 if __name__ == "__main__":

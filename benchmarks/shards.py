@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write shards: the whole command, against copying the same files one by one, in one run.
+"""Compare writing shards with copying the same files.
 
-The records are of about 15 kB and cannot be compressed. All is done by as many processes and ends
-with the bytes on the disk. As every shard has a checksum, copying is timed with one, too: that is
-the floor for a file whose bytes are known. Rounds alternate, and the fastest of each are compared:
-all wait for a disk that others use. The peak of memory is that of the largest writer, at two sizes
-of the cohort; it should be the same.
+The records have about 15 kB and cannot be compressed. All variants use the same number of processes
+and end when the bytes are on the disk. As every shard has a checksum, copying is also timed with a
+checksum. Rounds alternate, and the fastest rounds are compared, as other processes may use the
+disk. The peak of memory is that of the largest writer, for two sizes of the cohort; it should be
+the same.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def copy(out: Path, checked: bool, path: Path) -> None:
 
 
 def forget(paths: list[Path]) -> None:
-    """Take files out of the system's memory, so that they are read from the disk."""
+    """Remove files from the page cache, so that they are read from the disk."""
     for path in paths:
         with path.open("rb") as handle:
             os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -72,8 +72,8 @@ def write(folder: Path, out: Path, ranks: int) -> float:
         ),
         *("--settings", json.dumps({}), "--ranks", str(ranks)),
     ]
-    given = environment(os.environ, Layout(1, ranks, 1), None) | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(line, env=given)
+    variables = environment(os.environ, Layout(1, ranks, 1), None) | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(line, env=variables)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
@@ -81,7 +81,7 @@ def write(folder: Path, out: Path, ranks: int) -> float:
 
 
 def compare(folder: Path, size: float, args: argparse.Namespace) -> float:
-    """Compare the times for a cohort of so many GB; return the peak of memory in MB."""
+    """Compare the times for a cohort of `size` GB; return the peak of memory in MB."""
     columns = ("slide", "patient", "label", "split", "state", "tiles", "reason", "sha256")
     slides = range(max(5, round(size * 1e9 / (SLIDE * 15_060))))
     with multiprocessing.Pool(args.ranks) as pool:
@@ -91,28 +91,28 @@ def compare(folder: Path, size: float, args: argparse.Namespace) -> float:
     seconds: dict[str, list[float]] = {"copied": [], "copied, with SHA-256": [], "written": []}
     peaks = []
     for _ in range(args.rounds):
-        for how, found in seconds.items():
+        for variant, times in seconds.items():
             out = folder / "out"
             out.mkdir()
             if args.cold:
                 forget(paths)
             os.sync()
-            begun = time.perf_counter()
-            if how == "written":
+            start = time.perf_counter()
+            if variant == "written":
                 peaks.append(write(folder, out, args.ranks))
             else:
                 with multiprocessing.Pool(args.ranks) as pool:
-                    pool.map(partial(copy, out, how != "copied"), paths, 1)
-            found.append(time.perf_counter() - begun)
+                    pool.map(partial(copy, out, variant != "copied"), paths, 1)
+            times.append(time.perf_counter() - start)
             shutil.rmtree(out)
     print(f"{megabytes:,.0f} MB in {len(paths)} files:")
-    for how, found in seconds.items():
-        print(f"  {how} in {min(found):.1f} s ({megabytes / min(found):.0f} MB/s)")
+    for variant, times in seconds.items():
+        print(f"  {variant} in {min(times):.1f} s ({megabytes / min(times):.0f} MB/s)")
     written = seconds.pop("written")
-    for how, found in seconds.items():
+    for variant, times in seconds.items():
         print(
-            f"  writing takes {min(written) / min(found):.2f} times as long as {how} "
-            f"(medians: {statistics.median(written) / statistics.median(found):.2f})"
+            f"  writing takes {min(written) / min(times):.2f} times as long as {variant} "
+            f"(medians: {statistics.median(written) / statistics.median(times):.2f})"
         )
     print(f"  a writer's peak is {max(peaks):.0f} MB", flush=True)
     return max(peaks)

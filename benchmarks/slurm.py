@@ -2,7 +2,7 @@
 """Time lost between jobs: Snakemake with profiles/slurm against SLURM's own dependencies.
 
 A chain of jobs that do nothing for a while is run twice on the test cluster: as rules under the
-profile as it stands, and as `sbatch --dependency` without Snakemake, which is the floor. What
+profile, and as `sbatch --dependency` without Snakemake, which is the floor. What
 counts is the time from a job's end to its successor's start, as SLURM's accounting has it, and how
 long a job takes beyond its command.
 
@@ -90,11 +90,11 @@ def main() -> None:
     args = parser.parse_args()
     reason = missing()
     if reason:
-        print(f"left out, no test cluster: {reason}")
+        print(f"skipped, no test cluster: {reason}")
         return
     cluster = Cluster.start()
     try:
-        print("          | end to next start        | in a job, beside the command")
+        print("          | end to next start        | in a job, without the command")
         print("command   | SLURM alone, Snakemake   | SLURM alone, Snakemake")
         for seconds in args.seconds:
             with tempfile.TemporaryDirectory() as folder:

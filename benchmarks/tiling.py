@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Cut a slide into tiles: ours against the usual ways and against its floor, on one core.
+"""Compare tiling with other tools and with its lower bound, on one core.
 
-The slide is an Aperio pyramid of real pixels: a piece of the JPEG slide given with --slide, or of
-the demo's, mirrored and laid out to any size, once with much tissue and once with much glass. Its
-own tiles have 240 px, as Aperio's often have, so they do not line up with ours of 512.
+The slide is an Aperio pyramid of real pixels: a piece of the JPEG slide given with --slide, or of a
+demo slide, mirrored and repeated to any size, once mostly tissue and once mostly glass. Its native
+tiles have 240 px, as is common, so they are not aligned with the extracted tiles of 512 px.
 
-Timed in one run, in turns, by processor time, as all are at work without a pause. The fastest
-round of each counts: what else a machine does makes a round slower, and none faster. The ratios of
-the rounds by themselves are printed beside it:
+The variants alternate in one run and are compared by processor time. The fastest round of each
+counts, as other processes only make rounds slower; the range of the ratios is printed, too:
 
-- ours: all of a slide's job. Finding the tissue, measuring each tile, comparing some with
-  OpenSlide, writing and checking the records.
-- usual: OpenSlide's read_region of each tile that ours keeps, Pillow to RGB and to JPEG. It is told
-  which tiles to cut, and measures and writes nothing.
-- vips: `dzsave` of one level, one thread. It cuts all of the slide; told are the kept tiles in its
-  time, and all that it cuts.
-- floor: the slide's own tiles that hold kept pixels decoded once and each kept tile encoded once,
-  from memory, with the faster one of two bindings of libjpeg-turbo each. Of own tiles that reach
-  beyond what is kept, only the kept share counts.
+- ours: the complete job of a slide, which finds the tissue, measures each tile, compares some tiles
+  with OpenSlide, and writes and verifies the records.
+- usual: OpenSlide's read_region of each kept tile, and Pillow to convert it to RGB and JPEG. It
+  neither selects nor measures tiles, and writes nothing.
+- vips: `dzsave` of one level, with one thread. It extracts the whole slide; the speed is given for
+  the kept tiles, and for all tiles.
+- floor: each native tile with kept pixels is decoded once and each kept tile encoded once, in
+  memory, with the faster one of two bindings of libjpeg-turbo. Native tiles count by their share of
+  kept pixels.
 """
 
 import argparse
@@ -49,32 +48,32 @@ from gigatile.records import decode_tile, read_records  # noqa: E402
 from gigatile.settings.tiles import TileSettings  # noqa: E402
 from gigatile.slides.tiling import TilingFiles, tile_slide  # noqa: E402
 
-OWN = 240  # px, side of the slide's own tiles
-CELL = 16 * OWN  # px, side of a piece that is laid out; one own tile of the coarsest level
-OWN_QUALITY = 70  # of its JPEG, as Aperio's mostly have
+NATIVE = 240  # px, side of the native tiles
+CELL = 16 * NATIVE  # px, side of a cell; one native tile of the coarsest level
+NATIVE_QUALITY = 70  # of the JPEG, as is common in Aperio slides
 SIZE = 512
 QUALITY = TileSettings().quality
 DOWNSAMPLES = (1, 4, 16)
-COLUMNS, ROWS = 12, 9  # cells of the slide that is timed: 46,080 × 34,560 px
+COLUMNS, ROWS = 12, 9  # cells of the timed slide: 46,080 × 34,560 px
 
 
 def real_pieces(slide: Path | None) -> dict[str, np.ndarray]:
-    """Return a piece of tissue and one of glass: (CELL, CELL, 3) uint8 each."""
+    """Return a cell of tissue and one of glass: (CELL, CELL, 3) uint8 each."""
     if slide is None:
         pixels = draw_slide(COHORT[0])
     else:
         with openslide.OpenSlide(slide) as handle:
             pixels = np.asarray(handle.read_region((0, 0), 0, handle.dimensions).convert("RGB"))
-    # The best and the emptiest square of the slide by their mean saturation.
-    side = 2 * OWN
-    found = {}
-    for top in range(0, pixels.shape[0] - side, OWN // 2):
-        for left in range(0, pixels.shape[1] - side, OWN // 2):
+    # The squares with the highest and the lowest mean saturation.
+    side = 2 * NATIVE
+    saturation = {}
+    for top in range(0, pixels.shape[0] - side, NATIVE // 2):
+        for left in range(0, pixels.shape[1] - side, NATIVE // 2):
             square = pixels[top : top + side, left : left + side]
-            found[top, left] = float((square.max(axis=2) - square.min(axis=2)).mean())
-    places = {
-        "tissue": max(found, key=found.__getitem__),
-        "glass": min(found, key=found.__getitem__),
+            saturation[top, left] = float((square.max(axis=2) - square.min(axis=2)).mean())
+    corners = {
+        "tissue": max(saturation, key=saturation.__getitem__),
+        "glass": min(saturation, key=saturation.__getitem__),
     }
     return {
         name: np.pad(
@@ -82,7 +81,7 @@ def real_pieces(slide: Path | None) -> dict[str, np.ndarray]:
             ((0, CELL - side), (0, CELL - side), (0, 0)),
             mode="symmetric",
         )
-        for name, (top, left) in places.items()
+        for name, (top, left) in corners.items()
     }
 
 
@@ -91,21 +90,21 @@ def build(path: Path, layout: np.ndarray, pieces: dict[str, np.ndarray]) -> Path
     rows, columns = layout.shape
     with tifffile.TiffWriter(path, byteorder="<", bigtiff=True) as tiff:
         for down in DOWNSAMPLES:
-            own = {name: _own_tiles(shrink(piece, down)) for name, piece in pieces.items()}
-            across = CELL // down // OWN
+            native = {name: _native_tiles(shrink(piece, down)) for name, piece in pieces.items()}
+            across = CELL // down // NATIVE
 
-            def tiles(own=own, across=across) -> Iterator[bytes]:
+            def tiles(native=native, across=across) -> Iterator[bytes]:
                 for row in range(rows * across):
                     for column in range(columns * across):
                         name = "tissue" if layout[row // across, column // across] else "glass"
-                        yield own[name][row % across][column % across]
+                        yield native[name][row % across][column % across]
 
             size = f"{columns * CELL}x{rows * CELL}"
             tiff.write(
                 tiles(),
                 shape=(rows * CELL // down, columns * CELL // down, 3),
                 dtype=np.uint8,
-                tile=(OWN, OWN),
+                tile=(NATIVE, NATIVE),
                 photometric="rgb",
                 subsampling=(2, 2),
                 compression="jpeg",
@@ -116,20 +115,21 @@ def build(path: Path, layout: np.ndarray, pieces: dict[str, np.ndarray]) -> Path
     return path
 
 
-def _own_tiles(piece: np.ndarray) -> list[list[bytes]]:
+def _native_tiles(piece: np.ndarray) -> list[list[bytes]]:
     return [
         [
             imagecodecs.jpeg8_encode(
-                np.ascontiguousarray(piece[top : top + OWN, left : left + OWN]), level=OWN_QUALITY
+                np.ascontiguousarray(piece[top : top + NATIVE, left : left + NATIVE]),
+                level=NATIVE_QUALITY,
             )
-            for left in range(0, piece.shape[1], OWN)
+            for left in range(0, piece.shape[1], NATIVE)
         ]
-        for top in range(0, piece.shape[0], OWN)
+        for top in range(0, piece.shape[0], NATIVE)
     ]
 
 
 def rich_in(what: str, columns: int, rows: int) -> np.ndarray:
-    """Return a layout of cells: seven of eight tissue, or one of eight, in one place."""
+    """Return a layout of cells, 7/8 or 1/8 of them tissue, contiguous."""
     layout = np.zeros((rows, columns), bool)
     share = 7 / 8 if what == "tissue" else 1 / 8
     layout.reshape(-1)[: max(1, round(share * rows * columns))] = True
@@ -137,14 +137,14 @@ def rich_in(what: str, columns: int, rows: int) -> np.ndarray:
 
 
 def ours(slide: Path, out: Path) -> TilingFiles:
-    """Cut a slide; return what was written."""
+    """Tile a slide; return the output files."""
     files = TilingFiles(
         *(out / f"s.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))
     )
     settings = TileSettings(size=SIZE, quality=QUALITY)
     state = tile_slide(slide, "s", None, settings, files)
     if state.state != "tiled" or state.reading.by != "native tiles":
-        raise SystemExit(f"the slide was not cut as it should be: {state}")
+        raise SystemExit(f"the slide was not tiled as expected: {state}")
     return files
 
 
@@ -157,7 +157,7 @@ def usual(slide: Path, corners: list[tuple[int, int]]) -> None:
 
 
 def vips(slide: Path, out: Path) -> int:
-    """Cut all of the slide; return the number of tiles."""
+    """Extract all tiles of the slide; return their number."""
     with tempfile.TemporaryDirectory(dir=out) as folder:
         image = pyvips.Image.new_from_file(str(slide), access="sequential")
         image.dzsave(
@@ -167,28 +167,28 @@ def vips(slide: Path, out: Path) -> int:
 
 
 def floor_of(slide: Path, corners: list[tuple[int, int]]) -> Callable[[], float]:
-    """Return what takes the time of the floor, in seconds; it reads all it needs before."""
+    """Return a function that measures the floor in seconds; the data is read here."""
     with tifffile.TiffFile(slide) as tiff, openslide.OpenSlide(slide) as handle:
         page = tiff.pages[0]
-        across = -(-page.imagewidth // OWN)
+        across = -(-page.imagewidth // NATIVE)
         needed = set()
         for x, y in corners:
             needed |= {
                 row * across + column
-                for row in range(y // OWN, -(-(y + SIZE) // OWN))
-                for column in range(x // OWN, -(-(x + SIZE) // OWN))
+                for row in range(y // NATIVE, -(-(y + SIZE) // NATIVE))
+                for column in range(x // NATIVE, -(-(x + SIZE) // NATIVE))
             }
         handle_bytes = tiff.filehandle
         streams = []
         for tile in sorted(needed):
             handle_bytes.seek(page.dataoffsets[tile])
             streams.append(handle_bytes.read(page.databytecounts[tile]))
-        some = corners[:: max(1, len(corners) // 32)]
+        sample = corners[:: max(1, len(corners) // 32)]
         tiles = [
             np.asarray(handle.read_region(corner, 0, (SIZE, SIZE)).convert("RGB")).copy()
-            for corner in some
+            for corner in sample
         ]
-    share = len(corners) * SIZE**2 / (len(streams) * OWN**2)
+    share = len(corners) * SIZE**2 / (len(streams) * NATIVE**2)
 
     decode = faster(streams[:500], simplejpeg.decode_jpeg, imagecodecs.jpeg8_decode)
     encode = faster(
@@ -197,7 +197,7 @@ def floor_of(slide: Path, corners: list[tuple[int, int]]) -> Callable[[], float]
         lambda tile: simplejpeg.encode_jpeg(tile, QUALITY, "RGB", "420"),
     )
 
-    # As often as there are tiles to encode: the same work, and not a moment of luck.
+    # As many encodings as tiles are kept.
     times = -(-len(corners) // len(tiles))
 
     def seconds() -> float:
@@ -209,7 +209,7 @@ def floor_of(slide: Path, corners: list[tuple[int, int]]) -> Callable[[], float]
 
 
 def faster(items: list[Any], *ways: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Return the way that takes the least time for all items, the best of three goes."""
+    """Return the function that is fastest for all items, in the best of three runs."""
 
     def seconds(way: Callable[[Any], object]) -> float:
         return min(processor_time(lambda: each(way, items)) for _ in range(3))
@@ -218,13 +218,13 @@ def faster(items: list[Any], *ways: Callable[[Any], object]) -> Callable[[Any], 
 
 
 def each(way: Callable[[Any], object], items: list[Any]) -> None:
-    """Do it with each item and keep nothing: new memory for each result would be timed, too."""
-    for one in items:
-        way(one)
+    """Call a function for each item and discard the result, which would need new memory."""
+    for item in items:
+        way(item)
 
 
 def processor_time(work: Callable[[], object]) -> float:
-    """Return the seconds that work takes of a processor, in this process and its children."""
+    """Return the processor time of `work` in this process and its children, in seconds."""
 
     def now() -> float:
         return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
@@ -235,11 +235,11 @@ def processor_time(work: Callable[[], object]) -> float:
 
 
 def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
-    """Time the ways in turns and print their ratios."""
+    """Time the variants, alternating, and print their ratios."""
     files = ours(slide, folder)
     corners = [(tile.x, tile.y) for tile in map(decode_tile, read_records(files.records))]
     floor = floor_of(slide, corners)
-    made_by_vips = vips(slide, folder)
+    tiles_of_vips = vips(slide, folder)
     names = ("ours", "usual", "vips", "vips, glass too", "floor")
     per_second: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
@@ -248,26 +248,24 @@ def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
         per_second["usual"].append(len(corners) / processor_time(lambda: usual(slide, corners)))
         seconds = processor_time(lambda: vips(slide, folder))
         per_second["vips"].append(len(corners) / seconds)
-        per_second["vips, glass too"].append(made_by_vips / seconds)
+        per_second["vips, glass too"].append(tiles_of_vips / seconds)
     width, height = openslide.OpenSlide(slide).dimensions
-    print(f"rich in {what}: {width:,} × {height:,} px, {len(corners):,} tiles of {SIZE} px kept")
-    for name, found in per_second.items():
-        print(f"  {name:<16}{max(found):8.0f} tiles/s")
+    print(f"mostly {what}: {width:,} × {height:,} px, {len(corners):,} tiles of {SIZE} px kept")
+    for name, speeds in per_second.items():
+        print(f"  {name:<16}{max(speeds):8.0f} tiles/s")
     for other in names[1:]:
         print(f"  ours / {other}: {_ratio(per_second, 'ours', other)}")
-    print(
-        f"  floor / usual, which nobody passes: {_ratio(per_second, 'floor', 'usual')}", flush=True
-    )
+    print(f"  floor / usual, the upper bound: {_ratio(per_second, 'floor', 'usual')}", flush=True)
 
 
-def _ratio(per_second: dict[str, list[float]], one: str, other: str) -> str:
-    rounds = [a / b for a, b in zip(per_second[one], per_second[other], strict=True)]
-    fastest = max(per_second[one]) / max(per_second[other])
+def _ratio(per_second: dict[str, list[float]], name: str, other: str) -> str:
+    rounds = [a / b for a, b in zip(per_second[name], per_second[other], strict=True)]
+    fastest = max(per_second[name]) / max(per_second[other])
     return f"{fastest:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
 
 
 def peak_mb(slide: Path, folder: Path) -> tuple[float, int]:
-    """Return the largest memory of a process that cuts a slide, in MB, and the tiles kept."""
+    """Return the peak of memory of tiling a slide, in MB, and the number of kept tiles."""
     program = f"""
 import resource, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -275,7 +273,7 @@ from pathlib import Path
 from tiling import ours
 from gigatile.files import read_json
 files = ours(Path({str(slide)!r}), Path({str(folder)!r}))
-# Its own peak would be, until it is larger, that of the process which started it.
+# The peak of this process itself may include that of its parent.
 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 print(peak, read_json(files.state)["tiles"]["kept"])
 """
@@ -288,7 +286,7 @@ print(peak, read_json(files.state)["tiles"]["kept"])
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--slide", type=Path, help="a slide whose pixels to take (the demo's)")
+    parser.add_argument("--slide", type=Path, help="slide with the pixels (default: of the demo)")
     parser.add_argument("--cells", type=int, nargs=2, default=(COLUMNS, ROWS), help="of the slide")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

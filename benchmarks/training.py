@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A training step against plain Keras, and two ranks against one; one core for each process.
+"""Time a training step against Keras' `fit`, and two ranks against one, with one core per process.
 
-A step of ours, with its moving average of the weights, its exchange with other ranks and its clock,
-is timed beside `keras.Model.fit` of the same model on the same batches, in turns in one process.
-Then one rank, two ranks that train together, and two that train side by side without a word to each
-other, are started in turns: what the last two lose is the machine's, and not the exchange's.
+A step of the learner, including the moving average of the weights and the exchange between ranks,
+alternates with `keras.Model.fit` of the same model on the same batches, in one process. Then one
+rank, two ranks that train together, and two independent processes are started in turn. The slowdown
+of independent processes is due to the machine, not to the exchange.
 """
 
 import argparse
@@ -69,8 +69,8 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
         def ours() -> None:
             for first in range(0, len(images), batch):
                 part = slice(first, first + batch)
-                tiles = Batch(images[part], labels[part], weights, batch, 0, 0)
-                learner.step(tiles, tf.convert_to_tensor(tiles.inputs), requests)
+                loaded = Batch(images[part], labels[part], weights, batch, 0, 0)
+                learner.step(loaded, tf.convert_to_tensor(images[part]), requests)
 
         def fit() -> None:
             plain.fit(images, labels, batch_size=batch, shuffle=False, verbose=0)
@@ -78,18 +78,18 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
         seconds: dict[str, list[float]] = {"ours": [], "fit": []}
         for number in range(rounds + 1):
             for name, run in (("ours", ours), ("fit", fit)):
-                begun = time.process_time()
+                start = time.process_time()
                 run()
-                if number:  # in the first round graphs are made
-                    seconds[name].append((time.process_time() - begun) / steps)
-        for name, found in seconds.items():
-            print(f"{name:5} {1000 * statistics.median(found):7.1f} ms of the processor per step")
+                if number:  # the first round builds the graphs
+                    seconds[name].append((time.process_time() - start) / steps)
+        for name, values in seconds.items():
+            print(f"{name:5} {1000 * statistics.median(values):7.1f} ms of the processor per step")
         ratios = [a / b for a, b in zip(seconds["ours"], seconds["fit"], strict=True)]
         print(f"ours / fit: {statistics.median(ratios):.3f}", flush=True)
 
 
-def rank_at_work(core: int, steps: int, batch: int) -> None:
-    """Be one rank: train on tiles of this rank's own, and print the seconds of a step."""
+def run_rank(core: int, steps: int, batch: int) -> None:
+    """Train as one rank on random tiles, and print the seconds per step."""
     limit_to(core)
     import numpy as np
     import tensorflow as tf
@@ -102,34 +102,35 @@ def rank_at_work(core: int, steps: int, batch: int) -> None:
         settings = TrainSettings(ranks_per_node=ranks.size, batch_size=batch * ranks.size)
         learner = learner_of(settings, ranks)
         random = np.random.default_rng(ranks.rank)
-        images = tf.constant(random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8))
+        images = random.integers(0, 255, (batch, SIDE, SIDE, 3), np.uint8)
         labels = random.integers(0, CLASSES, batch).astype(np.int32)
-        tiles = Batch(images, labels, np.ones(batch, np.float32), batch * ranks.size, 0, 0)
-        requests = np.zeros(3, np.float32)
+        weights, requests = np.ones(batch, np.float32), np.zeros(3, np.float32)
+        loaded = Batch(images, labels, weights, batch * ranks.size, 0, 0)
+        inputs = tf.constant(images)
 
         def step() -> None:
-            learner.step(tiles, images, requests)
+            learner.step(loaded, inputs, requests)
 
         for _ in range(3):
             step()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(steps):
             step()
-        print(json.dumps((time.perf_counter() - begun) / steps), flush=True)
+        print(json.dumps((time.perf_counter() - start) / steps), flush=True)
 
 
-def start(cores: list[int], steps: int, batch: int) -> subprocess.Popen[str]:
+def launch(cores: list[int], steps: int, batch: int) -> subprocess.Popen[str]:
     line = ["mpirun"]
     for number, core in enumerate(cores):
         line += [":"] if number else []
         line += ["-n", "1", sys.executable, str(Path(__file__)), "--rank-on", str(core)]
         line += ["--steps", str(steps), "--batch", str(batch)]
-    given = environment(os.environ, Layout(1, len(cores), 1), None) | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(line, env=given, stdout=subprocess.PIPE, text=True)
+    variables = environment(os.environ, Layout(1, len(cores), 1), None) | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(line, env=variables, stdout=subprocess.PIPE, text=True)
 
 
 def seconds_of(processes: list[subprocess.Popen[str]]) -> float:
-    """Return the seconds of a step, of the slowest rank."""
+    """Return the seconds per step of the slowest rank."""
     printed = [process.communicate()[0] for process in processes]
     assert not any(process.returncode for process in processes), printed
     return max(float(line) for text in printed for line in text.splitlines())
@@ -138,18 +139,18 @@ def seconds_of(processes: list[subprocess.Popen[str]]) -> float:
 def ranks_against_one(steps: int, rounds: int, batch: int) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
-        print("left out: two ranks need two cores")
+        print("skipped: two ranks need two cores")
         return
-    found: dict[str, list[float]] = {"one": [], "together": [], "apart": []}
+    starts: dict[str, list[float]] = {"one": [], "together": [], "independent": []}
     for _ in range(rounds):
-        found["one"].append(seconds_of([start(cores[:1], steps, batch)]))
-        found["together"].append(seconds_of([start(cores, steps, batch)]))
-        found["apart"].append(seconds_of([start([core], steps, batch) for core in cores]))
-    step = {name: min(seconds) for name, seconds in found.items()}
+        starts["one"].append(seconds_of([launch(cores[:1], steps, batch)]))
+        starts["together"].append(seconds_of([launch(cores, steps, batch)]))
+        starts["independent"].append(seconds_of([launch([core], steps, batch) for core in cores]))
+    step = {name: min(seconds) for name, seconds in starts.items()}
     for name, seconds in step.items():
-        print(f"{name:9} {1000 * seconds:7.1f} ms per step, the fastest of {rounds} starts")
+        print(f"{name:11} {1000 * seconds:7.1f} ms per step, the fastest of {rounds} starts")
     print(f"two ranks / one, same work for each: {step['one'] / step['together']:.3f}")
-    print(f"two that do not talk / one:          {step['one'] / step['apart']:.3f}")
+    print(f"two independent processes / one:     {step['one'] / step['independent']:.3f}")
 
 
 def main() -> None:
@@ -160,7 +161,7 @@ def main() -> None:
     parser.add_argument("--rank-on", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_on is not None:
-        rank_at_work(args.rank_on, args.steps, args.batch)
+        run_rank(args.rank_on, args.steps, args.batch)
         return
     ranks_against_one(args.steps, args.rounds, args.batch)
     against_keras(args.steps, args.rounds, args.batch)

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Feed a trainer with patches of volumes: ours against .nii.gz, and against arrays in memory.
+"""Compare patches of volumes from shards with .nii.gz files and with arrays in memory, on one core.
 
-Batches of patches out of shards, on one core, in one run. Against the usual way without a stage of
-its own for it: for each patch the case's .nii.gz files are read by nibabel, turned to RAS+, cut to
-the head and normalised, in single precision and without any check. And against the same prepared
-arrays held in memory, from which a patch is cut by NumPy. All three change their patches in the
-same way, by the same code. Rounds alternate and the medians are compared: of processor time, since
-all are at work without a pause, and neighbours on the machine count less so.
+Without a preparation stage, nibabel reads the .nii.gz files of the case for each patch, and they
+are reoriented to RAS+, cropped to the head and normalised, in single precision and without checks.
+In memory, NumPy crops patches from the same prepared arrays. All three augment the patches with the
+same code. Rounds alternate, and medians of processor time are compared, which other processes on
+the machine affect less.
 
-The cases are heads of the demo, drawn at 1 mm, or those of a sheet.
+The cases are heads of the demo, rendered at 1 mm, or those of a sheet.
 """
 
 import argparse
@@ -49,7 +48,7 @@ BATCH = 2
 
 
 class Held:
-    """A prepared case in memory, of which boxes are cut as a record gives them."""
+    """A prepared case in memory, with the interface of a record."""
 
     def __init__(self, head: object, image: np.ndarray, labels: np.ndarray) -> None:
         self.head, self._image, self._labels = head, image, labels
@@ -61,16 +60,16 @@ class Held:
             for first, side, whole in zip(start, labels.shape, self._labels.shape, strict=True)
         ]
         source = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
-        place = tuple(
+        target = tuple(
             slice(a - first, b - first) for a, b, first in zip(low, high, start, strict=True)
         )
         if any(b - a < side for a, b, side in zip(low, high, labels.shape, strict=True)):
             image[...], labels[...] = 0, 0
-        image[place], labels[place] = self._image[source], self._labels[source]
+        image[target], labels[target] = self._image[source], self._labels[source]
 
 
 class HeldPatches(Patches):
-    """Patches out of memory."""
+    """Patches of cases in memory."""
 
     def __init__(self, reader: ShardReader, settings: PatchSettings, channels: list[str]) -> None:
         super().__init__(reader, settings, channels)
@@ -82,27 +81,27 @@ class HeldPatches(Patches):
         self._held[number] = Held(record.head, *record.read((0, 0, 0), record.head.shape))
 
 
-class PatchesAnew(Patches):
-    """Patches out of .nii.gz files that are read and prepared each time."""
+class PatchesFromFiles(Patches):
+    """Patches of .nii.gz files that are read and prepared for each patch."""
 
     def __init__(
         self, reader: ShardReader, settings: PatchSettings, channels: list[str], files: dict
     ) -> None:
         super().__init__(reader, settings, channels)
         self._files = files
-        self._record = self._read_anew
+        self._record = self._read_case
 
-    def _read_anew(self, number: int) -> Held:
+    def _read_case(self, number: int) -> Held:
         head = VolumeRecord(*self._reader.locate(number)).head
         *images, segmentation = self._files[head.case]
         loaded = [canonical(path) for path in images]
         inside = np.any([image != background(image) for image in loaded], axis=0)
-        box = tuple(slice(int(found.min()), int(found.max()) + 1) for found in np.nonzero(inside))
+        box = tuple(slice(int(axis.min()), int(axis.max()) + 1) for axis in np.nonzero(inside))
         inside = inside[box]
         channels = np.zeros((*inside.shape, len(loaded)), np.float16)
-        for number_of, image in enumerate(loaded):
+        for channel, image in enumerate(loaded):
             values = image[box][inside]
-            channels[inside, number_of] = (values - values.mean()) / values.std()
+            channels[inside, channel] = (values - values.mean()) / values.std()
         labels = canonical(segmentation)[box].astype(np.uint8)
         return Held(dataclasses.replace(head, shape=labels.shape), channels, labels)
 
@@ -115,15 +114,15 @@ def background(image: np.ndarray) -> float:
     return float(image[0, 0, 0])
 
 
-def draw_cases(folder: Path, number: int, spacing: float) -> dict[str, list[Path]]:
-    """Draw heads of the demo at a spacing; return the files of each."""
-    found = {}
+def render_cases(folder: Path, number: int, spacing: float) -> dict[str, list[Path]]:
+    """Render heads of the demo at a spacing; return the files of each case."""
+    files = {}
     good = [case for case in COHORT if case.fault == "none"]
     for case in good[:number]:
-        drawn = dataclasses.replace(case, spacing=(spacing,) * 3, oddity="none")
-        write_case(drawn, folder / case.case)
-        found[case.case] = [folder / case.case / f"{name}.nii.gz" for name in FILES]
-    return found
+        rendered = dataclasses.replace(case, spacing=(spacing,) * 3, oddity="none")
+        write_case(rendered, folder / case.case)
+        files[case.case] = [folder / case.case / f"{name}.nii.gz" for name in FILES]
+    return files
 
 
 def prepare(files: dict[str, list[Path]], settings: VolumeSettings, folder: Path) -> Path:
@@ -131,9 +130,9 @@ def prepare(files: dict[str, list[Path]], settings: VolumeSettings, folder: Path
     sources = []
     for case, (*images, segmentation) in files.items():
         record = folder / f"{case}.tfrecord"
-        given = dict(zip(settings.modalities, images, strict=True))
+        by_modality = dict(zip(settings.modalities, images, strict=True))
         written = PreparedFiles(record, record.with_suffix(".json"))
-        state = prepare_case(case, given, segmentation, settings, written)
+        state = prepare_case(case, by_modality, segmentation, settings, written)
         assert state.state == "prepared", state.reason
         sources.append(Source(case, case, "", record))
     write_shards({"train": sources}, ShardSettings(), folder / "shards", unit="case")
@@ -141,7 +140,7 @@ def prepare(files: dict[str, list[Path]], settings: VolumeSettings, folder: Path
 
 
 def peak_of(cases: int, folder: Path) -> float:
-    """Return the MB that a process takes at most in an epoch of so many cases."""
+    """Return the peak of memory of an epoch of so many cases, in MB."""
     random = np.random.default_rng(1)
     sources = []
     for number in range(cases):
@@ -163,7 +162,7 @@ def print_peak(manifest: Path) -> None:
     epoch = Epoch(Sampling(reader.counts, 1, 20), 0, reader.classes_of)
     for _ in batches(Patches(reader, settings, MODALITIES), epoch, BATCH, 0, 1, threads=1):
         pass
-    # Of this process since it began; what `getrusage` tells may be of the one that started it.
+    # The peak of this process; that of `getrusage` may include the parent process.
     status = Path("/proc/self/status").read_text()
     print(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1000)
 
@@ -172,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=4)
     parser.add_argument("--spacing", type=float, default=1.0, help="of the demo's heads, mm")
-    parser.add_argument("--sheet", type=Path, help="of cases to take in their place")
+    parser.add_argument("--sheet", type=Path, help="of cases to use instead of the demo")
     parser.add_argument("--modalities", nargs="+", default=MODALITIES, help="of the sheet")
     parser.add_argument("--labels", default="decathlon", help="the sheet's convention")
     parser.add_argument("--patch", type=int, default=128)
@@ -188,26 +187,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.sheet:
-            found = read_cases(args.sheet, args.modalities)
-            files = {one.case: list(one.files) for one in found[: args.cases]}
+            cases = read_cases(args.sheet, args.modalities)
+            files = {case.case: list(case.files) for case in cases[: args.cases]}
         else:
-            files = draw_cases(folder, args.cases, args.spacing)
+            files = render_cases(folder, args.cases, args.spacing)
         reader = ShardReader(prepare(files, volumes, folder), "train")
         peaks = [peak_of(cases, folder) for cases in args.many]
         ways: dict[str, Callable[[], tuple[float, float]]] = {}
-        for told, changed in (
+        for suffix, options in (
             ("", {}),
-            (", as they are", {"rotated": 0, "intensity": 0, "flips": False}),
+            (", not augmented", {"rotated": 0, "intensity": 0, "flips": False}),
         ):
-            settings = PatchSettings(size=(args.patch,) * 3, **changed)
+            settings = PatchSettings(size=(args.patch,) * 3, **options)
             held = HeldPatches(reader, settings, args.modalities)
             for number in range(len(reader)):
                 held.keep(number)
-            anew = PatchesAnew(reader, settings, args.modalities, files)
+            from_files = PatchesFromFiles(reader, settings, args.modalities, files)
             for way, source, times in (
                 ("ours", Patches(reader, settings, args.modalities), args.per_case),
                 ("held in memory", held, args.per_case),
-                (".nii.gz each time", anew, 1),
+                (".nii.gz each time", from_files, 1),
             ):
                 sampling = Sampling(reader.counts, 1, 100, boost=(times,))
 
@@ -218,34 +217,34 @@ def main() -> None:
                         spent += batch.read_seconds, batch.decode_seconds
                     return spent / len(epoch)
 
-                ways[f"{way}{told}"] = run
+                ways[f"{way}{suffix}"] = run
         each: dict[str, list[float]] = {way: [] for way in ways}
         spent: dict[str, np.ndarray] = {}
         for _ in range(args.rounds):
             for way, run in ways.items():
                 patches = len(reader) * (1 if way.startswith(".nii") else args.per_case)
-                begun = time.process_time()
+                start = time.process_time()
                 spent[way] = run()
-                each[way].append((time.process_time() - begun) / patches)
+                each[way].append((time.process_time() - start) / patches)
         shape = VolumeRecord(*reader.locate(0)).head.shape
         reader.close()
-    median = {way: statistics.median(found) for way, found in each.items()}
+    median = {way: statistics.median(times) for way, times in each.items()}
     print(
         f"{len(files)} cases of about {'×'.join(map(str, shape))} voxels and "
         f"{len(args.modalities)} channels, patches of {args.patch}³, one core"
     )
     print(f"median of {args.rounds} rounds, ms of the processor for each patch:")
-    for way, found in median.items():
-        print(f"  {way:32} {1000 * found:8.1f}")
+    for way, seconds in median.items():
+        print(f"  {way:32} {1000 * seconds:8.1f}")
     read, change = spent["ours"]
-    print(f"of ours, reading is {read / (read + change):.0%}, changing the rest")
+    print(f"of ours, reading is {read / (read + change):.0%}, augmenting the rest")
 
-    def ratio(one: str, other: str) -> None:
-        print(f"{one + ' / ' + other:56} {median[other] / median[one]:.2f}")
+    def ratio(way: str, other: str) -> None:
+        print(f"{way + ' / ' + other:56} {median[other] / median[way]:.2f}")
 
-    for told in ("", ", as they are"):
-        ratio(f"ours{told}", f".nii.gz each time{told}")
-        ratio(f"ours{told}", f"held in memory{told}")
+    for suffix in ("", ", not augmented"):
+        ratio(f"ours{suffix}", f".nii.gz each time{suffix}")
+        ratio(f"ours{suffix}", f"held in memory{suffix}")
     few, many = args.many
     print(
         f"peak of memory with {many} cases / with {few}: {peaks[1] / peaks[0]:.2f} "

@@ -34,9 +34,10 @@ def main() -> None:
     print(
         f"{args.tiles:,} tiles in {shards:,} shards, {mixed:,} of them mixed at a "
         f"time\n"
-        f"an epoch: {found.steps:,} steps; each tile {found.least} to {found.most} times\n"
-        f"neighbours in a file: {found.apart:,.0f} samples apart (ideal {found.apart_ideal:,.0f}), "
-        f"{found.together:.3%} in one batch (ideal {found.together_ideal:.3%})\n"
+        f"an epoch: {found.steps:,} steps; each tile {found.min_shown} to {found.max_shown} times\n"
+        f"neighbours in a file: {found.distance:,.0f} samples apart "
+        f"(ideal {found.distance_ideal:,.0f}), "
+        f"{found.same_batch:.3%} in one batch (ideal {found.same_batch_ideal:.3%})\n"
         f"a batch is read from {found.shards_per_step:,.1f} shards; "
         f"each rank reads {megabytes / args.ranks:,.0f} MB in an epoch"
     )

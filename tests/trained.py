@@ -1,4 +1,4 @@
-"""What two trainings have in common: compared to the bit, or to rounding."""
+"""Compare the results of two trainings, exactly or up to rounding."""
 
 import json
 from pathlib import Path
@@ -22,15 +22,15 @@ def history(segments: Path) -> list[list[float]]:
     return json.loads(last_model(segments).with_suffix(".json").read_text())["history"]
 
 
-def assert_same_bits(segments: Path, other: Path) -> None:
-    """Two trainings gave the same model and history."""
-    for weight, other_weight in zip(weights(segments), weights(other), strict=True):
-        np.testing.assert_array_equal(weight, other_weight)
-    assert history(segments) == history(other)
+def assert_same_bits(first: Path, second: Path) -> None:
+    """Check that two trainings have equal models and histories."""
+    for a, b in zip(weights(first), weights(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert history(first) == history(second)
 
 
-def assert_same_to_rounding(segments: Path, other: Path) -> None:
-    """Two trainings differ by no more than the order in which their ranks' sums were added."""
-    for weight, other_weight in zip(weights(segments), weights(other), strict=True):
-        np.testing.assert_allclose(weight, other_weight, rtol=1e-3, atol=2e-5)
-    np.testing.assert_allclose(history(segments), history(other), atol=2e-4)
+def assert_same_to_rounding(first: Path, second: Path) -> None:
+    """Check that two trainings differ only by the order in which sums over ranks are added."""
+    for a, b in zip(weights(first), weights(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(history(first), history(second), atol=2e-4)

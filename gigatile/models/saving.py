@@ -27,7 +27,7 @@ def save_model(model: keras.Model, path: Path) -> None:
         numbers: dict[bytes, int] = {}
         parts["config.json"] = re.sub(
             rb'(?<="shared_object_id": )\d+',
-            lambda found: str(numbers.setdefault(found[0], len(numbers) + 1)).encode(),
+            lambda match: str(numbers.setdefault(match[0], len(numbers) + 1)).encode(),
             parts["config.json"],
         )
         with zipfile.ZipFile(temporary, "w") as archive:
@@ -40,7 +40,7 @@ def load_model(path: Path, sha256: str, described: Path) -> keras.Model:
 
     Args:
         path: of the model.
-        sha256: of the file, as its settings.json says.
+        sha256: of the file, as in its settings.json.
         described: that settings.json, for messages.
 
     Raises:

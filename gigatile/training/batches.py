@@ -15,7 +15,7 @@ from keras import tree
 
 from gigatile.training.sample_order import BatchSlice, Epoch, Samples
 
-# Batches that are loaded while the model uses another one. Together with that one and the next,
+# Batches that are loaded while the model uses another batch. Together with that one and the next,
 # which is ready, this bounds the memory of the input: AHEAD + 2 batches.
 AHEAD = 4
 
@@ -35,8 +35,8 @@ class ArraySpec:
 class SampleSource(Protocol):
     """Reads samples: tiles, patches of volumes, bags of tiles, images with boxes and masks.
 
-    A sample has inputs and targets. Each is an array or a nested structure of arrays, whose first
-    axis counts samples in a batch.
+    A sample has inputs and targets. Each is an array or a nested structure of arrays. In a
+    batch, their first axis is the sample.
     """
 
     def specs(self, samples: Samples) -> tuple[Specs, Specs]:

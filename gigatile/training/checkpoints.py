@@ -1,9 +1,9 @@
 """The files of checkpoints, from which a training resumes after it was killed, or at its end.
 
 A checkpoint is a NumPy archive (no pickle) of every variable. It is written whole or not at all.
-The SHA-256 of its bytes is at its end, as the comment of the ZIP archive: ZIP's own CRCs cover the
-arrays but not the headers between them. Its key identifies the data, settings and code of the
-training; a checkpoint with another key is skipped.
+The SHA-256 of the other bytes is at its end, as the comment of the ZIP archive: ZIP's own CRCs
+cover the arrays but not the headers between them. Its key identifies the data, settings and code of
+the training; a checkpoint with another key is skipped.
 """
 
 import hashlib
@@ -13,16 +13,33 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from gigatile.files import write_whole
+from gigatile.json_models import JsonModel
 
 KEEP = 2
 # The hexadecimal SHA-256 at a checkpoint's end, of all bytes before it.
 _DIGEST_BYTES = 64
 _BLOCK_BYTES = 1 << 20
+
+
+class TrainingState(JsonModel):
+    """How far a training is.
+
+    Attributes:
+        epoch: number of complete epochs.
+        step: steps done of the current epoch.
+        done: steps done in total.
+        history: for each complete epoch its number, loss and metrics.
+    """
+
+    epoch: int
+    step: int
+    done: int
+    history: list[list[int | float]]
 
 
 @dataclass(frozen=True)
@@ -31,12 +48,12 @@ class Checkpoint:
 
     Attributes:
         key: of the training.
-        state: everything but arrays, as JSON; `epoch` and `step` are its position.
-        arrays: the variables, and what else belongs to them.
+        state: how far the training is.
+        arrays: the variables, and the sums of the current epoch.
     """
 
     key: str
-    state: dict[str, Any]
+    state: TrainingState
     arrays: Sequence[np.ndarray]
 
 
@@ -46,7 +63,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
         OSError: the file cannot be written; the error names `path`.
     """
-    header = json.dumps({"key": checkpoint.key, "state": checkpoint.state}).encode()
+    header = json.dumps({"key": checkpoint.key, "state": checkpoint.state.to_json()}).encode()
     arrays = {f"v{number:05d}": value for number, value in enumerate(checkpoint.arrays)}
     with write_whole(path) as temporary:
         np.savez(temporary, allow_pickle=False, header=np.frombuffer(header, np.uint8), **arrays)
@@ -108,11 +125,11 @@ def _read(path: Path, key: str, epochs: int, warn: Callable[[str], None]) -> Che
             handle.seek(0)
             with np.load(handle, allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
-                state = header["state"]
                 if header["key"] != key:
                     warn(f"{path}: made with other settings, data or code; skipped")
                     return None
-                if (state["epoch"], state["step"]) > (epochs, 0):
+                state = TrainingState.model_validate(header["state"])
+                if (state.epoch, state.step) > (epochs, 0):
                     return None
                 names = [name for name in sorted(archive.files) if name != "header"]
                 return Checkpoint(key, state, [archive[name] for name in names])

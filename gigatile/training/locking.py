@@ -1,12 +1,12 @@
 """Locks on a folder of checkpoints, so that only one training uses it at a time.
 
 If a launcher is killed, some of its ranks may keep running. So every rank of a training locks a
-file of its own, and a new training waits until all these locks are free.
+separate file, and a new training waits until all these locks are free.
 
 The locks are flock(2)'s: the kernel releases them when the process ends, however it ends. On NFS
 they work across machines if the server's locks are in use: with the mount options `nolock` or
-`local_lock=flock`, or Lustre's `localflock`, a rank on another machine is not seen. A machine that
-crashes keeps its locks until the server's lease ends (NFSv4, usually 90 s).
+`local_lock=flock`, or Lustre's `localflock`, a rank on another machine is not detected. A machine
+that crashes keeps its locks until the server's lease ends (NFSv4, usually 90 s).
 """
 
 import contextlib
@@ -31,8 +31,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def only_training(
-    folder: Path, ranks: Ranks, limit: float, tell: Callable[[str], None]
+def training_lock(
+    folder: Path, ranks: Ranks, limit: float, log: Callable[[str], None]
 ) -> Iterator[None]:
     """Lock a folder for this training during the block; first wait for another training to end.
 
@@ -43,26 +43,28 @@ def only_training(
         folder: is created if it is missing; may be deleted within the block.
         ranks: the processes that train together.
         limit: seconds to wait.
-        tell: prints a line for the user, on rank 0.
+        log: takes lines for the user, on rank 0.
 
     Raises:
-        UserError: a process of another training has not ended in time; on rank 0.
+        UserError: a process of another training has not ended within `limit`; on rank 0.
     """
     deadline, blocking = time.monotonic() + limit, ""
     with contextlib.ExitStack() as locks:
-        own: TextIO | None = None
+        handle: TextIO | None = None
         while True:
             before, blocking = blocking, ""
             if ranks.writes:
                 try:
-                    own = own or _lock(_file(folder, 0))
-                    blocking = _other_ranks(folder) if own else _holder(_file(folder, 0))
+                    handle = handle or _lock(_file(folder, 0))
+                    blocking = _other_ranks(folder) if handle else _holder(_file(folder, 0))
                 except OSError as error:
                     if error.errno not in _NO_LOCKS:
                         raise
-                    tell(f"{folder}: this file system has no locks; a second training is not seen")
+                    log(
+                        f"{folder}: this file system has no locks; a second training is not noticed"
+                    )
             # Rank 0 broadcasts each attempt, so that no other rank reports a stall.
-            if not ranks.from_first(np.array([bool(blocking)]), "locked")[0]:
+            if not ranks.broadcast(np.array([bool(blocking)]), "locked")[0]:
                 break
             if ranks.writes and time.monotonic() > deadline:
                 raise UserError(
@@ -70,7 +72,7 @@ def only_training(
                     f"{limit:g} s; end it, then start this training again"
                 )
             if ranks.writes and blocking != before:
-                tell(
+                log(
                     f"{folder}: {blocking} of another training is still running; waiting up to "
                     f"{limit:g} s for it to end"
                 )
@@ -78,15 +80,15 @@ def only_training(
             time.sleep(PAUSE)
         if not ranks.writes:
             try:
-                own = _lock(_file(folder, ranks.rank))
+                handle = _lock(_file(folder, ranks.rank))
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-        if own is not None:
-            locks.enter_context(own)
-            own.truncate(0)
-            own.write(f"rank {ranks.rank} (process {os.getpid()} on {socket.gethostname()})")
-            own.flush()
+        if handle is not None:
+            locks.enter_context(handle)
+            handle.truncate(0)
+            handle.write(f"rank {ranks.rank} (process {os.getpid()} on {socket.gethostname()})")
+            handle.flush()
         yield
 
 

@@ -47,7 +47,7 @@ def train(
 
     Args:
         manifest: of the shards; must have the split train.
-        settings: of the training; written beside the model.
+        settings: of the training; written next to the model.
         task: samples, networks and losses.
         checkpoints: folder for checkpoints of this segment only; deleted when it is complete.
         out: folder of all segments.
@@ -141,7 +141,7 @@ def train(
     # Statistics are computed from upright samples, as validation and prediction use them.
     upright = Epoch(replace(sampling, views=(0,)), settings.epochs - 1, reader.classes_of)
     with learner.averaged(_first_batches(source, upright, settings, ranks)):
-        ranks.wait_no_more()
+        ranks.stop_watchdog()
         if ranks.writes:
             save_model(networks.model, segment.model)
     if ranks.writes:

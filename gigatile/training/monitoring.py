@@ -126,7 +126,7 @@ class ProgressReporter:
         Args:
             settings: of the training.
             samples: plural name of the samples.
-            metrics: names of what is measured beside the loss.
+            metrics: names of the metrics.
             log: takes lines.
             events: folder for TensorBoard; None: none.
         """

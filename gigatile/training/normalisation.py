@@ -1,9 +1,8 @@
-"""Batch normalisation that sees the global batch, however many ranks share it.
+"""Batch normalisation over the global batch, for any number of ranks.
 
-Keras' layer uses the mean and variance of its input: of one rank's part of the batch, with the
-filler of the last batch. Here the layers of a network in training use the mean and variance over
-all ranks, weighted by the samples' weights. Nothing else in them changes, so a saved model has
-Keras' own layers.
+Keras' layer uses the mean and variance of its input: this rank's slice of the batch, including the
+padding of the last batch. Here the layers use the mean and variance over all ranks, weighted by the
+sample weights. Nothing else changes, so a saved model has Keras' own layers.
 """
 
 import contextlib
@@ -19,17 +18,17 @@ Moments = tuple[tf.Tensor, tf.Tensor]
 
 
 class SharedNormalisation:
-    """The batch normalisations of a network, with mean and variance over the samples of all ranks.
+    """The batch normalisations of a network, with mean and variance over all ranks.
 
     Attributes:
         layers: the batch normalisations, in the order of the network.
     """
 
     def __init__(self, network: keras.Model, ranks: Ranks) -> None:
-        """Replace how the layers compute mean and variance within `weighted`.
+        """Make the layers compute mean and variance over all ranks within `weighted`.
 
-        Each layer needs one exchange in the forward pass and one in the backward pass; with one
-        rank there is none.
+        Each layer needs one collective in the forward pass and one in the backward pass; a single
+        rank needs none.
         """
         self.layers = [
             layer
@@ -38,41 +37,41 @@ class SharedNormalisation:
         ]
         self._ranks = ranks
         self._weights: tf.Tensor | None = None
-        self._found: dict[int, Moments] = {}
+        self._moments: dict[int, Moments] = {}
         for number, layer in enumerate(self.layers):
             if layer.renorm or layer.axis not in (-1, layer.input_spec.ndim - 1):
                 raise ValueError(
                     f"{layer.name}: only plain normalisation of the last axis is shared"
                 )
-            layer._moments = self._moments_of(number, layer._moments)
+            layer._moments = self._replace_moments(number, layer._moments)
 
     @contextlib.contextmanager
     def weighted(self, weights: tf.Tensor) -> Iterator[dict[int, Moments]]:
-        """Count samples by `weights`, (n,) float32, in what is called within the block.
+        """Weight the samples by `weights`, (n,) float32, within the block.
 
-        Gives the moments that the layers have used, by their numbers.
+        Yields the moments that the layers have used, by the number of the layer.
         """
-        self._weights, self._found = weights, {}
+        self._weights, self._moments = weights, {}
         try:
-            yield self._found
+            yield self._moments
         finally:
             self._weights = None
 
-    def _moments_of(
+    def _replace_moments(
         self, number: int, stock: Callable[[tf.Tensor, None], Moments]
     ) -> Callable[[tf.Tensor, None], Moments]:
         def moments(inputs: tf.Tensor, mask: None) -> Moments:
             if self._weights is None or mask is not None:
                 return stock(inputs, mask)
-            found = moments_over_ranks(inputs, self._weights, self._ranks, f"moments/{number}")
-            self._found[number] = found
-            return found
+            result = moments_over_ranks(inputs, self._weights, self._ranks, f"moments/{number}")
+            self._moments[number] = result
+            return result
 
         return moments
 
 
 def _layers_of(network: keras.Model) -> Iterator[keras.Layer]:
-    """Yield the layers of a network, and of the models that are layers of it."""
+    """Yield the layers of a network and of its nested models."""
     for layer in network.layers:
         if isinstance(layer, keras.Model):
             yield from _layers_of(layer)
@@ -83,30 +82,31 @@ def _layers_of(network: keras.Model) -> Iterator[keras.Layer]:
 def moments_over_ranks(inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name: str) -> Moments:
     """Return mean and variance of each channel over the weighted samples of all ranks.
 
-    Each rank's own are put together as Chan, Golub and LeVeque do (1979,
-    http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf, eq. 2.1), where the
-    difference of two large numbers never represents a small variance. Every rank computes them from
-    the same numbers, so they are the same on each to the last bit.
+    The moments of the ranks are combined with the formula of Chan, Golub and LeVeque (1979,
+    http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf, eq. 2.1), which avoids
+    catastrophic cancellation. All ranks compute it from the same numbers, so the results are equal
+    to the last bit.
 
     Args:
         inputs: (n, …, channels) float32.
-        weights: (n,) float32; samples of weight 0 don't count. Not all of all ranks are 0.
-        ranks: that share the batch.
-        name: of the exchange; none else may have it.
+        weights: (n,) float32; samples of weight 0 are ignored. At least one
+            weight of all ranks is positive.
+        ranks: the processes that share the batch.
+        name: of the collective; must be unique.
     """
     axes = list(range(inputs.shape.rank - 1))
     weights = tf.cast(weights, inputs.dtype)
-    each = tf.reshape(weights, (-1, *[1] * (inputs.shape.rank - 1)))
-    places = tf.cast(tf.size(inputs[0, ..., 0]), inputs.dtype)
-    count = tf.reduce_sum(weights) * places
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * each, axes), count)
-    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * each, axes)
+    by_sample = tf.reshape(weights, (-1, *[1] * (inputs.shape.rank - 1)))
+    positions = tf.cast(tf.size(inputs[0, ..., 0]), inputs.dtype)
+    count = tf.reduce_sum(weights) * positions
+    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * by_sample, axes), count)
+    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * by_sample, axes)
     variance = tf.math.divide_no_nan(squares, count)
     if ranks.size == 1:
         return mean, variance
-    shares = ranks.gather_in_step(tf.concat([count[None], mean, variance], 0), name)
-    means, variances = tf.split(shares[:, 1:], 2, axis=1)
-    share = (shares[:, 0] / tf.reduce_sum(shares[:, 0]))[:, None]
+    gathered = ranks.gather_in_step(tf.concat([count[None], mean, variance], 0), name)
+    means, variances = tf.split(gathered[:, 1:], 2, axis=1)
+    share = (gathered[:, 0] / tf.reduce_sum(gathered[:, 0]))[:, None]
     whole = tf.reduce_sum(share * means, 0)
     spread = variances + tf.math.squared_difference(means, whole)
     return whole, tf.reduce_sum(share * spread, 0)

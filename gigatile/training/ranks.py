@@ -1,7 +1,7 @@
-"""The processes that train together: who this one is, and what they say to each other.
+"""The ranks of a training and their collective operations.
 
-Horovod's Keras wrappers do not fit Keras 3: one of them never reduces a gradient and says nothing.
-Only Horovod's operations are used, here and nowhere else.
+Only Horovod's operations are used, and only in this module. Its Keras wrappers do not work with
+Keras 3: `DistributedOptimizer` never reduces a gradient, without an error.
 """
 
 import socket
@@ -17,13 +17,13 @@ from gigatile.parallel.interruption import Watchdog
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all.
+    """This process and its collective operations.
 
     Attributes:
-        rank: its number, 0 … size - 1. Rank 0 writes; the others don't.
-        size: how many processes train together.
-        threads: cores that this process uses, for its arithmetic and again to decode tiles.
-        watchdog: ends the process when it waits too long; None: nothing does.
+        rank: number of this process, 0 … size - 1. Only rank 0 writes files.
+        size: number of processes.
+        threads: number of cores of this process: for TensorFlow, and again for decoding samples.
+        watchdog: ends the process when it waits too long; None: none.
     """
 
     rank: int
@@ -33,70 +33,69 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Whether this rank is the one that writes files and progress."""
+        """Whether this rank writes files and progress."""
         return self.rank == 0
 
     @property
     def name(self) -> str:
-        """What this rank is called in messages."""
+        """The name of this rank in messages."""
         return f"rank {self.rank} of {self.size} on {socket.gethostname()}"
 
     def report_progress(self, where: str) -> None:
-        """Tell the watchdog that this rank got on, and where it is."""
+        """Report to the watchdog that this rank made progress, and where it is."""
         if self.watchdog:
             self.watchdog.report_progress(where)
 
-    def wait_no_more(self) -> None:
-        """Say that what comes now may take its time: no rank waits for another any more."""
+    def stop_watchdog(self) -> None:
+        """Stop the watchdog: from here on, no rank waits for another."""
         if self.watchdog:
             self.watchdog.stop()
 
     def sum_in_step(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum of each tensor over all ranks, as one fused reduction within a graph."""
+        """Return the sum of each tensor over all ranks, as one fused allreduce in a graph."""
         return hvd.grouped_allreduce(list(values), op=hvd.Sum, name="step")
 
     def gather_in_step(self, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Return the tensors of all ranks, of one shape, within a graph: (size, …).
+        """Return the tensors of all ranks, which have equal shapes, in a graph: (size, …).
 
-        Its gradient is the sum of what all ranks send back for this rank's tensor. Horovod's own
-        asks for the sizes once more.
+        The gradient is the sum over all ranks of the gradients of this rank's tensor. Horovod's own
+        gradient would exchange the sizes once more.
         """
-        # Horovod matches the ranks' operations by their names in the graph. The scope keeps Keras'
-        # layer names out of them, which count how many layers a process has made.
+        # Horovod matches operations of ranks by their names in the graph. The scope excludes Keras'
+        # layer names, which depend on the number of layers that a process has created.
         scope = "ranks/"
 
         @tf.custom_gradient
-        def gather(mine: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gather(tensor: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def back(upstream: tf.Tensor) -> tf.Tensor:
                 with tf.name_scope(scope):
                     return hvd.allreduce(upstream, op=hvd.Sum, name=f"{name}/back")[self.rank]
 
             with tf.name_scope(scope):
-                return hvd.allgather(mine[None], name=name), back
+                return hvd.allgather(tensor[None], name=name), back
 
-        found = gather(values)
-        return tf.ensure_shape(found, (self.size, *values.shape))
+        return tf.ensure_shape(gather(values), (self.size, *values.shape))
 
     def sum(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Return the sum of an array over all ranks, the same on each."""
+        """Return the sum of an array over all ranks; equal on all of them."""
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
 
     def mean(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Return the mean of an array over all ranks, in double precision, the same on each."""
+        """Return the float64 mean of an array over all ranks; equal on all of them."""
         return self.sum(np.asarray(values, np.float64), name) / self.size
 
     def gather(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Return the arrays of all ranks, of one shape, in the order of the ranks: (size, …)."""
+        """Return the arrays of all ranks, which have equal shapes, in rank order: (size, …)."""
         return hvd.allgather(tf.constant(values[None]), name=name).numpy()
 
-    def from_first(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Return the array that rank 0 has; the others give one of the same shape and type."""
+    def broadcast(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Return the array of rank 0; the other ranks pass one of the same shape and dtype."""
         return hvd.broadcast(tf.constant(values), root_rank=0, name=name).numpy()
 
-    def same_everywhere(self, variables: Sequence, name: str) -> None:
-        """Give every rank the values that rank 0 has.
+    def broadcast_variables(self, variables: Sequence, name: str) -> None:
+        """Assign the values of rank 0 to the variables of all ranks.
 
-        Keras names variables alike (`kernel`, `bias`), so each is sent under a name of its own.
+        Names of Keras variables are not unique (`kernel`, `bias`), so they are numbered.
         """
         for number, variable in enumerate(variables):
             value = hvd.broadcast(variable.value, root_rank=0, name=f"{name}/{number}")

@@ -23,13 +23,14 @@ from gigatile.parallel.interruption import SIGNALS, received_signals
 from gigatile.settings.train import TrainSettings
 from gigatile.training.checkpoints import (
     Checkpoint,
+    TrainingState,
     checkpoints_by_step,
     first_usable,
     save_checkpoint,
     write_checkpoint,
 )
 from gigatile.training.learner import Learner
-from gigatile.training.locking import only_training
+from gigatile.training.locking import training_lock
 from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment, segment_states
 
@@ -59,7 +60,7 @@ class Position:
     epoch: int = 0
     step: int = 0
     done: int = 0
-    history: list[list[float]] = field(default_factory=list)
+    history: list[list[int | float]] = field(default_factory=list)
 
     def means(self, names: Sequence[str]) -> dict[str, float]:
         """Return the mean loss and metrics by name."""
@@ -121,22 +122,22 @@ class Checkpoints:
         learner, ranks = self._learner, self._ranks
         position = Position(np.zeros(figures))
         limit = self._settings.stall_limit + LOCK_LIMIT
-        self._lock.enter_context(only_training(self._folder, ranks, limit, self._log))
+        self._lock.enter_context(training_lock(self._folder, ranks, limit, self._log))
         counters, sums = np.zeros(3, np.int64), np.zeros((ranks.size, figures))
         if ranks.writes and (checkpoint := self._latest()):
             state = checkpoint.state
             *arrays, saved_sums = checkpoint.arrays
             for variable, array in zip(learner.variables, arrays, strict=True):
                 variable.assign(array)
-            counters[:] = state["epoch"], state["step"], state["done"]
-            position.history = state["history"]
+            counters[:] = state.epoch, state.step, state.done
+            position.history = state.history
             sums = _distribute(saved_sums, ranks.size)
-        ranks.same_everywhere(learner.variables, "initial")
+        ranks.broadcast_variables(learner.variables, "initial")
         position.epoch, position.step, position.done = map(
-            int, ranks.from_first(counters, "position")
+            int, ranks.broadcast(counters, "position")
         )
         self._saved = position.epoch, position.step
-        position.sums = ranks.from_first(sums, "sums")[ranks.rank].copy()
+        position.sums = ranks.broadcast(sums, "sums")[ranks.rank].copy()
         if ranks.writes and self._saved != (0, 0):
             self._log(f"resuming after {self._describe(position)}")
         ranks.report_progress(f"after {self._describe(position)}")
@@ -149,7 +150,7 @@ class Checkpoints:
         """
         epochs = self._segment.epoch
         checkpoint = first_usable(checkpoints_by_step(self._folder), self._key, epochs, self._log)
-        reached = checkpoint.state["epoch"] if checkpoint else 0
+        reached = checkpoint.state.epoch if checkpoint else 0
         later = [
             path
             for path in segment_states(self._segment.folder)
@@ -198,12 +199,9 @@ class Checkpoints:
 
     def _content(self, position: Position, sums: np.ndarray) -> Checkpoint:
         """Return a checkpoint of copies, which later steps do not change."""
-        state = {
-            "epoch": position.epoch,
-            "step": position.step,
-            "done": position.done,
-            "history": position.history,
-        }
+        state = TrainingState(
+            epoch=position.epoch, step=position.step, done=position.done, history=position.history
+        )
         arrays = [*(variable.numpy() for variable in self._learner.variables), sums]
         return Checkpoint(self._key, state, arrays)
 
@@ -260,7 +258,7 @@ def training_key(
     It covers data, settings, code and the shapes of all variables, but not the number of epochs
     and the machines: those may change when a training resumes.
     """
-    values: dict[str, Any] = settings.model_dump(exclude=set(settings.EXECUTION))
+    values = settings.model_dump(exclude=set(settings.EXECUTION))
     shapes = [list(variable.shape) for variable in learner.variables]
     identity = [SCHEMA, sha256_of(manifest), values, dict(task_settings), shapes, code]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -7,10 +7,12 @@ segment trains, another job validates its model, so no GPU waits for validation.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict
 
 from gigatile.errors import UserError
 from gigatile.files import copy_whole, read_json, sha256_of, write_json
+from gigatile.json_models import JsonModel, read_model
 from gigatile.tables import write_table
 
 
@@ -50,6 +52,44 @@ class Segment:
         return self._file("valid.json")
 
 
+class SegmentRecord(JsonModel):
+    """What `Segment.described` says about the training; settings of the model are further keys.
+
+    Attributes:
+        inputs: the SHA-256 of the files that the training read.
+        versions: of Python and the libraries.
+        steps: number of training steps.
+        metrics: names of the columns of `history` after the loss.
+        history: for each epoch its number, loss and metrics.
+    """
+
+    inputs: dict[str, str]
+    versions: dict[str, str]
+    steps: int
+    metrics: list[str]
+    history: list[list[int | float]]
+
+
+class ValidationRecord(JsonModel):
+    """The content of `Segment.validated`; further keys are the metrics and the number of samples.
+
+    Attributes:
+        epoch: complete epochs of the validated model.
+        loss: mean over the validation split.
+        inputs: the SHA-256 of the model and of the manifest.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    epoch: int
+    loss: float
+    inputs: dict[str, str]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean `loss` or metric; None if it was not computed."""
+        return self.loss if name == "loss" else (self.model_extra or {}).get(name)
+
+
 def segment_states(folder: Path) -> list[Path]:
     """Return the states of the segments in a folder, those with most epochs first."""
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"), reverse=True)
@@ -67,37 +107,38 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     Raises:
         UserError: a segment was validated with another model than its own.
     """
-    validated = [read_json(segment.validated) for segment in segments]
-    for segment, values in zip(segments, validated, strict=True):
-        if values["inputs"].get(f"segments/{segment.model.name}") != sha256_of(segment.model):
+    validated = [read_model(ValidationRecord, segment.validated) for segment in segments]
+    for segment, record in zip(segments, validated, strict=True):
+        if record.inputs.get(f"segments/{segment.model.name}") != sha256_of(segment.model):
             raise UserError(
-                f"{segment.validated}: validates another {segment.model.name} than the one beside "
-                "it; delete this file and run again"
+                f"{segment.validated}: validates another {segment.model.name} than the one in "
+                "this folder; delete this file and run again"
             )
-    losses = [values["loss"] for values in validated]
+    losses = [record.loss for record in validated]
     best = losses.index(min(losses))
     segment = segments[best]
-    described: dict[str, Any] = read_json(segment.described)
-    # The description of the last segment has all epochs, including those after the best.
-    history = read_json(segments[-1].described)["history"]
-    names = ("loss", *described.pop("metrics"))
-    valid = {values["epoch"]: [values.get(name) for name in names] for values in validated}
+    trained = read_model(SegmentRecord, segment.described)
+    # The record of the last segment has all epochs, including those after the best.
+    history = read_model(SegmentRecord, segments[-1].described).history
+    names = ("loss", *trained.metrics)
+    valid = {record.epoch: [record.mean(name) for name in names] for record in validated}
     rows = [
-        [epoch, *map(_format, (*means, *valid.get(epoch, [None] * len(names))))]
+        [epoch, *map(_format, (*means, *valid.get(int(epoch), [None] * len(names))))]
         for epoch, *means in history
     ]
     copy_whole(segment.model, out / "model.keras")
     columns = ("epoch", *names, *(f"valid_{name}" for name in names))
     write_table(out / "history.tsv", columns, rows)
-    write_json(out / "versions.json", described.pop("versions"))
-    del described["history"], described["steps"]
+    write_json(out / "versions.json", trained.versions)
     inputs = {
         f"segments/{path.name}": sha256_of(path)
         for path in (segment.model, *(each.validated for each in segments))
     }
     chosen = {"epoch": segment.epoch, "valid_loss": losses[best], "of": len(segments)}
-    inputs = described["inputs"] | inputs
-    write_json(out / "settings.json", described | {"chosen": chosen, "inputs": inputs})
+    omitted = ("versions", "steps", "metrics", "history")
+    settings = {k: v for k, v in read_json(segment.described).items() if k not in omitted}
+    inputs = trained.inputs | inputs
+    write_json(out / "settings.json", settings | {"chosen": chosen, "inputs": inputs})
     return segment
 
 

@@ -78,10 +78,10 @@ def _assign_devices(cores: int, tree: Path) -> int:
     own = os.sched_getaffinity(0)
     # Not with Horovod's ops: the first of them starts TensorFlow's threads.
     on_machine = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).allgather(own)
-    threads = min(cores, cpus.share(own, on_machine))
+    threads = min(cores, cpus.core_share(own, on_machine))
     if not cpus.bound_by_launcher(own, on_machine):
         nodes = cpus.numa_nodes(own, tree)
-        node = cpus.home(nodes, hvd.local_rank(), hvd.local_size(), threads)
+        node = cpus.node_of_rank(nodes, hvd.local_rank(), hvd.local_size(), threads)
         if node is not None:
             cpus.bind(node)
     gpus = tf.config.list_physical_devices("GPU")

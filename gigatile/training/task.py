@@ -15,12 +15,12 @@ from gigatile.training.sample_order import Sampling
 
 
 class TrainingTask(ABC):
-    """What the training loop needs to know of a task.
+    """What the training loop needs from a task.
 
     Attributes:
         name: of the task, as in `gigatile.tasks.TASKS`.
         samples: plural name of the samples, for messages.
-        metrics: names of what `sums` returns beside `loss`: metrics, or terms of the loss.
+        metrics: names of the other entries of `sums`: metrics, or terms of the loss.
     """
 
     name: ClassVar[str]

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gigatile.files import checksums, read_json, write_json
+from gigatile.files import checksums, write_json
+from gigatile.json_models import read_model
 from gigatile.training.monitoring import EventWriter
-from gigatile.training.segments import Segment
+from gigatile.training.segments import Segment, SegmentRecord
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def record_validation(
     """Write `segment.validated`, scalars for TensorBoard and a line of log.
 
     Args:
-        segment: whose model was validated.
+        segment: of the validated model.
         manifest: of the shards.
         validation: the result.
         log: takes a line.
@@ -45,7 +46,7 @@ def record_validation(
     write_json(segment.validated, result | {"inputs": checksums(inputs)})
     if events:
         scalars = {f"epoch/{name}": mean for name, mean in validation.means.items()}
-        EventWriter(events).write(read_json(segment.described)["steps"], scalars)
+        EventWriter(events).write(read_model(SegmentRecord, segment.described).steps, scalars)
     loss, *others = (
         f"{name} {mean:.4f}" if name == "loss" else f"{name} {mean:.3f}"
         for name, mean in validation.means.items()

@@ -59,7 +59,7 @@ def assert_survived(run, undisturbed, again):
     assert "Trying to restart" not in run.text()
     log = run.site.log()
     assert log.count(" parameters, ") == 1 + again, log
-    assert log.count("going on after ") == again, log
+    assert log.count("resuming after ") == again, log
     assert_same(run.site, undisturbed)
 
 
@@ -126,7 +126,7 @@ def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturb
     cluster.wait_for(f'test -z "$(squeue -h -j {urgent} 2>/dev/null)"', 90)
     run.again(job, times=2)
     assert_survived(run, undisturbed, again=2)
-    message = r"stopped by (.*) after epoch \d of 6(?:, step \d of \d)?; nothing is lost"
+    message = r"stopped by (.*) after epoch \d of 6(?:, step \d of \d)?; the state is saved"
     assert re.findall(message, training.log()) == ["SIGUSR2", "SIGTERM"], training.log()
 
 

@@ -54,8 +54,8 @@ def test_work_with_progress_may_exceed_the_limit():
 
 def test_error_that_cannot_be_pickled_is_reported():
     class Odd(Exception):
-        def __init__(self, first, two):
-            super().__init__(f"{first} and {two}")
+        def __init__(self, first, second):
+            super().__init__(f"{first} and {second}")
 
     def work(report):
         raise Odd(1, 2)

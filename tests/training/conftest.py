@@ -1,4 +1,4 @@
-"""A small training set in real shards, and real MPI launches of real commands."""
+"""A small training set in shards, and MPI launches of the commands."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from gigatile.settings.shards import ShardSettings
 
 ROOT = Path(__file__).parents[2]
 SIZE = 32
-# How a training runs is no part of its settings' text.
+# Options of scripts/train.py that are not in --settings.
 OPTIONS = {
     "code": "--code",
     "epochs": "--epochs",
@@ -31,7 +31,7 @@ CLASSES = ("coarse", "fine", "plain")
 
 
 def draw(label: str, random: np.random.Generator) -> np.ndarray:
-    """Draw a tile whose class is in its texture: (SIZE, SIZE, 3) uint8."""
+    """Return a tile with the texture of a class: (SIZE, SIZE, 3) uint8."""
     grain = {"coarse": 8, "fine": 2, "plain": SIZE}[label]
     noise = random.integers(60, 200, (SIZE // grain, SIZE // grain, 3), np.uint8)
     return noise.repeat(grain, axis=0).repeat(grain, axis=1)
@@ -39,7 +39,7 @@ def draw(label: str, random: np.random.Generator) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the manifest of shards of 6 slides: 75 tiles to train on, 27 to validate on."""
+    """Return the manifest of shards of 6 slides: 75 tiles for training, 27 for validation."""
     folder = tmp_path_factory.mktemp("training-set")
     random = np.random.default_rng(3)
     sources: dict[str, list[Source]] = {"train": [], "valid": []}
@@ -76,7 +76,7 @@ class Launcher:
     def run(
         self, ranks: int, program: str | Path, *arguments: object
     ) -> subprocess.CompletedProcess:
-        """Run a Python program on some ranks to its end."""
+        """Run a Python program on several ranks."""
         return subprocess.run(
             self.command(ranks, program, *arguments),
             env=self.environment,

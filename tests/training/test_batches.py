@@ -1,4 +1,4 @@
-"""Batches hold what the order says, whoever decodes them, and damage is named where it stands."""
+"""Batches follow the sample order for any number of threads, and errors name the damaged record."""
 
 import dataclasses
 import io
@@ -37,7 +37,7 @@ def tile(number: int, size: int = 24) -> Tile:
 
 
 def shards(folder: Path, records: list[bytes]) -> Path:
-    """Write records, of the labels in turn, as several shards of one split."""
+    """Write records, with alternating labels, as several shards of one split."""
     sources = []
     for number, label in enumerate(LABELS):
         path = folder / f"{label}.tfrecord"
@@ -50,10 +50,10 @@ def shards(folder: Path, records: list[bytes]) -> Path:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
     manifest = shards(tmp_path_factory.mktemp("tiles"), [encode_tile(tile(n)) for n in range(101)])
-    found = ShardReader(manifest, "train")
-    assert len(found.counts) > 3
-    yield found
-    found.close()
+    reader = ShardReader(manifest, "train")
+    assert len(reader.counts) > 3
+    yield reader
+    reader.close()
 
 
 def epoch_of(reader: ShardReader, number: int = 0, **options) -> Epoch:
@@ -66,35 +66,35 @@ def pixels(tile: Tile) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 3, 9])
 @pytest.mark.parametrize("views", [(), *((view,) for view in range(len(VIEWS)))])
-def test_a_batch_is_what_the_order_says_whatever_the_threads(reader, threads, views):
+def test_batches_follow_the_order_for_any_threads(reader, threads, views):
     epoch = epoch_of(reader, views=views)
-    found = list(batches(Tiles(reader), epoch, 16, 0, 1, threads))
-    assert len(found) == epoch.steps(16) == 7
-    for step, batch in enumerate(found):
+    loaded = list(batches(Tiles(reader), epoch, 16, 0, 1, threads))
+    assert len(loaded) == epoch.steps(16) == 7
+    for step, batch in enumerate(loaded):
         wanted = epoch.batch(step, 16, 0, 1)
         assert batch.inputs.shape == (16, 24, 24, 3)
         assert (batch.targets.dtype, batch.total) == (np.int32, wanted.total)
         np.testing.assert_array_equal(batch.weights, wanted.weights)
-        places = zip(wanted.samples.records.tolist(), wanted.samples.views.tolist(), strict=True)
-        for image, label, (record, view) in zip(batch.inputs, batch.targets, places, strict=True):
+        samples = zip(wanted.samples.records.tolist(), wanted.samples.views.tolist(), strict=True)
+        for image, label, (record, view) in zip(batch.inputs, batch.targets, samples, strict=True):
             np.testing.assert_array_equal(image, apply_view(pixels(reader[record]), view))
             assert reader.classes[label] == reader[record].label
 
 
-def test_ranks_have_their_parts_and_a_later_step_is_found(reader):
+def test_ranks_load_slices_of_any_steps(reader):
     epoch = epoch_of(reader)
     whole = list(batches(Tiles(reader), epoch, 20, 0, 1, 2))
     later = range(3, len(whole))
     parts = [list(batches(Tiles(reader), epoch, 20, rank, 4, 2, later)) for rank in range(4)]
-    for step, of_ranks in zip(later, zip(*parts, strict=True), strict=True):
+    for step, slices in zip(later, zip(*parts, strict=True), strict=True):
         for name in ("inputs", "targets", "weights"):
-            joined = np.concatenate([getattr(part, name) for part in of_ranks])
+            joined = np.concatenate([getattr(part, name) for part in slices])
             np.testing.assert_array_equal(joined, getattr(whole[step], name))
     assert list(batches(Tiles(reader), epoch, 20, 0, 1, 2, range(6, 6))) == []
 
 
-def test_what_is_left_of_a_batch_keeps_its_pixels(reader):
-    """A part of one is enough: its memory is not used again while somebody has it."""
+def test_view_of_a_batch_keeps_its_pixels(reader):
+    """Memory is not reused while a view refers to it."""
     epoch = epoch_of(reader)
     kept = [batch.inputs[2:3, ::2] for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
     whole = [batch.inputs for batch in batches(Tiles(reader), epoch, 4, 0, 1, 2)]
@@ -103,7 +103,7 @@ def test_what_is_left_of_a_batch_keeps_its_pixels(reader):
         np.testing.assert_array_equal(part, images[2:3, ::2])
 
 
-def test_memory_is_used_again_once_nobody_has_it():
+def test_unreferenced_memory_is_reused():
     memory = BatchMemory()
     first = memory.take((2, 3, 5), np.uint8)
     first[:] = 7
@@ -114,25 +114,25 @@ def test_memory_is_used_again_once_nobody_has_it():
     assert (memory.take((2, 3, 5), np.uint8) == 7).all()
 
 
-def test_no_more_than_a_few_batches_are_in_memory(reader):
-    places = [
+def test_number_of_batches_in_memory_is_bounded(reader):
+    addresses = [
         batch.inputs.ctypes.data
         for batch in batches(Tiles(reader), epoch_of(reader), 4, 0, 1, threads=2)
     ]
-    assert len(places) == 26
-    assert len(set(places)) <= AHEAD + 2
+    assert len(addresses) == 26
+    assert len(set(addresses)) <= AHEAD + 2
 
 
-def test_a_batch_tells_what_its_reading_and_decoding_took(reader):
-    begun = time.perf_counter()
-    found = list(batches(Tiles(reader), epoch_of(reader), 16, 0, 1, threads=1))
-    passed = time.perf_counter() - begun
-    stages = [(batch.read_seconds, batch.decode_seconds) for batch in found]
+def test_batch_has_times_of_reading_and_decoding(reader):
+    start = time.perf_counter()
+    loaded = list(batches(Tiles(reader), epoch_of(reader), 16, 0, 1, threads=1))
+    elapsed = time.perf_counter() - start
+    stages = [(batch.read_seconds, batch.decode_seconds) for batch in loaded]
     assert min(map(min, stages)) > 0
-    assert sum(map(sum, stages)) <= passed  # one thread does one thing at a time
+    assert sum(map(sum, stages)) <= elapsed  # one thread does one thing at a time
 
 
-# --- Damage that the checksums of records do not show
+# --- Damage that checksums of records do not detect
 
 
 def message(manifest: Path, threads: int = 2) -> str:
@@ -145,21 +145,21 @@ def message(manifest: Path, threads: int = 2) -> str:
 
 
 def where(manifest: Path, record: bytes) -> str:
-    """Return how an error names the place of a record."""
+    """Return how an error names a record."""
     for shard in json.loads(manifest.read_text())["splits"]["train"]["shards"]:
         path = manifest.parent / shard["file"]
-        for offset, found in zip(record_offsets(path), read_records(path), strict=True):
-            # Followed by whose it is.
-            if found.startswith(record):
+        for offset, content in zip(record_offsets(path), read_records(path), strict=True):
+            # The shard appends patient and label.
+            if content.startswith(record):
                 return f"{path}: the record at byte {offset} is damaged: "
-    raise AssertionError("no shard holds the record")
+    raise AssertionError("no shard contains the record")
 
 
 @pytest.mark.parametrize("bad", range(0, 60, 13))
-def test_a_damaged_image_in_a_sound_record_is_named(tmp_path, bad):
+def test_damaged_image_is_named(tmp_path, bad):
     tiles = [tile(number) for number in range(60)]
     tiles[bad] = dataclasses.replace(tiles[bad], image=tiles[bad].image[:-50])
-    records = [encode_tile(one) for one in tiles]
+    records = [encode_tile(t) for t in tiles]
     manifest = shards(tmp_path, records)
     expected = where(manifest, records[bad]) + "its image: Premature end of JPEG file"
     assert message(manifest, threads=1).startswith(expected)
@@ -167,21 +167,21 @@ def test_a_damaged_image_in_a_sound_record_is_named(tmp_path, bad):
 
 
 @pytest.mark.parametrize("size", [23, 25])
-def test_a_tile_of_another_size_is_named(tmp_path, size):
+def test_tile_of_another_size_is_named(tmp_path, size):
     records = [encode_tile(tile(number)) for number in range(30)]
     manifest = shards(tmp_path / "sound", records)
     reader = ShardReader(manifest, "train")
-    # Not the first one shown: that one decides which size is the right one.
+    # Not the first sample: it defines the expected size.
     last = reader[int(epoch_of(reader).samples(29, 30).records[0])].x
     reader.close()
     records[last] = encode_tile(tile(last, size))
     manifest = shards(tmp_path / "odd", records)
-    told = message(manifest)
-    assert told.startswith(where(manifest, records[last]) + "its image: ")
-    assert ", expected (" in told or "too small" in told
+    error = message(manifest)
+    assert error.startswith(where(manifest, records[last]) + "its image: ")
+    assert ", expected (" in error or "too small" in error
 
 
-def test_a_first_image_that_is_damaged_is_named(tmp_path):
+def test_damaged_first_image_is_named(tmp_path):
     records = [
         encode_tile(dataclasses.replace(tile(number), image=b"no JPEG")) for number in range(12)
     ]
@@ -189,13 +189,13 @@ def test_a_first_image_that_is_damaged_is_named(tmp_path):
     assert message(manifest).startswith(str(manifest.parent / "train-"))
 
 
-def test_a_record_without_an_image_is_named(tmp_path):
+def test_record_without_an_image_is_named(tmp_path):
     records = [encode_tile(tile(number)) for number in range(12)]
     manifest = shards(tmp_path, records)
-    # A shard as nobody writes it: of the size that the manifest says, its checksums sound.
+    # Size and checksums of the shard are right, but a feature has another name.
     path = manifest.parent / "train-00000-of-00001.tfrecord"
-    found = list(read_records(path))
-    found[-1] = found[-1].replace(b"\x05image", b"\x05other")
-    write_records(path, found)
-    expected = where(manifest, found[-1]) + "tf.train.Example without the bytes feature 'image'"
+    content = list(read_records(path))
+    content[-1] = content[-1].replace(b"\x05image", b"\x05other")
+    write_records(path, content)
+    expected = where(manifest, content[-1]) + "tf.train.Example without the bytes feature 'image'"
     assert message(manifest).startswith(expected)

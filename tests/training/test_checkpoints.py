@@ -1,4 +1,4 @@
-"""A damaged checkpoint is detected and skipped."""
+"""Damaged checkpoints are skipped; a full disk is reported."""
 
 import random
 import resource
@@ -10,20 +10,23 @@ import pytest
 from gigatile.errors import describe_error
 from gigatile.training.checkpoints import (
     Checkpoint,
+    TrainingState,
     checkpoints_by_step,
     first_usable,
     save_checkpoint,
 )
 
+STATE = TrainingState(epoch=0, step=0, done=0, history=[])
+
 
 def save(folder, step):
     arrays = [np.full(9, step, np.float32), np.arange(40.0).reshape(5, 8)]
-    state = {"epoch": step, "step": 0, "done": step}
-    save_checkpoint(folder, step, Checkpoint("mine", state, arrays))
+    state = TrainingState(epoch=step, step=0, done=step, history=[])
+    save_checkpoint(folder, step, Checkpoint("key", state, arrays))
 
 
-def test_flipped_bits_are_detected(tmp_path):
-    """Each bit of the first and last headers, and 1,000 others: ZIP's CRCs do not cover all."""
+def test_checkpoint_with_flipped_bit_is_skipped(tmp_path):
+    """Every bit of the first and last headers, and 1,000 random bits: ZIP's CRCs miss many."""
     for step in (1, 2):
         save(tmp_path, step)
     newest = tmp_path / "step-000000002.npz"
@@ -37,10 +40,11 @@ def test_flipped_bits_are_detected(tmp_path):
         damaged[offset] ^= 1 << bit
         newest.write_bytes(damaged)
         warnings: list[str] = []
-        older = first_usable(checkpoints_by_step(tmp_path), "mine", 9, warnings.append)
-        assert (older.state["epoch"], older.arrays[0][0]) == (1, 1), (offset, bit)
-        message = f"{newest}: damaged (its SHA-256 is not the one at its end); skipped"
-        assert warnings == [message], (offset, bit)
+        checkpoint = first_usable(checkpoints_by_step(tmp_path), "key", 9, warnings.append)
+        assert (checkpoint.state.epoch, checkpoint.arrays[0][0]) == (1, 1), (offset, bit)
+        (warning,) = warnings
+        expected = f"{newest}: damaged (its SHA-256 is not the one at its end); skipped"
+        assert warning == expected, (offset, bit)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 500])
@@ -49,7 +53,7 @@ def test_truncated_checkpoint_is_skipped(tmp_path, size):
     path = tmp_path / "step-000000001.npz"
     path.write_bytes(path.read_bytes()[:size])
     warnings: list[str] = []
-    assert first_usable([path], "mine", 9, warnings.append) is None
+    assert first_usable([path], "key", 9, warnings.append) is None
     assert len(warnings) == 1 and "damaged" in warnings[0]
 
 
@@ -61,7 +65,7 @@ def test_checkpoint_is_a_numpy_archive(tmp_path):
 
 @pytest.fixture
 def small_files():
-    """Limit the files of this process to 64 kB, like a full disk."""
+    """Limit files of this process to 64 kB, which simulates a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limits[1]))
@@ -70,8 +74,8 @@ def small_files():
     signal.signal(signal.SIGXFSZ, before)
 
 
-def test_full_disk_is_reported_with_the_file(tmp_path, small_files):
+def test_full_disk_error_names_the_checkpoint(tmp_path, small_files):
     with pytest.raises(OSError) as caught:
-        save_checkpoint(tmp_path, 7, Checkpoint("mine", {}, [np.zeros(50_000)]))
+        save_checkpoint(tmp_path, 7, Checkpoint("key", STATE, [np.zeros(50_000)]))
     assert describe_error(caught.value) == f"{tmp_path / 'step-000000007.npz'}: File too large"
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Intensities of patches: changed as was drawn, and nothing outside the head."""
+"""Intensity augmentation of patches: as sampled, and only inside the head."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from gigatile.settings.patches import PatchSettings
 from gigatile.tasks.volume_segmentation import intensities
 from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
 
-# What a draw gave when this was written.
+# Frozen: another noise would change the result of the same settings.
 FIRST_NOISE = [0.4353618621826172, 0.4975563883781433, 1.880189061164856, 0.7176294326782227]
 
 
-def test_intensities_change_and_what_is_0_does_not(head):
+def test_only_voxels_inside_the_head_change(head):
     image, _, record = head
     how = PatchSettings(size=(32, 32, 32), **PLAIN | {"intensity": 1.0})
     for draw in DRAWS[:20]:
@@ -25,7 +25,7 @@ def test_intensities_change_and_what_is_0_does_not(head):
         assert (after != before)[~outside].mean() > 0.9
 
 
-def test_a_filled_channel_stays_0(tmp_path):
+def test_missing_channel_stays_0(tmp_path):
     image, labels = a_head((32, 32, 32), 3)
     image[..., 1] = 0
     record = recorded(tmp_path / "v", image, labels)
@@ -37,14 +37,14 @@ def test_a_filled_channel_stays_0(tmp_path):
 
 
 @pytest.mark.parametrize("channels", range(1, 8))
-def test_a_voxel_is_outside_where_all_channels_are_0(channels):
+def test_voxel_is_outside_where_all_channels_are_0(channels):
     bits = np.random.default_rng(3).integers(0, 2, (30, 20, channels), np.uint16) << 9
     np.testing.assert_array_equal(intensities._not_zero(bits), bits.any(axis=-1))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
-def test_each_channel_is_changed_as_was_drawn(tmp_path, channels):
-    """What is left after the change that was drawn is noise of the size that was drawn."""
+def test_each_channel_changes_as_sampled(tmp_path, channels):
+    """The residual after the sampled change is noise with the sampled deviation."""
     random = np.random.default_rng(6)
     image = random.uniform(-2, 3, (32, 32, 32, channels)).astype(np.float16)
     record = recorded(tmp_path / "v", image, None)
@@ -53,24 +53,23 @@ def test_each_channel_is_changed_as_was_drawn(tmp_path, channels):
     for draw in DRAWS[:20]:
         patch = choose_patch(record.head, draw, how)
         after, _ = filled(record, draw, how)
-        left = []
+        residuals = []
         for channel in range(channels):
             values = image[..., channel].astype(float)
             low, high = values.min(), values.max()
-            share = ((values - low) / (high - low)) ** patch.gamma[channel]
-            expected = (low + (high - low) * share) * patch.contrast[channel]
+            scaled = ((values - low) / (high - low)) ** patch.gamma[channel]
+            expected = (low + (high - low) * scaled) * patch.contrast[channel]
             noise = after[..., channel] - expected - patch.brightness[channel]
-            # In a plane along the columns too, where the noise's rows follow each other.
             assert abs(noise.mean()) < 0.02
             np.testing.assert_allclose(noise.std(), patch.noise[channel], atol=0.01)
-            left.append(noise.ravel())
+            residuals.append(noise.ravel())
             noises.append(patch.noise[channel])
         if channels > 1:
-            assert abs(np.corrcoef(left) - np.eye(channels)).max() < 0.1
+            assert abs(np.corrcoef(residuals) - np.eye(channels)).max() < 0.1
     assert 0 < min(noises) < 0.1 and 0.3 < max(noises) < 0.4
 
 
-def test_the_noise_is_nearly_normal_and_the_same_everywhere():
+def test_noise_is_nearly_normal_and_reproducible():
     noise = intensities._normal(2**14, 4)
     assert noise.shape == (2**14, 4) and noise.dtype == np.float32
     np.testing.assert_allclose(noise.mean(), 0, atol=0.02)

@@ -1,4 +1,4 @@
-"""A signal is remembered and no more; who waits too long leaves."""
+"""Signals are recorded; the watchdog ends a rank that waits too long."""
 
 import os
 import signal
@@ -30,29 +30,29 @@ def watched(then: str) -> subprocess.Popen:
     )
 
 
-def test_who_waits_too_long_leaves_and_says_where_it_was():
+def test_stalled_rank_exits_and_reports_its_step():
     process = watched("time.sleep(30)")
-    out, told = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (START_AGAIN, "")
-    assert told.startswith(
+    assert err.startswith(
         "rank 1 of 4 on node7: no step finished for 1 s, last in epoch 3, step 5 of 9; another "
         "rank or its node has failed or is unreachable; when restarted, the training goes on"
     )
-    assert told.splitlines()[1:] == [f"rank 1 of 4 on node7 exited with status {START_AGAIN}"]
-    assert EXIT_LINE.match(told.splitlines()[1])
+    assert err.splitlines()[1:] == [f"rank 1 of 4 on node7 exited with status {START_AGAIN}"]
+    assert EXIT_LINE.match(err.splitlines()[1])
 
 
-def test_who_gets_on_or_is_off_stays():
+def test_watchdog_keeps_running_ranks():
     on = watched("for n in range(20): time.sleep(0.1); dog.report_progress(str(n))")
     off = watched("dog.stop(); time.sleep(2)")
     for process in (on, off):
         assert process.communicate(timeout=20) == ("not ended\n", "")
 
 
-def test_time_in_which_the_process_itself_was_suspended_does_not_count():
+def test_suspended_time_does_not_count():
     process = watched("print(flush=True)\nfor _ in range(6): time.sleep(0.1)")
     process.stdout.readline()
-    time.sleep(0.25)  # so that it has looked once
+    time.sleep(0.25)  # so that it has checked once
     process.send_signal(signal.SIGSTOP)
     time.sleep(1.5)
     process.send_signal(signal.SIGCONT)
@@ -66,7 +66,7 @@ def catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-def test_a_signal_of_the_first_seconds_is_heard(manifest, tmp_path, launcher):
+def test_early_signal_is_handled(manifest, tmp_path, launcher):
     arguments = launcher.train_arguments(manifest, tmp_path, ranks=1)
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "scripts/train.py"), *arguments],
@@ -74,14 +74,14 @@ def test_a_signal_of_the_first_seconds_is_heard(manifest, tmp_path, launcher):
         stderr=subprocess.PIPE,
         text=True,
     )
-    begun = time.monotonic()
+    start = time.monotonic()
     while not catches(process.pid, signal.SIGUSR2):
-        assert process.poll() is None and time.monotonic() - begun < 60
+        assert process.poll() is None and time.monotonic() - start < 60
         time.sleep(0.01)
     imported = Path(f"/proc/{process.pid}/maps").read_text()
-    assert "tensorflow" not in imported, "handlers come first"
+    assert "tensorflow" not in imported, "signals are handled first"
     os.kill(process.pid, signal.SIGUSR2)
-    _, told = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == START_AGAIN
-    assert "stopped by SIGUSR2 before the training began" in told and "Traceback" not in told
+    assert "stopped by SIGUSR2 before the training began" in err and "Traceback" not in err
     assert not (tmp_path / "model").exists()

@@ -1,4 +1,4 @@
-"""Only one training at a time uses a folder of checkpoints, whatever is left of a killed one."""
+"""Only one training at a time uses a folder of checkpoints, even after a kill."""
 
 import os
 import signal
@@ -12,14 +12,14 @@ import pytest
 
 from gigatile.errors import UserError
 from gigatile.training import locking
-from gigatile.training.locking import only_training
+from gigatile.training.locking import training_lock
 from gigatile.training.ranks import Ranks
 
 
 class Alone(Ranks):
     """One rank without MPI."""
 
-    def from_first(self, values, name):
+    def broadcast(self, values, name):
         return values
 
 
@@ -54,34 +54,34 @@ def hold():
 
 
 @pytest.mark.parametrize("rank", [0, 1, 11])
-def test_a_training_is_refused_while_any_rank_of_another_one_runs(tmp_path, hold, rank):
+def test_training_is_refused_while_another_one_runs(tmp_path, hold, rank):
     hold(tmp_path / f"rank-{rank}.lock", "the other one")
     lines = []
     with (
         pytest.raises(
             UserError, match=r"the other one.* of another training is still running, aft"
         ),
-        only_training(tmp_path, ALONE, 0.1, lines.append),
+        training_lock(tmp_path, ALONE, 0.1, lines.append),
     ):
         pytest.fail("two trainings at once")
     assert len(lines) == 1 and "waiting up to 0.1 s" in lines[0]
 
 
-def test_a_training_waits_for_each_rank_of_the_one_before(tmp_path, hold):
+def test_training_waits_for_each_rank_of_the_previous_one(tmp_path, hold):
     ranks = [hold(tmp_path / f"rank-{n}.lock", f"rank {n}") for n in (0, 1)]
     lines = []
 
-    def kill_who_is_named(line):
+    def kill_named_rank(line):
         lines.append(line)
         ranks[len(lines) - 1].kill()
 
-    with only_training(tmp_path, ALONE, 100, kill_who_is_named):
+    with training_lock(tmp_path, ALONE, 100, kill_named_rank):
         assert f"process {os.getpid()} on " in (tmp_path / "rank-0.lock").read_text()
     assert ["rank 0" in lines[0], "rank 1" in lines[1], len(lines)] == [True, True, 2]
 
 
-def test_a_lock_on_a_deleted_file_is_taken_again(tmp_path, monkeypatch):
-    """A training deletes the folder at its end, perhaps after the next one has opened the file."""
+def test_lock_on_a_deleted_file_is_repeated(tmp_path, monkeypatch):
+    """A training deletes the folder at its end, possibly after the next one has opened the file."""
     lock, deleted = locking.fcntl.flock, []
 
     def delete_first(handle, operation):
@@ -91,28 +91,28 @@ def test_a_lock_on_a_deleted_file_is_taken_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(locking.fcntl, "flock", delete_first)
     with (
-        only_training(tmp_path, ALONE, 10, print),
+        training_lock(tmp_path, ALONE, 10, print),
         pytest.raises(UserError, match="of another training is still running"),
-        only_training(tmp_path, ALONE, 0, print),
+        training_lock(tmp_path, ALONE, 0, print),
     ):
         pytest.fail("two trainings at once")
     assert deleted
 
 
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+def test_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(locking._NO_LOCKS[0], "No locks available")
 
     monkeypatch.setattr(locking.fcntl, "flock", refuse)
     lines = []
-    with only_training(tmp_path, ALONE, 0, lines.append):
+    with training_lock(tmp_path, ALONE, 0, lines.append):
         assert lines == [
-            f"{tmp_path}: this file system has no locks; a second training is not seen"
+            f"{tmp_path}: this file system has no locks; a second training is not noticed"
         ]
 
 
-def test_a_restart_waits_for_each_rank_that_is_left(launcher, manifest, tmp_path):
-    """The launcher hangs; then rank 0 is killed, and the restart still waits for rank 1."""
+def test_restart_waits_for_remaining_ranks(launcher, manifest, tmp_path):
+    """The launcher hangs; after rank 0 is killed, the restart still waits for rank 1."""
     arguments = launcher.train_arguments(
         manifest, tmp_path, 2, epochs=2, save_minutes=1e-6, stall_limit=1000
     )
@@ -154,7 +154,7 @@ def test_a_restart_waits_for_each_rank_that_is_left(launcher, manifest, tmp_path
 
 
 def process_of(lock):
-    """Return the number of the process that has written a lock file."""
+    """Return the process id in a lock file."""
     return int(lock.read_text().split("process ")[1].split()[0])
 
 

@@ -1,4 +1,4 @@
-"""The models take tiles as they are and give scores; their settings do what they say."""
+"""Models, their settings, and what a training writes."""
 
 import json
 import time
@@ -24,7 +24,7 @@ def float32_again():
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["small_cnn", "resnet50"])
-def test_a_model_gives_scores_that_add_up(name, mixed):
+def test_scores_sum_to_one(name, mixed):
     model = build_classifier(TrainSettings(model=name, mixed_precision=mixed), 64, 3).model
     tiles = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
     scores = model(tiles).numpy()
@@ -32,11 +32,11 @@ def test_a_model_gives_scores_that_add_up(name, mixed):
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
 
 
-def test_none_is_a_word_for_random_weights():
+def test_weights_none_means_random():
     assert TrainSettings.model_validate({"model": "resnet50", "weights": "none"}).weights is None
 
 
-def test_the_seed_decides_the_start():
+def test_initial_weights_depend_on_the_seed():
     first, same, other = (
         build_classifier(TrainSettings(seed=seed), 32, 3).model.get_weights() for seed in (1, 1, 2)
     )
@@ -44,7 +44,7 @@ def test_the_seed_decides_the_start():
     assert np.abs(first[0] - other[0]).max() > 0
 
 
-def test_pretrained_weights_come_from_a_local_file(tmp_path):
+def test_pretrained_weights_are_read_from_a_file(tmp_path):
     file = tmp_path / "resnet50.weights.h5"
     donor = keras.applications.ResNet50(include_top=False, weights=None, input_shape=(64, 64, 3))
     donor.save_weights(file)
@@ -61,18 +61,18 @@ def test_pretrained_weights_come_from_a_local_file(tmp_path):
     assert np.abs(backbone.get_layer("conv4_block2_2_conv").get_weights()[0] - kernel).max() > 0
 
 
-def test_a_saved_model_is_the_same_bytes_at_another_time(tmp_path):
+def test_saved_file_does_not_depend_on_the_time(tmp_path):
     model = build_classifier(TrainSettings(), 64, 3).model
     save_model(model, tmp_path / "one.keras")
-    time.sleep(2)  # a ZIP archive counts time in steps of two seconds
+    time.sleep(2)  # times in ZIP archives have a resolution of two seconds
     save_model(model, tmp_path / "two.keras")
     assert (tmp_path / "one.keras").read_bytes() == (tmp_path / "two.keras").read_bytes()
-    again = keras.models.load_model(tmp_path / "two.keras", compile=False)
-    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    loaded = keras.models.load_model(tmp_path / "two.keras", compile=False)
+    for saved, read in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(saved, read)
 
 
-def test_weights_that_cannot_be_had_are_named(tmp_path):
+def test_missing_weights_are_named(tmp_path):
     with pytest.raises(UserError, match=r"train\.weights: no such file: .*nowhere\.h5"):
         build_classifier(
             TrainSettings(model="resnet50", weights=str(tmp_path / "nowhere.h5")), 64, 3
@@ -84,13 +84,13 @@ def test_weights_that_cannot_be_had_are_named(tmp_path):
         )
 
 
-def test_a_trained_model_learns_and_says_what_it_was_made_of(launcher, manifest, tmp_path):
+def test_training_learns_and_describes_the_model(launcher, manifest, tmp_path):
     launcher.train(manifest, tmp_path, epochs=12, learning_rate=0.003)
     segment = Segment(tmp_path / "segments", 12)
     described = json.loads(segment.described.read_text())
     assert [row[0] for row in described["history"]] == list(range(1, 13))
-    validation = validate(segment, manifest, {})
-    assert validation.means["accuracy"] > 0.9, "three textures are easily distinguished"
+    valid = validate(segment, manifest, {})
+    assert valid.means["accuracy"] > 0.9, "three textures are easy to distinguish"
     assert described["classes"] == ["coarse", "fine", "plain"]
     assert described["train"]["learning_rate"] == 0.003
     assert len(described["inputs"]["shards/manifest.json"]) == 64
@@ -103,14 +103,14 @@ def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path):
     assert np.isfinite(first) and second < first
 
 
-def test_a_loss_that_is_no_number_stops_with_advice(launcher, manifest, tmp_path):
+def test_infinite_loss_stops_with_advice(launcher, manifest, tmp_path):
     done = launcher.train(manifest, tmp_path, check=False, learning_rate=1e30)
     assert done.returncode != 0
     assert "lower train.learning_rate" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("segments/*"))
 
 
-def test_a_damaged_shard_is_named_and_never_trained_on(launcher, manifest, tmp_path):
+def test_damaged_shard_is_named(launcher, manifest, tmp_path):
     folder = tmp_path / "shards"
     folder.mkdir()
     for path in manifest.parent.iterdir():

@@ -14,14 +14,14 @@ from gigatile.training.segments import Segment
 from gigatile.training.validation import record_validation
 
 
-def figures(folder):
-    """Return what TensorBoard reads in a folder: steps and values by name."""
+def scalars(folder):
+    """Return the scalars in a folder as TensorBoard reads them: steps and values by name."""
     read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     read.Reload()
     return {
-        name: [(one.step, float(np.array(one.tensor_proto.float_val or 0).sum()) or
-            float(np.frombuffer(one.tensor_proto.tensor_content, np.float32)[0]))
-            for one in read.Tensors(name)]
+        name: [(event.step, float(np.array(event.tensor_proto.float_val or 0).sum()) or
+            float(np.frombuffer(event.tensor_proto.tensor_content, np.float32)[0]))
+            for event in read.Tensors(name)]
         for name in read.Tags()["tensors"]
     }  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_time_counts_for_its_phase():
         time.sleep(0.08)
         timer.end_phase("model")
         timer.end_step(exchange=0.03, read=0.5, decode=0.25)
-        time.sleep(0.2)  # saving, and whatever else is no part of a step
+        time.sleep(0.2)  # saving and other work outside a step
     seen = timer.per_step()
     assert 0.02 <= seen[0] < 0.06 and seen[1] < 0.01 and 0.05 <= seen[2] < 0.09
     np.testing.assert_allclose(seen[3:], [0.03, 0.5, 0.25])
@@ -63,21 +63,21 @@ def test_bottleneck_is_named(seconds, advice):
 def test_tensorboard_reads_scalars(tmp_path):
     for step in (3, 7):  # a resumed training writes another file
         EventWriter(tmp_path).write(step, {"epoch/loss": step / 2})
-    assert figures(tmp_path) == {"epoch/loss": [(3, 1.5), (7, 3.5)]}
+    assert scalars(tmp_path) == {"epoch/loss": [(3, 1.5), (7, 3.5)]}
 
 
 def test_training_and_validation_reach_tensorboard(launcher, manifest, tmp_path):
     arguments = launcher.train_arguments(manifest, tmp_path, 2, epochs=2)
     done = launcher.run(2, "scripts/train.py", *arguments, "--events", tmp_path / "events")
     assert done.returncode == 0, done.stderr
-    told = re.findall(r"^(\d+) ms per step: (\d+) waiting for input, (\d+) copying, (\d+) model,"
+    lines = re.findall(r"^(\d+) ms per step: (\d+) waiting for input, (\d+) copying, (\d+) model,"
                       r" (\d+) exchange between ranks", done.stdout, re.MULTILINE)  # fmt: skip
-    assert len(told) == 2, done.stdout
-    for whole, *parts in told:
-        assert abs(int(whole) - sum(map(int, parts))) <= len(PHASES), "roundings apart"
+    assert len(lines) == 2, done.stdout
+    for whole, *parts in lines:
+        assert abs(int(whole) - sum(map(int, parts))) <= len(PHASES), "equal up to rounding"
     segment = Segment(tmp_path / "segments", 2)
     history = json.loads(segment.described.read_text())["history"]
-    seen = figures(tmp_path / "events")
+    seen = scalars(tmp_path / "events")
     for column, name in enumerate(("loss", "accuracy"), 1):
         assert seen[f"epoch/{name}"] == [
             (5 * epoch, pytest.approx(history[epoch - 1][column], rel=1e-6)) for epoch in (1, 2)
@@ -85,7 +85,7 @@ def test_training_and_validation_reach_tensorboard(launcher, manifest, tmp_path)
     validation = validate(segment, manifest, {})
     record_validation(segment, manifest, validation, print, tmp_path / "valid")
     valid = json.loads(segment.validated.read_text())
-    assert figures(tmp_path / "valid") == {
+    assert scalars(tmp_path / "valid") == {
         f"epoch/{name}": [(10, pytest.approx(valid[name], rel=1e-6))]
         for name in ("loss", "accuracy")
     }

@@ -1,4 +1,4 @@
-"""Batch normalisation uses the batch of all ranks; what is saved has statistics of its own."""
+"""Batch normalisation uses the global batch; saved models have statistics of their weights."""
 
 import json
 
@@ -16,22 +16,22 @@ from gigatile.training.ranks import Ranks
 
 
 def test_two_ranks_compute_the_gradients_of_one(launcher, tmp_path):
-    """In double precision, where rounding hides nothing; with filler, and as Keras without it."""
+    """In double precision; with padding, compared with Keras without padding."""
     done = launcher.run(2, "tests/training/programs/same_gradients.py", tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "differences.json").read_text())
-    small, resnet = found["small"], found["resnet50"]
-    assert len(small["gradients"]) == 3 and max(small["gradients"]) < 1e-13, found
-    assert small["keras"] < 1e-13, found
-    assert small["single precision"] < 1e-5, found
-    assert len(resnet["gradients"]) == 1 and resnet["gradients"][0] < 1e-10, found
-    for one in (small, resnet):
-        assert one["variables, in learning rates"] < 1e-2, found
+    results = json.loads((tmp_path / "differences.json").read_text())
+    small, resnet = results["small"], results["resnet50"]
+    assert len(small["gradients"]) == 3 and max(small["gradients"]) < 1e-13, results
+    assert small["keras"] < 1e-13, results
+    assert small["single precision"] < 1e-5, results
+    assert len(resnet["gradients"]) == 1 and resnet["gradients"][0] < 1e-10, results
+    for network in (small, resnet):
+        assert network["variables, in learning rates"] < 1e-2, results
     digests = {path.read_text() for path in tmp_path.glob("rank-*")}
     assert len(digests) == 1, "the ranks must have equal variables, to the bit"
 
 
-def test_filler_does_not_count():
+def test_padding_does_not_count():
     random = np.random.default_rng(1)
     images = tf.constant(random.normal(300, 2, (6, 5, 4, 3)).astype(np.float32))
     weights = tf.constant([1.0, 1, 1, 1, 0, 0])
@@ -42,7 +42,7 @@ def test_filler_does_not_count():
 
 
 class Alone(Ranks):
-    """One rank, without a launch."""
+    """A single rank without MPI."""
 
     def sum_in_step(self, values):
         return list(values)
@@ -56,8 +56,8 @@ def batch(step, total=16):
     return Batch(images, random.integers(0, 2, 16).astype(np.int32), weights, total, 0, 0)
 
 
-def test_averaged_weights_come_with_statistics_of_their_own():
-    """Gathered in the mean of the batches by their samples, and as before after the block."""
+def test_averaged_weights_have_matching_statistics():
+    """The mean over the batches, weighted by samples; restored after the block."""
     keras.utils.set_random_seed(1)
     images = keras.Input((8, 8, 3))
     x = keras.layers.Conv2D(4, 3)(keras.layers.Rescaling(1 / 255)(images))
@@ -66,25 +66,25 @@ def test_averaged_weights_come_with_statistics_of_their_own():
     settings = TrainSettings(ranks_per_node=1, learning_rate=0.05)
     learner = Learner(network, TileClassification(TileSettings()), settings, Alone(0, 1, 1))
     for step in range(5):
-        one = batch(step)
-        learner.step(one, tf.constant(one.inputs), np.zeros(3, np.float32))
+        training_batch = batch(step)
+        learner.step(training_batch, tf.constant(training_batch.inputs), np.zeros(3, np.float32))
     before = network.get_weights()
     batches = [batch(8), batch(9, total=5)]
     with learner.averaged(iter(batches)):
         convolution, norm = network.layers[2:4]
-        shown = [convolution(one.inputs[: one.total] / 255).numpy() for one in batches]
-        for found, each in (
+        shown = [convolution(b.inputs[: b.total] / 255).numpy() for b in batches]
+        for statistic, by_batch in (
             (norm.moving_mean, [np.mean(values, (0, 1, 2)) for values in shown]),
             (norm.moving_variance, [np.var(values, (0, 1, 2)) for values in shown]),
         ):
-            expected = (16 * each[0] + 5 * each[1]) / 21
-            np.testing.assert_allclose(np.array(found), expected, rtol=1e-3)
-            assert np.abs(np.array(found) - expected).max() < 1e-3
-    for kept, again in zip(before, network.get_weights(), strict=True):
-        np.testing.assert_array_equal(kept, again)
+            expected = (16 * by_batch[0] + 5 * by_batch[1]) / 21
+            np.testing.assert_allclose(np.array(statistic), expected, rtol=1e-3)
+            assert np.abs(np.array(statistic) - expected).max() < 1e-3
+    for old, new in zip(before, network.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
 
 
-def test_a_saved_network_has_stock_layers(tmp_path):
+def test_saved_network_has_keras_layers(tmp_path):
     images = keras.Input((8, 8, 3))
     network = keras.Model(images, keras.layers.BatchNormalization()(images))
     Learner(network, TileClassification(TileSettings()), TrainSettings(), Alone(0, 1, 1))

@@ -1,4 +1,4 @@
-"""A training goes on where it was: killed, or at the end of a segment."""
+"""Training resumes from checkpoints and segments, with the result of an uninterrupted one."""
 
 import re
 import subprocess
@@ -15,6 +15,7 @@ from gigatile.settings.train import TrainSettings
 from gigatile.training import checkpoints
 from gigatile.training.checkpoints import (
     Checkpoint,
+    TrainingState,
     checkpoints_by_step,
     checkpoints_by_time,
     first_usable,
@@ -28,11 +29,11 @@ EPOCHS = 6
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_path, ranks):
-    """At any step: two ranks save after each, one rank after each epoch."""
+def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, ranks):
+    """Two ranks save after every step, one rank after every epoch."""
     minutes = {1: 10, 2: 1e-6}[ranks]
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    launcher.train(manifest, undisturbed, ranks, epochs=EPOCHS)
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    launcher.train(manifest, uninterrupted, ranks, epochs=EPOCHS)
 
     arguments = launcher.train_arguments(
         manifest, killed, ranks, epochs=EPOCHS, save_minutes=minutes
@@ -48,27 +49,27 @@ def test_a_killed_training_ends_as_an_undisturbed_one(launcher, manifest, tmp_pa
     while not list((killed / "checkpoints").glob("step-*.npz")):
         assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was written"
         time.sleep(0.05)
-    # The launcher gives each rank a process group of its own; the session holds them all.
+    # Each rank has its own process group; the session contains all.
     subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=True)
     process.communicate(timeout=60)
     while (
         subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.DEVNULL).returncode == 0
     ):
-        assert time.monotonic() < deadline, "a rank is left"
+        assert time.monotonic() < deadline, "a rank is still running"
         time.sleep(0.05)
     assert not (killed / "segments").exists()
 
     again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
     assert "resuming after epoch" in again.stdout
-    assert_same_bits(undisturbed / "segments", killed / "segments")
+    assert_same_bits(uninterrupted / "segments", killed / "segments")
     assert not (killed / "checkpoints").exists()
 
 
-def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
-    """Each goes on from the last one that is there and skips those of another training."""
+def test_segments_end_with_the_model_of_one_training(launcher, manifest, tmp_path):
+    """Each segment resumes from the one before, and skips those of another training."""
     launcher.train(manifest, tmp_path / "one", epochs=3)
-    for epochs, told in ((1, ""), (3, "resuming after epoch 1 of 3")):
-        assert told in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
+    for epochs, line in ((1, ""), (3, "resuming after epoch 1 of 3")):
+        assert line in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
     assert_same_bits(tmp_path / "one/segments", tmp_path / "two/segments")
     assert sorted(path.name for path in (tmp_path / "two/segments").iterdir()) == [
         f"{epoch}.{suffix}" for epoch in ("0001", "0003") for suffix in ("json", "keras", "npz")
@@ -79,61 +80,66 @@ def test_segments_end_as_one_training_would(launcher, manifest, tmp_path):
         assert "resuming" not in done.stdout
 
 
-def find(folder, key="mine", epochs=99, warn=pytest.fail):
+def save(folder, step, *arrays, key="key", epoch=0, of_epoch=0):
+    state = TrainingState(epoch=epoch, step=of_epoch, done=step, history=[])
+    save_checkpoint(folder, step, Checkpoint(key, state, arrays))
+
+
+def usable(folder, key="key", epochs=99, warn=pytest.fail):
     return first_usable(checkpoints_by_step(folder), key, epochs, warn)
 
 
-def test_the_furthest_whole_checkpoint_of_the_same_training_is_taken(tmp_path):
+def position(checkpoint):
+    return checkpoint.state.epoch, checkpoint.state.step
+
+
+def test_latest_usable_checkpoint_is_resumed(tmp_path):
     warnings = []
     for step in (1, 2, 3):
-        state = {"epoch": step, "step": step % 2}
-        arrays = [np.full(9, step, np.float32)]
-        save_checkpoint(tmp_path, step, Checkpoint("mine", state, arrays))
-    latest = find(tmp_path)
-    assert latest.state == {"epoch": 3, "step": 1} and latest.arrays[0].tolist() == [3.0] * 9
-    assert find(tmp_path, epochs=3).state == {"epoch": 2, "step": 0}, "step 1 is beyond the end"
-    assert find(tmp_path, epochs=2).state == {"epoch": 2, "step": 0}
-    assert find(tmp_path, epochs=1) is None
+        save(tmp_path, step, np.full(9, step, np.float32), epoch=step, of_epoch=step % 2)
+    latest = usable(tmp_path)
+    assert (position(latest), latest.arrays[0].tolist()) == ((3, 1), [3.0] * 9)
+    assert position(usable(tmp_path, epochs=3)) == (2, 0), "step 3 is beyond the end"
+    assert position(usable(tmp_path, epochs=2)) == (2, 0)
+    assert usable(tmp_path, epochs=1) is None
 
     newest = tmp_path / "step-000000003.npz"
     damaged = bytearray(newest.read_bytes())
     damaged[damaged.index(np.full(9, 3, np.float32).tobytes())] ^= 1
     newest.write_bytes(damaged)
-    older = find(tmp_path, warn=warnings.append)
-    assert older.state["epoch"] == 2 and older.arrays[0].tolist() == [2.0] * 9
+    older = usable(tmp_path, warn=warnings.append)
+    assert (older.state.epoch, older.arrays[0].tolist()) == (2, [2.0] * 9)
     assert len(warnings) == 1 and newest.name in warnings[0] and "damaged" in warnings[0]
 
     newest.write_bytes(newest.read_bytes()[:100])
-    assert find(tmp_path, warn=warnings.append).state["epoch"] == 2
-    assert find(tmp_path, "another", warn=warnings.append) is None
+    assert usable(tmp_path, warn=warnings.append).state.epoch == 2
+    assert usable(tmp_path, "another", warn=warnings.append) is None
     assert "other settings, data or code" in warnings[-1]
 
 
-def test_no_more_checkpoints_are_read_than_needed(tmp_path, monkeypatch):
-    """A checkpoint of ResNet-50 has 380 MB; each that is read is hashed."""
+def test_only_needed_checkpoints_are_read(tmp_path, monkeypatch):
+    """A checkpoint of ResNet-50 has 380 MB, and reading one hashes it."""
     read = []
     digest = checkpoints._digest_of
     monkeypatch.setattr(
         checkpoints, "_digest_of", lambda handle: read.append(handle.name) or digest(handle)
     )
     for epoch in (1, 2, 4, 6):
-        state = {"epoch": epoch, "step": 0, "done": 5 * epoch, "history": []}
-        path = tmp_path / f"segments/000{epoch}.npz"
-        write_checkpoint(path, Checkpoint("mine", state, [np.zeros(1)]))
+        state = TrainingState(epoch=epoch, step=0, done=5 * epoch, history=[])
+        checkpoint = Checkpoint("key", state, [np.zeros(1)])
+        write_checkpoint(tmp_path / f"segments/000{epoch}.npz", checkpoint)
     for epoch, step in ((2, 3), (3, 1)):
-        state = {"epoch": epoch, "step": step, "done": 5 * epoch + step, "history": []}
-        checkpoint = Checkpoint("mine", state, [np.zeros(1)])
-        save_checkpoint(tmp_path / "checkpoints", 5 * epoch + step, checkpoint)
+        folder = tmp_path / "checkpoints"
+        save(folder, 5 * epoch + step, np.zeros(1), epoch=epoch, of_epoch=step)
 
     def latest(epochs):
         read.clear()
         settings = TrainSettings(ranks_per_node=1)
         segment = Segment(tmp_path / "segments", epochs)
         saved = Checkpoints(
-            tmp_path / "checkpoints", segment, "mine", None, None, settings, None, print
+            tmp_path / "checkpoints", segment, "key", None, None, settings, None, print
         )
-        state = saved._latest().state
-        return (state["epoch"], state["step"]), [Path(name).name for name in read]
+        return position(saved._latest()), [Path(name).name for name in read]
 
     assert latest(5) == ((4, 0), ["step-000000016.npz", "0004.npz"])
     assert latest(4) == ((4, 0), ["step-000000016.npz", "0004.npz"])
@@ -144,21 +150,21 @@ def test_no_more_checkpoints_are_read_than_needed(tmp_path, monkeypatch):
     assert latest(5) == ((2, 0), ["0004.npz", "0002.npz"])
 
 
-def test_old_checkpoints_are_pruned(tmp_path):
+def test_old_checkpoints_are_deleted(tmp_path):
     for step in range(5):
-        save_checkpoint(tmp_path, step, Checkpoint("key", {}, [np.zeros(1)]))
+        save(tmp_path, step)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "step-000000003.npz",
         "step-000000004.npz",
     ]
 
 
-def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path):
+def test_checkpoints_of_a_longer_training_do_not_displace_new_ones(tmp_path):
     for step in (70, 80):
-        save_checkpoint(tmp_path, step, Checkpoint("before", {}, []))
+        save(tmp_path, step, key="before")
     (tmp_path / ".step-000000090-x.npz").write_text("left by a kill")
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, Checkpoint("now", {}, []))
+        save(tmp_path, step, key="now")
         assert checkpoints_by_time(tmp_path)[0].name == f"step-{step:09d}.npz"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-000000002.npz",
@@ -167,7 +173,7 @@ def test_those_of_a_longer_training_before_do_not_push_out_the_new_ones(tmp_path
 
 
 def batches_shown(folder):
-    """Return what each start showed its model: lists of steps and the digests of their batches."""
+    """Return for each start the steps and the digests of their batches."""
     starts = {}
     for line in (folder / "shown.txt").read_text().splitlines():
         process, step, digest = line.split()
@@ -176,12 +182,10 @@ def batches_shown(folder):
 
 
 @pytest.mark.slow
-def test_twenty_interruptions_of_an_epoch_change_nothing_of_what_is_shown(
-    launcher, manifest, tmp_path
-):
-    """Each start shows what follows the last step that was saved, and the end is the same."""
+def test_twenty_interruptions_do_not_change_the_batches(launcher, manifest, tmp_path):
+    """Each start continues after the last saved step, and the model is the same."""
     ends = {}
-    for name, strikes in (("undisturbed", 0), ("struck", 20)):
+    for name, strikes in (("uninterrupted", 0), ("struck", 20)):
         folder = tmp_path / name
         folder.mkdir()
         options = ("--manifest", manifest, "--out", folder, "--strikes", strikes)
@@ -195,17 +199,17 @@ def test_twenty_interruptions_of_an_epoch_change_nothing_of_what_is_shown(
         )
         assert done.returncode == 0, done.stderr
         ends[name] = re.findall(r"^start \d+: ended with (-?\d+)", done.stdout, re.MULTILINE)
-    assert ends["undisturbed"] == ["0"] and ends["struck"][-1] == "0", ends
-    assert {*ends["struck"][:20]} == {"-9", "75"}, "both kinds of strike, and each of them hit"
-    ((whole,), starts) = (batches_shown(tmp_path / name) for name in ("undisturbed", "struck"))
+    assert ends["uninterrupted"] == ["0"] and ends["struck"][-1] == "0", ends
+    assert {*ends["struck"][:20]} == {"-9", "75"}, "both signals, each during training"
+    ((whole,), starts) = (batches_shown(tmp_path / name) for name in ("uninterrupted", "struck"))
     assert [step for step, _ in whole] == list(range(75))
     reached, before = 0, "75"
     assert len(starts) == 21
     for shown, end in zip(starts, ends["struck"], strict=True):
         first, last = shown[0][0], shown[-1][0]
-        # Who is asked to stop saves first; who is killed loses what was still being written.
+        # SIGTERM saves first; SIGKILL loses the checkpoint that is being written.
         assert reached - (3 if before == "-9" else 0) <= first <= reached
         assert shown == whole[first : last + 1]
         reached, before = last + 1, end
     assert reached == 75
-    assert_same_bits(tmp_path / "undisturbed/segments", tmp_path / "struck/segments")
+    assert_same_bits(tmp_path / "uninterrupted/segments", tmp_path / "struck/segments")

@@ -1,4 +1,4 @@
-"""Each segment's model is validated, and the best of them becomes the model of the run."""
+"""The model of each segment is validated, and the best one is chosen."""
 
 import csv
 
@@ -13,16 +13,11 @@ from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.tasks.tile_classification import validation
 from gigatile.tasks.tile_classification.scoring import BATCH
+from gigatile.tasks.tile_classification.validation import validate
 from gigatile.training.segments import Segment, choose_model
 from gigatile.training.validation import record_validation
 
 LOSSES = (0.9, 0.4, 0.4, 0.7)
-
-
-def validate(segment, manifest):
-    """Validate a segment as scripts/validate.py does."""
-    result = validation.validate(segment, manifest, {})
-    record_validation(segment, manifest, result, log=print, events=None)
 
 
 @pytest.fixture(scope="module")
@@ -34,59 +29,57 @@ def trained(launcher, manifest, tmp_path_factory):
     return Segment(out / "segments", 2)
 
 
-def test_the_figures_are_those_of_the_reference_library(trained, manifest):
-    """Of all validation tiles, or of the batches that a try is limited to."""
+def test_loss_and_accuracy_agree_with_scikit_learn(trained, manifest):
     reader = ShardReader(manifest, "valid")
     model = keras.models.load_model(trained.model, compile=False)
     tiles = [reader[number] for number in range(len(reader))]
     scores = model.predict(np.stack([tile.pixels() for tile in tiles]), verbose=0)
     labels = [tile.label for tile in tiles]
-    calls = [reader.classes[number] for number in scores.argmax(axis=1)]
-    assert len(reader) < BATCH, "a limit of two batches leaves none out"
-    validate(trained, manifest)
+    predicted = [reader.classes[number] for number in scores.argmax(axis=1)]
+    assert len(reader) < BATCH, "a limit of two batches excludes no tile"
+    record_validation(trained, manifest, validate(trained, manifest, {}), print, events=None)
     result = read_json(trained.validated)
     assert (result["epoch"], result["tiles"]) == (2, len(reader))
     assert result["loss"] == pytest.approx(log_loss(labels, scores), rel=1e-6)
-    assert result["accuracy"] == pytest.approx(accuracy_score(labels, calls))
+    assert result["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
 
 
-def test_a_try_of_two_batches_validates_two_batches(trained, manifest, monkeypatch):
+def test_limit_batches_limits_validation(trained, manifest, monkeypatch):
     whole = len(ShardReader(manifest, "valid"))
     for batch, tiles in ((1, 2), (3, 6), (whole - 1, whole)):
         monkeypatch.setattr(validation, "BATCH", batch)
-        validate(trained, manifest)
-        assert read_json(trained.validated)["tiles"] == tiles
+        assert validate(trained, manifest, {}).count == tiles
 
 
-def test_shards_of_other_classes_are_refused(trained, manifest, tmp_path):
+def test_shards_with_other_classes_are_refused(trained, manifest, tmp_path):
     described = read_json(trained.described)
     other = Segment(tmp_path, 2)
     other.model.write_bytes(trained.model.read_bytes())
     write_json(other.described, described | {"classes": ["a", "b", "c"]})
     with pytest.raises(UserError, match=r"classes coarse, fine, plain, but .* trained on a, b, c"):
-        validate(other, manifest)
+        validate(other, manifest, {})
 
 
 @pytest.fixture
 def segments(tmp_path):
-    """Return four segments of two epochs each; the files are real, the models are not."""
-    made = [Segment(tmp_path / "segments", epoch) for epoch in (2, 4, 6, 8)]
-    for segment, loss in zip(made, LOSSES, strict=True):
+    """Return four segments of two epochs each, with text files as models."""
+    segments = [Segment(tmp_path / "segments", epoch) for epoch in (2, 4, 6, 8)]
+    for segment, loss in zip(segments, LOSSES, strict=True):
         history = [[epoch, 1 / epoch, 0.5] for epoch in range(1, segment.epoch + 1)]
         write_json(
             segment.described,
             {"classes": ["a"], "train": {"epochs": segment.epoch}, "versions": {"python": "3"}}
             | {"inputs": {"shards/manifest.json": "0"}, "history": history, "steps": 7}
-            | {"metrics": ["accuracy"]},
+            | {"metrics": ["accuracy"], "sha256": "1"},
         )
         segment.model.write_text(f"the model of epoch {segment.epoch}")
         inputs = {f"segments/{segment.model.name}": sha256_of(segment.model)}
         result = {"epoch": segment.epoch, "loss": loss, "accuracy": 0.75, "inputs": inputs}
         write_json(segment.validated, result)
-    return made
+    return segments
 
 
-def test_the_best_segment_is_the_model_and_of_equals_the_first(segments, tmp_path):
+def test_first_of_the_best_segments_is_chosen(segments, tmp_path):
     out = tmp_path / "model"
     assert choose_model(segments, out) == segments[1]
     assert (out / "model.keras").read_text() == "the model of epoch 4"
@@ -107,7 +100,7 @@ def test_the_best_segment_is_the_model_and_of_equals_the_first(segments, tmp_pat
     assert rows[3]["loss"] == "0.250000" and rows[3]["valid_accuracy"] == "0.750000"
 
 
-def test_a_validation_of_another_model_is_refused(segments, tmp_path):
+def test_validation_of_another_model_is_refused(segments, tmp_path):
     segments[2].model.write_text("trained again")
     with pytest.raises(UserError, match=r"0006\.valid\.json: validates another 0006\.keras"):
         choose_model(segments, tmp_path / "model")
@@ -118,5 +111,5 @@ def test_a_validation_of_another_model_is_refused(segments, tmp_path):
     ("epochs", "length", "ends"),
     [(8, 4, [4, 8]), (7, 3, [3, 6, 7]), (2, 4, [2]), (3, 1, [1, 2, 3]), (4, 4, [4])],
 )
-def test_segments_end_at_every_so_many_epochs_and_at_the_last(epochs, length, ends):
+def test_segments_end_at_multiples_of_segment_epochs(epochs, length, ends):
     assert TrainSettings(epochs=epochs, segment_epochs=length).segments == ends

@@ -1,4 +1,4 @@
-"""A training that is asked to stop, or waits for a rank that is gone, is saved and goes on."""
+"""Training resumes after a signal or a lost rank, with the result of an uninterrupted one."""
 
 import shutil
 import time
@@ -14,44 +14,41 @@ EPOCHS = 3
 
 
 def train(launcher, manifest, out, *options, **settings):
-    """Train on 2 ranks, 5 steps per epoch, and interfere as the options of the program say."""
+    """Train on 2 ranks, 5 steps per epoch, interrupted as the options of the program say."""
     arguments = launcher.train_arguments(manifest, out, 2, epochs=EPOCHS, **settings)
     return launcher.run(2, PROGRAM, *options, *arguments)
 
 
-def assert_stopped(done, position):
+def assert_stopped(done, reason):
     assert done.returncode == START_AGAIN, done.stdout + done.stderr
     assert done.stderr.count("stopped by") == 1
-    assert (
-        f"stopped by {position}; the state is saved, and the same command resumes from it"
-        in done.stderr
-    )
+    assert f"stopped by {reason}; the state is saved, and the same command resumes" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manifest, tmp_path):
-    """With batch normalisation, random masks and a scaled loss: all there is to save."""
-    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+def test_stopped_training_ends_with_the_same_model(launcher, manifest, tmp_path):
+    """With batch normalisation, dropout and loss scaling: everything that must be saved."""
+    uninterrupted, stopped = tmp_path / "uninterrupted", tmp_path / "stopped"
     options = {"mixed_precision": True}
-    done = train(launcher, manifest, undisturbed, "--uneven", **options)
+    done = train(launcher, manifest, uninterrupted, "--uneven", **options)
     assert done.returncode == 0, done.stderr
 
-    # One rank alone is asked, in the middle of an epoch; all stop after the next step.
+    # One rank gets a signal in the middle of an epoch; all stop after the next step.
     moment = ("--moment", "in epoch 2, step 2 of 5", "--send", "SIGUSR2", "--to", 1)
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert_stopped(done, "SIGUSR2 after epoch 1 of 3, step 3 of 5")
     assert not (stopped / "segments").exists()
     with np.load(sorted((stopped / "checkpoints").iterdir())[-1]) as archive:
-        parts = archive[archive.files[-1]]
-    assert np.abs(parts[0] - parts[1]).max() > 1e-3, "two ranks had the same: nothing is tested"
+        sums = archive[archive.files[-1]]
+    assert np.abs(sums[0] - sums[1]).max() > 1e-3, "both ranks have equal sums: nothing is tested"
 
-    # All are asked, in an epoch's last step; they agree in the next.
+    # All ranks get a signal in the last step of an epoch; they agree in the next step.
     moment = ("--moment", "in epoch 2, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert "resuming after epoch 1 of 3, step 3 of 5" in done.stdout
     assert_stopped(done, "SIGTERM after epoch 2 of 3, step 1 of 5")
 
-    # Killed while the statistics of the averaged weights are gathered, after the last step.
+    # Killed after the last step, while statistics of the averaged weights are computed.
     moment = (
         "--moment",
         "computing the statistics of batch normalisation",
@@ -68,21 +65,19 @@ def test_a_training_that_was_stopped_ends_as_an_undisturbed_one(launcher, manife
     done = train(launcher, manifest, copied, "--uneven", **options)
     assert done.returncode == 0, done.stderr
     assert "resuming after epoch 3 of 3" in done.stdout
-    assert_same_bits(undisturbed / "segments", copied / "segments")
+    assert_same_bits(uninterrupted / "segments", copied / "segments")
 
-    # The last of it is done before the next chance to stop: it is ended and not thrown away.
+    # A signal in the last step: training is complete before it can stop.
     moment = ("--moment", "in epoch 3, step 5 of 5")
     done = train(launcher, manifest, stopped, "--uneven", *moment, **options)
     assert done.returncode == 0, done.stderr
     assert "resuming after epoch 2 of 3, step 1 of 5" in done.stdout
-    assert_same_bits(undisturbed / "segments", stopped / "segments")
+    assert_same_bits(uninterrupted / "segments", stopped / "segments")
     assert not (stopped / "checkpoints").exists()
 
 
-def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
-    launcher, manifest, tmp_path
-):
-    """What a cut network looks like: a rank is there and says nothing, so step 3 is not saved."""
+def test_stalled_rank_ends_all_and_one_rank_resumes(launcher, manifest, tmp_path):
+    """As if the network were cut: rank 1 does not answer, so step 3 is not saved."""
     moment = ("--moment", "in epoch 2, step 3 of 5", "--send", "SIGSTOP", "--to", 1)
     begun = time.monotonic()
     done = train(launcher, manifest, tmp_path / "two", *moment, stall_limit=25, save_minutes=1e-6)
@@ -97,8 +92,7 @@ def test_a_rank_that_is_waited_for_in_vain_ends_all_and_another_number_goes_on(
     assert_same_to_rounding(tmp_path / "one/segments", tmp_path / "two/segments")
 
 
-def test_saved_statistics_are_the_same_for_one_and_two_ranks(launcher, manifest, tmp_path):
-    """Those of the averaged weights, with the rest of the model."""
+def test_saved_statistics_do_not_depend_on_the_ranks(launcher, manifest, tmp_path):
     for ranks in (1, 2):
         arguments = launcher.train_arguments(manifest, tmp_path / str(ranks), ranks, epochs=1)
         done = launcher.run(ranks, PROGRAM, "--uneven", "--dropout", 0, *arguments)
@@ -106,10 +100,9 @@ def test_saved_statistics_are_the_same_for_one_and_two_ranks(launcher, manifest,
     assert_same_to_rounding(tmp_path / "1/segments", tmp_path / "2/segments")
 
 
-def test_what_ranks_had_is_divided_among_another_number():
-    """Sums of loss, right calls and weights stay in all what they were."""
-    parts = np.array([[1.0, 2, 3], [4, 5, 6]])
-    np.testing.assert_array_equal(_distribute(parts, 2), parts)
-    np.testing.assert_array_equal(_distribute(parts, 1), [[5, 7, 9]])
+def test_sums_are_distributed_to_another_number_of_ranks():
+    sums = np.array([[1.0, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(_distribute(sums, 2), sums)
+    np.testing.assert_array_equal(_distribute(sums, 1), [[5, 7, 9]])
     expected = [[5, 7, 9], [0, 0, 0], [0, 0, 0]]
-    np.testing.assert_array_equal(_distribute(parts, 3), expected)
+    np.testing.assert_array_equal(_distribute(sums, 3), expected)

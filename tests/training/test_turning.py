@@ -1,4 +1,4 @@
-"""Turned patches: each voxel comes from where it should."""
+"""Rotated patches: each voxel is interpolated at the right position."""
 
 import itertools
 import os
@@ -17,60 +17,60 @@ from gigatile.tasks.volume_segmentation.rotation import fill_rotated
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory) -> dict[str, VolumeRecord]:
-    """Records whose voxels tell where they are: the image on every axis, labels on one of them."""
-    folder = tmp_path_factory.mktemp("places")
+def coordinate_records(tmp_path_factory) -> dict[str, VolumeRecord]:
+    """Records with the coordinates as intensities (channels x, y, z), and one of them as labels."""
+    folder = tmp_path_factory.mktemp("coordinates")
     shape = (90, 100, 80)
-    found = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
-    image = (found - 50).astype(np.float16)
+    coordinates = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
+    image = (coordinates - 50).astype(np.float16)
     return {
-        axis: recorded(folder / axis, image, found[..., number].astype(np.uint8))
+        axis: recorded(folder / axis, image, coordinates[..., number].astype(np.uint8))
         for number, axis in enumerate("xyz")
     }
 
 
-def test_turned_voxels_come_from_where_the_matrix_says(places):
-    """Linear interpolation is exact where the image is linear: it tells the place itself."""
+def test_rotated_voxels_come_from_the_right_position(coordinate_records):
+    """Linear interpolation of a linear image is exact, so intensities are coordinates."""
     size = (32, 40, 24)
     how = PatchSettings(size=size, rotated=1, intensity=0, foreground=0, rotation=40, scaling=0.3)
     middle = (np.array(size) - 1) / 2
     grid = np.stack(np.meshgrid(*map(np.arange, size), indexing="ij"), axis=-1) - middle
-    shape = np.array(places["x"].head.shape)
+    shape = np.array(coordinate_records["x"].head.shape)
     checked = 0
     for draw in DRAWS[:25]:
-        patch = choose_patch(places["x"].head, draw, how)
+        patch = choose_patch(coordinate_records["x"].head, draw, how)
         source = grid @ patch.turned.T + middle + patch.start
         inside = ((source > 1) & (source < shape - 2)).all(axis=-1)
         checked += inside.sum()
-        for axis, record in enumerate(places.values()):
+        for axis, record in enumerate(coordinate_records.values()):
             image, labels = filled(record, draw, how)
-            # A float16 near 50 is right to 0.016.
+            # A float16 near 50 is exact to 0.016.
             np.testing.assert_allclose(image[inside].astype(float) + 50, source[inside], atol=0.02)
-            # The nearest along the row's line: at most half a voxel from it, and half its slope.
+            # The nearest voxel along the row: at most half a voxel away, plus half the slope.
             away = np.abs(labels[inside] - source[inside][:, axis])
             assert away.max() < 1.01
             assert (away > 0.5).mean() < 0.3
     assert checked > 200_000
 
 
-def test_what_lies_beside_the_volume_is_0_when_turned_too(places):
+def test_rotated_patch_is_0_outside_the_volume(coordinate_records):
     size = (32, 40, 24)
     how = PatchSettings(size=size, **PLAIN | {"rotated": 1}, rotation=45, foreground=0, scaling=0.5)
     middle = (np.array(size) - 1) / 2
     grid = np.stack(np.meshgrid(*map(np.arange, size), indexing="ij"), axis=-1) - middle
-    record = places["x"]
-    beside = 0
+    record = coordinate_records["x"]
+    outside_count = 0
     for draw in DRAWS[:25]:
         patch = choose_patch(record.head, draw, how)
         source = grid @ patch.turned.T + middle + patch.start
         outside = ((source < -2) | (source > np.array(record.head.shape) + 1)).any(axis=-1)
         image, labels = filled(record, draw, how)
         assert not image[outside].any() and not labels[outside].any()
-        beside += outside.sum()
-    assert beside > 10_000
+        outside_count += outside.sum()
+    assert outside_count > 10_000
 
 
-def test_turned_patches_are_flipped_as_the_others_are(head):
+def test_rotated_patches_are_flipped_like_others(head):
     image, labels, record = head
     how = PatchSettings(size=(24, 16, 32), rotated=1, intensity=0, rotation=0, scaling=0)
     seen = set()
@@ -78,9 +78,9 @@ def test_turned_patches_are_flipped_as_the_others_are(head):
         patch = choose_patch(record.head, draw, how)
         box = tuple(slice(a, a + b) for a, b in zip(patch.start, how.size, strict=True))
         axes = np.flatnonzero(patch.flipped)
-        found, of_labels = filled(record, draw, how)
-        np.testing.assert_array_equal(found, np.flip(image[box], axes))
-        np.testing.assert_array_equal(of_labels, np.flip(labels[box], axes))
+        patch_image, patch_labels = filled(record, draw, how)
+        np.testing.assert_array_equal(patch_image, np.flip(image[box], axes))
+        np.testing.assert_array_equal(patch_labels, np.flip(labels[box], axes))
         seen.add(patch.flipped)
     assert len(seen) == 8
 
@@ -97,18 +97,18 @@ def test_right_angles_are_exact(tmp_path, channels):
     image, labels = a_head((32, 32, 32), channels)
     record = recorded(tmp_path / "v", image, labels)
     for matrix in RIGHT_ANGLES if channels in (2, 4) else RIGHT_ANGLES[::7]:
-        found = np.full_like(image[8:24, 8:24, 8:24], 7)
-        of_labels = np.full_like(labels[8:24, 8:24, 8:24], 7)
-        fill_rotated(record, (8, 8, 8), matrix, found, of_labels)
-        places = np.stack(np.meshgrid(*[np.arange(16)] * 3, indexing="ij"), axis=-1) - 7.5
-        x, y, z = np.moveaxis((places @ matrix.T + 15.5).astype(int), -1, 0)
-        np.testing.assert_array_equal(found, image[x, y, z])
-        np.testing.assert_array_equal(of_labels, labels[x, y, z])
+        patch_image = np.full_like(image[8:24, 8:24, 8:24], 7)
+        patch_labels = np.full_like(labels[8:24, 8:24, 8:24], 7)
+        fill_rotated(record, (8, 8, 8), matrix, patch_image, patch_labels)
+        positions = np.stack(np.meshgrid(*[np.arange(16)] * 3, indexing="ij"), axis=-1) - 7.5
+        x, y, z = np.moveaxis((positions @ matrix.T + 15.5).astype(int), -1, 0)
+        np.testing.assert_array_equal(patch_image, image[x, y, z])
+        np.testing.assert_array_equal(patch_labels, labels[x, y, z])
 
 
 @given(draw=st.integers(0, 2**64 - 1), rotation=st.floats(0, 180), scaling=st.floats(0, 0.9))
 @settings(max_examples=30)
-def test_a_smooth_image_is_as_trilinear_interpolation_has_it(smooth, draw, rotation, scaling):
+def test_smooth_image_agrees_with_trilinear_interpolation(smooth, draw, rotation, scaling):
     image, _, record = smooth
     how = PatchSettings(
         size=(16, 24, 16), **PLAIN | {"rotated": 1, "rotation": rotation, "scaling": scaling}
@@ -116,18 +116,20 @@ def test_a_smooth_image_is_as_trilinear_interpolation_has_it(smooth, draw, rotat
     patch = choose_patch(record.head, draw, how)
     middle = (np.array(how.size) - 1) / 2
     offset = patch.start + middle - patch.turned @ middle
-    found, of_labels = filled(record, draw, how)
+    patch_image, patch_labels = filled(record, draw, how)
     for channel in range(2):
         expected = ndimage.affine_transform(
             image[..., channel].astype(np.float32), patch.turned, offset, how.size, order=1
         )
-        places = np.stack(np.meshgrid(*map(np.arange, how.size), indexing="ij"), axis=-1)
-        source = places @ patch.turned.T + offset
+        positions = np.stack(np.meshgrid(*map(np.arange, how.size), indexing="ij"), axis=-1)
+        source = positions @ patch.turned.T + offset
         inside = ((source > 1) & (source < np.array(image.shape[:3]) - 2)).all(axis=-1)
-        np.testing.assert_allclose(found[..., channel][inside], expected[inside], atol=0.1)
-    # Labels are the image's sign: they follow it but where it is nearly 0.
-    clear = inside & (np.abs(found[..., 0]) > 0.5)
-    np.testing.assert_array_equal(of_labels[clear], np.where(found[..., 0] > 0, 2, 1)[clear])
+        np.testing.assert_allclose(patch_image[..., channel][inside], expected[inside], atol=0.1)
+    # Labels are the sign of the image, so they agree where it is not near 0.
+    clear = inside & (np.abs(patch_image[..., 0]) > 0.5)
+    np.testing.assert_array_equal(
+        patch_labels[clear], np.where(patch_image[..., 0] > 0, 2, 1)[clear]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -139,18 +141,18 @@ def smooth(tmp_path_factory):
     return image, labels, recorded(tmp_path_factory.mktemp("smooth") / "v", image, labels)
 
 
-def test_no_more_is_read_than_a_turned_patch_needs(places, monkeypatch):
-    asked: list[int] = []
+def test_rotated_patch_reads_only_needed_blocks(coordinate_records, monkeypatch):
+    read: list[int] = []
     preadv = os.preadv
 
-    def counted(descriptor, buffers, offset):
-        asked.append(sum(map(len, buffers)) and preadv(descriptor, buffers, offset))
-        return asked[-1]
+    def count(descriptor, buffers, offset):
+        read.append(sum(map(len, buffers)) and preadv(descriptor, buffers, offset))
+        return read[-1]
 
-    monkeypatch.setattr(os, "preadv", counted)
+    monkeypatch.setattr(os, "preadv", count)
     how = PatchSettings(size=(16, 16, 16), **PLAIN | {"rotated": 1}, rotation=15, scaling=0.2)
     for draw in DRAWS[:20]:
-        asked.clear()
-        filled(places["x"], draw, how)
-        # 16 voxels, turned by 15 degrees and made smaller, are within 31: in 2 blocks, 3 or 4.
-        assert 16**3 * 7 <= sum(asked) <= 4**3 * 16**3 * 7
+        read.clear()
+        filled(coordinate_records["x"], draw, how)
+        # 16 voxels, rotated by 15 degrees and scaled, span at most 31 voxels: 2, 3 or 4 blocks.
+        assert 16**3 * 7 <= sum(read) <= 4**3 * 16**3 * 7

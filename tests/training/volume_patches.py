@@ -22,7 +22,7 @@ def recorded(
     write_records(path, [encode_volume("C1", image, labels, names, grid or {})])
     handle = path.open("rb", buffering=0)
     record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
-    record.handle = handle  # open as long as the record is
+    record.handle = handle  # keeps the file open
     return record
 
 
@@ -35,10 +35,10 @@ def filled(record: VolumeRecord, draw: int, how: PatchSettings) -> tuple[np.ndar
 
 
 def a_head(shape: tuple[int, int, int], channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return an ellipsoid of noise with labels in it; outside all is 0."""
+    """Return image and labels of an ellipsoid of noise; 0 outside."""
     random = np.random.default_rng([*shape, channels])
-    places = np.stack(np.meshgrid(*[np.linspace(-1, 1, side) for side in shape], indexing="ij"))
-    inside = (places**2).sum(axis=0) < 0.9
+    positions = np.stack(np.meshgrid(*[np.linspace(-1, 1, side) for side in shape], indexing="ij"))
+    inside = (positions**2).sum(axis=0) < 0.9
     image = random.standard_normal((*shape, channels)) * inside[..., None]
-    labels = random.integers(0, 4, shape) * inside * (places[0] > 0.2)
+    labels = random.integers(0, 4, shape) * inside * (positions[0] > 0.2)
     return image.astype(np.float16), labels.astype(np.uint8)

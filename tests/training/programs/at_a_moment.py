@@ -1,4 +1,4 @@
-"""Run scripts/train.py, and send ranks a signal, or let them sleep, at a moment of the training."""
+"""Run scripts/train.py, and send ranks a signal, or let them sleep, at a point of the training."""
 
 import argparse
 import os
@@ -14,11 +14,11 @@ from gigatile.models import small_cnn
 from gigatile.training.ranks import Ranks
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--moment", default="", help="as a rank tells its watchdog")
+parser.add_argument("--moment", default="", help="as reported to the watchdog")
 parser.add_argument("--send", default="SIGTERM")
 parser.add_argument("--to", type=int, nargs="+", default=[0, 1], help="ranks")
 parser.add_argument(
-    "--sleep", type=Path, help="in place of the signal: write a file rank-<n> here, and sleep"
+    "--sleep", type=Path, help="instead of the signal, write a file rank-<n> here and sleep"
 )
 parser.add_argument(
     "--uneven", action="store_true", help="a model with batch normalisation and dropout"

@@ -1,4 +1,4 @@
-"""Rank 1 ends in one of many ways while rank 0 waits for it."""
+"""Let rank 1 exit in a given way while rank 0 waits for it."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ with join_ranks(cores=1, stall_limit=60) as ranks:
     if ranks.rank == 1:
         match sys.argv[1]:
             case "bug":
-                raise RuntimeError("rank 1 has had enough")
+                raise RuntimeError("rank 1 fails")
             case "mistake":
                 raise UserError("rank 1 has read nonsense")
             case "kill":

@@ -1,7 +1,7 @@
-"""Train a few steps with every rank on data of its own; each rank prints a digest of its weights.
+"""Train a few steps with different data on each rank; write a digest of each rank's weights.
 
-`--reduce operations` goes through the project's own step. `--reduce wrapper` replaces its
-reduction by Horovod's optimizer wrapper for Keras, as a newcomer would write it.
+`--reduce operations` uses the training step of the library. `--reduce wrapper` replaces its
+reduction by Horovod's optimizer wrapper for Keras.
 """
 
 import argparse
@@ -25,7 +25,7 @@ args = parser.parse_args()
 
 
 class Alone(Ranks):
-    """Ranks whose gradients are left to somebody else."""
+    """Ranks that do not sum their gradients."""
 
     def sum_in_step(self, values):
         return list(values)
@@ -48,7 +48,7 @@ def train(ranks: Ranks) -> str:
         import horovod.tensorflow.keras as hvd_keras
 
         learner._optimizer = hvd_keras.DistributedOptimizer(learner._optimizer)
-    ranks.same_everywhere(learner.variables, "initial")
+    ranks.broadcast_variables(learner.variables, "initial")
 
     random = np.random.default_rng(100 + ranks.rank)
     for step in range(3):
@@ -67,8 +67,8 @@ def train(ranks: Ranks) -> str:
 
 
 with join_ranks(cores=8, stall_limit=60, tree=args.tree) as ranks:
-    # A file per rank: what two ranks print can be mixed within a line.
+    # A file per rank, as lines printed by two ranks can mix.
     (args.out / f"rank-{ranks.rank}").write_text(train(ranks))
-    places = {str(os.sched_getaffinity(int(path.name))) for path in THREADS.iterdir()}
-    described = {"threads": ranks.threads, "places": sorted(places)}
+    cpus = {str(os.sched_getaffinity(int(path.name))) for path in THREADS.iterdir()}
+    described = {"threads": ranks.threads, "cpus": sorted(cpus)}
     (args.out / f"cores-{ranks.rank}").write_text(json.dumps(described))

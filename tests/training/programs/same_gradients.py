@@ -27,18 +27,18 @@ parser = argparse.ArgumentParser()
 parser.add_argument("out", type=Path)
 args = parser.parse_args()
 BATCH, SIDE, CLASSES = 8, 32, 3
-# Tiles in the batch of each step; the rest is filler. Of two ranks the second has one tile in the
-# first step, and filler only in the third.
+# Tiles in the batch of each step; the rest is padding. The second of two ranks has one tile in the
+# first step, and only padding in the third.
 TOTALS = (5, 8, 4)
 SETTINGS = TrainSettings(model="resnet50", batch_size=BATCH, learning_rate=1e-3)
 TASK = TileClassification(TileSettings())
 
 
 class Alone(Ranks):
-    """One rank, however many were launched."""
+    """A single rank that does not communicate."""
 
     def sum_in_step(self, values):
-        return list(values)
+        return [tf.convert_to_tensor(value) for value in values]
 
 
 def resnet50():
@@ -56,7 +56,7 @@ def three_normalisations():
 
 
 def batch(step, dtype):
-    """Return images, labels and weights; the filler is far from the tiles."""
+    """Return images, labels and weights; padding has extreme values."""
     random = np.random.default_rng(step)
     images = random.integers(0, 256, (BATCH, SIDE, SIDE, 3)).astype(dtype)
     images[TOTALS[step] :] = 1e6
@@ -66,7 +66,7 @@ def batch(step, dtype):
 
 @contextlib.contextmanager
 def recorded_gradients(learner):
-    """Give a list that takes the gradients of each step, as they reach the optimizer."""
+    """Yield a list to which the gradients of each step are appended."""
     gradients, apply = [], learner._optimizer.apply
 
     def record(values, variables):
@@ -86,20 +86,20 @@ def train(build, ranks, steps, dtype="float64", weights=None):
     network = build()
     if weights:
         network.set_weights(weights)
-    begun = network.get_weights()
+    initial = network.get_weights()
     learner = Learner(network, TASK, SETTINGS, ranks)
     share = BATCH // ranks.size
     part = slice(ranks.rank * share, (ranks.rank + 1) * share)
     with recorded_gradients(learner) as gradients:
         for step in range(steps):
             images, labels, counted = (array[part] for array in batch(step, dtype))
-            own = Batch(images, labels, counted, TOTALS[step], 0, 0)
-            learner.step(own, tf.constant(images), np.zeros(3, dtype))
-    return begun, gradients, [variable.numpy() for variable in network.variables]
+            own_slice = Batch(images, labels, counted, TOTALS[step], 0, 0)
+            learner.step(own_slice, tf.constant(images), np.zeros(3, dtype))
+    return initial, gradients, [variable.numpy() for variable in network.variables]
 
 
 def keras_gradients(build, weights):
-    """Return the gradients of the first step: Keras' own layers on a batch without the filler."""
+    """Return the gradients of the first step: Keras' own layers on a batch without padding."""
     keras.config.set_dtype_policy("float64")
     network = build()
     network.set_weights(weights)
@@ -111,33 +111,33 @@ def keras_gradients(build, weights):
     return tape.gradient(loss, [weight.value for weight in network.trainable_weights])
 
 
-def difference(ones, others):
-    """Return the norm of the difference of two lists of arrays, relative to the second's."""
-    square = sum(np.sum((np.array(a) - b) ** 2.0) for a, b in zip(ones, others, strict=True))
-    return float(np.sqrt(square / sum(np.sum(b**2.0) for b in map(np.array, others))))
+def difference(values, expected):
+    """Return the norm of the difference of two lists of arrays, relative to `expected`."""
+    square = sum(np.sum((np.array(a) - b) ** 2.0) for a, b in zip(values, expected, strict=True))
+    return float(np.sqrt(square / sum(np.sum(b**2.0) for b in map(np.array, expected))))
 
 
 def compare(build, ranks, steps):
-    """Return how far all ranks and one differ, on rank 0; and the variables of this rank.
+    """Return the differences between all ranks and one, on rank 0, and the variables.
 
-    To make the graph of a large network takes a minute; to run it eagerly takes seconds. So the
-    graph is made for small networks on all ranks only.
+    Tracing the graph of a large network takes a minute, running it eagerly takes seconds. So only
+    small networks are traced, on all ranks.
     """
-    found = {}
+    differences = {}
     tf.config.run_functions_eagerly(build == resnet50)
-    begun, gradients, variables = train(build, ranks, steps)
+    initial, gradients, variables = train(build, ranks, steps)
     if build != resnet50:
-        _, single, _ = train(build, ranks, 1, "float32", begun)
-        found["single precision"] = difference(single[0], gradients[0])
-        found["keras"] = difference(gradients[0], keras_gradients(build, begun))
+        _, single, _ = train(build, ranks, 1, "float32", initial)
+        differences["single precision"] = difference(single[0], gradients[0])
+        differences["keras"] = difference(gradients[0], keras_gradients(build, initial))
     if ranks.writes:
         tf.config.run_functions_eagerly(True)
         _, expected, after = train(build, Alone(0, 1, ranks.threads), steps)
         pairs = zip(gradients, expected, strict=True)
-        found["gradients"] = [difference(*pair) for pair in pairs]
-        moved = [np.abs(one - other).max() for one, other in zip(variables, after, strict=True)]
-        found["variables, in learning rates"] = float(max(moved)) / SETTINGS.learning_rate
-    return found, variables
+        differences["gradients"] = [difference(*pair) for pair in pairs]
+        moved = [np.abs(a - b).max() for a, b in zip(variables, after, strict=True)]
+        differences["variables, in learning rates"] = float(max(moved)) / SETTINGS.learning_rate
+    return differences, variables
 
 
 with join_ranks(cores=1, stall_limit=250) as ranks:
@@ -146,5 +146,5 @@ with join_ranks(cores=1, stall_limit=250) as ranks:
     digest = hashlib.sha256(b"".join(part.tobytes() for part in [*variables, *more])).hexdigest()
     (args.out / f"rank-{ranks.rank}").write_text(digest)
     if ranks.writes:
-        found = {"small": small, "resnet50": resnet}
-        (args.out / "differences.json").write_text(json.dumps(found))
+        results = {"small": small, "resnet50": resnet}
+        (args.out / "differences.json").write_text(json.dumps(results))

@@ -1,7 +1,7 @@
-"""Train in children of this process, each struck by a signal after a step or two, until one ends.
+"""Train in child processes, each interrupted by a signal after one or two steps, until one ends.
 
-A child is a fork from before TensorFlow has begun to work, which spares it the import. What a
-training shows to its model is written down, batch by batch.
+Children are forked before TensorFlow starts threads, which saves the import. Every batch that the
+model is trained on is written to a file.
 """
 
 import argparse
@@ -28,17 +28,17 @@ parser.add_argument("--manifest", type=Path, required=True)
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--strikes", type=int, required=True)
 args = parser.parse_args()
-# A checkpoint after every step, so that a strike may come while one is being written.
+# A checkpoint after every step, so that a signal may come while one is being written.
 settings = TrainSettings(
     epochs=1, batch_size=1, ranks_per_node=1, learning_rate=0.01, save_minutes=1e-9
 )
 
 
 def shown(reader, epoch, batch_size, rank, ranks, threads, steps):
-    """Yield the batches, each entered into the list before the model has it."""
-    found = BATCHES(reader, epoch, batch_size, rank, ranks, threads, steps)
-    for step, batch in zip(steps, found, strict=True):
-        arrays = (batch.images, batch.labels, batch.weights)
+    """Yield the batches; write the digest of each one first."""
+    loaded = BATCHES(reader, epoch, batch_size, rank, ranks, threads, steps)
+    for step, batch in zip(steps, loaded, strict=True):
+        arrays = (batch.inputs, batch.targets, batch.weights)
         digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
         with (args.out / "shown.txt").open("a") as handle:
             handle.write(f"{os.getpid()} {step} {digest}\n")
@@ -46,7 +46,7 @@ def shown(reader, epoch, batch_size, rank, ranks, threads, steps):
 
 
 def struck(after, kind, delay):
-    """Send this process a signal a moment after it has done so many steps."""
+    """Send this process a signal `delay` seconds after `after` steps."""
     done = 0
 
     def report_progress(self, where):
@@ -57,8 +57,8 @@ def struck(after, kind, delay):
             threading.Timer(delay, os.kill, [os.getpid(), kind]).start()
             if kind == signal.SIGKILL:
                 time.sleep(delay / 2)
-        # However fast the steps are: a strike costs two of them at most, so that the training is
-        # longer than all strikes.
+        # However fast the steps are: each start runs two steps at most, so that the training
+        # outlasts all strikes.
         while done > after and not any(received_signals()):
             time.sleep(0.001)
 
@@ -66,7 +66,7 @@ def struck(after, kind, delay):
 
 
 def slowly(*given):
-    """Write a checkpoint to a disk that takes its time."""
+    """Write a checkpoint as if to a slow disk."""
     time.sleep(0.1)
     SAVE(*given)
 
