@@ -12,8 +12,8 @@ from gigatile.records.joined import Part, join_shards
 
 
 def part_of(text: str) -> Part:
-    run, found, times = text.rpartition("=")
-    if not found:
+    run, separator, times = text.rpartition("=")
+    if not separator:
         return Part(Path(text))
     if not times.isdecimal() or int(times) < 1:
         raise UserError(f"{text}: found {times!r} after =; must be a number of times, 1 or more")

@@ -28,17 +28,17 @@ def main() -> None:
     shards = max(1, min(args.tiles, round(args.tiles * args.tile_kb / 1000 / args.shard_mb)))
     counts = np.diff(np.arange(shards + 1) * args.tiles // shards)[:, None]
     window = max(1, int(args.shuffle_mb / (args.tiles * args.tile_kb / 1000 / shards)))
-    found = simulate(Sampling(counts, default.seed, window), args.batch_size)
+    simulation = simulate(Sampling(counts, default.seed, window), args.batch_size)
     mixed = np.diff(window_bounds(shards, window)).max()
     megabytes = args.tiles * args.tile_kb / 1000
     print(
         f"{args.tiles:,} tiles in {shards:,} shards, {mixed:,} of them mixed at a "
         f"time\n"
-        f"an epoch: {found.steps:,} steps; each tile {found.min_shown} to {found.max_shown} times\n"
-        f"neighbours in a file: {found.distance:,.0f} samples apart "
-        f"(ideal {found.distance_ideal:,.0f}), "
-        f"{found.same_batch:.3%} in one batch (ideal {found.same_batch_ideal:.3%})\n"
-        f"a batch is read from {found.shards_per_step:,.1f} shards; "
+        f"an epoch: {simulation.steps:,} steps; each tile {simulation.min_shown} to {simulation.max_shown} times\n"
+        f"neighbours in a file: {simulation.distance:,.0f} samples apart "
+        f"(ideal {simulation.distance_ideal:,.0f}), "
+        f"{simulation.same_batch:.3%} in one batch (ideal {simulation.same_batch_ideal:.3%})\n"
+        f"a batch is read from {simulation.shards_per_step:,.1f} shards; "
         f"each rank reads {megabytes / args.ranks:,.0f} MB in an epoch"
     )
 

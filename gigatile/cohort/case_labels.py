@@ -91,10 +91,12 @@ def label_remarks(declared: Declared | None, segmentations: Mapping[str, Path]) 
     values, remarks = values_found(segmentations)
     read = min(MAX_READ, len(segmentations))
     counts = ", ".join(f"{value} in {count}" for value, count in values.items()) or "none"
-    found = f"values found in {read} of {len(segmentations)} segmentation(s): {counts}"
+    observed = f"values found in {read} of {len(segmentations)} segmentation(s): {counts}"
     if declared is not None:
         proposed = declared.convention or declared.labels
-        remarks.append(f"volumes.labels: {proposed} is proposed, since {declared.reason}; {found}")
+        remarks.append(
+            f"volumes.labels: {proposed} is proposed, since {declared.reason}; {observed}"
+        )
         wrong = sorted(set(values) - set(declared.labels.values()))
         if wrong:
             remarks.append(
@@ -105,7 +107,7 @@ def label_remarks(declared: Declared | None, segmentations: Mapping[str, Path]) 
     fitting = ", ".join(conventions_with(values)) or "none"
     remarks.append(
         f"volumes.labels: none is proposed, since there is no dataset.json and the names of the "
-        f"cases imply none; {found}; conventions that have these values: {fitting}. Look up which "
+        f"cases imply none; {observed}; conventions that have these values: {fitting}. Look up which "
         "one your data set follows: the values alone do not show it"
     )
     return remarks

@@ -105,15 +105,15 @@ def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
 
 def _header_faults(header: list[str], required: Sequence[str]) -> list[str]:
     missing = [column for column in required if column not in header]
-    found = ", ".join(header) or "nothing"
-    if len(found) > 300:  # not a header, but the text of some other file
-        found = f"{found[:300]}…"
+    columns = ", ".join(header) or "nothing"
+    if len(columns) > 300:  # not a header, but the text of some other file
+        columns = f"{columns[:300]}…"
     if missing and len(header) == 1 and re.search("[,;]", header[0]):
-        return [f"found {found!r}: separated by commas or semicolons; must be tab-separated"]
+        return [f"found {columns!r}: separated by commas or semicolons; must be tab-separated"]
     faults = [f"column {name!r} appears twice" for name in sorted({h for h in header if h})
               if header.count(name) > 1]  # fmt: skip
     if missing:
-        faults.append(f"column(s) {', '.join(missing)} missing; found: {found}")
+        faults.append(f"column(s) {', '.join(missing)} missing; found: {columns}")
     return faults
 
 

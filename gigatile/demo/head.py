@@ -206,9 +206,9 @@ def _length(vectors: np.ndarray) -> np.ndarray:
     return np.sqrt(x * x + y * y + z * z)
 
 
-def _ramp(values: np.ndarray, zero: float, one: float) -> np.ndarray:
+def _ramp(values: np.ndarray, zero: float, end: float) -> np.ndarray:
     """Return 0 where `values` is `zero`, 1 where it is `one`, linear between and clipped beyond."""
-    return np.clip((values - zero) / (one - zero), 0, 1)
+    return np.clip((values - zero) / (end - zero), 0, 1)
 
 
 def _blob(away: np.ndarray, half: np.ndarray) -> np.ndarray:

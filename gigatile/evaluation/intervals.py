@@ -57,8 +57,8 @@ class Draws:
     @staticmethod
     def mean(several: "list[Draws]") -> "Draws":
         """Return the draws of the unweighted mean of several figures of the same patients."""
-        worst = np.mean([one.worst for one in several], axis=0)
-        return Draws(worst, np.mean([one.best for one in several], axis=0))
+        worst = np.mean([draws.worst for draws in several], axis=0)
+        return Draws(worst, np.mean([draws.best for draws in several], axis=0))
 
 
 class Weights:
@@ -138,15 +138,15 @@ def with_interval(
     Returns:
         value, low, high, patients, no_interval (None, or the reason).
     """
-    found: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
+    interval: dict[str, Any] = dict.fromkeys(("value", "low", "high"))
     if np.isnan(value):
         too_few = "the figure is not defined"
     else:
-        found["value"] = plain(value)
+        interval["value"] = plain(value)
         if draws is not None and too_few is None:
             low, high = draws.ends(value)
-            found |= {"low": plain(low), "high": plain(high)}
-    return found | {"patients": patients, "no_interval": too_few}
+            interval |= {"low": plain(low), "high": plain(high)}
+    return interval | {"patients": patients, "no_interval": too_few}
 
 
 def describe(settings: EvaluationSettings) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _level(
         "roc_auc": _family("roc_auc", ranked, classes),
         "average_precision": _family("average_precision", ranked, classes),
         "confusion": confusion,
-        "roc_curve": {label: one.curve for label, one in zip(classes, ranked, strict=True)},
+        "roc_curve": {label: each.curve for label, each in zip(classes, ranked, strict=True)},
     }
 
 
@@ -206,17 +206,19 @@ def _family(name: str, ranked: Sequence[_Ranked], classes: Sequence[str]) -> dic
     The mean is not defined if the figure of one class is not.
     """
     per_class = {}
-    for label, one in zip(classes, ranked, strict=True):
-        groups = {f"of class {label}": one.patients, "of the other classes": one.others}
+    for label, each in zip(classes, ranked, strict=True):
+        groups = {f"of class {label}": each.patients, "of the other classes": each.others}
         per_class[label] = with_interval(
-            one.values[name],
-            one.draws.get(name),
-            min(one.patients, one.others),
+            each.values[name],
+            each.draws.get(name),
+            min(each.patients, each.others),
             too_few_patients(groups),
         )
-    value = float(np.mean([one.values[name] for one in ranked]))
-    draws = None if math.isnan(value) else Draws.mean([one.draws[name] for one in ranked])
-    groups = {f"of class {label}": one.patients for label, one in zip(classes, ranked, strict=True)}
+    value = float(np.mean([each.values[name] for each in ranked]))
+    draws = None if math.isnan(value) else Draws.mean([each.draws[name] for each in ranked])
+    groups = {
+        f"of class {label}": each.patients for label, each in zip(classes, ranked, strict=True)
+    }
     macro = with_interval(value, draws, min(groups.values()), too_few_patients(groups))
     return {"macro": macro, "per_class": per_class}
 

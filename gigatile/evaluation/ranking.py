@@ -66,12 +66,12 @@ def roc_curve_at(rates: np.ndarray, false: np.ndarray, true: np.ndarray) -> np.n
     """
     # One interpolation for all rows: row r is shifted by 2 r, so that the rows do not overlap.
     apart = 2.0 * np.arange(len(false))[:, None]
-    found = np.interp(
+    rates_at = np.interp(
         (rates + apart).ravel(),
         (false / false[:, -1:] + apart).ravel(),
         (true / true[:, -1:]).ravel(),
     )
-    return found.reshape(len(false), len(rates))
+    return rates_at.reshape(len(false), len(rates))
 
 
 def roc_auc(false: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -171,7 +171,7 @@ def evaluate_cases(
     weights = Weights(patients.to_numpy(), settings)
     by_region = {region: table[table["region"] == region].set_index("case") for region in regions}
 
-    found: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "schema": SCHEMA,
         "regions": list(regions),
         **describe(settings),
@@ -192,17 +192,17 @@ def evaluate_cases(
             per_region[region] = with_interval(
                 means[-1], draws[-1], counted, too_few_patients({"": counted})
             ) | {"n": int(defined.sum())}
-        fewest = min(per_region.values(), key=lambda one: one["patients"])["patients"]
+        fewest = min(per_region.values(), key=lambda interval: interval["patients"])["patients"]
         mean = with_interval(
             float(np.mean(means)), Draws.mean(draws), fewest, too_few_patients({"": fewest})
         )
-        least = min(one["n"] for one in per_region.values())
-        found[figure] = {"mean": mean | {"n": least}, "per_region": per_region}
-    found["empty"] = {
+        least = min(interval["n"] for interval in per_region.values())
+        metrics[figure] = {"mean": mean | {"n": least}, "per_region": per_region}
+    metrics["empty"] = {
         region: {what: int((rows["empty"] == what).sum()) for what in EMPTY}
         for region, rows in by_region.items()
     }
-    return found
+    return metrics
 
 
 def _checked(truth: np.ndarray, predicted: np.ndarray, spacing: Sequence[float]) -> np.ndarray:
@@ -250,9 +250,9 @@ def _check_values(counts: np.ndarray, label_values: Mapping[str, int]) -> None:
 def _check_rows(table: pd.DataFrame, regions: Sequence[str]) -> None:
     rows = table.groupby(["case", "region"]).size()
     for case in sorted(set(table["case"])):
-        found = rows[case]
-        if dict(found) != dict.fromkeys(regions, 1):
-            told = ", ".join(f"{count} of {region}" for region, count in found.items())
+        counts = rows[case]
+        if dict(counts) != dict.fromkeys(regions, 1):
+            listed = ", ".join(f"{count} of {region}" for region, count in counts.items())
             raise UserError(
-                f"case {case}: found rows {told}; must be one each of {', '.join(regions)}"
+                f"case {case}: found rows {listed}; must be one each of {', '.join(regions)}"
             )

@@ -81,9 +81,11 @@ def hausdorff95_of_voxels(truth: np.ndarray, predicted: np.ndarray, spacing: np.
         truth, predicted: (x, y, z) bool, at least one voxel in each.
         spacing: (3,) mm between voxels along each axis.
     """
-    mine, theirs = (_edge_voxels(region) * np.asarray(spacing) for region in (truth, predicted))
-    there, _ = KDTree(theirs).query(mine)
-    back, _ = KDTree(mine).query(theirs)
+    reference_edges, predicted_edges = (
+        _edge_voxels(region) * np.asarray(spacing) for region in (truth, predicted)
+    )
+    there, _ = KDTree(predicted_edges).query(reference_edges)
+    back, _ = KDTree(reference_edges).query(predicted_edges)
     return float(max(np.percentile(there, 100 * SHARE), np.percentile(back, 100 * SHARE)))
 
 
@@ -149,7 +151,7 @@ def _normals() -> np.ndarray:
     normals = np.zeros((256, 4, 3))
     for inside, triangles in _CUBES:
         corners = np.array([[int(digit) for digit in corner] for corner in inside.split()])
-        laid = np.array([[int(digit) / 8 for digit in one] for one in triangles.split()])
+        laid = np.array([[int(digit) / 8 for digit in digits] for digits in triangles.split()])
         for axes, mirrored in product(permutations(range(3)), product((0, 1), repeat=3)):
             turned = corners[:, axes] ^ mirrored
             cube = int((1 << turned @ (4, 2, 1)).sum())

@@ -19,8 +19,8 @@ def add_arguments(
         options: default and help of each option of the pages, by name.
     """
     parser.add_argument("--run-dir", type=Path, help="results of a run, which has all inputs")
-    for name, place in inputs.items():
-        parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{place}")
+    for name, path in inputs.items():
+        parser.add_argument(_option(name), type=Path, help=f"instead of RUN_DIR/{path}")
     for name, (default, text) in options.items():
         parser.add_argument(_option(name), type=int, default=default, help=f"{text} (%(default)s)")
     parser.add_argument("--title", help="heading of the first page")

@@ -21,8 +21,8 @@ HOLDS = 0.93
 
 def coverage(shape, patients, cohorts, evaluated, population):
     truth = population(shape)
-    found = simulated.coverage(shape, patients, cohorts, evaluated, truth)
-    return {name: share for name, (share, _) in found.items()}
+    covered = simulated.coverage(shape, patients, cohorts, evaluated, truth)
+    return {name: share for name, (share, _) in covered.items()}
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,24 @@ def coverage(shape, patients, cohorts, evaluated, population):
     ],
 )
 def test_figures_of_slides_hold_and_the_percentile_bootstrap_does_not(shape, patients):
-    one, slides = simulated.SLIDES[shape], simulated.truth_of_slides
-    ours = coverage(one, patients, 150, simulated.figures_of_slides, slides)
+    cohort_shape, slides = simulated.SLIDES[shape], simulated.truth_of_slides
+    ours = coverage(cohort_shape, patients, 150, simulated.figures_of_slides, slides)
     levels = {name.rsplit(", ", 1)[1] for name in ours}
-    assert levels == ({"slide", "patient"} if one.slides > 1 else {"patient"})
+    assert levels == ({"slide", "patient"} if cohort_shape.slides > 1 else {"patient"})
     assert len(ours) == 9 * len(levels)
     assert {name: share for name, share in ours.items() if share < HOLDS} == {}
-    theirs = coverage(one, patients, 150, simulated.percentile_bootstrap, slides)
-    assert theirs["roc_auc, macro, patient"] < HOLDS
+    percentile = coverage(cohort_shape, patients, 150, simulated.percentile_bootstrap, slides)
+    assert percentile["roc_auc, macro, patient"] < HOLDS
 
 
 @pytest.mark.parametrize(
     ("shape", "patients"), [("1 of 20 regions missed", 5), ("Dice skewed, 3 cases a patient", 10)]
 )
 def test_means_of_volumes_hold(shape, patients):
-    one = simulated.VOLUMES[shape]
-    ours = coverage(one, patients, 60, simulated.figures_of_volumes, simulated.truth_of_volumes)
+    cohort_shape = simulated.VOLUMES[shape]
+    ours = coverage(
+        cohort_shape, patients, 60, simulated.figures_of_volumes, simulated.truth_of_volumes
+    )
     assert len(ours) == 8
     assert {name: share for name, share in ours.items() if share < HOLDS} == {}
 

@@ -60,8 +60,8 @@ def test_slide_figures_are_scikit_learns(calls, figures):
         auc = level["roc_auc"]["per_class"][label]["value"]
         assert auc == pytest.approx(sk.roc_auc_score(truth, scores[:, number]), abs=1e-6)
         precision.append(sk.average_precision_score(truth, scores[:, number]))
-        found = level["average_precision"]["per_class"][label]["value"]
-        assert found == pytest.approx(precision[-1], abs=1e-6)
+        average_precision = level["average_precision"]["per_class"][label]["value"]
+        assert average_precision == pytest.approx(precision[-1], abs=1e-6)
         curve = level["roc_curve"][label]
         assert sk.auc(curve["fpr"], curve["tpr"]) == pytest.approx(auc, abs=1e-4)
     macro = level["average_precision"]["macro"]["value"]
@@ -80,8 +80,11 @@ def test_patient_figures_are_of_patients(calls, figures):
 def test_intervals_hold_their_figure(figures):
     for level in ("slide", "patient"):
         for family in ("roc_auc", "average_precision"):
-            one = figures[level][family]["macro"]
-            assert 0 < one["low"] < one["value"] < one["high"] < 1 and one["no_interval"] is None
+            interval = figures[level][family]["macro"]
+            assert (
+                0 < interval["low"] < interval["value"] < interval["high"] < 1
+                and interval["no_interval"] is None
+            )
         for curve in figures[level]["roc_curve"].values():
             band = curve["band"]
             middle = np.interp(band["fpr"], curve["fpr"], curve["tpr"])
@@ -99,8 +102,8 @@ def test_patients_are_weighted_and_not_slides():
         evaluate(frame, CLASSES, settings)["slide"]["accuracy"]["mean_call"]
         for frame in (calls, copies)
     ]
-    one, nine = (width["high"] - width["low"] for width in widths)
-    assert nine == pytest.approx(one, rel=0.05)
+    single, nine = (width["high"] - width["low"] for width in widths)
+    assert nine == pytest.approx(single, rel=0.05)
 
 
 def test_the_interval_of_a_share_is_clopper_and_pearsons():
@@ -112,22 +115,22 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons():
             {"a": "b", "b": "c", "c": "a"}
         )
         settings = EvaluationSettings(resamples=10_000)
-        one = evaluate(calls, CLASSES, settings)["slide"]["accuracy"]["mean_call"]
+        accuracy = evaluate(calls, CLASSES, settings)["slide"]["accuracy"]["mean_call"]
         expected = binomtest(14 - wrong, 14).proportion_ci(method="exact")
-        assert one["low"] == pytest.approx(expected.low, abs=0.01)
-        assert one["high"] == pytest.approx(expected.high, abs=0.01)
+        assert accuracy["low"] == pytest.approx(expected.low, abs=0.01)
+        assert accuracy["high"] == pytest.approx(expected.high, abs=0.01)
 
 
 def test_perfect_calls_of_few_patients_are_not_taken_for_certainty():
-    found = evaluate(cohort(patients=15, per_patient=2, noise=0), CLASSES, FEWEST)
+    metrics = evaluate(cohort(patients=15, per_patient=2, noise=0), CLASSES, FEWEST)
     for level in ("slide", "patient"):
-        for one in (
-            found[level]["accuracy"]["mean_call"],
-            found[level]["roc_auc"]["macro"],
-            found[level]["average_precision"]["per_class"]["b"],
+        for interval in (
+            metrics[level]["accuracy"]["mean_call"],
+            metrics[level]["roc_auc"]["macro"],
+            metrics[level]["average_precision"]["per_class"]["b"],
         ):
-            assert (one["value"], one["high"]) == (1, 1) and one["low"] < 0.82
-        band = found[level]["roc_curve"]["a"]["band"]
+            assert (interval["value"], interval["high"]) == (1, 1) and interval["low"] < 0.82
+        band = metrics[level]["roc_curve"]["a"]["band"]
         assert band["low"][10] < 0.5 and band["high"][10] == 1
 
 
@@ -143,17 +146,24 @@ def test_two_classes_have_one_roc_auc():
 
 def test_too_few_patients_have_no_interval_and_the_reason():
     """Fourteen patients: 5 of a, 5 of b, 4 of c, each with many slides."""
-    found = evaluate(cohort(patients=14, per_patient=6, noise=0.7), CLASSES, FEWEST)
+    metrics = evaluate(cohort(patients=14, per_patient=6, noise=0.7), CLASSES, FEWEST)
     why = "fewer than 5 patients of class c (4)"
     for level in ("slide", "patient"):
         for family in ("roc_auc", "average_precision"):
-            for one in (found[level][family]["macro"], found[level][family]["per_class"]["c"]):
-                assert one["value"] is not None and one["patients"] == 4
-                assert (one["low"], one["high"], one["no_interval"]) == (None, None, why)
-            assert found[level][family]["per_class"]["a"]["low"] is not None
-        assert found[level]["roc_curve"]["c"]["band"] is None
-        assert found[level]["roc_curve"]["a"]["band"] is not None
-        assert found[level]["accuracy"]["mean_call"]["low"] is not None
+            for interval in (
+                metrics[level][family]["macro"],
+                metrics[level][family]["per_class"]["c"],
+            ):
+                assert interval["value"] is not None and interval["patients"] == 4
+                assert (interval["low"], interval["high"], interval["no_interval"]) == (
+                    None,
+                    None,
+                    why,
+                )
+            assert metrics[level][family]["per_class"]["a"]["low"] is not None
+        assert metrics[level]["roc_curve"]["c"]["band"] is None
+        assert metrics[level]["roc_curve"]["a"]["band"] is not None
+        assert metrics[level]["accuracy"]["mean_call"]["low"] is not None
     few = evaluate(cohort(patients=4, per_patient=9), CLASSES, FEWEST)["slide"]
     assert few["accuracy"]["mean_call"]["no_interval"] == "fewer than 5 patients (4)"
     assert few["roc_auc"]["per_class"]["a"]["no_interval"] == (
@@ -173,22 +183,22 @@ def test_the_seed_alone_decides_the_intervals(calls):
 def test_figures_that_are_not_defined_are_null():
     """Two of three classes have test slides: what ranks the third is undefined, not 0 or 1."""
     calls = cohort(patients=10, classes=2)
-    found = evaluate(calls, CLASSES, FEWEST)
-    text = json.dumps(found, allow_nan=False)
+    metrics = evaluate(calls, CLASSES, FEWEST)
+    text = json.dumps(metrics, allow_nan=False)
     assert "NaN" not in text
     for family in ("roc_auc", "average_precision"):
-        assert found["slide"][family]["per_class"]["c"]["value"] is None
-        assert found["slide"][family]["macro"]["value"] is None
-        assert found["slide"][family]["per_class"]["a"]["value"] is not None
-    assert found["slide"]["roc_curve"]["c"] is None
-    assert found["slide"]["accuracy"]["mean_call"]["value"] is not None
+        assert metrics["slide"][family]["per_class"]["c"]["value"] is None
+        assert metrics["slide"][family]["macro"]["value"] is None
+        assert metrics["slide"][family]["per_class"]["a"]["value"] is not None
+    assert metrics["slide"]["roc_curve"]["c"] is None
+    assert metrics["slide"]["accuracy"]["mean_call"]["value"] is not None
 
 
 def test_one_patient_alone_can_be_evaluated():
     calls = cohort(patients=1, per_patient=1)
-    found = evaluate(calls, CLASSES, FEWEST)
-    assert found["patient"]["n"] == 1
-    assert found["slide"]["roc_auc"]["macro"] == {
+    metrics = evaluate(calls, CLASSES, FEWEST)
+    assert metrics["patient"]["n"] == 1
+    assert metrics["slide"]["roc_auc"]["macro"] == {
         "value": None,
         "low": None,
         "high": None,
@@ -199,8 +209,8 @@ def test_one_patient_alone_can_be_evaluated():
 
 @pytest.mark.parametrize("patients", [2, 14, 40])
 def test_the_report_reads_what_is_written(patients):
-    found = json.loads(json.dumps(evaluate(cohort(patients), CLASSES, FEWEST), allow_nan=False))
-    read = SlideMetrics.model_validate(found | {"inputs": {}})
+    metrics = json.loads(json.dumps(evaluate(cohort(patients), CLASSES, FEWEST), allow_nan=False))
+    read = SlideMetrics.model_validate(metrics | {"inputs": {}})
     assert read.intervals.settings() == FEWEST.model_dump(exclude={"hd95"})
     assert read.intervals.least_patients == LEAST_PATIENTS
-    assert read.slide.roc_auc.macro.model_dump() == found["slide"]["roc_auc"]["macro"]
+    assert read.slide.roc_auc.macro.model_dump() == metrics["slide"]["roc_auc"]["macro"]

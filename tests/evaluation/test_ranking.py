@@ -57,7 +57,7 @@ def test_any_weights_are_scikit_learns(n, seed, grades):
 
 def test_the_unseen_are_ranked_first_and_last():
     positive, scores = np.array([True, False, True]), np.array([0.2, 0.5, 0.7])
-    weights, one = np.ones((1, 3)), np.ones(1)
+    weights, unit = np.ones((1, 3)), np.ones(1)
     for best, auc in ((True, 5 / 6), (False, 1 / 6)):
-        added = add_unseen(positive, scores, weights, one, one, best)
+        added = add_unseen(positive, scores, weights, unit, unit, best)
         assert roc_auc(*curve_counts(*added))[0] == pytest.approx(auc)

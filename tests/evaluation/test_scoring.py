@@ -23,8 +23,8 @@ def folder(tmp_path_factory):
     """Return a folder with an untrained model and the tiles of three slides."""
     made = tmp_path_factory.mktemp("scoring")
     build_classifier(TrainSettings(), SIZE, 3).model.save(made / "model.keras")
-    told = {"classes": ["a", "b", "c"], "sha256": sha256_of(made / "model.keras")}
-    (made / "settings.json").write_text(json.dumps(told))
+    settings = {"classes": ["a", "b", "c"], "sha256": sha256_of(made / "model.keras")}
+    (made / "settings.json").write_text(json.dumps(settings))
     random = np.random.default_rng(1)
     for slide, tiles, size in (("one", 1, SIZE), ("many", BATCH + 5, SIZE), ("other", 1, 48)):
         write_records(
@@ -70,8 +70,8 @@ def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
     model = keras.models.load_model(folder / "model.keras")
     tiles = [decode_tile(data).pixels() for data in read_records(folder / "many.tfrecord")]
     expected = model.predict(np.stack(tiles), verbose=0)
-    found = table[table["slide"] == "many"][["p_a", "p_b", "p_c"]].to_numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    actual = table[table["slide"] == "many"][["p_a", "p_b", "p_c"]].to_numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):

@@ -56,12 +56,12 @@ def reference_hd95(truth, predicted, spacing, percent=95):
 
 
 def assert_equals_reference(truth, predicted, spacing, settings):
-    found = score(truth, predicted, spacing, settings)
-    assert list(found) == list(settings.region_labels)
+    scores = score(truth, predicted, spacing, settings)
+    assert list(scores) == list(settings.region_labels)
     for region, labels in settings.region_labels.items():
         values = [settings.label_values[label] for label in labels]
         t, p = np.isin(truth, values), np.isin(predicted, values)
-        row = found[region]
+        row = scores[region]
         assert t.any() and p.any() and row["empty"] == ""
         dice = surface_distance.compute_dice_coefficient(t, p)
         assert row["dice"] == pytest.approx(dice, abs=1e-12)
@@ -91,15 +91,15 @@ def test_six_segmentations_of_a_patient_against_each_other(segmentations, pair):
 
 def test_some_figures_of_real_segmentations(segmentations):
     """As the reference gave them when this was written, so that both cannot go astray at once."""
-    found = score(segmentations["seg_fused_mav"], segmentations["pred_isen-20"])
+    scores = score(segmentations["seg_fused_mav"], segmentations["pred_isen-20"])
     expected = {
         "whole_tumour": (0.913949, 7.280110),
         "tumour_core": (0.966924, 1.0),
         "enhancing_tumour": (0.945933, 1.0),
     }
     for region, (dice, hd95) in expected.items():
-        assert found[region]["dice"] == pytest.approx(dice, abs=1e-6)
-        assert found[region]["hd95_mm"] == pytest.approx(hd95, abs=1e-6)
+        assert scores[region]["dice"] == pytest.approx(dice, abs=1e-6)
+        assert scores[region]["hd95_mm"] == pytest.approx(hd95, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", ["pat0001", "pat0002", "pat0003"])
@@ -128,9 +128,9 @@ def test_any_small_regions_equal_the_reference(seed, spacing, share):
     shape = random.integers(1, 9, 3)
     truth, predicted = (random.random(shape) < share for _ in range(2))
     truth.flat[0] = predicted.flat[-1] = True
-    found = hausdorff95(truth, predicted, np.array(spacing))
+    distance = hausdorff95(truth, predicted, np.array(spacing))
     # Just below 95 %: where pieces are equal, that share can be met to the last bit.
-    assert found == pytest.approx(reference_hd95(truth, predicted, spacing, 95 - 1e-7), abs=1e-9)
+    assert distance == pytest.approx(reference_hd95(truth, predicted, spacing, 95 - 1e-7), abs=1e-9)
 
 
 @pytest.mark.parametrize("spacing", [(1, 1, 1), (0.5, 1.3, 4)])
@@ -202,8 +202,8 @@ SHAPE = (240, 240, 155)
 
 def volume(*values):
     labels = np.zeros(SHAPE, np.uint8)
-    for place, value in enumerate(values):
-        labels[100 + 10 * place : 105 + 10 * place, 100:110, 70:80] = value
+    for index, value in enumerate(values):
+        labels[100 + 10 * index : 105 + 10 * index, 100:110, 70:80] = value
     return labels
 
 
@@ -303,27 +303,27 @@ def test_cases_are_written_and_read(tmp_path):
     assert lines[0] == "\t".join(COLUMNS)
     assert lines[0].startswith("case\tpatient\tregion\tdice\thd95_mm\tsensitivity\tspecificity\t")
     assert len(lines) == 1 + len(rows) and lines[2].split("\t")[5] == ""
-    found = read_cases(path)
-    assert list(found.columns) == list(COLUMNS)
+    table_read = read_cases(path)
+    assert list(table_read.columns) == list(COLUMNS)
     for name in COLUMNS:
         expected = pd.DataFrame(rows)[name]
         if name in ("case", "patient", "region", "empty"):
-            assert found[name].tolist() == expected.tolist()
+            assert table_read[name].tolist() == expected.tolist()
         else:
-            np.testing.assert_allclose(found[name], expected.astype(float), atol=5e-7)
+            np.testing.assert_allclose(table_read[name], expected.astype(float), atol=5e-7)
     settings = FEWEST
-    of_file = evaluate_cases(found, REGIONS, settings)
+    of_file = evaluate_cases(table_read, REGIONS, settings)
     of_rows = evaluate_cases(pd.DataFrame(rows), REGIONS, settings)
     for region in REGIONS:
         for figure in FIGURES:
-            one, other = (each[figure]["per_region"][region] for each in (of_file, of_rows))
-            assert one == pytest.approx(other, abs=2e-6)
+            first, other = (each[figure]["per_region"][region] for each in (of_file, of_rows))
+            assert first == pytest.approx(other, abs=2e-6)
 
 
 def test_what_score_case_gives_can_be_written(tmp_path):
     row = {"case": "c", "patient": "p"}
     empty = np.zeros((4, 4, 4), np.uint8)
-    rows = [row | one for one in score_case(empty, empty, (1, 1, 1), *LABELS)]
+    rows = [row | scores for scores in score_case(empty, empty, (1, 1, 1), *LABELS)]
     write_cases(rows, tmp_path / "cases.tsv")
     line = (tmp_path / "cases.tsv").read_text().splitlines()[1]
     numbers = "1.000000\t0.000000\t\t1.000000\t6.928203\t0.000000\t0.000000"
@@ -340,23 +340,26 @@ def test_a_damaged_table_is_told(tmp_path):
 
 def test_means_are_over_the_cases_that_have_the_figure():
     table = pd.DataFrame(cohort())
-    found = evaluate_cases(table, REGIONS, FEWEST)
-    assert (found["n"], found["patients"], found["regions"]) == (40, 20, list(REGIONS))
-    told = found["intervals"]
-    assert (found["schema"], told["resamples"], told["seed"]) == (2, 1000, 1)
+    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    assert (metrics["n"], metrics["patients"], metrics["regions"]) == (40, 20, list(REGIONS))
+    intervals = metrics["intervals"]
+    assert (metrics["schema"], intervals["resamples"], intervals["seed"]) == (2, 1000, 1)
     for figure in FIGURES:
         means = table.assign(value=table[figure].astype(float)).groupby("region")["value"]
         for region in REGIONS:
-            one = found[figure]["per_region"][region]
-            assert one["value"] == pytest.approx(means.mean()[region], abs=1e-6)
-            assert one["n"] == means.count()[region]
-            assert one["low"] < one["value"] < one["high"] and one["no_interval"] is None
-        mean = found[figure]["mean"]
+            interval = metrics[figure]["per_region"][region]
+            assert interval["value"] == pytest.approx(means.mean()[region], abs=1e-6)
+            assert interval["n"] == means.count()[region]
+            assert (
+                interval["low"] < interval["value"] < interval["high"]
+                and interval["no_interval"] is None
+            )
+        mean = metrics[figure]["mean"]
         assert mean["value"] == pytest.approx(means.mean().mean(), abs=1e-6)
-    assert found["sensitivity"]["per_region"]["core"]["n"] == 30
-    assert found["sensitivity"]["mean"]["n"] == 30
-    assert found["dice"]["mean"]["n"] == 40
-    assert found["empty"] == {
+    assert metrics["sensitivity"]["per_region"]["core"]["n"] == 30
+    assert metrics["sensitivity"]["mean"]["n"] == 30
+    assert metrics["dice"]["mean"]["n"] == 40
+    assert metrics["empty"] == {
         "whole": {"truth": 0, "prediction": 0, "both": 0},
         "core": {"truth": 10, "prediction": 0, "both": 0},
     }
@@ -365,55 +368,55 @@ def test_means_are_over_the_cases_that_have_the_figure():
 def test_an_interval_weighs_patients_and_one_that_nobody_has_seen():
     """The same as drawing weights in a loop; an unseen patient has none or all of the core."""
     table = pd.DataFrame(cohort(patients=12, per_patient=3))
-    found = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10_000))
+    metrics = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10_000))
     random = np.random.default_rng(1)
     core = table[table["region"] == "core"].assign(
         sensitivity=lambda t: t["sensitivity"].astype(float)
     )
     of_patient = [cases["sensitivity"].to_numpy() for _, cases in core.groupby("patient")]
-    defined = np.array([one.mean() for one in of_patient if not np.isnan(one).any()])
+    defined = np.array([interval.mean() for interval in of_patient if not np.isnan(interval).any()])
     assert len(defined) == 9
     means = [
         [np.average([*defined, end], weights=random.exponential(size=10)) for end in (0, 1)]
         for _ in range(4000)
     ]
-    one = found["sensitivity"]["per_region"]["core"]
+    interval = metrics["sensitivity"]["per_region"]["core"]
     worst, best = np.array(means).T
-    assert one["patients"] == 9 and one["n"] == 27
-    assert one["low"] == pytest.approx(np.quantile(worst, 0.025), abs=0.02)
-    assert one["high"] == pytest.approx(np.quantile(best, 0.975), abs=0.02)
+    assert interval["patients"] == 9 and interval["n"] == 27
+    assert interval["low"] == pytest.approx(np.quantile(worst, 0.025), abs=0.02)
+    assert interval["high"] == pytest.approx(np.quantile(best, 0.975), abs=0.02)
 
 
 def test_a_distance_is_as_long_at_worst_as_the_largest_volume():
     """Regions that were always found at 5 mm may be missed in the next patient."""
     rows = [row | {"hd95_mm": 5.0} for row in cohort(patients=5, per_patient=1)]
     rows[0]["diagonal_mm"] = 400.0
-    one = evaluate_cases(pd.DataFrame(rows), REGIONS, EvaluationSettings(resamples=10_000))
-    mean = one["hd95_mm"]["mean"]
+    metrics = evaluate_cases(pd.DataFrame(rows), REGIONS, EvaluationSettings(resamples=10_000))
+    mean = metrics["hd95_mm"]["mean"]
     exact = binomtest(5, 5).proportion_ci(method="exact").low
     assert mean["low"] == pytest.approx(5 * exact, abs=0.2)
     assert mean["high"] == pytest.approx(5 * exact + 400 * (1 - exact), abs=4)
 
 
 def test_too_few_patients_have_no_interval_and_the_reason():
-    found = evaluate_cases(pd.DataFrame(cohort(patients=6, per_patient=3)), REGIONS, FEWEST)
-    assert found["dice"]["mean"]["low"] is not None
+    metrics = evaluate_cases(pd.DataFrame(cohort(patients=6, per_patient=3)), REGIONS, FEWEST)
+    assert metrics["dice"]["mean"]["low"] is not None
     why = "fewer than 5 patients (4)"
-    for one in (found["sensitivity"]["mean"], found["sensitivity"]["per_region"]["core"]):
-        assert (one["low"], one["high"], one["no_interval"]) == (None, None, why)
-        assert (one["patients"], one["n"]) == (4, 12) and one["value"] is not None
-    assert found["sensitivity"]["per_region"]["whole"]["low"] is not None
+    for interval in (metrics["sensitivity"]["mean"], metrics["sensitivity"]["per_region"]["core"]):
+        assert (interval["low"], interval["high"], interval["no_interval"]) == (None, None, why)
+        assert (interval["patients"], interval["n"]) == (4, 12) and interval["value"] is not None
+    assert metrics["sensitivity"]["per_region"]["whole"]["low"] is not None
 
 
 def test_more_cases_of_the_same_patients_tell_nothing_new():
     rows = cohort(per_patient=1)
     copies = [row | {"case": f"{row['case']}-{copy}"} for row in rows for copy in range(9)]
     settings = FEWEST
-    one, nine = (
+    single, nine = (
         evaluate_cases(pd.DataFrame(each), REGIONS, settings)["dice"]["mean"]
         for each in (rows, copies)
     )
-    assert nine["high"] - nine["low"] == pytest.approx(one["high"] - one["low"], rel=1e-3)
+    assert nine["high"] - nine["low"] == pytest.approx(single["high"] - single["low"], rel=1e-3)
 
 
 def test_the_seed_alone_decides_and_not_the_order_of_rows():
@@ -428,23 +431,23 @@ def test_the_seed_alone_decides_and_not_the_order_of_rows():
 
 def test_a_figure_that_no_case_has_is_null():
     table = pd.DataFrame(cohort(patients=1, per_patient=1))
-    found = evaluate_cases(table, REGIONS, FEWEST)
-    assert "NaN" not in json.dumps(found, allow_nan=False)
+    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    assert "NaN" not in json.dumps(metrics, allow_nan=False)
     nothing = dict.fromkeys(("value", "low", "high")) | {"patients": 0, "n": 0}
     nothing["no_interval"] = "the figure is not defined"
-    assert found["sensitivity"]["per_region"]["core"] == nothing
-    assert found["sensitivity"]["mean"] == nothing
-    whole = found["sensitivity"]["per_region"]["whole"]
+    assert metrics["sensitivity"]["per_region"]["core"] == nothing
+    assert metrics["sensitivity"]["mean"] == nothing
+    whole = metrics["sensitivity"]["per_region"]["whole"]
     assert whole["value"] is not None and whole["n"] == 1
     assert whole["no_interval"] == "fewer than 5 patients (1)"
 
 
 def test_a_cohort_without_cases_has_no_figures():
     table = pd.DataFrame(columns=list(COLUMNS))
-    found = evaluate_cases(table, REGIONS, FEWEST)
-    assert json.dumps(found, allow_nan=False)
-    assert found["n"] == found["patients"] == 0
-    assert found["dice"]["mean"]["value"] is None
+    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    assert json.dumps(metrics, allow_nan=False)
+    assert metrics["n"] == metrics["patients"] == 0
+    assert metrics["dice"]["mean"]["value"] is None
 
 
 def test_a_case_without_a_row_of_each_region_is_refused():
@@ -458,8 +461,8 @@ def test_a_case_without_a_row_of_each_region_is_refused():
 
 def reference_of_voxels(truth, predicted, spacing):
     """As MONAI 1.5 computes it, by maps of distances; on whole volumes."""
-    edges = [one & ~ndimage.binary_erosion(one) for one in (truth, predicted)]
-    maps = [ndimage.distance_transform_edt(~one, sampling=spacing) for one in edges]
+    edges = [mask & ~ndimage.binary_erosion(mask) for mask in (truth, predicted)]
+    maps = [ndimage.distance_transform_edt(~mask, sampling=spacing) for mask in edges]
     return max(np.percentile(maps[1][edges[0]], 95), np.percentile(maps[0][edges[1]], 95))
 
 

@@ -106,13 +106,13 @@ def segmenter(model) -> Segmenter:
 def segment(segmenter, case: str, record: Path, out: Path) -> tuple[dict, nibabel.Nifti1Image]:
     paths = out / f"{case}.nii.gz", out / f"{case}.json"
     inputs = {"volumes/x.tfrecord": record}
-    told = segment_case(segmenter, case, record, WINDOWS, *paths, inputs)
-    assert json.loads(paths[1].read_text()) == told
-    return told, nibabel.load(paths[0])
+    state = segment_case(segmenter, case, record, WINDOWS, *paths, inputs)
+    assert json.loads(paths[1].read_text()) == state
+    return state, nibabel.load(paths[0])
 
 
-def dice(one, other) -> float:
-    return 2 * (one & other).sum() / (one.sum() + other.sum())
+def dice(mask, other) -> float:
+    return 2 * (mask & other).sum() / (mask.sum() + other.sum())
 
 
 # --- From files to files
@@ -123,14 +123,16 @@ def test_a_segmentation_lies_over_the_files_of_its_case(segmenter, tmp_path, cod
     """Known by construction: each region is where its modality is bright, voxel by voxel."""
     images, truth = write_case(tmp_path, "C1", code)
     record = prepare(tmp_path, "C1", images, None)
-    told, found = segment(segmenter, "C1", record, tmp_path)
+    state, segmentation = segment(segmenter, "C1", record, tmp_path)
     expected = nibabel.load(truth)
-    assert found.get_data_dtype() == np.uint8
-    np.testing.assert_array_equal(found.dataobj, expected.dataobj)
+    assert segmentation.get_data_dtype() == np.uint8
+    np.testing.assert_array_equal(segmentation.dataobj, expected.dataobj)
     for name in ("sform", "qform"):
-        mine, theirs = (getattr(one, f"get_{name}")(coded=True) for one in (found, expected))
-        np.testing.assert_allclose(mine[0], theirs[0], atol=1e-5)
-        assert mine[1] == theirs[1] == 1
+        actual_affine, expected_affine = (
+            getattr(image, f"get_{name}")(coded=True) for image in (segmentation, expected)
+        )
+        np.testing.assert_allclose(actual_affine[0], expected_affine[0], atol=1e-5)
+        assert actual_affine[1] == expected_affine[1] == 1
     labels = np.asarray(expected.dataobj)
     ml = {
         name: (np.isin(labels, values).sum() * 1 * 1.5 * 2 / 1000).round(6)
@@ -143,10 +145,10 @@ def test_a_segmentation_lies_over_the_files_of_its_case(segmenter, tmp_path, cod
             "enhancing_tumour": [3],
         }.items()
     }
-    assert told["volumes_ml"] == pytest.approx(ml, rel=1e-3)
-    assert (told["case"], told["state"]) == ("C1", "segmented")
-    assert told["windows"] == {"overlap": 0.25, "flips": False, "size": [16, 16, 16]}
-    assert told["inputs"] == {"volumes/x.tfrecord": sha256_of(record)}
+    assert state["volumes_ml"] == pytest.approx(ml, rel=1e-3)
+    assert (state["case"], state["state"]) == ("C1", "segmented")
+    assert state["windows"] == {"overlap": 0.25, "flips": False, "size": [16, 16, 16]}
+    assert state["inputs"] == {"volumes/x.tfrecord": sha256_of(record)}
 
 
 @pytest.mark.parametrize("spacing", [(1.2, 1.2, 1.2), (2, 2, 2)])
@@ -155,16 +157,16 @@ def test_resampled_cases_come_back_to_their_own_grid(model, tmp_path, spacing):
     volumes = VOLUMES.model_copy(update={"spacing": spacing})
     record = prepare(tmp_path, "C1", images, truth, volumes)
     folder = tmp_path / "model"
-    _, found = segment(
+    _, segmentation = segment(
         Segmenter(*write_model(folder, thresholding(), volumes, PATCHES)), "C1", record, tmp_path
     )
     expected = np.asarray(nibabel.load(truth).dataobj)
-    assert found.shape == expected.shape
+    assert segmentation.shape == expected.shape
     for value in (1, 2, 3):
         least = 0.88 if max(spacing) < 1.5 else 0.75
-        one, other = np.asarray(found.dataobj) >= value, expected >= value
-        assert dice(one, other) > least
-        middles = [np.argwhere(region).mean(axis=0) for region in (one, other)]
+        actual_mask, other = np.asarray(segmentation.dataobj) >= value, expected >= value
+        assert dice(actual_mask, other) > least
+        middles = [np.argwhere(region).mean(axis=0) for region in (actual_mask, other)]
         np.testing.assert_allclose(*middles, atol=0.3)  # half a voxel would be a mistake
 
 
@@ -239,8 +241,8 @@ def evaluate(command, folder, described, out, table="table.tsv", sheet="sheet.ts
 
 def test_a_case_that_could_not_be_prepared_goes_on_empty(run):
     assert (run / "segmentations/C3.nii.gz").read_bytes() == b""
-    told = json.loads((run / "segmentations/C3.json").read_text())
-    assert told == {"schema": 1, "case": "C3", "state": "failed"}
+    state = json.loads((run / "segmentations/C3.json").read_text())
+    assert state == {"schema": 1, "case": "C3", "state": "failed"}
 
 
 def test_the_way_from_files_to_figures(run, command, model, tmp_path):
@@ -275,19 +277,21 @@ def test_figures_are_of_the_files_that_are_there(run, command, model, tmp_path):
     row = read_table(tmp_path / "cases.tsv")[0]
     assert row["region"] == "whole_tumour"
     assert float(row["dice"]) == pytest.approx(dice(labels > 0, truth > 0), abs=1e-6)
-    for name, found in (("truth_ml", truth), ("predicted_ml", labels)):
-        assert float(row[name]) == pytest.approx((found > 0).sum() * 0.003, rel=1e-3)
-    found, there = labels > 0, truth > 0
-    assert float(row["sensitivity"]) == pytest.approx((found & there).sum() / there.sum(), abs=1e-6)
+    for name, volume in (("truth_ml", truth), ("predicted_ml", labels)):
+        assert float(row[name]) == pytest.approx((volume > 0).sum() * 0.003, rel=1e-3)
+    volume, there = labels > 0, truth > 0
+    assert float(row["sensitivity"]) == pytest.approx(
+        (volume & there).sum() / there.sum(), abs=1e-6
+    )
 
 
 def test_the_number_of_cores_changes_nothing(run):
     truths = {case: run / case / "truth.nii.gz" for case in ("C1", "C2")}
     rows = [{"case": case, "patient": case} for case in truths]
-    one, two = (
+    first, two = (
         score_cases(rows, truths, run / "segmentations", VOLUMES, cores) for cores in (1, 2)
     )
-    assert one == two and [row["case"] for row in one] == ["C1"] * 3 + ["C2"] * 3
+    assert first == two and [row["case"] for row in first] == ["C1"] * 3 + ["C2"] * 3
 
 
 # --- What is stale, foreign or damaged
@@ -348,7 +352,7 @@ def undeclared(image: nibabel.Nifti1Image, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (moved, "the first at .* where truth.nii.gz has .*; one of the two is stale"),
         (flipped, "C1.nii.gz has 30×26×22 voxels .* RPS.* has .* LPS.*; one of the two is stale"),
@@ -359,7 +363,9 @@ def undeclared(image: nibabel.Nifti1Image, path: Path) -> None:
         (lambda image, path: path.write_bytes(gzip.compress(b"<html>" * 90)), "NIfTI"),
     ],
 )
-def test_a_segmentation_that_does_not_belong_to_its_truth_is_refused(run, tmp_path, change, told):
+def test_a_segmentation_that_does_not_belong_to_its_truth_is_refused(
+    run, tmp_path, change, message
+):
     shutil.copytree(run / "segmentations", tmp_path / "segmentations")
     path = tmp_path / "segmentations/C1.nii.gz"
     image = nibabel.load(path)
@@ -367,7 +373,7 @@ def test_a_segmentation_that_does_not_belong_to_its_truth_is_refused(run, tmp_pa
     change(image, path)
     truths = {case: run / case / "truth.nii.gz" for case in ("C1", "C2")}
     rows = [{"case": case, "patient": case} for case in truths]
-    with pytest.raises(UserError, match=f"^1 case.* cannot be scored\n  - case C1: .*({told})"):
+    with pytest.raises(UserError, match=f"^1 case.* cannot be scored\n  - case C1: .*({message})"):
         score_cases(rows, truths, tmp_path / "segmentations", VOLUMES, 1)
 
 

@@ -41,9 +41,9 @@ def made(folder, softmax: bool, model=None, labelled=True, channels=None, limit=
     names = tuple("abcd"[:outputs])
     volumes = VolumeSettings(labels="decathlon", modalities=names)
     patches = PatchSettings(size=WINDOW, targets="labels" if softmax else "regions")
-    told = TOLD | {"train": {"limit_batches": limit}}
+    settings = TOLD | {"train": {"limit_batches": limit}}
     model = model or copying(WINDOW, outputs)
-    write_model(folder / "segments", model, volumes, patches, "0002", **told)
+    write_model(folder / "segments", model, volumes, patches, "0002", **settings)
     random = np.random.default_rng(5)
     cases = {}
     for number, shape in enumerate(SHAPES):
@@ -81,25 +81,25 @@ def figures_of_labels(scores, labels) -> tuple[float, float]:
     return -np.log(np.clip(own, 1e-7, 1)).mean() + 1 - np.mean(soft), np.mean(hard)
 
 
-def plain_dice(found, there) -> float:
-    either = found.sum() + there.sum()
-    return 2 * (found & there).sum() / either if either else 1.0
+def plain_dice(predicted, there) -> float:
+    either = predicted.sum() + there.sum()
+    return 2 * (predicted & there).sum() / either if either else 1.0
 
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("windows", [{}, {"overlap": 0.75, "flips": True}])
 def test_loss_and_dice_are_the_means_over_whole_cases(tmp_path, softmax, windows):
     segment, manifest, cases = made(tmp_path, softmax)
-    found, (line,) = run(segment, manifest, **windows)
-    one = figures_of_labels if softmax else figures_of_regions
+    result, (line,) = run(segment, manifest, **windows)
+    figures_of = figures_of_labels if softmax else figures_of_regions
     loss, dice = np.mean(
-        [one(s.astype(np.float64), labels) for s, labels in cases.values()], axis=0
+        [figures_of(s.astype(np.float64), labels) for s, labels in cases.values()], axis=0
     )
-    assert found["loss"] == pytest.approx(loss, rel=1e-4)
-    assert found["dice"] == pytest.approx(dice, abs=2e-3 if softmax else 1e-5)
-    assert (found["epoch"], found["cases"]) == (2, 2)
-    assert line == f"epoch 2: valid loss {loss:.4f}, dice {found['dice']:.3f} on 2 whole cases"
-    assert found["inputs"] == {
+    assert result["loss"] == pytest.approx(loss, rel=1e-4)
+    assert result["dice"] == pytest.approx(dice, abs=2e-3 if softmax else 1e-5)
+    assert (result["epoch"], result["cases"]) == (2, 2)
+    assert line == f"epoch 2: valid loss {loss:.4f}, dice {result['dice']:.3f} on 2 whole cases"
+    assert result["inputs"] == {
         "segments/0002.keras": sha256_of(segment.model),
         "shards/manifest.json": sha256_of(manifest),
     }
@@ -109,7 +109,7 @@ def test_the_definition_is_that_of_the_training(tmp_path):
     """A patch that is a whole case has the same figures in both."""
     segment, manifest, cases = made(tmp_path, False, blurring((16, 32, 16), 3, 3))
     segmenter = Segmenter(segment.model, segment.described)
-    found, _ = run(segment, manifest)
+    result, _ = run(segment, manifest)
     task = VolumeSegmentation(segmenter.volumes, PatchSettings(size=WINDOW))
     each = []
     for case, (_, labels) in cases.items():
@@ -121,16 +121,16 @@ def test_the_definition_is_that_of_the_training(tmp_path):
         logits = np.log(p / (1 - p)).astype(np.float32)
         each.append([float(v) for v in task.sums([logits[None]], labels[None], np.ones(1, "f4"))])
     loss, dice = np.mean(each, axis=0)
-    assert found["loss"] == pytest.approx(loss, rel=1e-4)
-    assert found["dice"] == pytest.approx(dice, abs=1e-5)
+    assert result["loss"] == pytest.approx(loss, rel=1e-4)
+    assert result["dice"] == pytest.approx(dice, abs=1e-5)
 
 
 def test_a_trial_looks_at_as_many_cases_as_it_has_batches(tmp_path):
     segment, manifest, cases = made(tmp_path, False, limit=1)
-    found, (line,) = run(segment, manifest)
-    assert (found["cases"], line.endswith("on 1 whole case")) == (1, True)
+    result, (line,) = run(segment, manifest)
+    assert (result["cases"], line.endswith("on 1 whole case")) == (1, True)
     either = [figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()]
-    assert any(found["loss"] == pytest.approx(one, rel=1e-4) for one in either)
+    assert any(result["loss"] == pytest.approx(loss, rel=1e-4) for loss in either)
     segment, manifest, _ = made(tmp_path / "many", False, limit=50)
     assert run(segment, manifest)[0]["cases"] == 2
 
@@ -141,15 +141,15 @@ def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
     labels[9:] = 3
     image = np.zeros((*shape, 3), np.float16)
     image[:9] = 1
-    told = write_model(
+    paths = write_model(
         tmp_path / "segments", copying(WINDOW, 3),
         VolumeSettings(labels="decathlon", modalities=names),
         PatchSettings(size=WINDOW), "0002", **TOLD,
     )  # fmt: skip
     manifest = write_set(tmp_path, {"valid": {"C1": (image, labels)}}, names)
-    found, _ = run(Segment(told[0].parent, 2), manifest)
-    assert found["loss"] == pytest.approx(1 - np.log(1e-7), rel=0.01)
-    assert found["dice"] == pytest.approx(0, abs=1e-6)
+    result, _ = run(Segment(paths[0].parent, 2), manifest)
+    assert result["loss"] == pytest.approx(1 - np.log(1e-7), rel=0.01)
+    assert result["dice"] == pytest.approx(0, abs=1e-6)
 
 
 def test_the_same_model_gives_the_same_file(tmp_path):
@@ -181,15 +181,15 @@ def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"labelled": False}, "case C[01]: has no segmentation to validate with"),
         ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a where the model"),
     ],
 )
-def test_cases_that_do_not_fit_are_refused(tmp_path, given, told):
+def test_cases_that_do_not_fit_are_refused(tmp_path, given, message):
     segment, manifest, _ = made(tmp_path, False, **given)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         run(segment, manifest)
     assert not segment.validated.exists()
 

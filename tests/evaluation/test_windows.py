@@ -91,11 +91,11 @@ def test_a_model_that_copies_gives_the_volume(copier, tmp_path, shape, how):
 
 def gaussian(window) -> np.ndarray:
     """Weigh each voxel by its distance from the middle, one after the other."""
-    found = np.empty(window)
-    for place in np.ndindex(*window):
-        parts = [((p - (w - 1) / 2) / (w / 8)) ** 2 for p, w in zip(place, window, strict=True)]
-        found[place] = np.exp(-sum(parts) / 2)
-    return found
+    weights = np.empty(window)
+    for index in np.ndindex(*window):
+        parts = [((p - (w - 1) / 2) / (w / 8)) ** 2 for p, w in zip(index, window, strict=True)]
+        weights[index] = np.exp(-sum(parts) / 2)
+    return weights
 
 
 @pytest.mark.parametrize("flips", [False, True])
@@ -106,16 +106,16 @@ def test_windows_are_averaged_by_their_weights(blurrer, tmp_path, flips):
     weights = gaussian(WINDOW)
     sums, total = np.zeros((*shape, 3)), np.zeros(shape)
     for start in product(*starts):
-        place = tuple(slice(a, a + b) for a, b in zip(start, WINDOW, strict=True))
-        shown, scores = image[place], np.zeros((*WINDOW, 3))
+        box = tuple(slice(a, a + b) for a, b in zip(start, WINDOW, strict=True))
+        shown, scores = image[box], np.zeros((*WINDOW, 3))
         turns = list(product((1, -1), repeat=3)) if flips else [(1, 1, 1)]
         for x, y, z in turns if shown.any() else []:
             turned = shown[::x, ::y, ::z][None]
             scores += blurrer._model(turned).numpy()[0, ::x, ::y, ::z] / len(turns)
-        sums[place] += scores * weights[..., None]
-        total[place] += weights
-    found = whole(blurrer, record, flips=flips)
-    np.testing.assert_allclose(found, sums / total[..., None], atol=2e-5)
+        sums[box] += scores * weights[..., None]
+        total[box] += weights
+    actual = whole(blurrer, record, flips=flips)
+    np.testing.assert_allclose(actual, sums / total[..., None], atol=2e-5)
 
 
 def test_a_volume_smaller_than_a_window_is_filled_up_with_zeros(blurrer, tmp_path):

@@ -23,9 +23,9 @@ def call_slides(tiles: Path, classes: Sequence[str]) -> pd.DataFrame:
     table = pq.ParquetFile(tiles)
     for group in range(table.num_row_groups):
         slide = table.read_row_group(group).to_pandas()
-        whose = slide.iloc[0][["slide", "patient", "label"]]
+        sheet_fields = slide.iloc[0][["slide", "patient", "label"]]
         mean, *predicted = predict_slide(slide[names].to_numpy(), classes)
-        rows.append([*whose, len(slide), *mean, *predicted])
+        rows.append([*sheet_fields, len(slide), *mean, *predicted])
     columns = ["slide", "patient", "label", "tiles", *names, "call_mean", "call_vote"]
     return pd.DataFrame(rows, columns=columns)
 

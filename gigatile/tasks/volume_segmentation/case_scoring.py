@@ -45,34 +45,36 @@ def score_cases(
         if case not in truths:
             return f"case {case}: the sheet has no segmentation of it"
         try:
-            found = _score(truths[case], segmentations / f"{case}.nii.gz", volumes, hd95)
+            result = _score(truths[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
             return f"case {case}: {error}"
-        return [{"case": case, "patient": row["patient"]} | one for one in found]
+        return [{"case": case, "patient": row["patient"]} | scores for scores in result]
 
     with ThreadPoolExecutor(cores) as pool:
-        found = list(pool.map(score, rows))
-    if faults := [one for one in found if isinstance(one, str)]:
+        results = list(pool.map(score, rows))
+    if faults := [fault for fault in results if isinstance(fault, str)]:
         raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
-    return [row for case in found if not isinstance(case, str) for row in case]
+    return [row for case in results if not isinstance(case, str) for row in case]
 
 
 def _score(
     truth: Path, segmentation: Path, volumes: VolumeSettings, hd95: str
 ) -> list[dict[str, Any]]:
     values = volumes.label_values
-    (mine, of_mine), (theirs, of_theirs) = (_read(path, values) for path in (segmentation, truth))
+    (predicted, of_mine), (reference, of_theirs) = (
+        _read(path, values) for path in (segmentation, truth)
+    )
     # Voxel is compared with voxel: axes in another order are another grid here.
-    if mine.shape != theirs.shape or np.abs(of_mine.corners() - of_theirs.corners()).max() > (
-        NOISE * min(of_theirs.spacing)
-    ):
+    if predicted.shape != reference.shape or np.abs(
+        of_mine.corners() - of_theirs.corners()
+    ).max() > (NOISE * min(of_theirs.spacing)):
         raise UserError(
             f"{segmentation.name} has {_placed(of_mine)} where {truth.name} has "
             f"{_placed(of_theirs)}; one of the two is stale"
         )
     return score_case(
-        theirs,
-        mine,
+        reference,
+        predicted,
         of_theirs.spacing,
         values,
         volumes.region_labels,

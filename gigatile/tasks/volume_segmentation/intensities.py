@@ -39,7 +39,7 @@ def change_intensities(image: np.ndarray, ranges: np.ndarray, patch: Patch, draw
 
 def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
     """Return what becomes of each value of float16, as bits: (1, 65536, C) uint16."""
-    found = np.empty((len(_FLOATS), len(ranges)), np.float16)
+    table = np.empty((len(_FLOATS), len(ranges)), np.float16)
     for channel, (low, high) in enumerate(ranges):
         values = _FLOATS
         if high > low:
@@ -48,9 +48,9 @@ def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
         values = values * np.float32(patch.contrast[channel]) + np.float32(
             patch.brightness[channel]
         )
-        found[:, channel] = np.clip(values, -_LARGEST, _LARGEST)
-    found[_FLOATS == 0] = 0
-    return found.view(np.uint16)[None]
+        table[:, channel] = np.clip(values, -_LARGEST, _LARGEST)
+    table[_FLOATS == 0] = 0
+    return table.view(np.uint16)[None]
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def _not_zero(plane: np.ndarray) -> np.ndarray:
     channels = plane.shape[2]
     if channels in (1, 2, 4):
         return (plane.view(f"<u{2 * channels}")[..., 0] != 0).view(np.uint8)
-    found = plane[..., 0] != 0
+    not_zero = plane[..., 0] != 0
     for channel in range(1, channels):
-        found |= plane[..., channel] != 0
-    return found.view(np.uint8)
+        not_zero |= plane[..., channel] != 0
+    return not_zero.view(np.uint8)

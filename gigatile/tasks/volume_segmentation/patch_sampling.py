@@ -75,8 +75,8 @@ def choose_patch(head: VolumeHead, draw: int, settings: PatchSettings) -> Patch:
         first, last = np.searchsorted(values, [centred, centred + 1]).tolist()
         voxel = head.foreground[first + below(int(numbers[_VOXEL]), last - first), 1:].tolist()
         corner = [
-            min(max(place - side // 2, 0), max(0, more))
-            for place, side, more in zip(voxel, settings.size, room, strict=True)
+            min(max(position - side // 2, 0), max(0, more))
+            for position, side, more in zip(voxel, settings.size, room, strict=True)
         ]
     x, y, z = (first if more >= 0 else more // 2 for first, more in zip(corner, room, strict=True))
     flips = (shares[_FLIP] < 0.5) & settings.flips
@@ -109,10 +109,10 @@ def _turn(
 ) -> np.ndarray:
     turned = np.eye(3)
     for axis, angle in enumerate(np.radians(settings.rotation) * (2 * shares[_ANGLE] - 1)):
-        one, other = (axis + 1) % 3, (axis + 2) % 3
+        first, other = (axis + 1) % 3, (axis + 2) % 3
         about = np.eye(3)
-        about[one, one] = about[other, other] = math.cos(angle)
-        about[one, other], about[other, one] = -math.sin(angle), math.sin(angle)
+        about[first, first] = about[other, other] = math.cos(angle)
+        about[first, other], about[other, first] = -math.sin(angle), math.sin(angle)
         turned = turned @ about
     # What is to look larger comes from a smaller part of the volume.
     larger = 1 + settings.scaling * (2 * shares[_SCALE] - 1)

@@ -61,6 +61,6 @@ def fill_patch(
 
 def _flip_columns(array: np.ndarray) -> None:
     plane = scratch("flipped", array.shape[1:], array.dtype)
-    for one in array:
-        cv2.flip(one, 1, dst=plane)
-        one[...] = plane
+    for columns in array:
+        cv2.flip(columns, 1, dst=plane)
+        columns[...] = plane

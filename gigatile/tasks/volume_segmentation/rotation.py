@@ -74,11 +74,11 @@ def _box(
 
 def _groups(channels: int) -> list[slice]:
     """Return how channels are interpolated together: OpenCV is exact with 1, 3 and 4."""
-    found = [slice(first, first + 4) for first in range(0, channels - channels % 4, 4)]
+    groups = [slice(first, first + 4) for first in range(0, channels - channels % 4, 4)]
     rest = channels - channels % 4
     if channels % 4 == 3:
-        return [*found, slice(rest, channels)]
-    return found + [slice(one, one + 1) for one in range(rest, channels)]
+        return [*groups, slice(rest, channels)]
+    return groups + [slice(channel, channel + 1) for channel in range(rest, channels)]
 
 
 class _Warp:
@@ -96,8 +96,8 @@ class _Warp:
 
     def _in_plane(self, plane: int) -> np.ndarray:
         # OpenCV names the last axis first.
-        place = self._at_0 + self._per_plane * plane
-        return np.column_stack([self._inside, place])[::-1][:, [1, 0, 2]]
+        origin = self._at_0 + self._per_plane * plane
+        return np.column_stack([self._inside, origin])[::-1][:, [1, 0, 2]]
 
     def _between(self, second: int) -> np.ndarray:
         steep, along, up, first = self._rows

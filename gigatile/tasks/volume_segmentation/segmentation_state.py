@@ -8,11 +8,11 @@ from gigatile.files import write_json, write_whole
 SCHEMA = 1
 
 
-def describe(path: Path, case: str, found: dict[str, Any]) -> dict[str, Any]:
+def describe(path: Path, case: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Write what was found in a case; return it as written."""
-    told = {"schema": SCHEMA, "case": case, "state": "segmented"} | found
-    write_json(path, told)
-    return told
+    state = {"schema": SCHEMA, "case": case, "state": "segmented"} | fields
+    write_json(path, state)
+    return state
 
 
 def skip_case(case: str, segmentation: Path, path: Path) -> None:
