@@ -51,7 +51,7 @@ class Task:
         preparation: the section of the settings for the stage that makes the records; it has
             `stall_minutes`.
         read_sheet: reads its sample sheet.
-        training: the settings that its training depends on, beside the section `train`.
+        training: the settings that its training depends on, in addition to the section `train`.
         validation: likewise, of the validation.
         train_options: keys of the section `train` that only some tasks use, and this one does.
         check: raises ValueError for settings that do not fit together.
