@@ -34,7 +34,8 @@ def main() -> None:
     print(
         f"{args.tiles:,} tiles in {shards:,} shards, {mixed:,} of them mixed at a "
         f"time\n"
-        f"an epoch: {simulation.steps:,} steps; each tile {simulation.min_shown} to {simulation.max_shown} times\n"
+        f"an epoch: {simulation.steps:,} steps; each tile {simulation.min_shown} to "
+        f"{simulation.max_shown} times\n"
         f"neighbours in a file: {simulation.distance:,.0f} samples apart "
         f"(ideal {simulation.distance_ideal:,.0f}), "
         f"{simulation.same_batch:.3%} in one batch (ideal {simulation.same_batch_ideal:.3%})\n"

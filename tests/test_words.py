@@ -11,21 +11,21 @@ import pytest
 from clones import ROOT, project_files
 
 INSTEAD = {
-    r"\b(told|tells?)\b": "reported, printed, recorded; says",
+    r"(?<!\.)\b(told|tells?)\b": "reported, printed, recorded; says",
     r"\bstands? (for|in|beside)\b": "means; is in; is next to",
     r"\bbeside\b": "next to, with, in the same folder as",
-    r"(^|[:.;,(\"#])\s*[Ww]hose\b": "the patient and label of, the owner of",
+    r": [Ww]hose\b": "of which the",
     r"\bgo(es|ne|ing)? on from\b": "resume",
     r"\b[Pp]assed over\b": "skipped",
     r"\b[Pp]ut away\b": "archived, deleted",
-    r"\bof (its|their|his) own\b": "separate, its own",
+    r"\bof (its|their|his) own\b(?! (files|class|inputs))": "separate, its own",
     r"\b([Ww]ishes|[Gg]rant|heard)\b": "requests, handle, received",
     r"\b[Ff]ates?\b|\bwhat became of\b": "outcome, status",
     r"\bnothing came of\b": "no progress",
     r"\bvouch": "prove, record",
     r"\ball in all\b": "in total",
     r"\b[Ww]hoever\b": "the subject's name",
-    r"\blearn(t|s)? (from|of)\b|\blearnt\b": "train on; trained",
+    r"\blearnt\b": "trained",
     r"\banew\b": "again",
     r"\bin time\b": "before the time limit",
     r"\bmend(s|ed)?\b": "fix",
@@ -38,9 +38,8 @@ MAX_TEST_NAME = 75
 QUOTED = {
     "mpp_told",  # a field of tiles/<slide>.json
 }
-TEXT = [
-    path for path in project_files() if path.suffix in {".py", ".smk", ".md", ".yaml", ".sh", ".j2"}
-]
+SUFFIXES = {".py", ".smk", ".md", ".yaml", ".toml", ".sh", ".j2", ".css", ".js", ".in", ""}
+TEXT = [path for path in project_files() if path.suffix in SUFFIXES]
 PYTHON = [path for path in TEXT if path.suffix == ".py"]
 
 

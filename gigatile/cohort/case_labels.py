@@ -107,7 +107,7 @@ def label_remarks(declared: Declared | None, segmentations: Mapping[str, Path]) 
     fitting = ", ".join(conventions_with(values)) or "none"
     remarks.append(
         f"volumes.labels: none is proposed, since there is no dataset.json and the names of the "
-        f"cases imply none; {observed}; conventions that have these values: {fitting}. Look up which "
-        "one your data set follows: the values alone do not show it"
+        f"cases imply none; {observed}; conventions that have these values: {fitting}. Look up "
+        "which one your data set follows: the values alone do not show it"
     )
     return remarks

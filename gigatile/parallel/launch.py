@@ -47,7 +47,7 @@ MAX_FRUITLESS = 3
 EXIT_LIMIT = 30.0
 # Seconds that SLURM has to end this start of a job after it requeued the job.
 REQUEUE_LIMIT = 300.0
-# The signal that tells the ranks to save and exit. `srun` and `mpirun` forward it; on SIGTERM they
+# The signal on which the ranks save and exit. `srun` and `mpirun` forward it; on SIGTERM they
 # end the ranks at once.
 STOP = signal.SIGUSR2
 

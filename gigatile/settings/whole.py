@@ -98,6 +98,8 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
                 f"train.model: found {self.train.model!r}; for task: {self.task} it must be "
                 f"{' or '.join(names_of(task.architecture))}"
             )
+        if self.predict.samples and not task.predicts:
+            raise ValueError(f"predict.samples: task: {self.task} cannot predict; remove it")
         for key in sorted(TASK_OPTIONS - task.train_options):
             if getattr(self.train, key) != TrainSettings.model_fields[key].default:
                 raise ValueError(f"train.{key}: not used by task: {self.task}; remove it")

@@ -90,8 +90,8 @@ class Normaliser:
     """Normalises tiles from a source stain to a target stain.
 
     Each pixel is transformed independently of its neighbours and of the number of threads. A pixel
-    whose channels are all 239 or brighter, as most glass, stays unchanged. What happens to darker
-    glass depends on the method.
+    stays unchanged if all its channels are 239 or brighter, as in most glass. What happens to
+    darker glass depends on the method.
 
     Args:
         source: the stain of the tiles' slide.

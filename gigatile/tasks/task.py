@@ -51,8 +51,10 @@ class Task:
         preparation: the section of the settings for the stage that makes the records; it has
             `stall_minutes`.
         read_sheet: reads its sample sheet.
-        training: the settings that its training depends on, beside the section `train`.
+        training: the settings that its training depends on, in addition to the section `train`.
         validation: likewise, of the validation.
+        predicts: whether its models can be applied to new data: it has the modules `prediction` and
+            `model`.
         train_options: keys of the section `train` that only some tasks use, and this one does.
         check: raises ValueError for settings that do not fit together.
     """
@@ -68,5 +70,6 @@ class Task:
     read_sheet: SheetReader
     training: Callable[[Any], Mapping[str, Any]]
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    predicts: bool = True
     train_options: frozenset[str] = field(default_factory=frozenset)
     check: Callable[[Any], None] = lambda settings: None

@@ -63,8 +63,8 @@ def is_temporary(reason: str) -> bool:
     """Return whether a submission that failed may succeed later."""
     # Ignore the command that the executor adds: its paths may contain any word.
     reason = reason.split(_COMMAND)[0]
-    # SLURM has one message for a full queue and for a job that exceeds a limit. The name of the
-    # limit, if there is one, tells them apart.
+    # SLURM has one message for a full queue and for a job that exceeds a limit. They differ in
+    # the name of the limit, if there is one.
     limits = re.findall(r"\b(?:QOS|Assoc)\w+Limit\b", reason)
     if limits:
         return all("Submit" in limit for limit in limits)

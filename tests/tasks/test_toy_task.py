@@ -59,6 +59,18 @@ def test_toy_task_from_images_to_report(toy: Clone):
     assert "all files are current" in verified
 
 
+def test_task_without_prediction_is_refused_new_images(toy: Clone):
+    done = toy.snakemake(
+        "-n", "--configfile", "toy.yaml", "--config", "predict={samples: images/sheet.tsv}",
+        check=False,
+    )  # fmt: skip
+    message = "predict.samples: task: image_brightness cannot predict; remove it"
+    assert done.returncode == 1 and message in done.stdout + done.stderr
+    script = "from gigatile.model import Model; Model.open('results/toy/model')"
+    done = toy.run("python", "-c", script, check=False)
+    assert "models of task: image_brightness cannot be applied to new data" in done.stderr
+
+
 def test_edit_of_another_task_runs_nothing(toy: Clone):
     path = toy.folder / "gigatile/tasks/tile_classification/training.py"
     path.write_text(path.read_text() + "\nEDITED = True\n")

@@ -44,4 +44,5 @@ TASK = Task(
     preparation="images",
     read_sheet=_read,
     training=_training,
+    predicts=False,
 )
