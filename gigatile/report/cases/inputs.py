@@ -4,36 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
-from gigatile.evaluation.segmentation import COLUMNS, EMPTY
-from gigatile.json_models import JsonModel, read_model
+from gigatile.evaluation.segmentation import COLUMNS, EMPTY, RegionScores
+from gigatile.json_models import read_model
 from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
+from gigatile.volumes.segmentation_state import SegmentationState
 from gigatile.volumes.state import CaseState
-
-
-class Windows(JsonModel):
-    """The windows in which the model segmented a case."""
-
-    size: list[int]
-    overlap: float
-    flips: bool
-
-
-class SegmentationState(JsonModel):
-    """The prediction for a case: segmentations/<case>.json."""
-
-    case: str
-    state: Literal["segmented", "failed"]
-    volumes_ml: dict[str, float] = Field(default_factory=dict)
-    windows: Windows | None = None
-    inputs: dict[str, str] = Field(default_factory=dict)
 
 
 class CaseModel(TrainedModel):
@@ -52,24 +33,6 @@ class CaseModel(TrainedModel):
             "train": self.train,
         }
         return {name: _joined(section) for name, section in sections.items()}
-
-
-@dataclass(frozen=True)
-class RegionScores:
-    """The metrics of a region of a case; None: not defined.
-
-    Attributes:
-        truth_ml, predicted_ml: its volume in the reference segmentation and in the prediction.
-        empty: where the region is missing: "truth", "prediction", "both", or "".
-    """
-
-    dice: float | None
-    hd95_mm: float | None
-    sensitivity: float | None
-    specificity: float | None
-    truth_ml: float
-    predicted_ml: float
-    empty: str
 
 
 @dataclass(frozen=True)
@@ -109,6 +72,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
             hd95_mm=_number(path, number, row, "hd95_mm"),
             sensitivity=_number(path, number, row, "sensitivity", 1),
             specificity=_number(path, number, row, "specificity", 1),
+            diagonal_mm=_number(path, number, row, "diagonal_mm") or 0.0,
             truth_ml=_number(path, number, row, "truth_ml") or 0.0,
             predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
             empty=row["empty"],

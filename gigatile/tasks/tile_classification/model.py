@@ -15,7 +15,7 @@ from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.slide_tiles import SlideTiles
 from gigatile.slides.state import SlideFacts
 from gigatile.tasks.tile_classification.scoring import TileClassifier, score_tiles
-from gigatile.tasks.tile_classification.slide_calls import predict_slide
+from gigatile.tasks.tile_classification.slide_predictions import predict_slide
 
 
 class TilesOfModel(JsonModel):

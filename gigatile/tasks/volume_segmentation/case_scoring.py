@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError, all_faults
-from gigatile.evaluation.segmentation import score_case
+from gigatile.evaluation.segmentation import CaseScores, RegionScores, score_case
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import NOISE, Geometry, geometry_of
@@ -22,7 +21,7 @@ def score_cases(
     volumes: VolumeSettings,
     cores: int,
     hd95: str = "surface",
-) -> list[dict[str, Any]]:
+) -> list[CaseScores]:
     """Score cases in parallel; the result does not depend on the number of cores.
 
     Args:
@@ -34,32 +33,32 @@ def score_cases(
         hd95: definition of the Hausdorff distance; the setting `evaluate.hd95`.
 
     Returns:
-        The rows for `write_cases`, in the order of `rows` and of the regions.
+        The scores of the cases, in the order of `rows`.
 
     Raises:
         UserError: lists all files that cannot be read, or are on another grid.
     """
 
-    def score(row: Mapping[str, str]) -> list[dict[str, Any]] | str:
+    def score(row: Mapping[str, str]) -> CaseScores | str:
         case = row["case"]
         if case not in references:
             return f"case {case}: has no segmentation in the sample sheet"
         try:
-            result = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
+            scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
             return f"case {case}: {error}"
-        return [{"case": case, "patient": row["patient"]} | scores for scores in result]
+        return CaseScores(case, row["patient"], scores)
 
     with ThreadPoolExecutor(cores) as pool:
         results = list(pool.map(score, rows))
     if faults := [fault for fault in results if isinstance(fault, str)]:
         raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
-    return [row for case in results if not isinstance(case, str) for row in case]
+    return [scores for scores in results if not isinstance(scores, str)]
 
 
 def _score(
     reference_path: Path, predicted_path: Path, volumes: VolumeSettings, hd95: str
-) -> list[dict[str, Any]]:
+) -> dict[str, RegionScores]:
     values = volumes.label_values
     reference, grid = _read(reference_path, values)
     predicted, predicted_grid = _read(predicted_path, values)
