@@ -308,7 +308,7 @@ def test_record_that_does_not_fit_is_refused(segmenter, tmp_path):
         segment(segmenter, "C2", record, tmp_path)
     swapped = VolumeSettings(labels="decathlon", modalities=("core", "whole", "rim"), spacing=None)
     other = prepare(tmp_path, "C3", images, reference, swapped)
-    with pytest.raises(UserError, match="case C3: has the channels core, whole, rim where the"):
+    with pytest.raises(UserError, match="case C3: has the channels core, whole, rim, but the"):
         segment(segmenter, "C3", other, tmp_path)
     data = bytearray(record.read_bytes())
     data[len(data) // 2] ^= 1

@@ -195,7 +195,7 @@ def test_memory_is_at_most_a_few_slabs(tmp_path):
     ("options", "message"),
     [
         ({"labelled": False}, "case C[01]: has no segmentation to validate with"),
-        ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a where the model"),
+        ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a, but the model"),
     ],
 )
 def test_unsuitable_cases_are_refused(tmp_path, options, message):

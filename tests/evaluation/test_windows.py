@@ -167,7 +167,7 @@ def test_memory_does_not_depend_on_the_length_of_a_volume(copier, tmp_path):
 def test_other_channels_are_refused(copier, tmp_path):
     _, record = recorded(tmp_path, (20, 20, 20), ("a", "c", "b"))
     with pytest.raises(
-        UserError, match=r"case C1: has the channels a, c, b where .* takes a, b, c;"
+        UserError, match=r"case C1: has the channels a, c, b, but the model takes a, b, c;"
     ):
         copier.check(record)
     (tmp_path / "right").mkdir()

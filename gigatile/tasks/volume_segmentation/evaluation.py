@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Compare the segmentation of every test case with its reference, and compute metrics."""
+    """Score the segmentation of every test case against its reference, and compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
     described = read_json(args.described)
     if "volumes" not in described:
