@@ -1,4 +1,4 @@
-"""Reads and checks the tables, metrics and settings of cases."""
+"""Read and check the tables, states and settings of cases."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class CaseModel(TrainedModel):
     sha256: str
 
     def settings(self) -> dict[str, Any]:
-        """Return the sections of the settings, each list as one text."""
+        """Return the sections of the settings, with each list as a text."""
         sections = {
             "volumes": self.volumes.model_dump(exclude={"stall_minutes"}),
             "patches": self.patches,
@@ -52,7 +52,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
     """Read evaluation/cases.tsv: a row for each case and region.
 
     Raises:
-        UserError: a cell is not a valid number, or a case has not each region of the model once.
+        UserError: a cell is not a valid number, or a case does not have each region exactly once.
     """
     regions = list(model.volumes.region_labels)
     by_case: dict[str, dict[str, RegionScores]] = {}
@@ -92,7 +92,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
 def read_new(
     folder: Path, model: CaseModel, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
-    """Return the new cases that were prepared. They have no metrics: None."""
+    """Return None, for no scores, for each new case that was prepared."""
     return {row.id: None for row in rows if row.records}
 
 
@@ -100,12 +100,12 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
     """Read the state of a case, which must match the row of cases.tsv.
 
     Raises:
-        UserError: it is missing, damaged or another.
+        UserError: it is missing, damaged, or does not match.
     """
     path = folder / f"{row.id}.json"
     state = read_model(CaseState, path)
     if state.case != row.id:
-        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
+        raise UserError(f"{path}: contains case {state.case!r}, expected {row.id!r}")
     fingerprints = fingerprints_of(state.sources)
     stated = (state.state, state.records.sha256, fingerprints, str(len(state.warnings)))
     if stated != (row.state, row.sha256, row.cells["sources"], row.cells["warnings"]):
@@ -117,10 +117,14 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
 
 
 def read_segmentation(path: Path, case: str) -> SegmentationState:
-    """Read the state of a segmentation; it must be that case's, and not failed."""
+    """Read the state of a segmentation.
+
+    Raises:
+        UserError: it is missing or damaged, or the case is another one or was not segmented.
+    """
     state = read_model(SegmentationState, path)
     if state.case != case:
-        raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
+        raise UserError(f"{path}: contains case {state.case!r}, expected {case!r}")
     if state.state != "segmented":
         raise UserError(f"{path}: case {case!r} was prepared but not segmented; delete this file")
     return state

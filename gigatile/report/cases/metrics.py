@@ -1,4 +1,4 @@
-"""The metrics of cases, evaluation/metrics.json."""
+"""Read the metrics of cases and check that they fit the scored cases."""
 
 import math
 from collections.abc import Sequence

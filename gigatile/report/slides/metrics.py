@@ -1,4 +1,4 @@
-"""The metrics of slides, evaluation/metrics.json, and why a metric is not defined."""
+"""Read the metrics of slides and check that they fit the scored slides."""
 
 from collections import Counter
 from collections.abc import Sequence
