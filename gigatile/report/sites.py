@@ -6,8 +6,7 @@ sites. If the site predicts the label, a model can learn the site instead of the
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from gigatile.cohort.sheet import Member
 from gigatile.report.inputs import CohortRow
@@ -16,28 +15,40 @@ from gigatile.settings.split import SPLITS
 NOT_GIVEN = "not given"
 
 
+@dataclass(frozen=True)
+class SiteCounts:
+    """Numbers of patients and of rows (slides or cases) of a site."""
+
+    site: str
+    patients: int
+    rows: int
+    failed: int
+    by_label: list[int]
+    by_split: list[int]
+
+
 def with_sites(cohort: Sequence[CohortRow], sheet: Sequence[Member]) -> list[CohortRow]:
     """Return the rows with the sites of the sample sheet; the table has no sites."""
     sites: dict[str, str] = {member.id: getattr(member, "site", "") for member in sheet}
     return [replace(row, site=sites.get(row.id, "")) for row in cohort]
 
 
-def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the number of slides or cases of each site, by label and split; [] without sites."""
+def count_sites(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[SiteCounts]:
+    """Return the counts of each site, by label and split; [] if the sheet has no sites."""
     sites: dict[str, list[CohortRow]] = defaultdict(list)
     for row in cohort:
         sites[row.site].append(row)
     if not any(sites):
         return []
     return [
-        {
-            "site": site or NOT_GIVEN,
-            "patients": len({row.patient for row in rows}),
-            "rows": len(rows),
-            "failed": sum(row.state == "failed" for row in rows),
-            "by_label": [sum(row.label == label for row in rows) for label in labels],
-            "by_split": [sum(row.split == split for row in rows) for split in SPLITS],
-        }
+        SiteCounts(
+            site=site or NOT_GIVEN,
+            patients=len({row.patient for row in rows}),
+            rows=len(rows),
+            failed=sum(row.state == "failed" for row in rows),
+            by_label=[sum(row.label == label for row in rows) for label in labels],
+            by_split=[sum(row.split == split for row in rows) for split in SPLITS],
+        )
         for site, rows in sorted(sites.items())
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from gigatile.cohort.splits import SplitProof
 from gigatile.report.cases.metrics import CaseRun
 from gigatile.report.inputs import CohortRow
-from gigatile.report.sites import site_notes, site_rows
+from gigatile.report.sites import count_sites, site_notes
 from gigatile.report.task_report import Content, Section
 from gigatile.settings.split import SPLITS
 from gigatile.settings.volumes import VolumeSettings
@@ -39,7 +39,7 @@ def _cohort(run: CaseRun) -> Content:
     return Content(
         {
             "splits": _split_rows(run.cohort, run.states, run.splits),
-            "sites": site_rows(run.cohort),
+            "sites": count_sites(run.cohort),
             "site_notes": site_notes(run.cohort),
             "spacing": run.model.volumes.spacing,
             "grids": _grid_rows(states),

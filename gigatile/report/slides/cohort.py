@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.report.inputs import CohortRow
-from gigatile.report.sites import site_notes, site_rows
+from gigatile.report.sites import count_sites, site_notes
 from gigatile.report.slides.inputs import mpp_source
 from gigatile.report.slides.metrics import SlideRun
 from gigatile.report.slides.tile_status import FAULTS
@@ -25,7 +25,7 @@ def _content(run: SlideRun) -> Content:
     values = {
         "labels": run.splits.labels,
         "rows": _label_rows(run.cohort, run.splits.labels),
-        "sites": site_rows(run.cohort, run.splits.labels),
+        "sites": count_sites(run.cohort, run.splits.labels),
         "site_notes": site_notes(run.cohort),
         "mpp": mpp,
         "scales": scales,
