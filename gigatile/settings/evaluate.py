@@ -19,7 +19,7 @@ class EvaluationSettings(Section):
     seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the draws.")
     hd95: Literal["surface", "voxels"] = Field(
         "surface",
-        description="95 % Hausdorff distance of volumes: between `surface` elements weighted by area, "
-        "as in\nsurface-distance and BraTS since 2023; or between edge `voxels` with equal "
+        description="95 % Hausdorff distance of volumes: between `surface` elements weighted by "
+        "area, as in\nsurface-distance and BraTS since 2023; or between edge `voxels` with equal "
         "weights, as in MONAI.",
     )

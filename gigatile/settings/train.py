@@ -88,8 +88,8 @@ class TrainSettings(Section):
         4,
         ge=1,
         le=9999,
-        description="Epochs per training job. After each job another job validates the model, while "
-        "the\nnext epochs train. The model with the lowest validation loss is used.",
+        description="Epochs per training job. After each job another job validates the model, "
+        "while the\nnext epochs train. The model with the lowest validation loss is used.",
     )
     batch_size: int = Field(
         32,
@@ -114,8 +114,8 @@ class TrainSettings(Section):
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},
-        description="How often an epoch shows each tile of a label, such as {lusc: 2, normal: "
-        "0.5}.\n0.5 shows each tile every second epoch. Other labels: once.",
+        description="How often an epoch shows each tile of a label, such as {lusc: 2, "
+        "normal: 0.5}.\n0.5 shows each tile every second epoch. Other labels: once.",
     )
     views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
         "random",

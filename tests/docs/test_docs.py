@@ -333,13 +333,13 @@ def assert_sayable(rows: list[list[str]], texts: list[str]) -> None:
 
 def test_the_messages_on_the_cluster_page_are_those_of_the_source():
     own = texts_in([*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
-    assert_sayable(table("docs/slurm.md", "Gigatile says"), own)
+    assert_sayable(table("docs/slurm.md", "Message of Gigatile"), own)
     of_slurm = [
         Path(find_spec("snakemake.exceptions").origin),
         ROOT / "gigatile/workflow/slurm_submission.py",
     ]
     of_slurm += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
-    assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(of_slurm))
+    assert_sayable(table("docs/slurm.md", "Message of Snakemake or its executor"), texts_in(of_slurm))
 
 
 def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
@@ -348,7 +348,7 @@ def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
     if not files:
         pytest.skip("no SLURM is installed")
     words = b"\0".join(path.read_bytes() for path in files)
-    for heading in ("SLURM says", "Reason"):
+    for heading in ("Message of SLURM", "Reason"):
         for row in table("docs/slurm.md", heading):
             for shown in code(row[0]):
                 assert shown.encode() in words, shown
