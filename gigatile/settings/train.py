@@ -109,8 +109,8 @@ class TrainSettings(Section):
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description="Initial weights of resnet50: none (random), `imagenet` (downloads), or a local "
-        ".h5 file.",
+        description="Initial weights of resnet50: none (random), `imagenet` (downloads), or a "
+        "local .h5 file.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},
@@ -120,8 +120,9 @@ class TrainSettings(Section):
     views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
         "random",
         description="random: flip each tile and rotate it by a multiple of 90 degrees, at random "
-        "in each epoch. Or a\nlist of identity, rotate90, rotate180, rotate270, flip, rotate90_flip, "
-        "rotate180_flip,\nrotate270_flip: an epoch shows each tile once in each of these views.",
+        "in each epoch. Or a\nlist of identity, rotate90, rotate180, rotate270, flip, "
+        "rotate90_flip, rotate180_flip,\nrotate270_flip: an epoch shows each tile once in each of "
+        "these views.",
     )
     shuffle_mb: float = Field(
         2000,

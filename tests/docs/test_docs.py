@@ -306,7 +306,7 @@ def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases
 def test_no_warning_of_a_case_is_left_out(provoked_by_cases, warned_of_cases):
     """What is told of a file, or listed, is either of the two."""
     said = " ".join([*provoked_by_cases, *warned_of_cases])
-    source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "preparation")]
+    source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "case_volumes")]
     warnings = told_by(source, "append", "_with_name")
     assert len(warnings) >= 10
     assert [text for text in warnings if not pattern(text).search(said)] == []
@@ -339,7 +339,8 @@ def test_the_messages_on_the_cluster_page_are_those_of_the_source():
         ROOT / "gigatile/workflow/slurm_submission.py",
     ]
     of_slurm += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
-    assert_sayable(table("docs/slurm.md", "Message of Snakemake or its executor"), texts_in(of_slurm))
+    rows = table("docs/slurm.md", "Message of Snakemake or its executor")
+    assert_sayable(rows, texts_in(of_slurm))
 
 
 def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
