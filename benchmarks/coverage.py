@@ -20,6 +20,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from gigatile.evaluation import ranking
 from gigatile.evaluation.intervals import LEAST_PATIENTS, Draws, Weights, draw_mean
 from gigatile.evaluation.metrics import draw_class
+from gigatile.evaluation.metrics_file import RegionMeans
 from gigatile.evaluation.segmentation import evaluate_cases
 from gigatile.settings.evaluate import EvaluationSettings
 
@@ -212,14 +213,12 @@ def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generato
     table["patient"] = [f"{p:03}" for p in patient]
     table["region"] = np.array(["r0", "r1"])[region]
     table["diagonal_mm"], table["empty"] = DIAGONAL, ""
-    evaluated = evaluate_cases(table, ["r0", "r1"], SETTINGS)
-    for figure in drawn:
-        for name, interval in (
-            ("one region", evaluated[figure]["per_region"]["r0"]),
-            ("mean", evaluated[figure]["mean"]),
-        ):
-            if interval["low"] is not None:
-                yield f"{figure}, {name}", (interval["low"], interval["high"])
+    evaluated = evaluate_cases(table, ["r0", "r1"], SETTINGS, {})
+    for metric in drawn:
+        means: RegionMeans = getattr(evaluated, metric)
+        for name, mean in (("one region", means.per_region["r0"]), ("mean", means.mean)):
+            if mean.low is not None and mean.high is not None:
+                yield f"{metric}, {name}", (mean.low, mean.high)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Evaluation: tiles scored by a model, slides called, and figures with their intervals."""
+"""Evaluation of test cohorts: metrics with confidence intervals."""

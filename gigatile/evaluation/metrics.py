@@ -1,12 +1,11 @@
-"""Figures of a test cohort, each with a 95 % interval over patients (`intervals`).
+"""Metrics of classified slides, each with a 95 % interval over patients (see `intervals`).
 
-The figures are scikit-learn's own; those with random weights are equal to it and faster.
+scikit-learn computes the metrics; `ranking` computes them faster for many sets of weights.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,44 +23,60 @@ from gigatile.evaluation.intervals import (
     LEAST_PATIENTS,
     Draws,
     Weights,
-    describe,
+    describe_intervals,
     draw_mean,
-    plain,
+    rounded,
     too_few_patients,
     with_interval,
 )
+from gigatile.evaluation.metrics_file import (
+    Accuracy,
+    Band,
+    ByClass,
+    Confusion,
+    Curve,
+    Level,
+    SlideMetrics,
+)
 from gigatile.settings.evaluate import EvaluationSettings
 
-SCHEMA = 2
-# False-positive rates at which the band around a ROC curve is given.
+# False positive rates of the band around a ROC curve.
 BAND = np.linspace(0, 1, 101)
 
 
 def evaluate(
-    calls: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings
-) -> dict[str, Any]:
-    """Compute every figure at slide and at patient level.
+    predictions: pd.DataFrame,
+    classes: Sequence[str],
+    settings: EvaluationSettings,
+    inputs: Mapping[str, str],
+) -> SlideMetrics:
+    """Compute all metrics, by slide and by patient.
 
     Args:
-        calls: a row per slide: slide, patient, label, p_<class>…, call_mean, call_vote.
+        predictions: a row per slide: slide, patient, label, p_<class>…, call_mean, call_vote.
         classes: the classes in the order of the scores.
-        settings: number of draws for the intervals and their seed.
+        settings: number of draws for the intervals, and their seed.
+        inputs: the SHA-256 of the files of the predictions, by name.
     """
-    levels = {"slide": calls, "patient": by_patient(calls, classes)}
-    described = {"schema": SCHEMA, "classes": list(classes), **describe(settings)}
-    return described | {level: _level(cases, classes, settings) for level, cases in levels.items()}
+    return SlideMetrics(
+        classes=list(classes),
+        intervals=describe_intervals(settings),
+        slide=_level(predictions, classes, settings),
+        patient=_level(merge_patients(predictions, classes), classes, settings),
+        inputs=dict(inputs),
+    )
 
 
-def by_patient(calls: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
-    """Join the slides of a patient that have one label into one case.
+def merge_patients(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each patient and label, merged from the slides.
 
-    A patient with a tumour slide and a normal slide is two cases, since no single call could be
-    right for both. Scores are the means over slides; the vote is the class that most slides vote
-    for, of equals the one with the higher mean.
+    A patient with a tumour slide and a normal slide has two rows, because no single prediction is
+    correct for both. Scores are means over the slides. The vote is the class with the most slides
+    by vote; ties go to the higher mean.
     """
     names = [f"p_{label}" for label in classes]
     rows = []
-    for (patient, label), slides in calls.groupby(["patient", "label"], sort=True):
+    for (patient, label), slides in predictions.groupby(["patient", "label"], sort=True):
         mean = slides[names].to_numpy(np.float64).mean(axis=0)
         votes = [(slides["call_vote"] == label).sum() for label in classes]
         winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
@@ -69,47 +84,45 @@ def by_patient(calls: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["patient", "label", *names, "call_mean", "call_vote"])
 
 
-def _level(
-    cases: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings
-) -> dict[str, Any]:
+def _level(cases: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings) -> Level:
     scores = cases[[f"p_{label}" for label in classes]].to_numpy(np.float64)
     numbers = {label: number for number, label in enumerate(classes)}
-    truth = cases["label"].map(numbers).to_numpy()
+    labels = cases["label"].map(numbers).to_numpy()
     weights = Weights(cases["patient"].to_numpy(), settings)
     patients = int(cases["patient"].nunique())
 
     accuracy, confusion = {}, {}
     for name, column in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
-        called = cases[column].map(numbers).to_numpy()
-        draws = draw_mean((truth == called).astype(np.float64), weights, 0, 1)
+        predicted = cases[column].map(numbers).to_numpy()
+        draws = draw_mean((labels == predicted).astype(np.float64), weights, 0, 1)
         accuracy[name] = with_interval(
-            accuracy_score(truth, called), draws, patients, too_few_patients({"": patients})
+            accuracy_score(labels, predicted), draws, patients, too_few_patients({"": patients})
         )
-        matrix = confusion_matrix(truth, called, labels=range(len(classes)))
+        matrix = confusion_matrix(labels, predicted, labels=range(len(classes)))
         confusion[name] = matrix.tolist()
 
-    ranked = [
-        _rank(truth == number, scores[:, number], weights, number, len(classes))
+    rankings = [
+        _rank(labels == number, scores[:, number], weights, number, len(classes))
         for number in range(len(classes))
     ]
-    return {
-        "n": len(cases),
-        "patients": patients,
-        "accuracy": accuracy,
-        "roc_auc": _family("roc_auc", ranked, classes),
-        "average_precision": _family("average_precision", ranked, classes),
-        "confusion": confusion,
-        "roc_curve": {label: each.curve for label, each in zip(classes, ranked, strict=True)},
-    }
+    return Level(
+        n=len(cases),
+        patients=patients,
+        accuracy=Accuracy(**accuracy),
+        roc_auc=_by_class("roc_auc", rankings, classes),
+        average_precision=_by_class("average_precision", rankings, classes),
+        confusion=Confusion(**confusion),
+        roc_curve={name: r.curve for name, r in zip(classes, rankings, strict=True)},
+    )
 
 
 @dataclass(frozen=True)
 class ClassDraws:
-    """How well a class is ranked above the rest, in every draw.
+    """The ranking of one class above the others, in all draws.
 
     Attributes:
         worst, best: `ranking.curve_counts` with half an unseen patient of each class, ranked as
-            badly, or as well, as can be.
+            badly or as well as possible.
     """
 
     worst: tuple[np.ndarray, np.ndarray]
@@ -126,7 +139,7 @@ class ClassDraws:
         return Draws(ranking.average_precision(*self.worst), ranking.average_precision(*self.best))
 
     def band(self, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the true-positive rate's interval at each false-positive rate."""
+        """Return the interval of the true positive rate at each false positive rate."""
         low, high = (
             np.quantile(ranking.roc_curve_at(rates, *counts), end, axis=0)
             for counts, end in zip((self.worst, self.best), ENDS, strict=True)
@@ -137,22 +150,24 @@ class ClassDraws:
 def draw_class(
     positive: np.ndarray, scores: np.ndarray, weights: Weights, number: int, classes: int
 ) -> ClassDraws:
-    """Rank the cases by their scores of one class, in every draw.
+    """Rank the cases by their scores of one class, in all draws.
 
     Args:
-        positive: (n,) bool, the cases of the class; some, and not all.
-        scores: (n,) the class's scores.
-        weights: of the cases.
-        number: of the class, from 0.
-        classes: how many there are.
+        positive: (n,) bool, the cases of the class; at least one, and not all.
+        scores: (n,) the scores of the class.
+        weights: the weights of the cases.
+        number: the index of the class.
+        classes: number of classes.
     """
     halves = weights.halves(classes)
-    of_class = halves[:, number] * weights.most_cases(positive)
+    positive_weight = halves[:, number] * weights.most_cases(positive)
     others = np.delete(halves, number, axis=1).sum(axis=1)
-    of_rest = others * weights.most_cases(~positive)
+    negative_weight = others * weights.most_cases(~positive)
     worst, best = (
         ranking.curve_counts(
-            *ranking.add_unseen(positive, scores, weights.cases, of_class, of_rest, best)
+            *ranking.add_unseen(
+                positive, scores, weights.cases, positive_weight, negative_weight, best
+            )
         )
         for best in (False, True)
     )
@@ -160,68 +175,67 @@ def draw_class(
 
 
 @dataclass(frozen=True)
-class _Ranked:
-    """How well a class is ranked above the rest.
+class _Ranking:
+    """The ranking of one class above the others.
 
     Attributes:
-        patients: how many have a case of the class.
-        others: how many have a case of the rest.
+        patients: number of patients with a case of the class.
+        others: number of patients with a case of another class.
         values: roc_auc and average_precision; NaN where they are not defined.
-        draws: of both, if both are defined.
-        curve: the ROC curve with its band; None where it is not defined.
+        draws: of both, if they are defined.
+        curve: the ROC curve with its band; None if it is not defined.
     """
 
     patients: int
     others: int
     values: dict[str, float]
     draws: dict[str, Draws]
-    curve: dict[str, Any] | None
+    curve: Curve | None
 
 
 def _rank(
     positive: np.ndarray, scores: np.ndarray, weights: Weights, number: int, classes: int
-) -> _Ranked:
+) -> _Ranking:
     patients, others = weights.patients(positive), weights.patients(~positive)
-    # Without a case of the class, or with nothing else, there is nothing to rank.
+    # A ranking needs a case of the class and a case of another one.
     if not patients or not others:
-        nothing = {"roc_auc": math.nan, "average_precision": math.nan}
-        return _Ranked(patients, others, nothing, {}, None)
+        undefined = {"roc_auc": math.nan, "average_precision": math.nan}
+        return _Ranking(patients, others, undefined, {}, None)
     values = {
         "roc_auc": roc_auc_score(positive, scores),
         "average_precision": average_precision_score(positive, scores),
     }
     fpr, tpr, _ = roc_curve(positive, scores)
-    curve: dict[str, Any] = {"fpr": _listed(fpr), "tpr": _listed(tpr), "band": None}
-    drawn = draw_class(positive, scores, weights, number, classes)
+    draws = draw_class(positive, scores, weights, number, classes)
+    band = None
     if min(patients, others) >= LEAST_PATIENTS:
-        low, high = drawn.band(BAND)
-        curve["band"] = {"fpr": _listed(BAND), "low": _listed(low), "high": _listed(high)}
-    draws = {"roc_auc": drawn.roc_auc, "average_precision": drawn.average_precision}
-    return _Ranked(patients, others, values, draws, curve)
+        low, high = draws.band(BAND)
+        band = Band(fpr=_to_list(BAND), low=_to_list(low), high=_to_list(high))
+    curve = Curve(fpr=_to_list(fpr), tpr=_to_list(tpr), band=band)
+    by_metric = {"roc_auc": draws.roc_auc, "average_precision": draws.average_precision}
+    return _Ranking(patients, others, values, by_metric, curve)
 
 
-def _family(name: str, ranked: Sequence[_Ranked], classes: Sequence[str]) -> dict[str, Any]:
-    """Return a figure of each class against the rest, and the unweighted mean of all classes.
+def _by_class(name: str, rankings: Sequence[_Ranking], classes: Sequence[str]) -> ByClass:
+    """Return a metric of each class against the others, and the unweighted mean of all classes.
 
-    The mean is not defined if the figure of one class is not.
+    The mean is not defined if the metric of a class is not defined.
     """
     per_class = {}
-    for label, each in zip(classes, ranked, strict=True):
-        groups = {f"of class {label}": each.patients, "of the other classes": each.others}
+    for label, r in zip(classes, rankings, strict=True):
+        groups = {f"of class {label}": r.patients, "of the other classes": r.others}
         per_class[label] = with_interval(
-            each.values[name],
-            each.draws.get(name),
-            min(each.patients, each.others),
+            r.values[name],
+            r.draws.get(name),
+            min(r.patients, r.others),
             too_few_patients(groups),
         )
-    value = float(np.mean([each.values[name] for each in ranked]))
-    draws = None if math.isnan(value) else Draws.mean([each.draws[name] for each in ranked])
-    groups = {
-        f"of class {label}": each.patients for label, each in zip(classes, ranked, strict=True)
-    }
+    value = float(np.mean([r.values[name] for r in rankings]))
+    draws = None if math.isnan(value) else Draws.mean([r.draws[name] for r in rankings])
+    groups = {f"of class {label}": r.patients for label, r in zip(classes, rankings, strict=True)}
     macro = with_interval(value, draws, min(groups.values()), too_few_patients(groups))
-    return {"macro": macro, "per_class": per_class}
+    return ByClass(macro=macro, per_class=per_class)
 
 
-def _listed(values: np.ndarray) -> list[float]:
-    return [plain(value) for value in values]
+def _to_list(values: np.ndarray) -> list[float]:
+    return [rounded(value) for value in values]

@@ -1,9 +1,9 @@
-"""ROC curve, ROC AUC and average precision for many sets of weights of the same cases at once.
+"""ROC curve, ROC AUC and average precision of the same cases for many sets of weights.
 
-The cases are sorted once; cumulative sums give the curve of every set of weights. The definitions
-are those of scikit-learn with `sample_weight`: the area under the ROC curve by the trapezoidal
-rule, tied scores as one point, and average precision as the sum of precisions weighted by the steps
-in recall. Hundreds of times as fast as calling scikit-learn for each set, and equal to it.
+The cases are sorted once, and cumulative sums give the curve for each set of weights. The
+definitions are those of scikit-learn with `sample_weight`: the area under the ROC curve by the
+trapezoidal rule, tied scores as one point, and average precision as the sum of precisions weighted
+by the steps in recall. The results equal scikit-learn's, hundreds of times faster.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ import numpy as np
 def curve_counts(
     positive: np.ndarray, scores: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return false and true positives at each distinct threshold, from the highest down.
+    """Return false and true positives at each distinct threshold, in descending order.
 
     Args:
         positive: (n,) bool, the cases of the class.
-        scores: (n,) the class's scores.
+        scores: (n,) the scores of the class.
         weights: (resamples, n) the weights of the cases.
 
     Returns:
-        Two arrays (resamples, thresholds + 1); the first column is 0, above every score.
+        Two arrays (resamples, thresholds + 1); the first column, above all scores, is 0.
     """
     order = np.argsort(-scores, kind="stable")
     last_of_tie = np.append(np.diff(scores[order]) != 0, True)
@@ -36,53 +36,52 @@ def add_unseen(
     positive: np.ndarray,
     scores: np.ndarray,
     weights: np.ndarray,
-    of_class: np.ndarray,
-    of_rest: np.ndarray,
+    positive_weight: np.ndarray,
+    negative_weight: np.ndarray,
     best: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Add two unseen cases: one of the class and one of the other classes.
+    """Add two unseen cases: a positive one, of the class, and a negative one, of another class.
 
     Args:
-        positive, scores, weights: as `curve_counts` takes them.
-        of_class, of_rest: (resamples,) the weights of the two cases.
-        best: whether the one of the class is ranked first and that of the rest last, or the other
-            way round.
+        positive, scores, weights: as for `curve_counts`.
+        positive_weight, negative_weight: (resamples,) the weights of the two cases.
+        best: True: the positive case is ranked first and the negative one last; False: vice versa.
     """
-    # Outside the range of the scores, so that they do not tie.
+    # Outside the range of the scores, so that they are not tied.
     ends = [scores.max() + 1, scores.min() - 1]
     return (
         np.append(positive, [True, False]),
         np.append(scores, ends if best else ends[::-1]),
-        np.column_stack([weights, of_class, of_rest]),
+        np.column_stack([weights, positive_weight, negative_weight]),
     )
 
 
 def roc_curve_at(rates: np.ndarray, false: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return each curve's true-positive rate at these false-positive rates: (resamples, rates).
+    """Return the true positive rate of each curve at some false positive rates: (resamples, rates).
 
     Args:
-        rates: false-positive rates, 0-1.
-        false, true: of `curve_counts`, with both kinds in every row.
+        rates: false positive rates from 0 to 1.
+        false, true: from `curve_counts`, with positive and negative cases in every row.
     """
     # One interpolation for all rows: row r is shifted by 2 r, so that the rows do not overlap.
-    apart = 2.0 * np.arange(len(false))[:, None]
-    rates_at = np.interp(
-        (rates + apart).ravel(),
-        (false / false[:, -1:] + apart).ravel(),
+    shift = 2.0 * np.arange(len(false))[:, None]
+    true_rates = np.interp(
+        (rates + shift).ravel(),
+        (false / false[:, -1:] + shift).ravel(),
         (true / true[:, -1:]).ravel(),
     )
-    return rates_at.reshape(len(false), len(rates))
+    return true_rates.reshape(len(false), len(rates))
 
 
 def roc_auc(false: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return the area under each resample's ROC curve; NaN without both kinds: (resamples,)."""
+    """Return the areas under the curves; NaN without positive or negative cases: (resamples,)."""
     area = (np.diff(false, axis=1) * (true[:, 1:] + true[:, :-1]) / 2).sum(axis=1)
     with np.errstate(invalid="ignore"):
         return area / (false[:, -1] * true[:, -1])
 
 
 def average_precision(false: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return each resample's average precision; NaN without both kinds: (resamples,)."""
+    """Return the average precisions; NaN without positive or negative cases: (resamples,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         precision = true[:, 1:] / (true[:, 1:] + false[:, 1:])
         steps = np.diff(true, axis=1)

@@ -1,7 +1,7 @@
-"""Reads and checks the files of earlier stages that every report needs.
+"""Read and check the files of earlier stages that every report needs.
 
-A missing or damaged file is a `UserError` that names it: a report of incomplete inputs would still
-look complete.
+A missing or damaged file raises a `UserError` that names it, because a report of incomplete inputs
+would look complete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,21 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from gigatile.errors import UserError
 from gigatile.json_models import JsonModel
 from gigatile.tables import read_table
 
 
 class Chosen(JsonModel):
-    """The epoch of the model: the one with the least validation loss of `of` validated epochs."""
+    """The epoch of the model, which has the least validation loss of all `validated` epochs."""
 
     epoch: int
     valid_loss: float
-    of: int
+    validated: int = Field(alias="of")
 
 
 class TrainedModel(JsonModel):
-    """model/settings.json: what all tasks have."""
+    """The fields of model/settings.json that all tasks have."""
 
     chosen: Chosen
     train: dict[str, Any]
@@ -39,9 +41,10 @@ class CohortRow:
     """A row of tiles.tsv or cases.tsv.
 
     Attributes:
-        label: empty for cases, and for new slides.
-        state: `failed`, or the state of slides or cases that can be used.
+        label: empty for cases and for new slides.
+        state: `failed`, or another state if the slide or case is usable.
         records: number of records.
+        site: empty if it is not in the sample sheet.
         cells: all cells, by column.
     """
 
@@ -62,8 +65,8 @@ def read_cohort(path: Path, unit: str, columns: Sequence[str]) -> list[CohortRow
 
     Args:
         unit: `slide` or `case`.
-        columns: further columns that the table must have. With `tiles`, each tile is a record;
-            otherwise each usable case.
+        columns: further columns that the table must have. A table with `tiles` has a record for
+            each tile, any other table one for each usable row.
     """
     needed = (unit, "patient", "split", "state", "reason", "sha256", *columns)
     return [
@@ -82,7 +85,7 @@ def read_cohort(path: Path, unit: str, columns: Sequence[str]) -> list[CohortRow
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """A slide or case with its scores; the label of a case or a new slide is None."""
+    """A scored slide or case; the label of a case or a new slide is None."""
 
     id: str
     patient: str
@@ -90,10 +93,10 @@ class ScoredRow:
 
 
 def read_history(path: Path, measure: str) -> dict[str, list[float]]:
-    """Read history.tsv as one list per column; a metric that was not measured is NaN.
+    """Read history.tsv as a list for each column; a metric that was not computed is NaN.
 
     Args:
-        measure: the metric, in addition to the loss.
+        measure: the metric in addition to the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}

@@ -293,8 +293,10 @@ def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Che
     elif losses[chosen.epoch] > min(losses.values()) + ROUNDING:
         best = min(losses, key=losses.__getitem__)
         faults.append(f"epoch {best} has less validation loss than epoch {chosen.epoch}")
-    if len(losses) != chosen.of:
-        faults.append(f"history.tsv has {len(losses)} validated epochs, must have {chosen.of}")
+    if len(losses) != chosen.validated:
+        faults.append(
+            f"history.tsv has {len(losses)} validated epochs, must have {chosen.validated}"
+        )
     return Check(
         "the model is that of the epoch with the least validation loss",
         faults,

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from gigatile.cohort.sheet import SAFE_ID
 from gigatile.errors import UserError
-from gigatile.report.metrics import Interval
+from gigatile.evaluation.metrics_file import Interval
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -1,7 +1,7 @@
-"""Sites: whether training has seen the sites of the test split, and whether labels follow the site.
+"""The sites of the splits, and how well the site predicts the label.
 
 Training and testing on the same site is not a leak, but then the metrics do not apply to other
-sites. If the site alone gives the label, a model can learn the site instead of the tissue.
+sites. If the site predicts the label, a model can learn the site instead of the tissue.
 """
 
 from collections import Counter, defaultdict
@@ -17,13 +17,13 @@ NOT_GIVEN = "not given"
 
 
 def with_sites(cohort: Sequence[CohortRow], sheet: Sequence[Member]) -> list[CohortRow]:
-    """Return the rows of the table with the sites of the sheet; the table has no sites."""
+    """Return the rows with the sites of the sample sheet; the table has no sites."""
     sites: dict[str, str] = {member.id: getattr(member, "site", "") for member in sheet}
     return [replace(row, site=sites.get(row.id, "")) for row in cohort]
 
 
 def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Count the slides or cases of each site by label and split; without sites, no rows."""
+    """Return the number of slides or cases of each site, by label and split; [] without sites."""
     sites: dict[str, list[CohortRow]] = defaultdict(list)
     for row in cohort:
         sites[row.site].append(row)
@@ -43,7 +43,7 @@ def site_rows(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list[d
 
 
 def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
-    """Return sentences for the report; none if the sheet has no sites."""
+    """Return sentences about the sites for the report; [] if the sheet has no sites."""
     if not any(row.site for row in cohort):
         return []
     tested = Counter(_site(row) for row in cohort if row.split == "test")
@@ -61,7 +61,7 @@ def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
 
 
 def _label_note(cohort: Sequence[CohortRow]) -> list[str]:
-    """Return how often the label of a patient is the most frequent one of the site's others."""
+    """Return how many labels equal the most frequent one of the other patients of the site."""
     known = {(row.patient, row.label, _site(row)) for row in cohort}
     labels = Counter(label for _, label, _ in known)
     sites: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -70,14 +70,14 @@ def _label_note(cohort: Sequence[CohortRow]) -> list[str]:
     if len(labels) < 2 or len(sites) < 2:
         return []
     by_site = sum(
-        _most_frequent([label for other, label in sites[site] if other != patient]) == true_label
-        for patient, true_label, site in known
+        _most_frequent([label for other, label in sites[site] if other != patient]) == patient_label
+        for patient, patient_label, site in known
     )
-    always = max(labels.values())
+    most_frequent = max(labels.values())
     return [
         f"The most frequent label among the other patients of the site is right for {by_site} of "
-        f"{len(known)} patients, the most frequent label of the cohort for {always}. If the first "
-        "number is much higher, a model can learn the site instead of the tissue."
+        f"{len(known)} patients, the most frequent label of the cohort for {most_frequent}. If the "
+        "first number is much higher, a model can learn the site instead of the tissue."
     ]
 
 

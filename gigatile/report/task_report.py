@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import SplitProof
+from gigatile.evaluation.metrics_file import Metrics
 from gigatile.records.manifest import Manifest
 from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel
 from gigatile.report.leakage import Check
-from gigatile.report.metrics import Metrics
 from gigatile.report.provenance import Ledger
 from gigatile.report.records import RecordKind
 from gigatile.report.unit_pages import WritePage

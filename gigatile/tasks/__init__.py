@@ -1,8 +1,8 @@
-"""The tasks that a model can be trained for, by the name that the setting `task` has.
+"""The registry of tasks, by the values of the setting `task`.
 
 A task is a package here, with
 
-- `definition.TASK`: what planning needs to know, without TensorFlow; see `tasks.task`;
+- `definition.TASK`: its definition, which planning reads; see `tasks.task`;
 - modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`,
   `prediction`, `model`, `evaluation`, `report` and `planning`, which the scripts load by name; see
   docs/architecture.md;

@@ -16,16 +16,16 @@ def add_task(parser: argparse.ArgumentParser) -> str | None:
             "--task",
             choices=TASKS,
             required=command is parser,
-            help="name of the task; with --help it also shows the options of the task",
+            help="name of the task; with --help, also show the options of the task",
         )
     return early.parse_known_args()[0].task
 
 
 def parse_settings(option: str, text: str) -> dict[str, Any]:
-    """Return sections of the settings from JSON.
+    """Parse sections of the settings from JSON.
 
     Raises:
-        UserError: it is not a JSON object.
+        UserError: the text is not a JSON object.
     """
     try:
         sections = json.loads(text)

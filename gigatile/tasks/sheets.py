@@ -13,10 +13,10 @@ def read_any_sheet(
     labelled: bool = True,
     may_be_missing: Callable[[Path], bool] = lambda path: False,
 ) -> Sequence[Member]:
-    """Read and check a sheet; the column of ids decides which task it is for.
+    """Read and check a sheet; its column of ids identifies the task.
 
     Args:
-        sheet: the file.
+        sheet: the sheet.
         labelled: False for a sheet of new slides or cases.
         may_be_missing: returns for a missing file whether the workflow will create it.
 

@@ -1,4 +1,4 @@
-"""What planning needs to know of a task."""
+"""The definition of a task, which planning reads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,39 +23,39 @@ class SheetReader(Protocol):
         """Return the rows.
 
         Args:
-            path: of the sheet.
-            settings: of the run.
+            path: the sheet.
+            settings: the settings of the run.
             labelled: whether labels or reference segmentations are required.
-            may_be_missing: whether a file may be absent.
+            may_be_missing: returns for a missing file whether the workflow will create it.
             look: whether to check that files exist.
 
         Raises:
-            UserError: names all faults of the sheet.
+            UserError: lists all faults of the sheet.
         """
 
 
 @dataclass(frozen=True)
 class Task:
-    """What planning needs to know of a task.
+    """The definition of a task, without TensorFlow.
 
     Attributes:
-        description: what a model is trained for, in one line.
+        description: the purpose of its models, in one line.
         columns: the columns of its sample sheet, in one line.
-        unit: what a row of the sample sheet is, for example `slide`. It names the column of ids and
-            the wildcard of the rules.
+        unit: the object in a row of the sample sheet, for example `slide`. It is also the name of
+            the column of ids and of the wildcard of the rules.
         records: folder of the prepared records in the results, with `<unit id>.tfrecord` and
             `<unit id>.json`.
         table: name of the table of all units in the results.
         architecture: kind of the models that it trains; see `gigatile.models`.
         sections: sections of the settings that only some tasks have, with their descriptions.
-        preparation: the section of the settings for the stage that makes the records; it has
+        preparation: the section of the settings for the preparation of records; it must have
             `stall_minutes`.
         read_sheet: reads its sample sheet.
         training: the settings that its training depends on, in addition to the section `train`.
-        validation: likewise, of the validation.
+        validation: further settings that its validation depends on.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
-        train_options: keys of the section `train` that only some tasks use, and this one does.
+        train_options: keys of the section `train` that this task uses and others do not.
         check: raises ValueError for settings that do not fit together.
     """
 

@@ -1,4 +1,4 @@
-"""The 95 % intervals hold the truth on small cohorts: a few cells of benchmarks/coverage.py."""
+"""The coverage of the 95 % intervals on small cohorts: a few cells of benchmarks/coverage.py."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,17 +12,17 @@ from gigatile.evaluation.intervals import Weights, draw_mean
 
 spec = spec_from_file_location("coverage_benchmark", ROOT / "benchmarks/coverage.py")
 assert spec and spec.loader
-simulated = module_from_spec(spec)
-sys.modules[spec.name] = simulated
-spec.loader.exec_module(simulated)
+simulation = module_from_spec(spec)
+sys.modules[spec.name] = simulation
+spec.loader.exec_module(simulation)
 
-HOLDS = 0.93
+MIN_COVERAGE = 0.93
 
 
 def coverage(shape, patients, cohorts, evaluated, population):
-    truth = population(shape)
-    covered = simulated.coverage(shape, patients, cohorts, evaluated, truth)
-    return {name: share for name, (share, _) in covered.items()}
+    true_values = population(shape)
+    coverages = simulation.coverage(shape, patients, cohorts, evaluated, true_values)
+    return {name: share for name, (share, _) in coverages.items()}
 
 
 @pytest.mark.parametrize(
@@ -33,50 +33,50 @@ def coverage(shape, patients, cohorts, evaluated, population):
         ("2 classes, 1:6 patients, weak", 10),
     ],
 )
-def test_figures_of_slides_hold_and_the_percentile_bootstrap_does_not(shape, patients):
-    cohort_shape, slides = simulated.SLIDES[shape], simulated.truth_of_slides
-    ours = coverage(cohort_shape, patients, 150, simulated.figures_of_slides, slides)
-    levels = {name.rsplit(", ", 1)[1] for name in ours}
+def test_intervals_of_slides_cover_unlike_the_percentile_bootstrap(shape, patients):
+    cohort_shape, slides = simulation.SLIDES[shape], simulation.truth_of_slides
+    coverages = coverage(cohort_shape, patients, 150, simulation.figures_of_slides, slides)
+    levels = {name.rsplit(", ", 1)[1] for name in coverages}
     assert levels == ({"slide", "patient"} if cohort_shape.slides > 1 else {"patient"})
-    assert len(ours) == 9 * len(levels)
-    assert {name: share for name, share in ours.items() if share < HOLDS} == {}
-    percentile = coverage(cohort_shape, patients, 150, simulated.percentile_bootstrap, slides)
-    assert percentile["roc_auc, macro, patient"] < HOLDS
+    assert len(coverages) == 9 * len(levels)
+    assert {name: share for name, share in coverages.items() if share < MIN_COVERAGE} == {}
+    percentile = coverage(cohort_shape, patients, 150, simulation.percentile_bootstrap, slides)
+    assert percentile["roc_auc, macro, patient"] < MIN_COVERAGE
 
 
 @pytest.mark.parametrize(
     ("shape", "patients"), [("1 of 20 regions missed", 5), ("Dice skewed, 3 cases a patient", 10)]
 )
-def test_means_of_volumes_hold(shape, patients):
-    cohort_shape = simulated.VOLUMES[shape]
-    ours = coverage(
-        cohort_shape, patients, 60, simulated.figures_of_volumes, simulated.truth_of_volumes
+def test_intervals_of_volumes_cover(shape, patients):
+    cohort_shape = simulation.VOLUMES[shape]
+    coverages = coverage(
+        cohort_shape, patients, 60, simulation.figures_of_volumes, simulation.truth_of_volumes
     )
-    assert len(ours) == 8
-    assert {name: share for name, share in ours.items() if share < HOLDS} == {}
+    assert len(coverages) == 8
+    assert {name: share for name, share in coverages.items() if share < MIN_COVERAGE} == {}
 
 
 @pytest.mark.parametrize("patients", [5, 12, 40])
-def test_a_share_of_patients_holds_at_every_truth(patients):
-    """Counted, not simulated: the chance of each number of right calls is known."""
-    weights = Weights(np.arange(patients), simulated.SETTINGS)
-    right = np.arange(patients + 1)
+def test_interval_of_a_fraction_covers_every_true_value(patients):
+    """Computed, not simulated: the number of correct predictions has a binomial distribution."""
+    weights = Weights(np.arange(patients), simulation.SETTINGS)
+    counts = np.arange(patients + 1)
     ends = np.array(
         [
-            draw_mean((np.arange(patients) < some).astype(float), weights, 0, 1).ends(
-                some / patients
+            draw_mean((np.arange(patients) < correct).astype(float), weights, 0, 1).ends(
+                correct / patients
             )
-            for some in right
+            for correct in counts
         ]
     )
-    for truth in np.arange(0.02, 0.985, 0.02):
-        holds = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-        assert binom.pmf(right, patients, truth)[holds].sum() > HOLDS
+    for fraction in np.arange(0.02, 0.985, 0.02):
+        covered = (ends[:, 0] <= fraction) & (fraction <= ends[:, 1])
+        assert binom.pmf(counts, patients, fraction)[covered].sum() > MIN_COVERAGE
 
 
-def test_below_the_least_number_of_patients_there_is_no_interval():
+def test_too_few_patients_have_no_interval():
     random = np.random.default_rng(1)
-    for shape in simulated.SLIDES.values():
-        assert list(simulated.figures_of_slides(shape, 4, random)) == []
-    for shape in simulated.VOLUMES.values():
-        assert list(simulated.figures_of_volumes(shape, 4, random)) == []
+    for shape in simulation.SLIDES.values():
+        assert list(simulation.figures_of_slides(shape, 4, random)) == []
+    for shape in simulation.VOLUMES.values():
+        assert list(simulation.figures_of_volumes(shape, 4, random)) == []

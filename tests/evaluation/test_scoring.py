@@ -1,4 +1,4 @@
-"""Every tile is scored once, and alike whatever stands beside it."""
+"""Scores of tiles: each tile once, independent of the other tiles of its batch."""
 
 import json
 
@@ -21,14 +21,14 @@ SIZE = 32
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder with an untrained model and the tiles of three slides."""
-    made = tmp_path_factory.mktemp("scoring")
-    build_classifier(TrainSettings(), SIZE, 3).model.save(made / "model.keras")
-    settings = {"classes": ["a", "b", "c"], "sha256": sha256_of(made / "model.keras")}
-    (made / "settings.json").write_text(json.dumps(settings))
+    folder = tmp_path_factory.mktemp("scoring")
+    build_classifier(TrainSettings(), SIZE, 3).model.save(folder / "model.keras")
+    settings = {"classes": ["a", "b", "c"], "sha256": sha256_of(folder / "model.keras")}
+    (folder / "settings.json").write_text(json.dumps(settings))
     random = np.random.default_rng(1)
     for slide, tiles, size in (("one", 1, SIZE), ("many", BATCH + 5, SIZE), ("other", 1, 48)):
         write_records(
-            made / f"{slide}.tfrecord",
+            folder / f"{slide}.tfrecord",
             [
                 encode_tile(
                     Tile(
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
                 for number in range(tiles)
             ],
         )
-    return made
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def slides(*names):
     return [{"slide": name, "patient": "P", "label": "a"} for name in names]
 
 
-def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
+def test_every_tile_has_the_scores_of_the_model_once(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
     score_slides(scorer, slides("many", "one"), folder, out, log=lambda line: None)
     file = pq.ParquetFile(out)
@@ -74,7 +74,7 @@ def test_every_tile_once_with_the_models_own_scores(folder, scorer, tmp_path):
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
+def test_scores_do_not_depend_on_other_tiles(folder, scorer, tmp_path):
     paths = [tmp_path / "alone.parquet", tmp_path / "after.parquet"]
     score_slides(scorer, slides("one"), folder, paths[0], log=lambda line: None)
     score_slides(scorer, slides("many", "one"), folder, paths[1], log=lambda line: None)
@@ -84,29 +84,29 @@ def test_scores_do_not_depend_on_the_company(folder, scorer, tmp_path):
 
 def test_tiles_of_another_size_are_refused(folder, scorer, tmp_path):
     out = tmp_path / "tiles.parquet"
-    with pytest.raises(UserError, match=r"slide other: tiles of 48×48 px .* 32×32"):
+    with pytest.raises(UserError, match=r"slide other: has tiles of 48×48 px, .* 32×32;"):
         score_slides(scorer, slides("other"), folder, out, log=lambda line: None)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"no model", b"PK\x03\x04 cut short"])
-def test_a_file_that_is_no_model_is_named(folder, tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"no model", b"PK\x03\x04 truncated"])
+def test_error_names_a_damaged_model_file(folder, tmp_path, content):
     path = tmp_path / "broken.keras"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"broken\.keras: cannot be loaded"):
         TileClassifier(path, folder / "settings.json")
 
 
-def test_another_model_than_the_one_described_is_refused(folder, tmp_path):
-    """Of the same form, it would score; and its classes would be called by the wrong names."""
+def test_other_model_than_the_described_one_is_refused(folder, tmp_path):
+    """It takes the same tiles, but its outputs may be other classes."""
     path = tmp_path / "model.keras"
     build_classifier(TrainSettings(seed=2), SIZE, 3).model.save(path)
     with pytest.raises(UserError, match=r"model\.keras: is not the model that .*settings\.json"):
         TileClassifier(path, folder / "settings.json")
 
 
-def test_a_model_that_brings_code_is_refused(folder, tmp_path):
-    """A Lambda layer holds Python code; loading it would run a stranger's program."""
+def test_model_that_contains_code_is_refused(folder, tmp_path):
+    """A Lambda layer contains Python code, which loading would run."""
     tiles = keras.Input((SIZE, SIZE, 3))
     scores = keras.layers.Lambda(lambda x: x[:, 0, 0, :])(tiles)
     path = tmp_path / "lambda.keras"

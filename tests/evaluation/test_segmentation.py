@@ -1,7 +1,4 @@
-"""Figures of segmentations equal the reference's, and those of empty regions are as stated.
-
-The reference is the package surface-distance, on real cases and on made ones.
-"""
+"""Metrics of segmentations equal those of surface-distance, on real and on synthetic cases."""
 
 import json
 from itertools import combinations
@@ -20,7 +17,9 @@ from sklearn.metrics import confusion_matrix
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import (
     COLUMNS,
-    FIGURES,
+    METRICS,
+    CaseScores,
+    RegionScores,
     evaluate_cases,
     read_cases,
     score_case,
@@ -30,7 +29,7 @@ from gigatile.evaluation.surfaces import hausdorff95, surface
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.volumes import VolumeSettings
 
-# The reference calls SciPy by names that are old.
+# surface-distance uses deprecated names of SciPy.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 BRATS = VolumeSettings(labels="brats2017")
@@ -45,34 +44,33 @@ SEGMENTATIONS = (
 )
 
 
-def score(truth, predicted, spacing=(1, 1, 1), settings=BRATS):
-    rows = score_case(truth, predicted, spacing, settings.label_values, settings.region_labels)
-    return {row["region"]: row for row in rows}
+def score(reference, predicted, spacing=(1, 1, 1), settings=BRATS) -> dict[str, RegionScores]:
+    return score_case(reference, predicted, spacing, settings.label_values, settings.region_labels)
 
 
-def reference_hd95(truth, predicted, spacing, percent=95):
-    distances = surface_distance.compute_surface_distances(truth, predicted, spacing)
+def expected_hd95(reference, predicted, spacing, percent=95):
+    distances = surface_distance.compute_surface_distances(reference, predicted, spacing)
     return surface_distance.compute_robust_hausdorff(distances, percent)
 
 
-def assert_equals_reference(truth, predicted, spacing, settings):
-    scores = score(truth, predicted, spacing, settings)
+def assert_equals_surface_distance(reference, predicted, spacing, settings):
+    scores = score(reference, predicted, spacing, settings)
     assert list(scores) == list(settings.region_labels)
     for region, labels in settings.region_labels.items():
         values = [settings.label_values[label] for label in labels]
-        t, p = np.isin(truth, values), np.isin(predicted, values)
+        r, p = np.isin(reference, values), np.isin(predicted, values)
         row = scores[region]
-        assert t.any() and p.any() and row["empty"] == ""
-        dice = surface_distance.compute_dice_coefficient(t, p)
-        assert row["dice"] == pytest.approx(dice, abs=1e-12)
-        assert row["hd95_mm"] == pytest.approx(reference_hd95(t, p, spacing), abs=1e-9)
-        box = ndimage.find_objects((t | p).view(np.uint8))[0]
-        (_, fp), (fn, tp) = confusion_matrix(t[box].ravel(), p[box].ravel())
-        assert row["sensitivity"] == pytest.approx(tp / (tp + fn), abs=1e-12)
-        assert row["specificity"] == pytest.approx(1 - fp / (t.size - tp - fn), abs=1e-12)
+        assert r.any() and p.any() and row.empty == ""
+        dice = surface_distance.compute_dice_coefficient(r, p)
+        assert row.dice == pytest.approx(dice, abs=1e-12)
+        assert row.hd95_mm == pytest.approx(expected_hd95(r, p, spacing), abs=1e-9)
+        box = ndimage.find_objects((r | p).view(np.uint8))[0]
+        (_, fp), (fn, tp) = confusion_matrix(r[box].ravel(), p[box].ravel())
+        assert row.sensitivity == pytest.approx(tp / (tp + fn), abs=1e-12)
+        assert row.specificity == pytest.approx(1 - fp / (r.size - tp - fn), abs=1e-12)
         millilitres = np.prod(spacing) / 1000
-        assert row["truth_ml"] == pytest.approx(t.sum() * millilitres)
-        assert row["predicted_ml"] == pytest.approx(p.sum() * millilitres)
+        assert row.truth_ml == pytest.approx(r.sum() * millilitres)
+        assert row.predicted_ml == pytest.approx(p.sum() * millilitres)
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +82,13 @@ def segmentations(shared_data):
 
 
 @pytest.mark.parametrize("pair", list(combinations(SEGMENTATIONS, 2)), ids=" and ".join)
-def test_six_segmentations_of_a_patient_against_each_other(segmentations, pair):
-    truth, predicted = (segmentations[name] for name in pair)
-    assert_equals_reference(truth, predicted, (1, 1, 1), BRATS)
+def test_segmentations_of_a_patient_against_each_other(segmentations, pair):
+    reference, predicted = (segmentations[name] for name in pair)
+    assert_equals_surface_distance(reference, predicted, (1, 1, 1), BRATS)
 
 
-def test_some_figures_of_real_segmentations(segmentations):
-    """As the reference gave them when this was written, so that both cannot go astray at once."""
+def test_known_metrics_of_real_segmentations(segmentations):
+    """Values of surface-distance 0.1, in case a later version of it has the same fault as ours."""
     scores = score(segmentations["seg_fused_mav"], segmentations["pred_isen-20"])
     expected = {
         "whole_tumour": (0.913949, 7.280110),
@@ -98,103 +96,106 @@ def test_some_figures_of_real_segmentations(segmentations):
         "enhancing_tumour": (0.945933, 1.0),
     }
     for region, (dice, hd95) in expected.items():
-        assert scores[region]["dice"] == pytest.approx(dice, abs=1e-6)
-        assert scores[region]["hd95_mm"] == pytest.approx(hd95, abs=1e-6)
+        assert scores[region].dice == pytest.approx(dice, abs=1e-6)
+        assert scores[region].hd95_mm == pytest.approx(hd95, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", ["pat0001", "pat0002", "pat0003"])
-def test_real_labels_against_moved_and_eroded_ones(shared_data, case):
+def test_real_labels_against_shifted_and_eroded_copies(shared_data, case):
     path = shared_data / f"nifti/brats_2013_{case}_1/OTMultiClass.nii.gz"
     file = nibabel.load(path)
-    truth = file.get_fdata().round().astype(np.uint8)
-    present = {f"label_{value}": int(value) for value in np.unique(truth) if value}
+    reference = file.get_fdata().round().astype(np.uint8)
+    present = {f"label_{value}": int(value) for value in np.unique(reference) if value}
     settings = VolumeSettings(
         labels=present, regions={"all": tuple(present)} | {n: n for n in present}
     )
-    moved = np.roll(truth, (3, -2, 1), axis=(0, 1, 2))
-    kept = ndimage.binary_erosion(truth > 0)
-    eroded = np.where(kept, truth, 0).astype(np.uint8)
-    # Spacings that nobody mistakes for another axis's, beside the file's own.
+    shifted = np.roll(reference, (3, -2, 1), axis=(0, 1, 2))
+    kept = ndimage.binary_erosion(reference > 0)
+    eroded = np.where(kept, reference, 0).astype(np.uint8)
+    # The spacing of the file, and one that differs between the axes.
     for spacing in (file.header.get_zooms(), (0.7, 1.9, 5.0)):
         spacing = tuple(map(float, spacing))
-        assert_equals_reference(truth, moved, spacing, settings)
-        assert_equals_reference(eroded, truth, spacing, settings)
+        assert_equals_surface_distance(reference, shifted, spacing, settings)
+        assert_equals_surface_distance(eroded, reference, spacing, settings)
 
 
 @given(st.integers(0, 2**32 - 1), st.tuples(*[st.floats(0.2, 6)] * 3), st.floats(0.02, 0.98))
-def test_any_small_regions_equal_the_reference(seed, spacing, share):
-    """Random voxels have every neighbourhood that there is, at the volume's edge too."""
+def test_distance_of_random_regions_equals_surface_distance(seed, spacing, share):
+    """Random voxels have all possible neighbourhoods, also at the edge of the volume."""
     random = np.random.default_rng(seed)
     shape = random.integers(1, 9, 3)
-    truth, predicted = (random.random(shape) < share for _ in range(2))
-    truth.flat[0] = predicted.flat[-1] = True
-    distance = hausdorff95(truth, predicted, np.array(spacing))
-    # Just below 95 %: where pieces are equal, that share can be met to the last bit.
-    assert distance == pytest.approx(reference_hd95(truth, predicted, spacing, 95 - 1e-7), abs=1e-9)
+    reference, predicted = (random.random(shape) < share for _ in range(2))
+    reference.flat[0] = predicted.flat[-1] = True
+    distance = hausdorff95(reference, predicted, np.array(spacing))
+    # Just below 95 %, because equal pieces can add up to exactly 95 %.
+    expected = expected_hd95(reference, predicted, spacing, 95 - 1e-7)
+    assert distance == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("spacing", [(1, 1, 1), (0.5, 1.3, 4)])
-def test_each_of_the_pieces_that_a_surface_has(spacing):
+def test_area_of_every_surface_element(spacing):
     for number in range(1, 256):
         region = np.array([number >> bit & 1 for bit in range(8)], bool).reshape(2, 2, 2)
         corners, areas = surface(region, np.array(spacing))
         expected = surface_distance.compute_surface_distances(region, region, spacing)
         assert sorted(areas) == pytest.approx(sorted(expected["surfel_areas_gt"]))
-        middle = np.flatnonzero((corners == spacing).all(axis=1))
-        assert len(middle) == (number != 255)
+        centre = np.flatnonzero((corners == spacing).all(axis=1))
+        assert len(centre) == (number != 255)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_distances_are_in_millimetres_along_each_axis(axis):
     spacing = np.array([0.5, 2, 3])
-    truth, predicted = np.zeros((2, 12, 12, 12), bool)
-    truth[5, 5, 5] = True
+    reference, predicted = np.zeros((2, 12, 12, 12), bool)
+    reference[5, 5, 5] = True
     predicted[tuple(np.array([5, 5, 5]) + 4 * np.eye(3, dtype=int)[axis])] = True
-    assert hausdorff95(truth, predicted, spacing) == pytest.approx(4 * spacing[axis])
+    assert hausdorff95(reference, predicted, spacing) == pytest.approx(4 * spacing[axis])
 
 
-def test_five_percent_of_the_surface_may_lie_anywhere():
-    truth = np.zeros((90, 40, 40), bool)
-    truth[5:35, 5:35, 5:35] = True
-    predicted = truth.copy()
+def test_five_percent_of_the_surface_are_ignored():
+    reference = np.zeros((90, 40, 40), bool)
+    reference[5:35, 5:35, 5:35] = True
+    predicted = reference.copy()
     predicted[80, 20, 20] = True  # 8 corners of thousands
-    assert hausdorff95(truth, predicted, np.ones(3)) == 0
+    assert hausdorff95(reference, predicted, np.ones(3)) == 0
     predicted[60:80, 10:30, 10:30] = True
-    assert hausdorff95(truth, predicted, np.ones(3)) > 25
-    assert hausdorff95(predicted, truth, np.ones(3)) > 25
+    assert hausdorff95(reference, predicted, np.ones(3)) > 25
+    assert hausdorff95(predicted, reference, np.ones(3)) > 25
 
 
-def test_exactly_95_percent_is_enough():
-    """Nineteen of twenty equal pieces: no rounding may decide."""
-    truth, predicted = np.zeros((2, 80, 4, 12), bool)
-    truth[2::4, 1, 1] = predicted[2::4, 1, 1] = True
+def test_exactly_95_percent_of_the_area_suffice():
+    """Nineteen of twenty equal pieces, for which rounding must not matter."""
+    reference, predicted = np.zeros((2, 80, 4, 12), bool)
+    reference[2::4, 1, 1] = predicted[2::4, 1, 1] = True
     predicted[2, 1, 1], predicted[2, 1, 8] = False, True
     for spacing in (np.ones(3), np.array([0.3, 0.7, 1.1])):
-        assert hausdorff95(truth, predicted, spacing) == 0
+        assert hausdorff95(reference, predicted, spacing) == 0
     predicted[6, 1, 1], predicted[6, 1, 8] = False, True
-    assert hausdorff95(truth, predicted, np.ones(3)) > 4
+    assert hausdorff95(reference, predicted, np.ones(3)) > 4
 
 
-def test_a_case_without_fault():
-    truth = np.zeros((9, 8, 7), np.uint8)
-    truth[2:6, 2:6, 2:6] = 2
-    truth[3:5, 3:5, 3:5] = 4
-    for row in score(truth, truth, (1, 2, 3)).values():
-        figures = [row[figure] for figure in FIGURES]
-        assert figures == [1, 0, 1, 1] and row["empty"] == ""
-    assert score(truth, truth, (1, 2, 3))["whole_tumour"]["truth_ml"] == pytest.approx(64 * 6e-3)
-    assert score(truth, truth, (1, 2, 3))["tumour_core"]["truth_ml"] == pytest.approx(8 * 6e-3)
+def test_perfect_segmentation():
+    reference = np.zeros((9, 8, 7), np.uint8)
+    reference[2:6, 2:6, 2:6] = 2
+    reference[3:5, 3:5, 3:5] = 4
+    for row in score(reference, reference, (1, 2, 3)).values():
+        assert [getattr(row, metric) for metric in METRICS] == [1, 0, 1, 1]
+        assert row.empty == ""
+    assert score(reference, reference, (1, 2, 3))["whole_tumour"].truth_ml == pytest.approx(
+        64 * 6e-3
+    )
+    assert score(reference, reference, (1, 2, 3))["tumour_core"].truth_ml == pytest.approx(8 * 6e-3)
 
 
-def test_sensitivity_and_specificity_are_not_each_other():
-    truth, predicted = np.zeros((2, 10, 10, 10), np.uint8)
-    truth[:4] = 4
+def test_sensitivity_and_specificity_are_not_swapped():
+    reference, predicted = np.zeros((2, 10, 10, 10), np.uint8)
+    reference[:4] = 4
     predicted[1:6] = 4
-    row = score(truth, predicted)["enhancing_tumour"]
-    assert row["sensitivity"] == pytest.approx(3 / 4)
-    assert row["specificity"] == pytest.approx(4 / 6)
-    assert row["dice"] == pytest.approx(2 * 3 / 9)
-    assert (row["truth_ml"], row["predicted_ml"]) == pytest.approx((0.4, 0.5))
+    row = score(reference, predicted)["enhancing_tumour"]
+    assert row.sensitivity == pytest.approx(3 / 4)
+    assert row.specificity == pytest.approx(4 / 6)
+    assert row.dice == pytest.approx(2 * 3 / 9)
+    assert (row.truth_ml, row.predicted_ml) == pytest.approx((0.4, 0.5))
 
 
 SHAPE = (240, 240, 155)
@@ -208,52 +209,53 @@ def volume(*values):
 
 
 @pytest.mark.parametrize(
-    ("truth", "predicted", "dice", "hd95", "sensitivity", "specificity", "empty"),
+    ("reference", "predicted", "dice", "hd95", "sensitivity", "specificity", "empty"),
     [
         ((1, 2), (1, 2), 1, 0, None, 1, "both"),
         ((1, 2, 4), (1, 2), 0, 373.128664, 0, 1, "prediction"),
         ((1, 2), (1, 2, 4), 0, 373.128664, None, 1 - 500 / 8_928_000, "truth"),
     ],
 )
-def test_an_empty_region(truth, predicted, dice, hd95, sensitivity, specificity, empty):
-    row = score(volume(*truth), volume(*predicted))["enhancing_tumour"]
-    assert row["dice"] == dice
-    assert row["hd95_mm"] == pytest.approx(hd95, abs=1e-6)
-    assert row["sensitivity"] == sensitivity
-    assert row["specificity"] == pytest.approx(specificity, abs=1e-12)
-    assert row["empty"] == empty
-    assert row["truth_ml"] == (0.5 if 4 in truth else 0)
-    assert row["predicted_ml"] == (0.5 if 4 in predicted else 0)
+def test_empty_region(reference, predicted, dice, hd95, sensitivity, specificity, empty):
+    row = score(volume(*reference), volume(*predicted))["enhancing_tumour"]
+    assert row.dice == dice
+    assert row.hd95_mm == pytest.approx(hd95, abs=1e-6)
+    assert row.sensitivity == sensitivity
+    assert row.specificity == pytest.approx(specificity, abs=1e-12)
+    assert row.empty == empty
+    assert row.truth_ml == (0.5 if 4 in reference else 0)
+    assert row.predicted_ml == (0.5 if 4 in predicted else 0)
 
 
-def test_the_diagonal_is_in_millimetres():
-    truth, predicted = np.zeros((2, 30, 20, 10), np.uint8)
+def test_diagonal_is_in_millimetres():
+    reference, predicted = np.zeros((2, 30, 20, 10), np.uint8)
     predicted[1, 1, 1] = 2
-    row = score(truth, predicted, (1, 2, 4.5))["whole_tumour"]
-    assert row["hd95_mm"] == pytest.approx((30**2 + 40**2 + 45**2) ** 0.5)
+    row = score(reference, predicted, (1, 2, 4.5))["whole_tumour"]
+    assert row.hd95_mm == pytest.approx((30**2 + 40**2 + 45**2) ** 0.5)
 
 
-def test_a_region_that_fills_the_volume_has_no_specificity():
-    truth = np.full((4, 4, 4), 4, np.uint8)
-    predicted = truth.copy()
+def test_region_that_fills_the_volume_has_no_specificity():
+    reference = np.full((4, 4, 4), 4, np.uint8)
+    predicted = reference.copy()
     predicted[0] = 0
-    row = score(truth, predicted)["whole_tumour"]
-    assert row["specificity"] is None
-    assert row["sensitivity"] == pytest.approx(0.75)
+    row = score(reference, predicted)["whole_tumour"]
+    assert row.specificity is None
+    assert row.sensitivity == pytest.approx(0.75)
 
 
-def test_what_cannot_be_scored_is_refused():
+def test_unsuitable_arrays_and_spacings_are_refused():
     good = np.zeros((4, 5, 6), np.uint8)
-    strange = good.copy()
-    strange[0, 0, :3] = 3
-    strange[1, 1, 1] = 200
-    with pytest.raises(UserError, match=r"truth has the value\(s\) 3 \(3 voxels\), 200 \(1 voxels"):
-        score(strange, good)
+    undeclared = good.copy()
+    undeclared[0, 0, :3] = 3
+    undeclared[1, 1, 1] = 200
+    message = r"reference has the undeclared value\(s\) 3 \(3 voxels\), 200 \(1 voxels"
+    with pytest.raises(UserError, match=message):
+        score(undeclared, good)
     with pytest.raises(UserError, match=r"the prediction has .*1 necrotic_core, 2 edema, 4 enhanc"):
-        score(good, strange)
+        score(good, undeclared)
     with pytest.raises(UserError, match=r"\(4, 5, 6\) and the prediction \(5, 4, 6\)"):
         score(good, good.reshape(5, 4, 6))
-    with pytest.raises(UserError, match=r"truth has .* float32; must be \(x, y, z\) uint8"):
+    with pytest.raises(UserError, match=r"reference has .* float32; must be \(x, y, z\) uint8"):
         score(good.astype(np.float32), good)
     with pytest.raises(UserError, match=r"prediction has the shape \(4, 5, 6, 1\)"):
         score(good, good[..., None])
@@ -262,10 +264,25 @@ def test_what_cannot_be_scored_is_refused():
             score(good, good, spacing)
 
 
-# The table of cases, and figures of the cohort.
+# The table of cases, and the metrics of a cohort.
 
 REGIONS = ("whole", "core")
 FEWEST = EvaluationSettings(resamples=1000)
+
+
+def metrics_of(table, settings=FEWEST) -> dict:
+    """Return the content of metrics.json."""
+    return evaluate_cases(table, REGIONS, settings, inputs={}).to_json()
+
+
+def case_scores(rows) -> list[CaseScores]:
+    """Return the scores of cases from rows for each case and region, in order."""
+    cases = {}
+    for row in rows:
+        scores = RegionScores(*(row[name] for name in COLUMNS[3:]))
+        cases.setdefault(row["case"], CaseScores(row["case"], row["patient"], {}))
+        cases[row["case"]].regions[row["region"]] = scores
+    return list(cases.values())
 
 
 def cohort(patients=20, per_patient=2, seed=0):
@@ -275,7 +292,7 @@ def cohort(patients=20, per_patient=2, seed=0):
         skill = random.uniform(0.3, 0.9)
         for case in range(per_patient):
             for region in REGIONS:
-                lacking = region == "core" and patient % 4 == 0
+                missing = region == "core" and patient % 4 == 0
                 rows.append(
                     {
                         "case": f"c{patient}-{case}",
@@ -283,22 +300,22 @@ def cohort(patients=20, per_patient=2, seed=0):
                         "region": region,
                         "dice": skill + random.uniform(-0.1, 0.1),
                         "hd95_mm": 20 * (1 - skill) + random.random(),
-                        "sensitivity": None if lacking else skill,
+                        "sensitivity": None if missing else skill,
                         "specificity": 0.9 + 0.1 * skill,
                         "diagonal_mm": 373.0,
-                        "truth_ml": 0.0 if lacking else 12.5,
+                        "truth_ml": 0.0 if missing else 12.5,
                         "predicted_ml": 11.0,
-                        "empty": "truth" if lacking else "",
+                        "empty": "truth" if missing else "",
                     }
                 )
     return rows
 
 
-def test_cases_are_written_and_read(tmp_path):
+def test_written_cases_can_be_read(tmp_path):
     path = tmp_path / "cases.tsv"
     rows = cohort()
     rows[0]["empty"] = "both"
-    write_cases(rows, path)
+    write_cases(case_scores(rows), path)
     lines = path.read_text().splitlines()
     assert lines[0] == "\t".join(COLUMNS)
     assert lines[0].startswith("case\tpatient\tregion\tdice\thd95_mm\tsensitivity\tspecificity\t")
@@ -311,50 +328,47 @@ def test_cases_are_written_and_read(tmp_path):
             assert table_read[name].tolist() == expected.tolist()
         else:
             np.testing.assert_allclose(table_read[name], expected.astype(float), atol=5e-7)
-    settings = FEWEST
-    of_file = evaluate_cases(table_read, REGIONS, settings)
-    of_rows = evaluate_cases(pd.DataFrame(rows), REGIONS, settings)
+    from_file, from_rows = metrics_of(table_read), metrics_of(pd.DataFrame(rows))
     for region in REGIONS:
-        for figure in FIGURES:
-            first, other = (each[figure]["per_region"][region] for each in (of_file, of_rows))
-            assert first == pytest.approx(other, abs=2e-6)
+        for metric in METRICS:
+            first, second = (m[metric]["per_region"][region] for m in (from_file, from_rows))
+            assert first == pytest.approx(second, abs=2e-6)
 
 
-def test_what_score_case_gives_can_be_written(tmp_path):
-    row = {"case": "c", "patient": "p"}
+def test_scores_of_a_case_are_written(tmp_path):
     empty = np.zeros((4, 4, 4), np.uint8)
-    rows = [row | scores for scores in score_case(empty, empty, (1, 1, 1), *LABELS)]
-    write_cases(rows, tmp_path / "cases.tsv")
+    case = CaseScores("c", "p", score_case(empty, empty, (1, 1, 1), *LABELS))
+    write_cases([case], tmp_path / "cases.tsv")
     line = (tmp_path / "cases.tsv").read_text().splitlines()[1]
     numbers = "1.000000\t0.000000\t\t1.000000\t6.928203\t0.000000\t0.000000"
     assert line == f"c\tp\twhole_tumour\t{numbers}\tboth"
 
 
-def test_a_damaged_table_is_told(tmp_path):
+def test_damaged_table_is_refused(tmp_path):
     path = tmp_path / "cases.tsv"
-    write_cases(cohort(2), path)
+    write_cases(case_scores(cohort(2)), path)
     path.write_text(path.read_text().replace("12.500000", "twelve"))
     with pytest.raises(UserError, match=r"cases\.tsv: column truth_ml .*twelve.*delete"):
         read_cases(path)
 
 
-def test_means_are_over_the_cases_that_have_the_figure():
+def test_means_are_over_the_cases_with_a_defined_metric():
     table = pd.DataFrame(cohort())
-    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    metrics = metrics_of(table)
     assert (metrics["n"], metrics["patients"], metrics["regions"]) == (40, 20, list(REGIONS))
     intervals = metrics["intervals"]
     assert (metrics["schema"], intervals["resamples"], intervals["seed"]) == (2, 1000, 1)
-    for figure in FIGURES:
-        means = table.assign(value=table[figure].astype(float)).groupby("region")["value"]
+    for metric in METRICS:
+        means = table.assign(value=table[metric].astype(float)).groupby("region")["value"]
         for region in REGIONS:
-            interval = metrics[figure]["per_region"][region]
+            interval = metrics[metric]["per_region"][region]
             assert interval["value"] == pytest.approx(means.mean()[region], abs=1e-6)
             assert interval["n"] == means.count()[region]
             assert (
                 interval["low"] < interval["value"] < interval["high"]
                 and interval["no_interval"] is None
             )
-        mean = metrics[figure]["mean"]
+        mean = metrics[metric]["mean"]
         assert mean["value"] == pytest.approx(means.mean().mean(), abs=1e-6)
     assert metrics["sensitivity"]["per_region"]["core"]["n"] == 30
     assert metrics["sensitivity"]["mean"]["n"] == 30
@@ -365,10 +379,10 @@ def test_means_are_over_the_cases_that_have_the_figure():
     }
 
 
-def test_an_interval_weighs_patients_and_one_that_nobody_has_seen():
-    """The same as drawing weights in a loop; an unseen patient has none or all of the core."""
+def test_interval_weights_patients_and_an_unseen_one():
+    """Equal to weights drawn in a loop; the sensitivity of the unseen patient is 0 or 1."""
     table = pd.DataFrame(cohort(patients=12, per_patient=3))
-    metrics = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=10_000))
+    metrics = metrics_of(table, EvaluationSettings(resamples=10_000))
     random = np.random.default_rng(1)
     core = table[table["region"] == "core"].assign(
         sensitivity=lambda t: t["sensitivity"].astype(float)
@@ -387,19 +401,19 @@ def test_an_interval_weighs_patients_and_one_that_nobody_has_seen():
     assert interval["high"] == pytest.approx(np.quantile(best, 0.975), abs=0.02)
 
 
-def test_a_distance_is_as_long_at_worst_as_the_largest_volume():
-    """Regions that were always found at 5 mm may be missed in the next patient."""
+def test_distance_of_the_unseen_patient_is_at_most_the_largest_diagonal():
+    """The distance is 5 mm in all cases, but the region may be missed in an unseen patient."""
     rows = [row | {"hd95_mm": 5.0} for row in cohort(patients=5, per_patient=1)]
     rows[0]["diagonal_mm"] = 400.0
-    metrics = evaluate_cases(pd.DataFrame(rows), REGIONS, EvaluationSettings(resamples=10_000))
+    metrics = metrics_of(pd.DataFrame(rows), EvaluationSettings(resamples=10_000))
     mean = metrics["hd95_mm"]["mean"]
     exact = binomtest(5, 5).proportion_ci(method="exact").low
     assert mean["low"] == pytest.approx(5 * exact, abs=0.2)
     assert mean["high"] == pytest.approx(5 * exact + 400 * (1 - exact), abs=4)
 
 
-def test_too_few_patients_have_no_interval_and_the_reason():
-    metrics = evaluate_cases(pd.DataFrame(cohort(patients=6, per_patient=3)), REGIONS, FEWEST)
+def test_too_few_patients_have_a_reason_instead_of_an_interval():
+    metrics = metrics_of(pd.DataFrame(cohort(patients=6, per_patient=3)))
     assert metrics["dice"]["mean"]["low"] is not None
     why = "fewer than 5 patients (4)"
     for interval in (metrics["sensitivity"]["mean"], metrics["sensitivity"]["per_region"]["core"]):
@@ -408,30 +422,25 @@ def test_too_few_patients_have_no_interval_and_the_reason():
     assert metrics["sensitivity"]["per_region"]["whole"]["low"] is not None
 
 
-def test_more_cases_of_the_same_patients_tell_nothing_new():
+def test_copies_of_cases_do_not_narrow_the_interval():
     rows = cohort(per_patient=1)
     copies = [row | {"case": f"{row['case']}-{copy}"} for row in rows for copy in range(9)]
-    settings = FEWEST
-    single, nine = (
-        evaluate_cases(pd.DataFrame(each), REGIONS, settings)["dice"]["mean"]
-        for each in (rows, copies)
-    )
+    single, nine = (metrics_of(pd.DataFrame(each))["dice"]["mean"] for each in (rows, copies))
     assert nine["high"] - nine["low"] == pytest.approx(single["high"] - single["low"], rel=1e-3)
 
 
-def test_the_seed_alone_decides_and_not_the_order_of_rows():
+def test_intervals_depend_on_the_seed_not_on_the_row_order():
     table = pd.DataFrame(cohort())
-    few = FEWEST
-    expected = evaluate_cases(table, REGIONS, few)
-    assert evaluate_cases(table.sample(frac=1, random_state=3), REGIONS, few) == expected
-    other = evaluate_cases(table, REGIONS, EvaluationSettings(resamples=1000, seed=2))
+    expected = metrics_of(table)
+    assert metrics_of(table.sample(frac=1, random_state=3)) == expected
+    other = metrics_of(table, EvaluationSettings(resamples=1000, seed=2))
     assert other["dice"]["mean"]["value"] == expected["dice"]["mean"]["value"]
     assert other["dice"]["mean"]["low"] != expected["dice"]["mean"]["low"]
 
 
-def test_a_figure_that_no_case_has_is_null():
+def test_metric_that_is_undefined_for_all_cases_is_null():
     table = pd.DataFrame(cohort(patients=1, per_patient=1))
-    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    metrics = metrics_of(table)
     assert "NaN" not in json.dumps(metrics, allow_nan=False)
     nothing = dict.fromkeys(("value", "low", "high")) | {"patients": 0, "n": 0}
     nothing["no_interval"] = "the figure is not defined"
@@ -442,41 +451,37 @@ def test_a_figure_that_no_case_has_is_null():
     assert whole["no_interval"] == "fewer than 5 patients (1)"
 
 
-def test_a_cohort_without_cases_has_no_figures():
+def test_cohort_without_cases_has_no_metrics():
     table = pd.DataFrame(columns=list(COLUMNS))
-    metrics = evaluate_cases(table, REGIONS, FEWEST)
+    metrics = metrics_of(table)
     assert json.dumps(metrics, allow_nan=False)
     assert metrics["n"] == metrics["patients"] == 0
     assert metrics["dice"]["mean"]["value"] is None
 
 
-def test_a_case_without_a_row_of_each_region_is_refused():
+def test_case_without_one_row_for_each_region_is_refused():
     rows = cohort(3)
     for faulty in (rows[1:], [*rows, rows[0]], [*rows[:-1], rows[-1] | {"region": "other"}]):
         with pytest.raises(
-            UserError, match=r"case c\S+: found rows .*must be one each of whole, core"
+            UserError, match=r"case c\S+: has rows of .*must be one each of whole, core"
         ):
-            evaluate_cases(pd.DataFrame(faulty), REGIONS, FEWEST)
+            metrics_of(pd.DataFrame(faulty))
 
 
-def reference_of_voxels(truth, predicted, spacing):
-    """As MONAI 1.5 computes it, by maps of distances; on whole volumes."""
-    edges = [mask & ~ndimage.binary_erosion(mask) for mask in (truth, predicted)]
+def monai_hd95(reference, predicted, spacing):
+    """Return the distance as MONAI 1.5 computes it, from distance maps of whole volumes."""
+    edges = [mask & ~ndimage.binary_erosion(mask) for mask in (reference, predicted)]
     maps = [ndimage.distance_transform_edt(~mask, sampling=spacing) for mask in edges]
     return max(np.percentile(maps[1][edges[0]], 95), np.percentile(maps[0][edges[1]], 95))
 
 
 @pytest.mark.parametrize("spacing", [(1, 1, 1), (0.7, 1.9, 5.0)])
-def test_edge_voxels_that_count_alike_give_monais_distance(spacing):
+def test_distance_of_voxels_equals_monais(spacing):
     rng = np.random.default_rng(4)
     for number in range(4):
         smooth = ndimage.gaussian_filter(rng.normal(size=(2, 24, 20, 22)), (0, 2, 2, 2))
-        truth, predicted = smooth > 0.02 * number
-        (truth, predicted) = (truth.view(np.uint8), predicted.view(np.uint8))
-        (row,) = score_case(truth, predicted, spacing, {"a": 1}, {"a": ("a",)}, hd95="voxels")
-        expected = reference_of_voxels(truth > 0, predicted > 0, spacing)
-        assert row["hd95_mm"] == pytest.approx(expected, abs=1e-9)
-        (other,) = score_case(truth, predicted, spacing, {"a": 1}, {"a": ("a",)})
-        assert other["hd95_mm"] == pytest.approx(
-            reference_hd95(truth > 0, predicted > 0, spacing), abs=1e-9
-        )
+        masks = smooth > 0.02 * number
+        arguments = (*masks.view(np.uint8), spacing, {"a": 1}, {"a": ("a",)})
+        for hd95, expected in (("voxels", monai_hd95), ("surface", expected_hd95)):
+            distance = score_case(*arguments, hd95=hd95)["a"].hd95_mm
+            assert distance == pytest.approx(expected(*masks, spacing), abs=1e-9)

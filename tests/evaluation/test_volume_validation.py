@@ -1,4 +1,4 @@
-"""Validation: loss and Dice of whole cases, by models whose scores are known."""
+"""Validation of segmentation models: the loss and Dice of whole cases, from known scores."""
 
 import json
 import tracemalloc
@@ -16,32 +16,40 @@ from gigatile.tasks.volume_segmentation.sliding_window import Segmenter, score_v
 from gigatile.tasks.volume_segmentation.training import VolumeSegmentation
 from gigatile.tasks.volume_segmentation.validation import validate
 from gigatile.training.segments import Segment
+from gigatile.training.validation import record_validation
 
 WINDOW = (16, 16, 16)
 SHAPES = ((40, 21, 17), (12, 30, 16))
 REGIONS = ((1, 2, 3), (2, 3), (3,))
-TOLD = {"train": {"limit_batches": None}, "steps": 7}
+TRAINING = {
+    "train": {"limit_batches": None},
+    "inputs": {},
+    "versions": {},
+    "steps": 7,
+    "metrics": ["dice"],
+    "history": [],
+}
 
 
 def shares(shape, outputs: int, softmax: bool) -> np.ndarray:
-    """Return scores, some of them sure, that a model which copies can be given as an image."""
+    """Return scores, some close to 0 and 1, as the image of a model that copies its input."""
     random = np.random.default_rng([*shape, outputs])
     scores = random.dirichlet(np.full(4, 0.5), shape) if softmax else random.random((*shape, 3))
     if not softmax:
         scores[random.random((*shape, 3)) < 0.1] = 0.999
-    scores[: shape[0] // 4] = 1e-3  # what is 0 in all channels is no head
+    scores[: shape[0] // 4] = 1e-3  # voxels with 0 in all channels are outside the head
     if softmax:
         scores[: shape[0] // 4, ..., 0] = 1 - 3e-3
     return scores.astype(np.float16)
 
 
-def made(folder, softmax: bool, model=None, labelled=True, channels=None, limit=None):
-    """Return a segment with a model that copies, the manifest of two cases, and the cases."""
+def segment_with_cases(folder, softmax: bool, model=None, labelled=True, channels=None, limit=None):
+    """Return a segment with a model that copies its input, a manifest of two cases, and these."""
     outputs = 4 if softmax else 3
     names = tuple("abcd"[:outputs])
     volumes = VolumeSettings(labels="decathlon", modalities=names)
     patches = PatchSettings(size=WINDOW, targets="labels" if softmax else "regions")
-    settings = TOLD | {"train": {"limit_batches": limit}}
+    settings = TRAINING | {"train": {"limit_batches": limit}}
     model = model or copying(WINDOW, outputs)
     write_model(folder / "segments", model, volumes, patches, "0002", **settings)
     random = np.random.default_rng(5)
@@ -55,63 +63,65 @@ def made(folder, softmax: bool, model=None, labelled=True, channels=None, limit=
 
 
 def run(segment, manifest, **windows) -> tuple[dict, list[str]]:
+    """Validate; return the content of the file and the lines of the log."""
     lines: list[str] = []
-    validate(segment, manifest, WindowSettings(**windows), lines.append)
+    validation = validate(segment, manifest, {"windows": windows})
+    record_validation(segment, manifest, validation, lines.append, events=None)
     return json.loads(segment.validated.read_text()), lines
 
 
-def figures_of_regions(scores, labels) -> tuple[float, float]:
+def metrics_of_regions(scores, labels) -> tuple[float, float]:
     entropies, soft, hard = [], [], []
     for number, values in enumerate(REGIONS):
-        p, there = scores[..., number], np.isin(labels, values)
-        sure = np.clip(p, 1e-7, 1 - 1e-7)
-        entropies.append(-np.where(there, np.log(sure), np.log(1 - sure)).mean())
-        soft.append((2 * p[there].sum() + 1) / (p.sum() + there.sum() + 1))
-        hard.append(plain_dice(p > 0.5, there))
+        p, inside = scores[..., number], np.isin(labels, values)
+        clipped = np.clip(p, 1e-7, 1 - 1e-7)
+        entropies.append(-np.where(inside, np.log(clipped), np.log(1 - clipped)).mean())
+        soft.append((2 * p[inside].sum() + 1) / (p.sum() + inside.sum() + 1))
+        hard.append(plain_dice(p > 0.5, inside))
     return np.mean(entropies) + 1 - np.mean(soft), np.mean(hard)
 
 
-def figures_of_labels(scores, labels) -> tuple[float, float]:
-    own = np.take_along_axis(scores, labels[..., None].astype(int), axis=-1)
+def metrics_of_labels(scores, labels) -> tuple[float, float]:
+    of_label = np.take_along_axis(scores, labels[..., None].astype(int), axis=-1)
     soft, hard = [], []
     for value in (1, 2, 3):
-        p, there = scores[..., value], labels == value
-        soft.append((2 * p[there].sum() + 1) / (p.sum() + there.sum() + 1))
-        hard.append(plain_dice(scores.argmax(axis=-1) == value, there))
-    return -np.log(np.clip(own, 1e-7, 1)).mean() + 1 - np.mean(soft), np.mean(hard)
+        p, inside = scores[..., value], labels == value
+        soft.append((2 * p[inside].sum() + 1) / (p.sum() + inside.sum() + 1))
+        hard.append(plain_dice(scores.argmax(axis=-1) == value, inside))
+    return -np.log(np.clip(of_label, 1e-7, 1)).mean() + 1 - np.mean(soft), np.mean(hard)
 
 
-def plain_dice(predicted, there) -> float:
-    either = predicted.sum() + there.sum()
-    return 2 * (predicted & there).sum() / either if either else 1.0
+def plain_dice(predicted, reference) -> float:
+    voxels = predicted.sum() + reference.sum()
+    return 2 * (predicted & reference).sum() / voxels if voxels else 1.0
 
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("windows", [{}, {"overlap": 0.75, "flips": True}])
 def test_loss_and_dice_are_the_means_over_whole_cases(tmp_path, softmax, windows):
-    segment, manifest, cases = made(tmp_path, softmax)
+    segment, manifest, cases = segment_with_cases(tmp_path, softmax)
     result, (line,) = run(segment, manifest, **windows)
-    figures_of = figures_of_labels if softmax else figures_of_regions
+    metrics_of = metrics_of_labels if softmax else metrics_of_regions
     loss, dice = np.mean(
-        [figures_of(s.astype(np.float64), labels) for s, labels in cases.values()], axis=0
+        [metrics_of(s.astype(np.float64), labels) for s, labels in cases.values()], axis=0
     )
     assert result["loss"] == pytest.approx(loss, rel=1e-4)
     assert result["dice"] == pytest.approx(dice, abs=2e-3 if softmax else 1e-5)
     assert (result["epoch"], result["cases"]) == (2, 2)
-    assert line == f"epoch 2: valid loss {loss:.4f}, dice {result['dice']:.3f} on 2 whole cases"
+    assert line == f"epoch 2: validation loss {loss:.4f}, dice {result['dice']:.3f} on 2 cases"
     assert result["inputs"] == {
         "segments/0002.keras": sha256_of(segment.model),
         "shards/manifest.json": sha256_of(manifest),
     }
 
 
-def test_the_definition_is_that_of_the_training(tmp_path):
-    """A patch that is a whole case has the same figures in both."""
-    segment, manifest, cases = made(tmp_path, False, blurring((16, 32, 16), 3, 3))
+def test_loss_and_dice_equal_those_of_training(tmp_path):
+    """A patch of the size of a whole case has the same loss and Dice in both."""
+    segment, manifest, cases = segment_with_cases(tmp_path, False, blurring((16, 32, 16), 3, 3))
     segmenter = Segmenter(segment.model, segment.described)
     result, _ = run(segment, manifest)
     task = VolumeSegmentation(segmenter.volumes, PatchSettings(size=WINDOW))
-    each = []
+    means = []
     for case, (_, labels) in cases.items():
         scores = list(
             score_volume(segmenter, opened(tmp_path / f"{case}.tfrecord"), WindowSettings())
@@ -119,23 +129,24 @@ def test_the_definition_is_that_of_the_training(tmp_path):
         p = np.concatenate(scores).astype(np.float64)
         p = np.clip(p, 1e-7, 1 - 1e-7)
         logits = np.log(p / (1 - p)).astype(np.float32)
-        each.append([float(v) for v in task.sums([logits[None]], labels[None], np.ones(1, "f4"))])
-    loss, dice = np.mean(each, axis=0)
+        sums = task.sums([logits[None]], labels[None], np.ones(1, "f4"))
+        means.append([float(sums[name]) for name in ("loss", "dice")])
+    loss, dice = np.mean(means, axis=0)
     assert result["loss"] == pytest.approx(loss, rel=1e-4)
     assert result["dice"] == pytest.approx(dice, abs=1e-5)
 
 
-def test_a_trial_looks_at_as_many_cases_as_it_has_batches(tmp_path):
-    segment, manifest, cases = made(tmp_path, False, limit=1)
+def test_limit_batches_limits_the_cases(tmp_path):
+    segment, manifest, cases = segment_with_cases(tmp_path, False, limit=1)
     result, (line,) = run(segment, manifest)
-    assert (result["cases"], line.endswith("on 1 whole case")) == (1, True)
-    either = [figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()]
-    assert any(result["loss"] == pytest.approx(loss, rel=1e-4) for loss in either)
-    segment, manifest, _ = made(tmp_path / "many", False, limit=50)
+    assert (result["cases"], line.endswith("on 1 cases")) == (1, True)
+    losses = [metrics_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()]
+    assert any(result["loss"] == pytest.approx(loss, rel=1e-4) for loss in losses)
+    segment, manifest, _ = segment_with_cases(tmp_path / "many", False, limit=50)
     assert run(segment, manifest)[0]["cases"] == 2
 
 
-def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
+def test_wrong_scores_of_0_and_1_have_a_finite_loss(tmp_path):
     names, shape = ("a", "b", "c"), (18, 16, 16)
     labels = np.zeros(shape, np.uint8)
     labels[9:] = 3
@@ -144,7 +155,7 @@ def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
     paths = write_model(
         tmp_path / "segments", copying(WINDOW, 3),
         VolumeSettings(labels="decathlon", modalities=names),
-        PatchSettings(size=WINDOW), "0002", **TOLD,
+        PatchSettings(size=WINDOW), "0002", **TRAINING,
     )  # fmt: skip
     manifest = write_set(tmp_path, {"valid": {"C1": (image, labels)}}, names)
     result, _ = run(Segment(paths[0].parent, 2), manifest)
@@ -152,15 +163,15 @@ def test_scores_of_0_and_1_that_are_wrong_stay_finite(tmp_path):
     assert result["dice"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_same_model_gives_the_same_file(tmp_path):
-    segment, manifest, _ = made(tmp_path, False, blurring(WINDOW, 3, 3))
+def test_second_validation_writes_the_same_bytes(tmp_path):
+    segment, manifest, _ = segment_with_cases(tmp_path, False, blurring(WINDOW, 3, 3))
     run(segment, manifest)
     before = segment.validated.read_bytes()
     run(segment, manifest)
     assert segment.validated.read_bytes() == before
 
 
-def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
+def test_memory_is_at_most_a_few_slabs(tmp_path):
     folder, names = tmp_path, ("a", "b", "c")
     shape = (100, 160, 96)
     image = shares(shape, 3, False)
@@ -168,7 +179,7 @@ def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
     write_model(
         folder / "segments", copying(WINDOW, 3),
         VolumeSettings(labels="decathlon", modalities=names),
-        PatchSettings(size=WINDOW), "0002", **TOLD,
+        PatchSettings(size=WINDOW), "0002", **TRAINING,
     )  # fmt: skip
     manifest = write_set(folder, {"valid": {"C1": (image, labels)}}, names)
     segment = Segment(folder / "segments", 2)
@@ -181,27 +192,27 @@ def test_memory_is_a_slab_in_single_precision_and_little_more(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"labelled": False}, "case C[01]: has no segmentation to validate with"),
-        ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a where the model"),
+        ({"channels": ("c", "b", "a")}, "case C[01]: has the channels c, b, a, but the model"),
     ],
 )
-def test_cases_that_do_not_fit_are_refused(tmp_path, given, message):
-    segment, manifest, _ = made(tmp_path, False, **given)
+def test_unsuitable_cases_are_refused(tmp_path, options, message):
+    segment, manifest, _ = segment_with_cases(tmp_path, False, **options)
     with pytest.raises(UserError, match=message):
         run(segment, manifest)
     assert not segment.validated.exists()
 
 
-def test_the_command_validates(command, tmp_path):
-    segment, manifest, cases = made(tmp_path, False)
+def test_command_validates(command, tmp_path):
+    segment, manifest, cases = segment_with_cases(tmp_path, False)
     done = command(
         *("validate.py", "--task", "volume_segmentation"),
         *("--segments", segment.folder, "--epoch", 2, "--manifest", manifest),
         *("--task-settings", '{"windows":{"overlap":0}}', "--events", tmp_path / "events"),
     )
     assert done.returncode == 0, done.stderr
-    loss = np.mean([figures_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()])
+    loss = np.mean([metrics_of_regions(s.astype(np.float64), la)[0] for s, la in cases.values()])
     assert done.stdout.startswith(f"epoch 2: validation loss {loss:.4f}, dice ")
     assert list((tmp_path / "events").iterdir())

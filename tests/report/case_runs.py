@@ -14,13 +14,14 @@ from scipy import ndimage
 
 from gigatile.cohort.collect import collect_states
 from gigatile.files import checksums, read_json, sha256_of, write_json
+from gigatile.json_models import write_model
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tables import write_table
-from gigatile.tasks.volume_segmentation.segmentation_state import describe, skip_case
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.preparation import PreparedFiles, prepare_case
 from gigatile.volumes.restoration import write_segmentation
+from gigatile.volumes.segmentation_state import SegmentationState, Windows, skip_case
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = VolumeSettings(
@@ -287,17 +288,19 @@ def _segment(
     millilitres = float(np.prod(grid.canonical_spacing)) / 1000
     values = settings.label_values
     labels_of = {name: (name,) for name in values} | settings.region_labels
-    fields = {
-        "volumes_ml": {
+    segmented = SegmentationState(
+        case=plan.case,
+        state="segmented",
+        volumes_ml={
             name: round(millilitres * int(np.isin(labels, [values[n] for n in names]).sum()), 6)
             for name, names in labels_of.items()
         },
-        "windows": WindowSettings().model_dump() | {"size": [16, 16, 16]},
-        "inputs": checksums(
+        windows=Windows(**WindowSettings().model_dump(), size=[16, 16, 16]),
+        inputs=checksums(
             {
                 "model/model.keras": folder / "model/model.keras",
                 f"volumes/{plan.case}.tfrecord": record,
             }
         ),
-    }
-    describe(state, plan.case, fields)
+    )
+    write_model(state, segmented)

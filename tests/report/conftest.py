@@ -15,10 +15,12 @@ from case_runs import build_case_run
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
+from gigatile.evaluation.intervals import describe_intervals
 from gigatile.files import combined_checksum, sha256_of, write_json
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.shard_layout import Source
 from gigatile.records.writing import write_shards
+from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.shards import ShardSettings
 from gigatile.slides.index import AREAS, TileIndex, write_empty_index
 from gigatile.slides.tile_filter import count_tiles
@@ -322,7 +324,7 @@ def write_metrics(folder: Path, rows: Sequence[Sequence[Any]], classes: Sequence
     metrics = {
         "schema": 2,
         "classes": list(classes),
-        "intervals": {"least_patients": 5, "resamples": 1000, "seed": 1},
+        "intervals": describe_intervals(EvaluationSettings(resamples=1000)).to_json(),
         "slide": _level(rows, classes),
         "patient": _level(merged, classes),
         "inputs": {name: sha256_of(folder / name) for name in names},

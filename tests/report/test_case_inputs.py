@@ -139,7 +139,7 @@ def test_segmentation_of_another_case_or_model_is_refused(case_run: Path) -> Non
     path = case_run / "evaluation/segmentations/C4.json"
     kept = path.read_bytes()
     shutil.copy(path.with_name("C5.json"), path)
-    assert "C4.json: is of case 'C5', not of 'C4'" in refused(case_run)
+    assert "C4.json: contains case 'C5', expected 'C4'" in refused(case_run)
     path.write_bytes(kept)
     (case_run / "model/model.keras").write_bytes(b"another model")
     assert "the segmentation is of another model/model.keras" in refused(case_run)

@@ -181,7 +181,7 @@ def test_overview_of_another_shape_is_refused(run: Path) -> None:
 
 def test_state_of_another_slide_is_refused(run: Path) -> None:
     (run / "tiles/S03.json").write_bytes((run / "tiles/S04.json").read_bytes())
-    assert f"{run / 'tiles/S03.json'}: is the state of slide 'S04'" in refusal(run)
+    assert f"{run / 'tiles/S03.json'}: contains slide 'S04', expected 'S03'" in refusal(run)
 
 
 def test_names_like_nan_are_names(run: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gigatile.errors import UserError
-from gigatile.report.metrics import Interval
+from gigatile.evaluation.metrics_file import Interval
 from gigatile.report.pages import (
     check_ids,
     figure,

@@ -227,7 +227,7 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
         "contents": Contents(),
         "scored": {"T": {"patient": "P-T"}},
         "chain": Check("chain", [], ""),
-        "chosen": Chosen(epoch=2, valid_loss=0.5, of=2),
+        "chosen": Chosen(epoch=2, valid_loss=0.5, validated=2),
         "history": {"epoch": [1, 2, 3], "valid_loss": [0.6, 0.5, float("nan")]},
     }  # fmt: skip
     checks = leakage_checks(Evidence(**(evidence | values)))
@@ -246,13 +246,13 @@ def test_sound_evidence_passes_all_checks(unit: str) -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"chosen": Chosen(epoch=1, valid_loss=0.6, of=2)},
+        ({"chosen": Chosen(epoch=1, valid_loss=0.6, validated=2)},
          "epoch 2 has less validation loss than epoch 1"),
-        ({"chosen": Chosen(epoch=2, valid_loss=0.4, of=2)},
+        ({"chosen": Chosen(epoch=2, valid_loss=0.4, validated=2)},
          "history.tsv has another validation loss of epoch 2"),
-        ({"chosen": Chosen(epoch=3, valid_loss=0.4, of=2)},
+        ({"chosen": Chosen(epoch=3, valid_loss=0.4, validated=2)},
          "history.tsv has another validation loss of epoch 3"),
-        ({"chosen": Chosen(epoch=2, valid_loss=0.5, of=3)},
+        ({"chosen": Chosen(epoch=2, valid_loss=0.5, validated=3)},
          "history.tsv has 2 validated epochs, must have 3"),
         ({"scored": {}}, "T is not scored"),
         ({"scored": {"T": {"patient": "P-A"}}}, "T has another patient in the table"),

@@ -98,7 +98,7 @@ def test_slide_in_memory_equals_the_workflow(classifier, slide, tmp_path, cores)
     assert predicted.by_mean == CLASSES[means.argmax()]
 
 
-def test_scale_given_overrides_the_files(classifier, slide):
+def test_given_scale_overrides_that_of_the_file(classifier, slide):
     assert Model.open(classifier).predict(slide, mpp=0.25).facts.mpp == 0.25
 
 
@@ -117,10 +117,10 @@ def test_case_in_memory_equals_the_workflow(segmentation_model, images, tmp_path
     before = sorted(images["t1"].parent.iterdir())
     segmented = Model.open(segmentation_model).predict(images, windows=windows)
     assert sorted(images["t1"].parent.iterdir()) == before
-    assert len(np.unique(segmented.labels)) > 2, "there is something to compare"
+    assert len(np.unique(segmented.labels)) > 2, "more than one label"
     np.testing.assert_array_equal(segmented.labels, nibabel.load(out).dataobj)
     np.testing.assert_array_equal(segmented.affine, nibabel.load(images["t1"]).affine)
-    assert segmented.volumes_ml == written["volumes_ml"]
+    assert segmented.volumes_ml == written.volumes_ml
     segmented.save(tmp_path / "again.nii.gz")
     assert (tmp_path / "again.nii.gz").read_bytes() == out.read_bytes()
 

@@ -73,7 +73,7 @@ def test_fractions_of_flipped_and_rotated_patches(head):
     flipped = np.array([patch.flipped for patch in patches])
     np.testing.assert_allclose(flipped.mean(axis=0), 0.5, atol=5 * (0.25 / 4000) ** 0.5)
     assert abs(np.corrcoef(flipped.T) - np.eye(3)).max() < 0.08
-    turned = np.array([patch.turned is not None for patch in patches])
+    turned = np.array([patch.rotation is not None for patch in patches])
     np.testing.assert_allclose(turned.mean(), 0.3, atol=5 * (0.21 / 4000) ** 0.5)
 
 
@@ -98,7 +98,7 @@ def test_rotation_is_in_millimetres(tmp_path):
     how = PatchSettings(size=(16, 16, 16), rotated=1, rotation=30, scaling=0.2)
     scales, angles = [], []
     for draw in DRAWS[:500]:
-        matrix = choose_patch(record.head, draw, how).turned
+        matrix = choose_patch(record.head, draw, how).rotation
         in_mm = np.diag([1, 1, 3]) @ matrix @ np.diag([1, 1, 1 / 3])
         scale = np.cbrt(abs(np.linalg.det(in_mm)))
         np.testing.assert_allclose(in_mm @ in_mm.T, scale**2 * np.eye(3), atol=1e-12)
@@ -113,7 +113,7 @@ def test_seed_gives_the_same_patch_on_every_machine(head):
     assert (patch.start, patch.centred, patch.flipped) == FROZEN
     intensities = [patch.brightness[0], patch.contrast[1], patch.gamma[2], patch.noise[3]]
     assert intensities == FROZEN_INTENSITIES
-    np.testing.assert_allclose(patch.turned, FROZEN_ROTATION, rtol=1e-12)
+    np.testing.assert_allclose(patch.rotation, FROZEN_ROTATION, rtol=1e-12)
 
 
 def test_augmentations_are_independent(head):

@@ -39,7 +39,7 @@ def test_rotated_voxels_come_from_the_right_position(coordinate_records):
     checked = 0
     for draw in DRAWS[:25]:
         patch = choose_patch(coordinate_records["x"].head, draw, how)
-        source = grid @ patch.turned.T + middle + patch.start
+        source = grid @ patch.rotation.T + middle + patch.start
         inside = ((source > 1) & (source < shape - 2)).all(axis=-1)
         checked += inside.sum()
         for axis, record in enumerate(coordinate_records.values()):
@@ -62,7 +62,7 @@ def test_rotated_patch_is_0_outside_the_volume(coordinate_records):
     outside_count = 0
     for draw in DRAWS[:25]:
         patch = choose_patch(record.head, draw, how)
-        source = grid @ patch.turned.T + middle + patch.start
+        source = grid @ patch.rotation.T + middle + patch.start
         outside = ((source < -2) | (source > np.array(record.head.shape) + 1)).any(axis=-1)
         image, labels = filled(record, draw, how)
         assert not image[outside].any() and not labels[outside].any()
@@ -115,14 +115,14 @@ def test_smooth_image_agrees_with_trilinear_interpolation(smooth, draw, rotation
     )
     patch = choose_patch(record.head, draw, how)
     middle = (np.array(how.size) - 1) / 2
-    offset = patch.start + middle - patch.turned @ middle
+    offset = patch.start + middle - patch.rotation @ middle
     patch_image, patch_labels = filled(record, draw, how)
     for channel in range(2):
         expected = ndimage.affine_transform(
-            image[..., channel].astype(np.float32), patch.turned, offset, how.size, order=1
+            image[..., channel].astype(np.float32), patch.rotation, offset, how.size, order=1
         )
         positions = np.stack(np.meshgrid(*map(np.arange, how.size), indexing="ij"), axis=-1)
-        source = positions @ patch.turned.T + offset
+        source = positions @ patch.rotation.T + offset
         inside = ((source > 1) & (source < np.array(image.shape[:3]) - 2)).all(axis=-1)
         np.testing.assert_allclose(patch_image[..., channel][inside], expected[inside], atol=0.1)
     # Labels are the sign of the image, so they agree where it is not near 0.

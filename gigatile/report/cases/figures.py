@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 import numpy as np
 
+from gigatile.evaluation.metrics_file import Interval
 from gigatile.report.figures import BLUE, GREEN, GREY, ORANGE, canvas, svg
-from gigatile.report.metrics import Interval
 
 
 def spread(

@@ -1,39 +1,20 @@
-"""Reads and checks the tables, metrics and settings of cases."""
+"""Read and check the tables, states and settings of cases."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from gigatile.cohort.state_tables import fingerprints_of
 from gigatile.errors import UserError
-from gigatile.evaluation.segmentation import COLUMNS, EMPTY
-from gigatile.json_models import JsonModel, read_model
+from gigatile.evaluation.segmentation import COLUMNS, EMPTY, RegionScores
+from gigatile.json_models import read_model
 from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tables import read_table
+from gigatile.volumes.segmentation_state import SegmentationState
 from gigatile.volumes.state import CaseState
-
-
-class Windows(JsonModel):
-    """The windows in which the model segmented a case."""
-
-    size: list[int]
-    overlap: float
-    flips: bool
-
-
-class SegmentationState(JsonModel):
-    """The prediction for a case: segmentations/<case>.json."""
-
-    case: str
-    state: Literal["segmented", "failed"]
-    volumes_ml: dict[str, float] = Field(default_factory=dict)
-    windows: Windows | None = None
-    inputs: dict[str, str] = Field(default_factory=dict)
 
 
 class CaseModel(TrainedModel):
@@ -45,31 +26,13 @@ class CaseModel(TrainedModel):
     sha256: str
 
     def settings(self) -> dict[str, Any]:
-        """Return the sections of the settings, each list as one text."""
+        """Return the sections of the settings, with each list as a text."""
         sections = {
             "volumes": self.volumes.model_dump(exclude={"stall_minutes"}),
             "patches": self.patches,
             "train": self.train,
         }
         return {name: _joined(section) for name, section in sections.items()}
-
-
-@dataclass(frozen=True)
-class RegionScores:
-    """The metrics of a region of a case; None: not defined.
-
-    Attributes:
-        truth_ml, predicted_ml: its volume in the reference segmentation and in the prediction.
-        empty: where the region is missing: "truth", "prediction", "both", or "".
-    """
-
-    dice: float | None
-    hd95_mm: float | None
-    sensitivity: float | None
-    specificity: float | None
-    truth_ml: float
-    predicted_ml: float
-    empty: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +52,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
     """Read evaluation/cases.tsv: a row for each case and region.
 
     Raises:
-        UserError: a cell is not a valid number, or a case has not each region of the model once.
+        UserError: a cell is not a valid number, or a case does not have each region exactly once.
     """
     regions = list(model.volumes.region_labels)
     by_case: dict[str, dict[str, RegionScores]] = {}
@@ -109,6 +72,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
             hd95_mm=_number(path, number, row, "hd95_mm"),
             sensitivity=_number(path, number, row, "sensitivity", 1),
             specificity=_number(path, number, row, "specificity", 1),
+            diagonal_mm=_number(path, number, row, "diagonal_mm") or 0.0,
             truth_ml=_number(path, number, row, "truth_ml") or 0.0,
             predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
             empty=row["empty"],
@@ -128,7 +92,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
 def read_new(
     folder: Path, model: CaseModel, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
-    """Return the new cases that were prepared. They have no metrics: None."""
+    """Return None, for no scores, for each new case that was prepared."""
     return {row.id: None for row in rows if row.records}
 
 
@@ -136,12 +100,12 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
     """Read the state of a case, which must match the row of cases.tsv.
 
     Raises:
-        UserError: it is missing, damaged or another.
+        UserError: it is missing, damaged, or does not match.
     """
     path = folder / f"{row.id}.json"
     state = read_model(CaseState, path)
     if state.case != row.id:
-        raise UserError(f"{path}: is the state of case {state.case!r}, not of {row.id!r}")
+        raise UserError(f"{path}: contains case {state.case!r}, expected {row.id!r}")
     fingerprints = fingerprints_of(state.sources)
     stated = (state.state, state.records.sha256, fingerprints, str(len(state.warnings)))
     if stated != (row.state, row.sha256, row.cells["sources"], row.cells["warnings"]):
@@ -153,10 +117,14 @@ def read_state_of(row: CohortRow, folder: Path) -> CaseState:
 
 
 def read_segmentation(path: Path, case: str) -> SegmentationState:
-    """Read the state of a segmentation; it must be that case's, and not failed."""
+    """Read the state of a segmentation.
+
+    Raises:
+        UserError: it is missing or damaged, or the case is another one or was not segmented.
+    """
     state = read_model(SegmentationState, path)
     if state.case != case:
-        raise UserError(f"{path}: is of case {state.case!r}, not of {case!r}")
+        raise UserError(f"{path}: contains case {state.case!r}, expected {case!r}")
     if state.state != "segmented":
         raise UserError(f"{path}: case {case!r} was prepared but not segmented; delete this file")
     return state

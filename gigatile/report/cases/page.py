@@ -13,7 +13,6 @@ from gigatile.records.volume import VolumeRecord
 from gigatile.report.cases.inputs import (
     CaseModel,
     ScoredCase,
-    SegmentationState,
     read_segmentation,
     read_state_of,
 )
@@ -31,6 +30,7 @@ from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.grid import Grid, forward_labels
 from gigatile.volumes.reader import open_volume
+from gigatile.volumes.segmentation_state import SegmentationState
 from gigatile.volumes.state import CaseState
 
 TEMPLATE = Path(__file__).parent / "templates/case.html.j2"

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from gigatile.evaluation.metrics_file import CaseMetrics
 from gigatile.report.cases import figures
 from gigatile.report.cases.inputs import read_segmentation, read_state_of
-from gigatile.report.cases.metrics import CaseMetrics, CaseRun
+from gigatile.report.cases.metrics import CaseRun
 from gigatile.report.cases.page import CasePageInputs
 from gigatile.report.pages import data_uri, plural, words
 from gigatile.report.task_report import Banner, Content, Section

@@ -4,17 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.report.metrics import Interval
+from gigatile.evaluation.metrics_file import ByClass, Interval, Level, SlideMetrics
 from gigatile.report.pages import data_uri
 from gigatile.report.slides import figures
-from gigatile.report.slides.metrics import (
-    ByClass,
-    Level,
-    SlideMetrics,
-    SlideRun,
-    count_labels,
-    why_undefined,
-)
+from gigatile.report.slides.metrics import SlideRun, count_labels, why_undefined
 from gigatile.report.task_report import Content, Section
 
 TEMPLATES = Path(__file__).parent / "templates"

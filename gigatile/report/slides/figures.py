@@ -3,8 +3,8 @@
 import matplotlib
 import numpy as np
 
+from gigatile.evaluation.metrics_file import Curve
 from gigatile.report.figures import BLUE, GREY, canvas, svg
-from gigatile.report.slides.metrics import Curve
 
 
 def roc(curve: Curve) -> bytes:

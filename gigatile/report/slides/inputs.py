@@ -1,4 +1,4 @@
-"""Reads and checks the tables, scores and settings of slides."""
+"""Read and check the tables, scores, states and settings of slides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,11 @@ class ScoredSlide(ScoredRow):
 
 
 def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[ScoredSlide]:
-    """Read slides.tsv in its order; every score must be a number from 0 to 1."""
+    """Read slides.tsv, in its order.
+
+    Raises:
+        UserError: the table is missing or damaged, or a score is not from 0 to 1.
+    """
     classes = model.classes
     columns = ["slide", "tiles", *(f"p_{name}" for name in classes), "call_mean", "call_vote"]
     slides = []
@@ -92,7 +96,7 @@ def read_new(folder: Path, model: SlideModel, rows: Sequence[CohortRow]) -> dict
 
 @dataclass(frozen=True)
 class SlideTiles:
-    """The scored tiles of a slide, in the order of rows and columns.
+    """The scored tiles of a slide, sorted by row and column.
 
     Attributes:
         x, y: (n,) int64, top-left corners in pixels of level 0.
@@ -109,7 +113,7 @@ class SlideTiles:
 
 
 def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) -> SlideTiles:
-    """Read the tiles of a slide; parts of the file without the slide are not loaded.
+    """Read the scored tiles of a slide, without loading those of other slides.
 
     Raises:
         UserError: the file is missing or damaged, its number of tiles is not `expected`, or a score
@@ -124,7 +128,7 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
         scores = np.stack([np.asarray(table[name], np.float64) for name in columns[2:]], axis=1)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, KeyError, TypeError, ValueError) as error:
         reason = str(error).split("\n")[0].replace(str(path), Path(path).name)
-        raise UserError(f"{path}: damaged, or not the tiles' scores ({reason})") from None
+        raise UserError(f"{path}: damaged, or not a table of scored tiles ({reason})") from None
     if len(x) != expected:
         raise UserError(
             f"{path}: {len(x)} tiles of slide {slide!r}, but slides.tsv counts {expected}; one of "
@@ -140,12 +144,12 @@ def read_state_of(row: CohortRow, folder: Path) -> SlideState:
     """Read the state of a slide, which must match the row of tiles.tsv.
 
     Raises:
-        UserError: it is missing, damaged or another.
+        UserError: it is missing, damaged, or does not match.
     """
     path = folder / f"{row.id}.json"
     state = read_model(SlideState, path)
     if state.slide != row.id:
-        raise UserError(f"{path}: is the state of slide {state.slide!r}, not of {row.id!r}")
+        raise UserError(f"{path}: contains slide {state.slide!r}, expected {row.id!r}")
     if (state.state, state.tiles.kept, state.records.sha256) != (
         row.state,
         row.records,
@@ -159,7 +163,7 @@ def read_state_of(row: CohortRow, folder: Path) -> SlideState:
 
 
 def mpp_source(name: str | None) -> str:
-    """Return in words where the scale of a slide comes from."""
+    """Return the source of a slide's scale in words."""
     words = {
         "sheet": "the sample sheet",
         "file": "the slide's file",

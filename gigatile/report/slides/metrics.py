@@ -1,87 +1,15 @@
-"""The metrics of slides, evaluation/metrics.json, and why a metric is not defined."""
+"""Read the metrics of slides and check that they fit the scored slides."""
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import model_validator
-
 from gigatile.errors import UserError
-from gigatile.json_models import JsonModel, read_model
-from gigatile.report.metrics import Interval, Metrics
+from gigatile.evaluation.metrics_file import Level, SlideMetrics
+from gigatile.json_models import read_model
 from gigatile.report.slides.inputs import ScoredSlide, SlideModel
 from gigatile.report.task_report import Run
 from gigatile.slides.state import SlideState
-
-
-class ByClass(JsonModel):
-    """A metric for each class and their mean."""
-
-    macro: Interval
-    per_class: dict[str, Interval]
-
-
-class Accuracy(JsonModel):
-    """The share of correct predictions, by the mean score and by majority vote."""
-
-    mean_call: Interval
-    vote_call: Interval
-
-
-class Confusion(JsonModel):
-    """Counts; rows: labels, columns: predicted classes, both in the order of the classes."""
-
-    mean_call: list[list[int]]
-    vote_call: list[list[int]]
-
-
-class Band(JsonModel):
-    """The interval of the true positive rate at each of these false positive rates."""
-
-    fpr: list[float]
-    low: list[float]
-    high: list[float]
-
-
-class Curve(JsonModel):
-    """A ROC curve; the band is None with too few patients."""
-
-    fpr: list[float]
-    tpr: list[float]
-    band: Band | None = None
-
-
-class Level(JsonModel):
-    """All metrics by slide, or by patient."""
-
-    n: int
-    patients: int
-    accuracy: Accuracy
-    roc_auc: ByClass
-    average_precision: ByClass
-    confusion: Confusion
-    roc_curve: dict[str, Curve | None]
-
-
-class SlideMetrics(Metrics):
-    """evaluation/metrics.json."""
-
-    classes: list[str]
-    slide: Level
-    patient: Level
-
-    @model_validator(mode="after")
-    def _complete(self) -> "SlideMetrics":
-        size = len(self.classes)
-        for name, level in (("slide", self.slide), ("patient", self.patient)):
-            for metric in (level.roc_auc, level.average_precision):
-                if missing := [c for c in self.classes if c not in metric.per_class]:
-                    raise ValueError(f"{name}: no metrics of class {missing[0]!r}")
-            for counts in (level.confusion.mean_call, level.confusion.vote_call):
-                if len(counts) != size or any(len(row) != size for row in counts):
-                    raise ValueError(f"{name}: a confusion matrix is not {size} × {size}")
-        return self
-
 
 SlideRun = Run[SlideState, ScoredSlide, SlideModel, SlideMetrics]
 

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.files import checksums, write_json
+from gigatile.files import checksums
+from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 
@@ -21,14 +22,17 @@ def run(args: argparse.Namespace) -> None:
 
     from gigatile.evaluation.metrics import evaluate
     from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
-    from gigatile.tasks.tile_classification.slide_calls import call_slides, write_calls
+    from gigatile.tasks.tile_classification.slide_predictions import (
+        predict_slides,
+        write_predictions,
+    )
 
     classifier = TileClassifier(args.model, args.described)
     tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
     score_slides(classifier, usable_rows(args.table, "test"), args.records, tiles, log=print)
-    calls = call_slides(tiles, classifier.classes)
-    write_calls(calls, slides)
+    predictions = predict_slides(tiles, classifier.classes)
+    write_predictions(predictions, slides)
     inputs = {"model/model.keras": args.model, "tiles.tsv": args.table}
     outputs = {"evaluation/tiles.parquet": tiles, "evaluation/slides.tsv": slides}
-    metrics = evaluate(calls, classifier.classes, settings)
-    write_json(args.out / "metrics.json", metrics | {"inputs": checksums(inputs | outputs)})
+    metrics = evaluate(predictions, classifier.classes, settings, checksums(inputs | outputs))
+    write_model(args.out / "metrics.json", metrics)

@@ -15,7 +15,7 @@ from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.slide_tiles import SlideTiles
 from gigatile.slides.state import SlideFacts
 from gigatile.tasks.tile_classification.scoring import TileClassifier, score_tiles
-from gigatile.tasks.tile_classification.slide_calls import predict_slide
+from gigatile.tasks.tile_classification.slide_predictions import predict_slide
 
 
 class TilesOfModel(JsonModel):
@@ -32,9 +32,9 @@ class SlidePrediction:
         scores: the mean score of the tiles for each class, rounded to six decimals.
         by_mean: the class with the highest mean score (`call_mean` in slides.tsv).
         by_vote: the class predicted for most tiles (`call_vote`).
-        tiles: a row per tile: x and y of its corner and its extent in pixels of level 0; tissue,
-            the share of its area; p_<class>… .
-        facts: what is known about the slide: its size, scale, grid and discarded tiles.
+        tiles: a row per tile: x and y of its corner and its extent, in pixels of level 0; tissue,
+            as a fraction of its area; p_<class>… .
+        facts: the size, scale and grid of the slide, and its discarded tiles.
     """
 
     scores: dict[str, float]
@@ -48,8 +48,8 @@ class SlideModel(Model):
     """A trained classifier of tiles, applied to slides.
 
     Attributes:
-        classes: their names.
-        settings: of the tiles, as in training.
+        classes: the names of the classes.
+        settings: the section `tiles`, as in training.
     """
 
     def __init__(self, model: Path, described: Path) -> None:
@@ -68,13 +68,13 @@ class SlideModel(Model):
     ) -> SlidePrediction:
         """Extract the tiles of a slide and score them; no file is written.
 
-        Tiles are scored while others are read; a batch of them is in memory at a time. Unlike the
-        workflow's jobs, this has no time limit, and a crash of a decoder ends the process.
+        Tiles are scored while others are read, with one batch in memory at a time. Unlike the jobs
+        of the workflow, this has no time limit, and the crash of a decoder ends the process.
 
         Args:
             slide: the slide's file.
-            mpp: micrometres per pixel of level 0; None: that of the file.
-            cores: threads that read and encode tiles.
+            mpp: micrometres per pixel of level 0; None: as in the file.
+            cores: number of threads that read and encode tiles.
 
         Raises:
             UserError: the slide cannot be used; the message says why.

@@ -17,12 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Score the tiles of new slides, and predict the class of each slide."""
     from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
-    from gigatile.tasks.tile_classification.slide_calls import call_slides, write_calls
+    from gigatile.tasks.tile_classification.slide_predictions import (
+        predict_slides,
+        write_predictions,
+    )
 
     classifier = TileClassifier(args.model, args.described)
     tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
     score_slides(classifier, usable_rows(args.table), args.records, tiles, log=print)
-    write_calls(call_slides(tiles, classifier.classes).drop(columns="label"), slides)
+    write_predictions(predict_slides(tiles, classifier.classes).drop(columns="label"), slides)
     inputs = {"model/model.keras": args.model, "predictions/tiles.tsv": args.table}
     outputs = {f"predictions/{path.name}": path for path in (tiles, slides)}
     provenance = {"classes": classifier.classes, "inputs": checksums(inputs | outputs)}

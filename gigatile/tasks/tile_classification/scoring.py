@@ -35,7 +35,7 @@ class TileClassifier:
     """
 
     def __init__(self, model: Path, described: Path) -> None:
-        """Load `model` (.keras); `described` is the settings.json beside it.
+        """Load `model` (.keras); `described` is its settings.json.
 
         Raises:
             UserError: a file is missing or damaged, or the model is not the described one.
@@ -84,7 +84,7 @@ def score_slides(
         records: folder of <slide>.tfrecord.
         out: the table: slide, patient, label, x, y, extent, tissue, p_<class>…; one row group
             per slide.
-        log: takes lines of progress.
+        log: receives lines of progress.
     """
     scores = [f"p_{label}" for label in classifier.classes]
     schema = pa.schema(
@@ -100,7 +100,7 @@ def score_slides(
 
 
 class TileScores(NamedTuple):
-    """The scores of a slide's tiles, n of them, and where they are.
+    """The scores and positions of the tiles of a slide.
 
     Attributes:
         tiles: x, y, extent and tissue of each tile, as in `gigatile.records.Tile`.

@@ -17,12 +17,12 @@ from gigatile.training.validation import Validation
 def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> Validation:
     """Return the mean loss and accuracy of the tiles, each scored once.
 
-    The loss of a tile is -log p of its own class, with p in single precision; p = 0 counts as the
-    smallest positive number.
+    The loss of a tile is -log p, where p is the score of its class in single precision; p = 0
+    counts as the smallest positive number.
 
     Args:
-        segment: whose model is validated.
-        manifest: of the shards; must have the split valid.
+        segment: the segment of the model.
+        manifest: manifest of the shards, which must have the split valid.
         settings: not used.
 
     Raises:
@@ -42,7 +42,7 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
         batch = [reader[number] for number in range(first, min(first + BATCH, tiles))]
         labels = [classifier.classes.index(tile.label) for tile in batch]
         scores = classifier.score(batch)
-        own = scores[np.arange(len(batch)), labels].astype(np.float64)
-        loss -= np.log(np.maximum(own, np.finfo(np.float32).tiny)).sum()
+        of_label = scores[np.arange(len(batch)), labels].astype(np.float64)
+        loss -= np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).sum()
         correct += (scores.argmax(axis=1) == labels).sum()
     return Validation("tiles", tiles, {"loss": loss / tiles, "accuracy": correct / tiles})

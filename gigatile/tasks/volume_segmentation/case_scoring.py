@@ -1,14 +1,13 @@
-"""The test cohort's segmentations against the truth, on the grids of the cases' own files."""
+"""Scores of segmentations against the reference, on the grids of the cases' files."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError, all_faults
-from gigatile.evaluation.segmentation import score_case
+from gigatile.evaluation.segmentation import CaseScores, RegionScores, score_case
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import NOISE, Geometry, geometry_of
@@ -17,74 +16,67 @@ from gigatile.volumes.reader import open_volume
 
 def score_cases(
     rows: Sequence[Mapping[str, str]],
-    truths: Mapping[str, Path],
+    references: Mapping[str, Path],
     segmentations: Path,
     volumes: VolumeSettings,
     cores: int,
     hd95: str = "surface",
-) -> list[dict[str, Any]]:
-    """Score each case, a few at a time; the result does not depend on how many.
+) -> list[CaseScores]:
+    """Score cases in parallel; the result does not depend on the number of cores.
 
     Args:
         rows: the cases, with their patients.
-        truths: the file of each case's own segmentation.
-        segmentations: folder of <case>.nii.gz, as the model has it.
-        volumes: the values of labels, and the regions.
-        cores: cases at a time.
-        hd95: the definition of the Hausdorff distance, as `evaluate.hd95` names it.
+        references: the reference segmentation of each case.
+        segmentations: folder of <case>.nii.gz, the predicted segmentations.
+        volumes: label values and regions.
+        cores: number of cases scored in parallel.
+        hd95: definition of the Hausdorff distance; the setting `evaluate.hd95`.
 
     Returns:
-        What `segmentation.write_cases` writes, in the order of the rows and regions.
+        The scores of the cases, in the order of `rows`.
 
     Raises:
-        UserError: a file that cannot be read, or is on another grid; every one.
+        UserError: lists all files that cannot be read, or are on another grid.
     """
 
-    def score(row: Mapping[str, str]) -> list[dict[str, Any]] | str:
+    def score(row: Mapping[str, str]) -> CaseScores | str:
         case = row["case"]
-        if case not in truths:
-            return f"case {case}: the sheet has no segmentation of it"
+        if case not in references:
+            return f"case {case}: has no segmentation in the sample sheet"
         try:
-            result = _score(truths[case], segmentations / f"{case}.nii.gz", volumes, hd95)
+            scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
             return f"case {case}: {error}"
-        return [{"case": case, "patient": row["patient"]} | scores for scores in result]
+        return CaseScores(case, row["patient"], scores)
 
     with ThreadPoolExecutor(cores) as pool:
         results = list(pool.map(score, rows))
     if faults := [fault for fault in results if isinstance(fault, str)]:
         raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
-    return [row for case in results if not isinstance(case, str) for row in case]
+    return [scores for scores in results if not isinstance(scores, str)]
 
 
 def _score(
-    truth: Path, segmentation: Path, volumes: VolumeSettings, hd95: str
-) -> list[dict[str, Any]]:
+    reference_path: Path, predicted_path: Path, volumes: VolumeSettings, hd95: str
+) -> dict[str, RegionScores]:
     values = volumes.label_values
-    (predicted, of_mine), (reference, of_theirs) = (
-        _read(path, values) for path in (segmentation, truth)
-    )
-    # Voxel is compared with voxel: axes in another order are another grid here.
+    reference, grid = _read(reference_path, values)
+    predicted, predicted_grid = _read(predicted_path, values)
+    # Voxels are compared by index, so the same grid with other axes does not match.
     if predicted.shape != reference.shape or np.abs(
-        of_mine.corners() - of_theirs.corners()
-    ).max() > (NOISE * min(of_theirs.spacing)):
+        predicted_grid.corners() - grid.corners()
+    ).max() > NOISE * min(grid.spacing):
         raise UserError(
-            f"{segmentation.name} has {_placed(of_mine)} where {truth.name} has "
-            f"{_placed(of_theirs)}; one of the two is stale"
+            f"{predicted_path.name} has {_describe(predicted_grid)} but {reference_path.name} has "
+            f"{_describe(grid)}; one of the two is out of date"
         )
     return score_case(
-        reference,
-        predicted,
-        of_theirs.spacing,
-        values,
-        volumes.region_labels,
-        of_theirs.voxel_ml,
-        hd95,
+        reference, predicted, grid.spacing, values, volumes.region_labels, grid.voxel_ml, hd95
     )
 
 
 def _read(path: Path, values: Mapping[str, int]) -> tuple[np.ndarray, Geometry]:
-    """Return a segmentation, (x, y, z) uint8, and where it lies."""
+    """Return a segmentation, (x, y, z) uint8, and its grid."""
     try:
         volume = open_volume(path)
         return volume.read_labels(values), geometry_of(volume)
@@ -92,6 +84,6 @@ def _read(path: Path, values: Mapping[str, int]) -> tuple[np.ndarray, Geometry]:
         raise UserError(f"{path.name}: {error}") from None
 
 
-def _placed(grid: Geometry) -> str:
+def _describe(grid: Geometry) -> str:
     x, y, z = grid.affine[:3, 3].tolist()
     return f"{grid}, the first at ({x:.1f}, {y:.1f}, {z:.1f}) mm,"

@@ -1,16 +1,15 @@
-"""Segment one case with a trained model: labels on the grid of its own files."""
+"""Segment one case with a trained model: labels on the grid of the case's files."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import checksums, sha256_of
+from gigatile.json_models import write_model
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.windows import WindowSettings
-from gigatile.tasks.volume_segmentation.segmentation_state import describe
 from gigatile.tasks.volume_segmentation.sliding_window import (
     PreparedVoxels,
     Segmenter,
@@ -18,6 +17,7 @@ from gigatile.tasks.volume_segmentation.sliding_window import (
 )
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.restoration import Restorer, write_segmentation
+from gigatile.volumes.segmentation_state import SegmentationState, Windows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CaseSegmentation:
 
     @property
     def affine(self) -> np.ndarray:
-        """From voxel indices to millimetres in RAS+: (4, 4)."""
+        """(4, 4), from voxel indices to millimetres in RAS+."""
         return np.array(self.grid.original_affine)
 
     def save(self, path: Path | str) -> None:
@@ -52,8 +52,8 @@ def segment(
     Args:
         segmenter: the model.
         case: its voxels.
-        grid: of its voxels.
-        windows: how the model goes over the volume.
+        grid: the grid of its voxels.
+        windows: the section `windows` of the settings.
 
     Raises:
         UserError: the case has other channels than the model.
@@ -75,20 +75,17 @@ def segment_case(
     out: Path,
     described: Path,
     inputs: dict[str, Path],
-) -> dict[str, Any]:
-    """Segment a case; write its segmentation and, last, its state.
+) -> SegmentationState:
+    """Segment a case; write its segmentation and then its state, which is returned.
 
     Args:
         segmenter: the model.
         case: the case's id.
         record: the file of the prepared case.
-        windows: how the model goes over the volume.
+        windows: the section `windows` of the settings.
         out: the segmentation to write (.nii.gz), on the grid of the case's files.
         described: the state to write (.json).
-        inputs: the files it depends on, by their names in the run.
-
-    Returns:
-        The state, as written.
+        inputs: the files that it depends on, by their names in the run.
 
     Raises:
         UserError: the record is damaged, of another case, or has other channels than the model.
@@ -106,13 +103,16 @@ def segment_case(
             ) from None
         segmented = segment(segmenter, prepared, grid, windows)
     segmented.save(out)
-    fields = {
-        "volumes_ml": segmented.volumes_ml,
-        "windows": windows.model_dump() | {"size": list(segmenter.window)},
-        "inputs": checksums(inputs),
-        "sha256": sha256_of(out),
-    }
-    return describe(described, case, fields)
+    state = SegmentationState(
+        case=case,
+        state="segmented",
+        volumes_ml=segmented.volumes_ml,
+        windows=Windows(**windows.model_dump(), size=list(segmenter.window)),
+        inputs=checksums(inputs),
+        sha256=sha256_of(out),
+    )
+    write_model(described, state)
+    return state
 
 
 def _volumes(counts: np.ndarray, grid: Grid, segmenter: Segmenter) -> dict[str, float]:

@@ -8,7 +8,8 @@ from gigatile.cohort.collect import usable_rows
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import evaluate_cases, write_cases
 from gigatile.evaluation.segmentation import read_cases as read_scores
-from gigatile.files import checksums, combined_checksum, read_json, sha256_of, write_json
+from gigatile.files import checksums, combined_checksum, read_json, sha256_of
+from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import check_section, parse_section
 from gigatile.settings.volumes import VolumeSettings
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Compare the segmentation of every test case with its reference, and compute metrics."""
+    """Score the segmentation of every test case against its reference, and compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
     described = read_json(args.described)
     if "volumes" not in described:
@@ -38,7 +39,6 @@ def run(args: argparse.Namespace) -> None:
     table = args.out / "cases.tsv"
     scores = score_cases(rows, references, args.segmentations, volumes, args.cores, settings.hd95)
     write_cases(scores, table)
-    metrics = evaluate_cases(read_scores(table), list(volumes.region_labels), settings)
     inputs = {"model/settings.json": args.described, "cases.tsv": args.table}
     names = [f"{row['case']}.nii.gz" for row in rows]
     segmentations = combined_checksum(
@@ -46,4 +46,5 @@ def run(args: argparse.Namespace) -> None:
     )
     hashes = checksums(inputs | {"evaluation/cases.tsv": table})
     hashes["evaluation/segmentations/<case>.nii.gz of the test cases"] = segmentations
-    write_json(args.out / "metrics.json", metrics | {"inputs": hashes})
+    metrics = evaluate_cases(read_scores(table), list(volumes.region_labels), settings, hashes)
+    write_model(args.out / "metrics.json", metrics)

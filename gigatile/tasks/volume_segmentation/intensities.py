@@ -1,4 +1,4 @@
-"""Intensities of patches, changed as was drawn: brightness, contrast, gamma and noise."""
+"""Augment the intensities of patches: brightness, contrast, gamma and noise."""
 
 import functools
 import math
@@ -9,36 +9,43 @@ import numpy as np
 from gigatile.records.shuffle import key64, random64
 from gigatile.tasks.volume_segmentation.patch_sampling import NOISE, Patch, below
 
-# Whoever calls has threads of its own, one for each core.
+# The input pipeline runs a thread for each core.
 cv2.setNumThreads(1)
 
-# Planes of a patch are given pieces of one noise, which begin at any of so many voxels.
-_PIECES = 1 << 15
-# All values of float16 in the order of their bits; those that are no number are 0.
+# All planes take their noise from the same array, from a random offset up to this one.
+_MAX_OFFSET = 1 << 15
+# All values of float16 in the order of their bits, with 0 for NaN and infinity.
 _FLOATS = np.nan_to_num(
     np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32), posinf=0, neginf=0
 )
 _LARGEST = np.float32(np.finfo(np.float16).max)
 
 
-def change_intensities(image: np.ndarray, ranges: np.ndarray, patch: Patch, draw: int) -> None:
-    """Change intensities, (x, y, z, C) float16; 0 stays 0, so outside the head nothing changes."""
+def change_intensities(image: np.ndarray, ranges: np.ndarray, patch: Patch, seed: int) -> None:
+    """Augment the intensities of an image in place. Values of 0, outside the head, stay 0.
+
+    Args:
+        image: (x, y, z, C) float16.
+        ranges: (C, 2) minimum and maximum of the nonzero values of each channel.
+        patch: the changes.
+        seed: the seed of the sample.
+    """
     x, y, z = image.shape[:3]
-    table = _table(ranges, patch)
-    # A channel without values was filled with 0 and stays so.
+    table = _lookup_table(ranges, patch)
+    # A missing channel was filled with 0 and stays 0.
     deviations = np.where(ranges[:, 1] > ranges[:, 0], patch.noise, 0).astype(np.float32)
-    noise = (_normal(y * z + _PIECES, len(ranges)) * deviations).astype(np.float16)
-    key = int(random64(draw, np.array([NOISE]))[0])
+    noise = (_normal(y * z + _MAX_OFFSET, len(ranges)) * deviations).astype(np.float16)
+    key = int(random64(seed, np.array([NOISE]))[0])
     for plane, number in zip(image, random64(key, np.arange(x)).tolist(), strict=True):
         bits = plane.view(np.uint16)
         cv2.LUT(bits, table, dst=bits)
         inside = _not_zero(bits)
-        first = below(number, _PIECES + 1)
+        first = below(number, _MAX_OFFSET + 1)
         cv2.add(plane, noise[first : first + y * z].reshape(plane.shape), dst=plane, mask=inside)
 
 
-def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
-    """Return what becomes of each value of float16, as bits: (1, 65536, C) uint16."""
+def _lookup_table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
+    """Return the result for each value of float16, as bits: (1, 65536, C) uint16."""
     table = np.empty((len(_FLOATS), len(ranges)), np.float16)
     for channel, (low, high) in enumerate(ranges):
         values = _FLOATS
@@ -55,15 +62,15 @@ def _table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
 
 @functools.cache
 def _normal(voxels: int, channels: int) -> np.ndarray:
-    """Return nearly normal random numbers, the same on every machine: (voxels, C) float32."""
+    """Return approximately normal random numbers: (voxels, C) float32, equal on all machines."""
     numbers = random64(key64("noise"), np.arange(voxels * channels))
-    # The sum of eight bytes (Irwin and Hall 1927): whole numbers, so nothing is rounded.
+    # The sum of eight random bytes (Irwin and Hall 1927); whole numbers are not rounded.
     sums = numbers.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64) - 8 * 255 / 2
     return (sums / math.sqrt(8 * (2**16 - 1) / 12)).astype(np.float32).reshape(voxels, channels)
 
 
 def _not_zero(plane: np.ndarray) -> np.ndarray:
-    """Return where not all channels are 0, of bits (y, z, C) uint16: (y, z) uint8."""
+    """Return where any channel of bits, (y, z, C) uint16, is not 0: (y, z) uint8."""
     channels = plane.shape[2]
     if channels in (1, 2, 4):
         return (plane.view(f"<u{2 * channels}")[..., 0] != 0).view(np.uint8)

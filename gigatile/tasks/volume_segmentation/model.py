@@ -16,7 +16,7 @@ class CaseModel(Model):
     """A trained segmentation model, applied to cases.
 
     Attributes:
-        settings: of the volumes, as in training.
+        settings: the section `volumes`, as in training.
         labels: the value of each label by its name.
     """
 
@@ -41,7 +41,7 @@ class CaseModel(Model):
         Args:
             images: the file of each modality by its name; or one file with all modalities as
                 channels.
-            windows: how the model goes over the volume; None: the default settings.
+            windows: the section `windows` of the settings; None: the defaults.
 
         Returns:
             Labels on the grid of the case's files.

@@ -1,4 +1,4 @@
-"""Patches of volumes, read and changed as their draws say."""
+"""Read and augment patches of volumes."""
 
 import time
 
@@ -12,40 +12,40 @@ from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
 from gigatile.tasks.volume_segmentation.rotation import fill_rotated
 from gigatile.tasks.volume_segmentation.scratch import scratch
 
-# Whoever calls has threads of its own, one for each core.
+# The input pipeline runs a thread for each core.
 cv2.setNumThreads(1)
 
 
 def fill_patch(
     record: VolumeRecord,
-    draw: int,
+    seed: int,
     settings: PatchSettings,
     image_out: np.ndarray,
     labels_out: np.ndarray,
 ) -> tuple[float, float]:
-    """Fill arrays with the patch that belongs to a draw; voxels outside the head are 0.
+    """Fill arrays with the patch of a seed; voxels outside the head are 0.
 
-    Other threads run meanwhile. The result does not depend on how many there are.
+    Threads can fill patches in parallel; the result does not depend on their number.
 
     Args:
-        record: of the case.
-        draw: a random number, 0 … 2⁶⁴ - 1.
-        settings: the size, and what may be done.
+        record: the record of the case.
+        seed: the seed of the sample, 0 … 2⁶⁴ - 1.
+        settings: size and augmentation.
         image_out: (*settings.size, C) float16, contiguous.
-        labels_out: (*settings.size) uint8, contiguous; all 0 where the case has no segmentation.
+        labels_out: (*settings.size) uint8, contiguous; all 0 if the case has no segmentation.
 
     Returns:
-        The seconds that it took to read the voxels, and to change them.
+        The seconds for reading the voxels, and for augmenting them.
 
     Raises:
-        RecordError: the record is damaged. What is in the arrays then is nothing.
+        RecordError: the record is damaged. The content of the arrays is then undefined.
     """
     if image_out.shape[:3] != settings.size or not image_out.flags.c_contiguous:
         raise ValueError(f"image_out: {image_out.shape}; must be {settings.size}, contiguous")
-    patch = choose_patch(record.head, draw, settings)
-    begun = time.perf_counter()
-    if patch.turned is None:
-        # Read as it will lie, but for the columns: what is in them lies together.
+    patch = choose_patch(record.head, seed, settings)
+    start = time.perf_counter()
+    if patch.rotation is None:
+        # Flip while reading, except along the last axis, in which voxels are contiguous.
         x, y, z = (-1 if flipped else 1 for flipped in patch.flipped)
         record.read_into(patch.start, image_out[::x, ::y], labels_out[::x, ::y])
         read = time.perf_counter()
@@ -53,10 +53,10 @@ def fill_patch(
             _flip_columns(image_out)
             _flip_columns(labels_out)
     else:
-        read = fill_rotated(record, patch.start, patch.turned, image_out, labels_out)
+        read = fill_rotated(record, patch.start, patch.rotation, image_out, labels_out)
     if settings.intensity:
-        change_intensities(image_out, record.head.ranges, patch, draw)
-    return read - begun, time.perf_counter() - read
+        change_intensities(image_out, record.head.ranges, patch, seed)
+    return read - start, time.perf_counter() - read
 
 
 def _flip_columns(array: np.ndarray) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from gigatile.settings.section import parse_section
 from gigatile.settings.windows import WindowSettings
 from gigatile.software import import_less
-from gigatile.tasks.volume_segmentation.segmentation_state import skip_case
 from gigatile.training.cores import limit_pools
+from gigatile.volumes.segmentation_state import skip_case
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Segment a case on the grid of its own files; skip a case that could not be prepared."""
+    """Segment a case on the grid of its files; skip a case that could not be prepared."""
     windows = parse_section(WindowSettings, args.windows)
     if not args.records.stat().st_size:
         skip_case(args.case, args.out, args.state)
@@ -44,5 +44,5 @@ def run(args: argparse.Namespace) -> None:
         f"{args.records.parent.name}/{args.records.name}": args.records,
     }
     state = segment_case(segmenter, args.case, args.records, windows, args.out, args.state, inputs)
-    volumes = ", ".join(f"{name} {ml:.1f} ml" for name, ml in state["volumes_ml"].items())
+    volumes = ", ".join(f"{name} {ml:.1f} ml" for name, ml in state.volumes_ml.items())
     print(f"{args.case}: {volumes}")

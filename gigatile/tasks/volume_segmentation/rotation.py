@@ -1,4 +1,4 @@
-"""Patches of volumes that are turned and scaled, by interpolation in two passes of pictures."""
+"""Rotated and scaled patches of volumes, interpolated in two passes over 2-D images."""
 
 import time
 
@@ -8,7 +8,7 @@ import numpy as np
 from gigatile.records.volume import VolumeRecord
 from gigatile.tasks.volume_segmentation.scratch import scratch
 
-# Whoever calls has threads of its own, one for each core.
+# The input pipeline runs a thread for each core.
 cv2.setNumThreads(1)
 
 
@@ -19,20 +19,28 @@ def fill_rotated(
     image_out: np.ndarray,
     labels_out: np.ndarray,
 ) -> float:
-    """Fill arrays with a turned and scaled patch; return when its voxels were read.
+    """Fill arrays with a rotated and scaled patch; return the time at which its voxels were read.
 
-    One interpolation in two passes (Catmull and Smith 1980, https://doi.org/10.1145/965105.807505).
-    A row of the patch along its first axis is a straight line in the volume, which goes through
-    planes of voxels. In each plane the four voxels around the line are weighted, and between two
-    planes those on either side of the patch's voxel: eight voxels for each, as in trilinear
-    interpolation. Labels are those of the one with the largest weight. Both passes are of pictures,
-    which OpenCV is fast at.
+    Interpolates in two passes (Catmull and Smith 1980, https://doi.org/10.1145/965105.807505). A
+    row of the patch along its first axis is a straight line through planes of the volume. The first
+    pass interpolates between the four voxels around the line in each plane, the second between the
+    two planes around each voxel of the patch: eight voxels in total, as in trilinear interpolation.
+    A label is that of the voxel with the largest weight. Both passes warp 2-D images, for which
+    OpenCV is fast.
+
+    Args:
+        record: the record of the case.
+        start: the first voxel of the patch before the rotation.
+        matrix: (3, 3) float64; see `Patch.rotation`.
+        image_out: (x, y, z, C) float16.
+        labels_out: (x, y, z) uint8.
     """
     size = image_out.shape[:3]
-    middle = (np.array(size) - 1) / 2
-    # Voxel o of the patch lies at matrix @ o + offset of the volume.
-    offset = start + middle - matrix @ middle
-    # The axis whose planes a row goes through most steeply: in each plane it moves by one at most.
+    centre = (np.array(size) - 1) / 2
+    # Voxel p of the patch is at matrix @ p + offset in the volume.
+    offset = start + centre - matrix @ centre
+    # The axis with the planes that a row crosses most steeply: from plane to plane, it moves by at
+    # most one voxel along the other axes.
     first = int(np.argmax(np.abs(matrix[:, 0])))
     axes = [first, *(axis for axis in range(3) if axis != first)]
     low, high = _box(matrix, offset, size, 1 / abs(matrix[first, 0]), record.head.shape)
@@ -44,7 +52,7 @@ def fill_rotated(
     read = time.perf_counter()
     warp = _Warp(matrix[axes], (offset - low)[axes], size)
     planes = np.moveaxis(image, first, 0)
-    for group in _groups(channels):
+    for group in _channel_groups(channels):
         warp.image(planes[..., group], image_out[..., group])
     warp.labels(np.moveaxis(labels, first, 0), labels_out)
     return read
@@ -54,26 +62,28 @@ def _box(
     matrix: np.ndarray,
     offset: np.ndarray,
     size: tuple[int, ...],
-    beyond: float,
+    margin: float,
     shape: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first voxel that a patch needs along each axis, and that after the last.
+    """Return the box of voxels that a patch needs: the first along each axis, and the last + 1.
 
     Args:
-        beyond: by how much its rows along the first axis are lengthened, to the next planes.
-        matrix, offset, size, shape: of the patch, and of the volume.
+        matrix, offset: from voxels of the patch to voxels of the volume.
+        size: the shape of the patch.
+        margin: extension of its rows along the first axis, to the next planes.
+        shape: the shape of the volume.
     """
     ends = [np.array([0.0, side - 1]) for side in size]
-    ends[0] += [-beyond, beyond]
+    ends[0] += [-margin, margin]
     corners = np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3) @ matrix.T + offset
-    # One voxel at least: beside the volume all are 0.
+    # At least one voxel, also for a patch outside the volume, which is 0.
     low = np.clip(np.floor(corners.min(axis=0)).astype(int), 0, np.array(shape) - 1)
     high = np.clip(np.ceil(corners.max(axis=0)).astype(int) + 1, low + 1, shape)
     return low, high
 
 
-def _groups(channels: int) -> list[slice]:
-    """Return how channels are interpolated together: OpenCV is exact with 1, 3 and 4."""
+def _channel_groups(channels: int) -> list[slice]:
+    """Return groups of 1, 3 or 4 channels to interpolate together; OpenCV is exact for these."""
     groups = [slice(first, first + 4) for first in range(0, channels - channels % 4, 4)]
     rest = channels - channels % 4
     if channels % 4 == 3:
@@ -82,68 +92,66 @@ def _groups(channels: int) -> list[slice]:
 
 
 class _Warp:
-    """From planes of the volume to a patch; axis 0 of both is that of the rows."""
+    """Interpolates a patch from planes of the volume; the rows are along axis 0 of both."""
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, size: tuple[int, ...]) -> None:
         self._rows, self._size = np.array([*matrix[0], offset[0]]), size
-        # A row is at plane s where its first place is (s - the rest of rows) / steep; put into the
-        # two other places, they depend on the plane and on the row's number alone.
-        steep = matrix[0, 0]
-        across = matrix[1:, 0] / steep
-        self._inside = matrix[1:, 1:] - np.outer(across, matrix[0, 1:])
-        self._per_plane = across
-        self._at_0 = offset[1:] - across * offset[0]
+        # Row (j, k) crosses plane s at i = (s - m01 j - m02 k - o0) / m00. With this i, its
+        # position in the plane is linear in j, k and s.
+        slope = matrix[1:, 0] / matrix[0, 0]
+        self._in_row = matrix[1:, 1:] - np.outer(slope, matrix[0, 1:])
+        self._per_plane = slope
+        self._origin = offset[1:] - slope * offset[0]
 
-    def _in_plane(self, plane: int) -> np.ndarray:
-        # OpenCV names the last axis first.
-        origin = self._at_0 + self._per_plane * plane
-        return np.column_stack([self._inside, origin])[::-1][:, [1, 0, 2]]
+    def _to_plane(self, plane: int) -> np.ndarray:
+        """Return the affine map from (j, k) of a row to its position in a plane, for OpenCV."""
+        # OpenCV has the last axis first.
+        origin = self._origin + self._per_plane * plane
+        return np.column_stack([self._in_row, origin])[::-1][:, [1, 0, 2]]
 
-    def _between(self, second: int) -> np.ndarray:
-        steep, along, up, first = self._rows
-        return np.array([[1, 0, 0], [up, steep, first + along * second]])
+    def _to_planes(self, second: int) -> np.ndarray:
+        """Return the affine map from (i, k) to (plane, k) for rows with j = `second`."""
+        m00, m01, m02, origin = self._rows
+        return np.array([[1, 0, 0], [m02, m00, origin + m01 * second]])
 
     def image(self, planes: np.ndarray, out: np.ndarray) -> None:
-        """Fill out (x, y, z, C) float16 out of planes (n, y, z, C) float16."""
+        """Fill `out`, (x, y, z, C) float16, from planes (n, y, z, C) float16."""
         count, height, width, channels = planes.shape
         x, y, z = self._size
         single = scratch("single", (height, width, channels), np.float32)
         in_planes = scratch("in_planes", (count, y, z, channels), np.float32)
         for number, plane in enumerate(planes):
             _convert(plane, single)
-            _warp(single, self._in_plane(number), in_planes[number], cv2.INTER_LINEAR)
+            _warp(single, self._to_plane(number), in_planes[number], cv2.INTER_LINEAR)
         rows = scratch("rows", (x, z, channels), np.float32)
         for second in range(y):
-            _warp(in_planes[:, second], self._between(second), rows, cv2.INTER_LINEAR)
+            _warp(in_planes[:, second], self._to_planes(second), rows, cv2.INTER_LINEAR)
             _convert(rows, out[:, second])
 
     def labels(self, planes: np.ndarray, out: np.ndarray) -> None:
-        """Fill out (x, y, z) uint8 out of planes (n, y, z) uint8."""
+        """Fill `out`, (x, y, z) uint8, from planes (n, y, z) uint8."""
         _, y, z = self._size
         in_planes = scratch("in_planes", (len(planes), y, z), np.uint8)
         for number, plane in enumerate(planes):
-            _warp(
-                np.ascontiguousarray(plane),
-                self._in_plane(number),
-                in_planes[number],
-                cv2.INTER_NEAREST,
-            )
+            contiguous = np.ascontiguousarray(plane)
+            _warp(contiguous, self._to_plane(number), in_planes[number], cv2.INTER_NEAREST)
         for second in range(y):
-            _warp(in_planes[:, second], self._between(second), out[:, second], cv2.INTER_NEAREST)
+            _warp(in_planes[:, second], self._to_planes(second), out[:, second], cv2.INTER_NEAREST)
 
 
-def _warp(source: np.ndarray, matrix: np.ndarray, out: np.ndarray, how: int) -> None:
-    cv2.warpAffine(source, matrix, out.shape[1::-1], dst=out, flags=how | cv2.WARP_INVERSE_MAP)
+def _warp(source: np.ndarray, matrix: np.ndarray, out: np.ndarray, interpolation: int) -> None:
+    flags = interpolation | cv2.WARP_INVERSE_MAP
+    cv2.warpAffine(source, matrix, out.shape[1::-1], dst=out, flags=flags)
 
 
 def _convert(source: np.ndarray, out: np.ndarray) -> None:
-    """Copy float16 or float32, (rows, columns, C), to the other kind."""
+    """Copy float16 to float32 or vice versa: (rows, columns, C)."""
     if not source[0].flags.c_contiguous:
         source = np.ascontiguousarray(source)
     if not out[0].flags.c_contiguous:
         out[...] = source
         return
-    kind = cv2.CV_32F if out.dtype == np.float32 else cv2.CV_16F
+    dtype = cv2.CV_32F if out.dtype == np.float32 else cv2.CV_16F
     rows = len(source)
-    # A tenth of the time that NumPy takes. That a number can be added, OpenCV's types do not say.
-    cv2.add(source.reshape(rows, -1), 0, dst=out.reshape(rows, -1), dtype=kind)  # type: ignore[call-overload]
+    # Ten times as fast as NumPy. OpenCV's stubs do not allow to add a number.
+    cv2.add(source.reshape(rows, -1), 0, dst=out.reshape(rows, -1), dtype=dtype)  # type: ignore[call-overload]

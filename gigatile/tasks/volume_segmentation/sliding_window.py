@@ -23,7 +23,7 @@ from gigatile.volumes.targets import Targets
 # standard deviation, as a share of a side (Isensee et al. 2021,
 # https://doi.org/10.1038/s41592-020-01008-z).
 SIGMA = 1 / 8
-# Axes along which a window is flipped; first none.
+# The axes along which a window is flipped; none first.
 FLIPS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 
 
@@ -36,14 +36,14 @@ class PreparedVoxels(Protocol):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of its channels."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The number of voxels along each axis."""
 
     def read_image(self, start: Sequence[int], size: Sequence[int]) -> np.ndarray:
-        """Return the voxels of a box, 0 outside of the volume: (*size, C) float16."""
+        """Return the voxels of a box, 0 outside the volume: (*size, C) float16."""
 
 
 class SegmenterSettings(JsonModel):
@@ -88,7 +88,7 @@ class Segmenter:
         return x, y, z
 
     def check(self, case: PreparedVoxels) -> None:
-        """Refuse a case with other channels than the model's.
+        """Check that a case has the channels of the model.
 
         Raises:
             UserError: it has other channels.
@@ -96,19 +96,19 @@ class Segmenter:
         channels, expected = list(case.channels), list(self.volumes.modalities)
         if channels != expected:
             raise UserError(
-                f"case {case.case}: has the channels {', '.join(channels)} where the model "
-                f"takes {', '.join(expected)}; prepare it with the model's settings"
+                f"case {case.case}: has the channels {', '.join(channels)}, but the model takes "
+                f"{', '.join(expected)}; prepare it with the settings of the model"
             )
 
     def score(self, image: np.ndarray, flips: bool) -> np.ndarray:
-        """Return the scores of one window's voxels.
+        """Return the scores of the voxels of a window.
 
         Args:
-            image: (x, y, z, channels) float16, of the size of `window`; 0 outside of the head.
+            image: (x, y, z, channels) float16, of the size of `window`; 0 outside the head.
             flips: average over all flips.
 
         Returns:
-            (x, y, z, outputs) float32. A window without any head is background.
+            (x, y, z, outputs) float32. A window outside the head is background.
         """
         if not image.any():
             return self._background(image.shape[:3])
@@ -131,13 +131,13 @@ def score_volume(
 ) -> Iterator[np.ndarray]:
     """Yield the scores of a case's voxels in slabs, from left to right.
 
-    Overlapping windows are averaged, each weighted by a Gaussian around its centre. At most a slab
-    of the width of a window is in memory.
+    Overlapping windows are averaged, each weighted by a Gaussian around its centre. The slab in
+    memory is at most as wide as a window.
 
     Args:
         segmenter: the model.
         case: the prepared case.
-        settings: the overlap of windows, and whether they are flipped.
+        settings: the section `windows`.
 
     Yields:
         (n, y, z, outputs) float32: successive planes of the case.

@@ -20,7 +20,7 @@ from gigatile.training.sample_order import Sampling, window_size
 from gigatile.training.task import TrainingTask
 from gigatile.volumes.targets import Targets
 
-# Added to numerator and denominator of the Dice, so that a few voxels don't decide it where a
+# Added to numerator and denominator of the Dice, which would otherwise depend on a few voxels if a
 # region is almost absent.
 SMOOTH = 1.0
 
@@ -80,43 +80,46 @@ class VolumeSegmentation(TrainingTask):
         """
         if not isinstance(outputs, list):
             outputs = [outputs]  # Keras returns a list of one tensor as the tensor
-        truth = tf.gather(tf.constant(self._targets.table), tf.cast(targets, tf.int32))
+        reference = tf.gather(tf.constant(self._targets.table), tf.cast(targets, tf.int32))
         shares = np.array([0.5**level for level in range(len(outputs))])
         losses = tf.zeros_like(weights)
         for share, logits in zip(shares / shares.sum(), outputs, strict=True):
-            losses += float(share) * self._losses(logits, _downsample(truth, logits.shape[1:4]))
-        dice = self._predicted_dice(outputs[0], truth)
+            downsampled = _downsample(reference, logits.shape[1:4])
+            losses += float(share) * self._losses(logits, downsampled)
+        dice = self._predicted_dice(outputs[0], reference)
         return {"loss": tf.reduce_sum(losses * weights), "dice": tf.reduce_sum(dice * weights)}
 
-    def _losses(self, logits: tf.Tensor, truth: tf.Tensor) -> tf.Tensor:
+    def _losses(self, logits: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
         """Return the loss of each patch at one level: (n,) float32."""
         if self._targets.activation == "softmax":
-            entropy = tf.nn.softmax_cross_entropy_with_logits(truth, logits)
+            entropy = tf.nn.softmax_cross_entropy_with_logits(reference, logits)
             scores = tf.nn.softmax(logits)[..., 1:]
         else:
-            entropy = tf.nn.sigmoid_cross_entropy_with_logits(truth, logits)
+            entropy = tf.nn.sigmoid_cross_entropy_with_logits(reference, logits)
             scores = tf.sigmoid(logits)
-        return _patch_means(entropy) + 1 - _dice(scores, self._without_background(truth), SMOOTH)
+        return (
+            _patch_means(entropy) + 1 - _dice(scores, self._without_background(reference), SMOOTH)
+        )
 
-    def _predicted_dice(self, logits: tf.Tensor, truth: tf.Tensor) -> tf.Tensor:
+    def _predicted_dice(self, logits: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
         """Return the Dice of the predicted segmentation of each patch, 1 if both are empty."""
         if self._targets.activation == "softmax":
             predicted = tf.one_hot(tf.argmax(logits, axis=-1), self._targets.outputs)[..., 1:]
         else:
             predicted = tf.cast(logits > 0, tf.float32)
-        return _dice(predicted, self._without_background(truth), 1e-6)
+        return _dice(predicted, self._without_background(reference), 1e-6)
 
     def _without_background(self, values: tf.Tensor) -> tf.Tensor:
         return values[..., -len(self._targets.names) :]
 
     def describe_data(self, reader: ShardReader) -> str:
-        """Return the numbers of cases and targets."""
+        """Return the number of cases and of targets."""
         return f"{len(reader)} cases, {len(self._targets.names)} {self._patches.targets}"
 
     def settings(self) -> Mapping[str, Any]:
         """Return the meaning of the outputs, how cases were prepared, and how patches are sampled.
 
-        `outputs` gives the order, which equal settings of regions leave open.
+        `outputs` has the order of the outputs, which the settings of the regions do not define.
         """
         return {
             "outputs": self._targets.names,
@@ -129,19 +132,19 @@ def _patch_means(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(tf.reshape(values, (tf.shape(values)[0], -1)), axis=1)
 
 
-def _downsample(truth: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tensor:
-    """Return every nth voxel of (n, x, y, z, outputs), so that the result has a shape."""
-    x, y, z = (full // part for full, part in zip(truth.shape[1:4], shape, strict=True))
-    return truth[:, ::x, ::y, ::z]
+def _downsample(reference: tf.Tensor, shape: tuple[int, int, int]) -> tf.Tensor:
+    """Return every nth voxel of (n, x, y, z, outputs), so that x, y and z are those of `shape`."""
+    x, y, z = (full // part for full, part in zip(reference.shape[1:4], shape, strict=True))
+    return reference[:, ::x, ::y, ::z]
 
 
-def _dice(scores: tf.Tensor, truth: tf.Tensor, smooth: float) -> tf.Tensor:
+def _dice(scores: tf.Tensor, reference: tf.Tensor, smooth: float) -> tf.Tensor:
     """Return the mean Dice over the targets: (n,) float32.
 
     Args:
-        scores, truth: (n, x, y, z, targets).
+        scores, reference: (n, x, y, z, targets).
         smooth: added to numerator and denominator.
     """
-    both = tf.reduce_sum(scores * truth, axis=(1, 2, 3))
-    sizes = tf.reduce_sum(scores, axis=(1, 2, 3)) + tf.reduce_sum(truth, axis=(1, 2, 3))
+    both = tf.reduce_sum(scores * reference, axis=(1, 2, 3))
+    sizes = tf.reduce_sum(scores, axis=(1, 2, 3)) + tf.reduce_sum(reference, axis=(1, 2, 3))
     return tf.reduce_mean((2 * both + smooth) / (sizes + smooth), axis=1)

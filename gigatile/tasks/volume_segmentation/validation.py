@@ -29,9 +29,9 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
     cross-entropy of the voxels plus one minus the mean soft Dice of the targets.
 
     Args:
-        segment: whose model is validated.
-        manifest: of the shards; must have the split valid.
-        settings: with the section `windows`.
+        segment: the segment of the model.
+        manifest: manifest of the shards, which must have the split valid.
+        settings: contains the section `windows`.
 
     Raises:
         UserError: a file is missing or damaged, or a case has no labels, or other channels than
@@ -44,14 +44,14 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
     cases = min(len(reader), limit or len(reader))
     if not cases:
         raise UserError(f"{manifest}: has no case in the split valid")
-    figures = []
+    results = []
     for number in range(cases):
         record = VolumeRecord(*reader.locate(number))
         segmenter.check(record)
         if not record.head.labelled:
             raise UserError(f"case {record.head.case}: has no segmentation to validate with")
-        figures.append(_loss_and_dice(segmenter, record, windows))
-    loss, dice = np.mean(figures, axis=0).tolist()
+        results.append(_loss_and_dice(segmenter, record, windows))
+    loss, dice = np.mean(results, axis=0).tolist()
     return Validation("cases", cases, {"loss": loss, "dice": dice})
 
 
@@ -67,20 +67,21 @@ def _loss_and_dice(
         _, labels = record.read((first, 0, 0), slab.shape[:3])
         first += len(slab)
         # Plane by plane, as a slab in double precision would be large.
-        for scores, truth in zip(slab, map(targets.table.__getitem__, labels), strict=True):
+        for scores, reference in zip(slab, map(targets.table.__getitem__, labels), strict=True):
             clipped = np.clip(scores.astype(np.float64), MIN_SCORE, 1 - MIN_SCORE)
-            terms = truth * np.log(clipped)
+            terms = reference * np.log(clipped)
             if targets.activation == "sigmoid":
-                terms += (1 - truth) * np.log(1 - clipped)
+                terms += (1 - reference) * np.log(1 - clipped)
             entropy -= terms.sum()
             predicted = scores > 0.5
             if targets.activation == "softmax":
                 predicted = np.eye(targets.outputs, dtype=bool)[scores.argmax(axis=-1)]
             for sums, values in ((soft, scores), (hard, predicted)):
-                values, reference = (v[..., -len(targets.names) :] for v in (values, truth))
-                sums[0] += (values * reference).sum(axis=(0, 1), dtype=np.float64)
-                sums[1] += values.sum(axis=(0, 1), dtype=np.float64)
-                sums[1] += reference.sum(axis=(0, 1), dtype=np.float64)
+                # Without background, which only softmax has.
+                p, r = (v[..., -len(targets.names) :] for v in (values, reference))
+                sums[0] += (p * r).sum(axis=(0, 1), dtype=np.float64)
+                sums[1] += p.sum(axis=(0, 1), dtype=np.float64)
+                sums[1] += r.sum(axis=(0, 1), dtype=np.float64)
     # A softmax has one cross-entropy per voxel, sigmoids have one per output.
     terms_per_voxel = 1 if targets.activation == "softmax" else len(targets.names)
     count = np.prod(record.head.shape) * terms_per_voxel

@@ -6,13 +6,23 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.evaluation import intervals
-from gigatile.files import checksums, read_json, write_json
+from gigatile.evaluation.intervals import describe_intervals, rounded
+from gigatile.evaluation.metrics_file import Intervals, Metrics
+from gigatile.files import checksums, read_json
+from gigatile.json_models import write_model
 from gigatile.records.example import decode_example
 from gigatile.records.tfrecord import read_records
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 from gigatile.tables import write_table
+
+
+class ImageMetrics(Metrics):
+    """evaluation/metrics.json."""
+
+    intervals: Intervals
+    error: float
+    inputs: dict[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict the test images, and compute the mean absolute error with its interval."""
+    """Predict the test images, and compute the mean absolute error."""
     from gigatile.models.saving import load_model
 
     settings = parse_section(EvaluationSettings, args.settings)
@@ -42,7 +52,14 @@ def run(args: argparse.Namespace) -> None:
     ]
     write_table(table, ("image", "patient", "brightness", "predicted"), cells)
     errors = np.abs(outputs - np.array([float(row["brightness"]) for row in rows]))
-    metrics = intervals.describe(settings) | {"error": intervals.plain(errors.mean())}
-    inputs = {"model/model.keras": args.model, "images.tsv": args.table}
-    hashes = checksums(inputs | {"evaluation/images.tsv": table})
-    write_json(args.out / "metrics.json", metrics | {"inputs": hashes})
+    files = {
+        "model/model.keras": args.model,
+        "images.tsv": args.table,
+        "evaluation/images.tsv": table,
+    }
+    metrics = ImageMetrics(
+        intervals=describe_intervals(settings),
+        error=rounded(errors.mean()),
+        inputs=checksums(files),
+    )
+    write_model(args.out / "metrics.json", metrics)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.tasks.image_brightness.cohort import ImageState, sheet
+from gigatile.tasks.image_brightness.evaluation import ImageMetrics
 
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.json_models import read_model
 from gigatile.records.example import some_bytes
 from gigatile.records.tfrecord import read_sized
 from gigatile.report.inputs import ScoredRow, TrainedModel
-from gigatile.report.metrics import Metrics
 from gigatile.report.pages import render
 from gigatile.report.records import Record, RecordKind
 from gigatile.report.sections import (
@@ -44,12 +44,6 @@ class ImageModel(TrainedModel):
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings."""
         return {"images": self.images, "train": self.train}
-
-
-class ImageMetrics(Metrics):
-    """evaluation/metrics.json."""
-
-    error: float
 
 
 def _scored(path: Path, model: ImageModel) -> list[ScoredImage]:

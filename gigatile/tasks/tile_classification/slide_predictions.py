@@ -1,4 +1,4 @@
-"""From the scores of tiles to the call of a slide: by mean score and by majority vote."""
+"""The predicted class of a slide from the scores of its tiles: by mean score and majority vote."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 from gigatile.tables import write_table
 
 
-def call_slides(tiles: Path, classes: Sequence[str]) -> pd.DataFrame:
-    """Call each slide of a table of scored tiles, one slide in memory at a time.
+def predict_slides(tiles: Path, classes: Sequence[str]) -> pd.DataFrame:
+    """Predict the class of each slide of a table of scored tiles, with one slide in memory.
 
     Returns:
-        A row per slide in the order of the table: slide, patient, label, tiles, p_<class>… (mean
-        of the tiles' scores, rounded to six decimals), call_mean (class of the highest mean),
-        call_vote (class that most tiles call; of equals the one with the higher mean).
+        A row per slide in the order of the table: slide, patient, label, tiles (their number), and
+        the results of `predict_slide`: p_<class>…, call_mean and call_vote.
     """
     names = [f"p_{label}" for label in classes]
     rows = []
@@ -38,9 +37,8 @@ def predict_slide(scores: np.ndarray, classes: Sequence[str]) -> tuple[np.ndarra
         classes: their names.
 
     Returns:
-        The mean of the tiles' scores, (classes,) float64, rounded to six decimals; the class with
-        the highest mean; and the class predicted for most tiles, of equals the one with the
-        higher mean.
+        The mean score of each class, (classes,) float64, rounded to six decimals; the class with
+        the highest mean; and the class predicted for most tiles, where ties go to the higher mean.
     """
     scores = scores.astype(np.float64)
     mean = scores.mean(axis=0).round(6)
@@ -49,10 +47,10 @@ def predict_slide(scores: np.ndarray, classes: Sequence[str]) -> tuple[np.ndarra
     return mean, classes[int(mean.argmax())], classes[winner]
 
 
-def write_calls(calls: pd.DataFrame, out: Path) -> None:
+def write_predictions(predictions: pd.DataFrame, out: Path) -> None:
     """Write slides.tsv; scores with six decimals."""
     rows = (
         [f"{cell:.6f}" if isinstance(cell, float) else cell for cell in row]
-        for row in calls.itertuples(index=False)
+        for row in predictions.itertuples(index=False)
     )
-    write_table(out, list(calls.columns), rows)
+    write_table(out, list(predictions.columns), rows)
