@@ -21,7 +21,7 @@ from markdown_pages import (
     table,
     tables,
 )
-from sources import slurm_files, texts_in, told_by
+from sources import slurm_files, texts_in, messages_of
 from trials import check_excerpt, try_blocks
 
 from gigatile.settings.section import Section
@@ -299,15 +299,15 @@ def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases
     said = " ".join(provoked_by_cases)
     never = {"its head has no voxels"}  # a constant image has another reason
     source = (ROOT / "gigatile/volumes").glob("*.py")
-    reasons = told_by(source, "VolumeError", "give_up")
+    reasons = messages_of(source, "VolumeError", "give_up")
     assert {text for text in reasons if not pattern(text).search(said)} == never
 
 
 def test_no_warning_of_a_case_is_left_out(provoked_by_cases, warned_of_cases):
-    """What is told of a file, or listed, is either of the two."""
+    """Warnings are messages with a file name, or appended to a list."""
     said = " ".join([*provoked_by_cases, *warned_of_cases])
     source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "case_volumes")]
-    warnings = told_by(source, "append", "_with_name")
+    warnings = messages_of(source, "append", "_with_name")
     assert len(warnings) >= 10
     assert [text for text in warnings if not pattern(text).search(said)] == []
 
