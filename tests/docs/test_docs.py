@@ -21,7 +21,7 @@ from markdown_pages import (
     table,
     tables,
 )
-from sources import slurm_files, texts_in, messages_of
+from sources import messages_of, slurm_files, texts_in
 from trials import check_excerpt, try_blocks
 
 from gigatile.settings.section import Section
