@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", required=True, help="the case's id")
     parser.add_argument("--records", type=Path, required=True, help="the prepared case (.tfrecord)")
     parser.add_argument("--windows", required=True, help="the section `windows` as JSON")
-    parser.add_argument("--cores", type=int, default=1, help="for the model's arithmetic (1)")
+    parser.add_argument("--cores", type=int, default=1, help="cores for the model (1)")
     parser.add_argument("--out", type=Path, required=True, help="segmentation to write (.nii.gz)")
-    parser.add_argument("--state", type=Path, required=True, help="to write (.json)")
+    parser.add_argument("--state", type=Path, required=True, help="state to write (.json)")
 
 
 def run(args: argparse.Namespace) -> None:
