@@ -58,7 +58,7 @@ class Cluster:
     """A cluster by the number of the first process of its login host."""
 
     def __init__(self, init: int, holder: subprocess.Popen | None = None) -> None:
-        """Refer to a running cluster; `holder` is the process that keeps it alive, if it is ours."""
+        """Refer to a running cluster; `holder` keeps it alive, if this process started it."""
         self.init, self._holder = init, holder
 
     # Starting and stopping

@@ -23,8 +23,8 @@ from trials import try_blocks
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Run the blocks of a page in a separate folder and return the folder; once for each page.
 
-    README.md runs in a fresh clone and leaves a finished run. Every other page starts with a copy of
-    it.
+    README.md runs in a fresh clone and leaves a finished run. Every other page starts with a copy
+    of it.
     """
 
     @functools.cache
