@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take the pictures of the documentation anew (after `make demo` and `make demo-volumes`).
+"""Update the pictures of the documentation (after `make demo` and `make demo-volumes`).
 
 Needs a Chromium or Chrome, which is no part of the environment. pipeline.svg is drawn by hand.
 """

@@ -2,7 +2,7 @@
 # Makes .venv, the one environment of the project, from requirements.lock; run by `make setup`.
 #
 # A finished set-up leaves a stamp, .venv/.complete, that says what it was made from. Where that is
-# still so, nothing is done. Where the stamp is missing or says something else, .venv is made anew:
+# still so, nothing is done. Where the stamp is missing or says something else, .venv is rebuilt:
 # a set-up that was broken off is repaired by running it again. With --is-complete nothing is made:
 # the exit status says whether there is something to do.
 #
@@ -121,7 +121,7 @@ install_packages() {
     fi
 }
 
-# Open MPI starts no rank as root and no more ranks than cores unless it is told to; these two ranks
+# Open MPI starts no rank as root and no more ranks than cores by default; these two ranks
 # run for a second, on this machine.
 two_ranks() {
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -178,7 +178,7 @@ install_horovod() {
         ! quietly two_ranks 180 envs/two_ranks.py; then
         rm -rf "$cached"
         fail "the compiled Horovod does not work: two ranks could not add their numbers; see above and $LOG." \
-            "The compiled wheel was deleted from the cache; run make setup again to compile it anew."
+            "The compiled wheel was deleted from the cache; run make setup again to recompile it."
     fi
 }
 
@@ -206,7 +206,7 @@ if is_complete; then exit; fi
 
 check_tools
 started=$SECONDS
-if [[ -d $VENV ]]; then echo "the environment in .venv is unfinished or out of date: it is made anew"; fi
+if [[ -d $VENV ]]; then echo "the environment in .venv is incomplete or out of date: rebuilding it"; fi
 say "making .venv with $python ($("$python" --version))"
 rm -rf "$VENV"
 "$python" -m venv "$VENV"

@@ -34,7 +34,7 @@ rule collect:
         )
 
 
-# Training has a table of its own, without pictures and quality measures: changes of test slides or pictures
+# Training has a separate table, without pictures and quality measures: changes of test slides or pictures
 # must not start training again.
 use rule collect as collect_training with:
     input:

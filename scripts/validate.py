@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Evaluate a segment's model on the validation split; write <epoch>.valid.json beside it."""
+"""Evaluate a segment's model on the validation split; write <epoch>.valid.json next to it."""
 
 import argparse
 from pathlib import Path

@@ -21,7 +21,7 @@ from gigatile.provenance.verification import (
     write_findings,
 )
 
-# Reasons by the status that Snakemake reports. Missing files have a finding of their own.
+# Reasons by the status that Snakemake reports. Missing files are a separate finding.
 REASONS = {
     "ok": "",
     "missing": "",

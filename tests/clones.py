@@ -63,7 +63,7 @@ class Clone:
 
     @property
     def trace(self) -> Path:
-        """Return where `traced` writes, beside the clone."""
+        """The folder that `traced` writes to, next to the clone."""
         return self.folder.with_name(f"{self.folder.name}-trace")
 
     def traced(self, *arguments: str) -> subprocess.CompletedProcess:

@@ -21,8 +21,8 @@ hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True
 hypothesis.settings.load_profile("gigatile")
 
 
-# Tests that share what takes long to make, beside those of one file: where tests run on several
-# cores, they stay on one. A machine has room for one cluster.
+# Files of tests that share slow fixtures: with several workers, each group runs on one worker. A
+# machine has room for one cluster.
 TOGETHER = {
     "cluster": ("tests/cluster/*",),
     "docs": ("tests/docs/*",),
@@ -49,7 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real data that lies beside the project and is never part of it."""
+    """The folder of real data next to the project; it is never part of the project."""
     shared = ROOT.parent / "shared"
     data = shared / "data"
     if not data.is_dir():
@@ -61,7 +61,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `scripts/<name>` in a process of its own; its status is the caller's to check."""
+    """Run `scripts/<name>` in a subprocess; the caller checks its exit status."""
 
     def run(name: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, ROOT / "scripts" / name, *map(str, arguments)]

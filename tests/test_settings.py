@@ -194,7 +194,7 @@ def test_run_may_be_a_number():
             "train: {views: sideways}",
             "train.views: no such view: 'sideways'; must be random, or a list of identity",
         ),
-        ("train: {views: [flip, flip]}", "train.views: a view stands twice; must be random, or"),
+        ("train: {views: [flip, flip]}", "train.views: a view is listed twice; must be random, or"),
         ("train: {views: []}", "train.views: found []; must be random, or a list of identity"),
         ("train: {boost: 2}", "train.boost: found 2; must be a valid dictionary"),
         ("train: {boost: {lusc: -1}}", "train.boost.lusc: found -1; must be greater than or equal"),

@@ -14,12 +14,12 @@ class EvaluationSettings(Section):
         1000,
         ge=1000,
         le=10_000,
-        description="Draws of random weights of the patients, for the intervals.",
+        description="Number of random draws of patient weights, for the intervals.",
     )
     seed: int = Field(1, ge=0, le=MAX_SEED, description="Seed of the draws.")
     hd95: Literal["surface", "voxels"] = Field(
         "surface",
-        description="Of volumes, the 95 % Hausdorff distance: between `surface` elements weighted "
-        "by their area, as\nsurface-distance and BraTS since 2023; or between edge `voxels` that "
-        "count alike, as MONAI.",
+        description="95 % Hausdorff distance of volumes: between `surface` elements weighted by "
+        "area, as in\nsurface-distance and BraTS since 2023; or between edge `voxels` with equal "
+        "weights, as in MONAI.",
     )

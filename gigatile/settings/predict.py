@@ -12,7 +12,7 @@ class PredictSettings(Section):
     samples: str | None = Field(
         None,
         description="Sheet of new slides (columns slide, path; optional patient, mpp); null: none."
-        "\nTheir calls go to results/<run>/predictions/.",
+        "\nThe predictions are written to results/<run>/predictions/.",
     )
 
     @field_validator("samples")

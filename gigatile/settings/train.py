@@ -29,7 +29,7 @@ def _named_views(value: Any) -> Any:
         raise ValueError(f"found {value!r}; must be random, or a list of {', '.join(VIEWS)}")
     unknown = [name for name in names if name not in VIEWS]
     if unknown or len(set(names)) < len(names):
-        fault = f"no such view: {unknown[0]!r}" if unknown else "a view stands twice"
+        fault = f"no such view: {unknown[0]!r}" if unknown else "a view is listed twice"
         raise ValueError(f"{fault}; must be random, or a list of {', '.join(VIEWS)}")
     return tuple(names)
 
@@ -54,84 +54,90 @@ class TrainSettings(Section):
         }
     )
 
-    nodes: int = Field(1, ge=1, le=10_000, description="Machines that train together.")
+    nodes: int = Field(1, ge=1, le=10_000, description="Nodes that train together.")
     ranks_per_node: int = Field(
         2,
         ge=1,
         le=1024,
-        description="Processes on each of them: one per GPU, or one per few cores.",
+        description="Ranks on each node: one per GPU, or one per few cores.",
     )
     cores_per_rank: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Cores of a process, for its arithmetic and to decode its tiles.",
+        description="Cores of a rank, for the model and for decoding its tiles.",
     )
     stall_limit: int = Field(
         300,
         ge=10,
         le=600_000,
-        description="Seconds without a finished step after which a process ends, as another must "
-        "be gone.",
+        description="Abort if no step finishes within this many seconds; another rank has probably "
+        "died.",
     )
     save_minutes: float = Field(
-        10, gt=0, le=10_000, description="A checkpoint at least this often, within an epoch too."
+        10, gt=0, le=10_000, description="Minutes between checkpoints, also within an epoch."
     )
     epochs: int = Field(
         8,
         ge=1,
         le=9999,
-        description="Times that every training tile or case is shown. More of them later go on "
-        "from here.",
+        description="Passes over the training data. If increased later, training resumes from the "
+        "last epoch.",
     )
     segment_epochs: int = Field(
         4,
         ge=1,
         le=9999,
-        description="Epochs of one job. After each the model is validated, by a job of its own "
-        "beside\nthe next one; the best of them is the model.",
+        description="Epochs per training job. After each job another job validates the model, "
+        "while the\nnext epochs train. The model with the lowest validation loss is used.",
     )
     batch_size: int = Field(
         32,
         ge=1,
         le=1_000_000,
-        description="Tiles, or patches of volumes, per step over all ranks together, so that "
-        "more\nranks change the speed and not the result. A multiple of nodes x ranks_per_node.",
+        description="Tiles or patches per step, over all ranks: the number of ranks changes the "
+        "speed, not\nthe result. A multiple of nodes x ranks_per_node.",
     )
     limit_batches: int | None = Field(
         None,
         ge=1,
         le=1_000_000_000,
-        description="To try a configuration: train and validate on so many batches of each epoch. "
+        description="To try a configuration: train and validate on this many batches per epoch. "
         "null: all.",
     )
-    learning_rate: float = Field(0.001, ge=1e-12, le=1e30, description="Adam's step size.")
+    learning_rate: float = Field(0.001, ge=1e-12, le=1e30, description="Learning rate of Adam.")
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description="Start of resnet50: none (random), `imagenet` (downloads), or a local .h5 "
-        "file.",
+        description="Initial weights of resnet50: none (random), `imagenet` (downloads), or a "
+        "local .h5 file.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},
-        description="How often an epoch shows each tile of a label, as {lusc: 2, normal: 0.5}:\n"
-        "half a time is once in two epochs. Labels that are not named: once.",
+        description="How often an epoch shows each tile of a label, such as {lusc: 2, "
+        "normal: 0.5}.\n0.5 shows each tile every second epoch. Other labels: once.",
     )
     views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
         "random",
-        description="random: each tile flipped and turned by quarters, anew in every epoch. Or a "
-        "list of\nidentity, rotate90, rotate180, rotate270, flip, rotate90_flip, rotate180_flip, "
-        "rotate270_flip:\nan epoch shows each tile once under each.",
+        description="random: flip each tile and rotate it by a multiple of 90 degrees, at random "
+        "in each epoch. Or a\nlist of identity, rotate90, rotate180, rotate270, flip, "
+        "rotate90_flip, rotate180_flip,\nrotate270_flip: an epoch shows each tile once in each of "
+        "these views.",
     )
     shuffle_mb: float = Field(
         2000,
         gt=0,
         le=1_000_000_000,
-        description="Tiles that an epoch mixes at a time, in megabytes (10^6 bytes) of shards.",
+        description="Size of the shuffle window, in megabytes (10^6 bytes) of shards.",
     )
-    mixed_precision: bool = Field(False, description="Half-precision arithmetic, for recent GPUs.")
+    mixed_precision: bool = Field(
+        False, description="Half-precision arithmetic (mixed_float16), for recent GPUs."
+    )
     seed: int = Field(
-        1, ge=0, le=MAX_SEED, description="Initial weights and the order of the tiles."
+        1,
+        ge=0,
+        le=MAX_SEED,
+        description="Seed of the initial weights and of the order of the samples.",
     )
 
     @field_validator("model")

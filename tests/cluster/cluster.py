@@ -6,11 +6,10 @@ Each host is a set of namespaces: its own network with an address in 10.77.0.0/2
 processes, mounts, /dev/shm and, at /run/cluster/local, a disk that only it sees. All else of the
 file system is shared, as on a cluster.
 
-Nothing is left behind, by construction: all files of the cluster lie in a /run of its own, all its
-processes in a process namespace of its own, nested in that of the login host. When the first
-process of the login host ends, the kernel ends every other one, and with the last of them the
-namespaces, mounts and files are gone. That first process ends with whoever started the cluster,
-also when that one is killed.
+Nothing is left behind: all files of the cluster are in a separate /run, and all its processes in a
+process namespace inside that of the login host. When the first process of the login host ends, the
+kernel kills all others, and the namespaces, mounts and files disappear with the last of them. The
+first process ends with the program that started the cluster, even if that is killed.
 
 Needs root and the packages that `install.sh` names.
 """
@@ -40,7 +39,7 @@ PMIX = "mpi_pmix.so"
 
 
 class ClusterError(Exception):
-    """The cluster did not do what it was told."""
+    """A command to the cluster failed."""
 
 
 def missing() -> str | None:
@@ -59,7 +58,7 @@ class Cluster:
     """A cluster by the number of the first process of its login host."""
 
     def __init__(self, init: int, holder: subprocess.Popen | None = None) -> None:
-        """Name a cluster that is up; whoever started it has the process that holds it."""
+        """Refer to a running cluster; `holder` keeps it alive, if this process started it."""
         self.init, self._holder = init, holder
 
     # Starting and stopping

@@ -28,7 +28,7 @@ BatchStartTimeout=30
 InactiveLimit=0
 KillWait={KILL_WAIT}
 MinJobAge=300
-# The machine has fewer cores than the nodes claim, and no cgroups of its own.
+# The machine has fewer cores than the nodes claim, and no separate cgroups.
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -70,7 +70,7 @@ PidFile=/run/cluster/slurmdbd.pid
 LogFile=/run/cluster/slurmdbd.log
 """
 
-# Devices that stand for GPUs: a job's share of them, and CUDA_VISIBLE_DEVICES, are SLURM's own.
+# Devices in place of GPUs. SLURM itself assigns them to jobs and sets CUDA_VISIBLE_DEVICES.
 GRES_CONF = f"Name=gpu File=/run/cluster/devices/gpu[0-{GPUS - 1}]\n"
 
 MPI_CONF = "PMIxCliTmpDirBase=/run/cluster/local\n"

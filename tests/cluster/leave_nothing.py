@@ -1,6 +1,6 @@
 """Start a cluster and end it in one of several ways; fail if anything of it is left on the machine.
 
-Run it in namespaces of its own, so that what others do beside it is not taken for traces.
+Run it in separate namespaces, so that other processes are not mistaken for leftovers.
 """
 
 import contextlib

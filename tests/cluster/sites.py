@@ -45,7 +45,7 @@ WAIT = 6
 
 
 def taken_back(job: str, times: int) -> str:
-    """Return the shell command that tells whether SLURM took a job back so many times by now."""
+    """Return a shell command that succeeds once SLURM has requeued a job this many times."""
     return (
         f"scontrol show job {job} | grep -q 'Restarts={times} '"
         f" && squeue -h -j {job} -o %T | grep -qxE 'PENDING|RUNNING'"

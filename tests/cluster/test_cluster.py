@@ -1,4 +1,4 @@
-"""The cluster is what it is said to be: hosts of their own, real shares, and nothing left."""
+"""The cluster has separate hosts, enforces resources, and leaves nothing behind."""
 
 import subprocess
 import sys

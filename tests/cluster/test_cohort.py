@@ -1,4 +1,4 @@
-"""A cohort gives on three nodes what it gives on a laptop; evaluation is beside training."""
+"""Three nodes give the same results as a laptop; validation runs while training continues."""
 
 import hashlib
 import re
@@ -45,8 +45,8 @@ def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_co
     submitted = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_(\w+/\d+)/", run.text())
     number = {name: job for job, name in submitted}
     assert run.text().count("slurm_logs/group_tile") == 1, "slides share jobs"
-    beside = (number["validate/0001"], number["train/0002"])
-    asked = f"sacct -X -n -P -j {','.join(beside)} -o nodelist,start,end"
+    parallel = (number["validate/0001"], number["train/0002"])
+    asked = f"sacct -X -n -P -j {','.join(parallel)} -o nodelist,start,end"
     # The first segment was validated while the second one trained, on two nodes and the third.
     spans = [line.split("|") for line in cluster.run(asked).stdout.splitlines()]
     assert {digit for nodes, *_ in spans for digit in re.findall(r"[1-3]", nodes)} == {*"123"}

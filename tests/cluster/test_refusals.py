@@ -1,4 +1,4 @@
-"""What SLURM refuses, or does not take at once: told, waited for, and never at a model's cost."""
+"""Refused and delayed submissions: the reason is printed, Snakemake waits, no model is lost."""
 
 import pytest
 from sites import HURRY, SEGMENTS, SRUN, settings, trained
@@ -9,7 +9,7 @@ pytestmark = [
     pytest.mark.usefixtures("whole_cluster"),
 ]
 
-# All slides anew, in one group.
+# Tile all slides again, in one group.
 SLIDES = ("results/small/tiles.tsv", "--configfile", "small.yaml", "--forcerun", "tile")
 
 
@@ -84,5 +84,5 @@ def test_a_trained_segment_survives_a_refusal_and_scancel(site):
     site.cluster.run(f"scancel {job}")
     assert run.end() == 1, run.text()
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
-    # What it was to replace is vouched for by nobody.
+    # The earlier result stays, but without its provenance record.
     assert site.clone.jobs("--rerun-incomplete", *trained(epochs=1)) == {"train": 1}

@@ -21,10 +21,10 @@ from trials import try_blocks
 
 @pytest.fixture(scope="session")
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Try a page in a work folder of its own and return the folder; each page once.
+    """Run the blocks of a page in a separate folder and return the folder; once for each page.
 
-    README.md is tried in a fresh clone and leaves a finished run, with a copy of which every other
-    page begins.
+    README.md runs in a fresh clone and leaves a finished run. Every other page starts with a copy
+    of it.
     """
 
     @functools.cache

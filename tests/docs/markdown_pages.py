@@ -1,17 +1,16 @@
-"""README.md and docs/*.md as the tests read them: blocks, what stands beside them, tables, links.
+"""Parse README.md and docs/*.md: code blocks and their marks, tables and links.
 
-A block is fenced by three backticks. HTML comments right above it, which no reader sees, say where
-and how it is run:
+HTML comments right above a block, which readers don't see, say where and how it is run:
 
     <!-- in: checkout -->        in the project's own folder, not in a copy
     <!-- file: mine.yaml -->     the block is this file; it is written into the page's work folder
     <!-- excerpt: NAME -->       the block shows a part of this file
-    <!-- setup: NAME -->         what the reader has and a copy has not is made first
+    <!-- setup: NAME -->         first create files that a reader has and a clone lacks
     <!-- planned -->             Snakemake only plans it (-n): it needs a cluster or hours
     <!-- fails -->               it ends with an error
     <!-- not run: REASON -->     neither; test_docs.py knows each of these
 
-A block of text shows what the block above it prints; … stands for anything.
+A block of text shows the output of the block above it; … matches anything.
 """
 
 import re
@@ -103,7 +102,7 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """Return what stands in backticks."""
+    """Return the texts in backticks."""
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -120,7 +119,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def pattern(shown: str, **placeholders: str) -> re.Pattern[str]:
-    """Return what a shown text stands for: … is anything, and so is each <placeholder>."""
+    """Return a regex for a text in which … and each <placeholder> match anything."""
     escaped = re.escape(shown).replace("…", r".+?")
     for name, stands_for in placeholders.items():
         escaped = escaped.replace(f"<{name}>", stands_for)

@@ -1,4 +1,4 @@
-"""Every mistake in a sheet and every fault of a slide that the pages tell of, made on purpose."""
+"""Provoke every mistake in a sheet and every fault of a slide that the pages list."""
 
 import faulthandler
 import os
@@ -161,7 +161,7 @@ def bad_slides(folder: Path) -> Iterator[tuple[Path, dict]]:
 
 
 def crash(*_: object) -> None:
-    """End this process as a codec does that reads where it must not; pytest tells of none."""
+    """End this process as a codec with an invalid read would, without a report of pytest."""
     faulthandler.disable()
     os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -177,7 +177,7 @@ def provoked_by_slides(tmp_path: Path) -> list[str]:
         state = tile_slide(source, "S1", None, settings, files)
         assert state.state == "failed", source.name
         reasons.append(state.reason)
-    # A file on which a codec really crashes is not to be had: those that are known get mended.
+    # There is no file that crashes a current codec: known crashes are fixed.
     good = write_slide(tmp_path / "good.svs", np.full((320, 320, 3), (190, 110, 160), np.uint8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "MAX_TILES", 24)

@@ -1,4 +1,4 @@
-"""Every mistake in a sheet of cases and every fault of a case that the pages tell of, made."""
+"""Provoke every mistake in a sheet of cases and every fault of a case that the pages list."""
 
 import gzip
 import os
@@ -93,7 +93,7 @@ AFFINE = np.diag([1.0, 1, 1, 1])
 def nifti(
     path: Path, array: np.ndarray = IMAGE, affine: np.ndarray = AFFINE, **fields: Any
 ) -> Path:
-    """Write a NIfTI-1 file field by field, as nibabel would mend what is wrong."""
+    """Write a NIfTI-1 file field by field, because nibabel would fix wrong fields."""
     header = nibabel.Nifti1Header()
     header.set_data_shape(array.shape)
     header.set_data_dtype(array.dtype)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def texts_in(files: Iterable[Path]) -> list[str]:
-    """Return every text in Python files; … stands for what is filled in."""
+    """Return every text in Python files; … replaces filled-in values."""
     texts = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -16,8 +16,8 @@ def texts_in(files: Iterable[Path]) -> list[str]:
     return texts
 
 
-def told_by(files: Iterable[Path], *names: str) -> list[str]:
-    """Return the texts with which functions or errors are called, where they stand in the call."""
+def messages_of(files: Iterable[Path], *names: str) -> list[str]:
+    """Return the texts that are arguments of calls of some functions or errors."""
     texts = []
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):

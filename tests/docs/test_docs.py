@@ -21,7 +21,7 @@ from markdown_pages import (
     table,
     tables,
 )
-from sources import slurm_files, texts_in, told_by
+from sources import messages_of, slurm_files, texts_in
 from trials import check_excerpt, try_blocks
 
 from gigatile.settings.section import Section
@@ -299,15 +299,15 @@ def test_no_reason_for_which_a_case_can_be_refused_is_left_out(provoked_by_cases
     said = " ".join(provoked_by_cases)
     never = {"its head has no voxels"}  # a constant image has another reason
     source = (ROOT / "gigatile/volumes").glob("*.py")
-    reasons = told_by(source, "VolumeError", "give_up")
+    reasons = messages_of(source, "VolumeError", "give_up")
     assert {text for text in reasons if not pattern(text).search(said)} == never
 
 
 def test_no_warning_of_a_case_is_left_out(provoked_by_cases, warned_of_cases):
-    """What is told of a file, or listed, is either of the two."""
+    """Warnings are messages with a file name, or appended to a list."""
     said = " ".join([*provoked_by_cases, *warned_of_cases])
-    source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "preparation")]
-    warnings = told_by(source, "append", "_with_name")
+    source = [ROOT / f"gigatile/volumes/{name}.py" for name in ("geometry", "case_volumes")]
+    warnings = messages_of(source, "append", "_with_name")
     assert len(warnings) >= 10
     assert [text for text in warnings if not pattern(text).search(said)] == []
 
@@ -333,13 +333,14 @@ def assert_sayable(rows: list[list[str]], texts: list[str]) -> None:
 
 def test_the_messages_on_the_cluster_page_are_those_of_the_source():
     own = texts_in([*(ROOT / "gigatile").rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
-    assert_sayable(table("docs/slurm.md", "Gigatile says"), own)
+    assert_sayable(table("docs/slurm.md", "Message of Gigatile"), own)
     of_slurm = [
         Path(find_spec("snakemake.exceptions").origin),
         ROOT / "gigatile/workflow/slurm_submission.py",
     ]
     of_slurm += Path(find_spec("snakemake_executor_plugin_slurm").origin).parent.glob("*.py")
-    assert_sayable(table("docs/slurm.md", "Snakemake or its executor says"), texts_in(of_slurm))
+    rows = table("docs/slurm.md", "Message of Snakemake or its executor")
+    assert_sayable(rows, texts_in(of_slurm))
 
 
 def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
@@ -348,7 +349,7 @@ def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
     if not files:
         pytest.skip("no SLURM is installed")
     words = b"\0".join(path.read_bytes() for path in files)
-    for heading in ("SLURM says", "Reason"):
+    for heading in ("Message of SLURM", "Reason"):
         for row in table("docs/slurm.md", heading):
             for shown in code(row[0]):
                 assert shown.encode() in words, shown

@@ -47,7 +47,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def draw(folder: Path, slides: dict[str, str]) -> None:
-    """Draw slides of the demo under names of their own; one that cannot be read has no drawing."""
+    """Render demo slides under other names; an empty id gives an unreadable file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawn in slides.items():
         target = folder / f"{name}.svs"
@@ -95,7 +95,7 @@ def lung_sheet(folder: Path) -> None:
 
 
 def draw_cases(folder: Path, cases: dict[str, str]) -> None:
-    """Draw cases of the demo under names of their own."""
+    """Render demo cases under other names."""
     for name, drawn in cases.items():
         script = ["scripts/make_demo_volume.py", "--case", drawn, "--out", str(folder / name)]
         assert run(["python", *script], ROOT).returncode == 0

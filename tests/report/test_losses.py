@@ -128,9 +128,9 @@ def test_small_biopsies_are_not_a_loss(tmp_path: Path, biopsy: tuple[int, int, i
 def test_rim_of_a_neighbouring_tile_is_not_a_loss(tmp_path: Path, rim: float, warns: bool) -> None:
     """Tumours fill their tiles to the border and a little beyond; thin normal lung does not."""
     slides = []
-    for label, beside in (("normal", 0.0), ("tumour", rim)):
+    for label, outside in (("normal", 0.0), ("tumour", rim)):
         for number in range(20):
-            tissue = np.full((5, 5), beside)
+            tissue = np.full((5, 5), outside)
             tissue[1:4, 1 + number % 2 : 4] = 0.9
             write_tiles(tmp_path / "one.parquet", tissue)
             name = f"{label}{number}"

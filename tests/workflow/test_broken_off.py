@@ -36,7 +36,7 @@ def start(clone: Clone, *options: str) -> subprocess.Popen:
 def until(condition, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "the condition was not met in time"
+        assert time.monotonic() < end, "the condition was not met before the time limit"
         time.sleep(0.01)
 
 
