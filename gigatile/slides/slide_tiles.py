@@ -121,7 +121,8 @@ class SlideTiles:
         check_directories(path, slide)
         scale = find_scale(slide, self._sheet_mpp, settings.objectives)
         facts.mpp, facts.mpp_from = scale.mpp, scale.source
-        facts.mpp_told, facts.contradictions = dict(scale.by_source), list(scale.contradictions)
+        facts.mpp_by_source = dict(scale.by_source)
+        facts.contradictions = list(scale.contradictions)
         grid = plan_grid(slide, scale.mpp, settings)
         facts.grid = TileGrid(**asdict(grid))
         report_progress(facts)
@@ -140,7 +141,7 @@ class SlideTiles:
         sizes = region_sizes(settings, scale.mpp, overview.downsample)
         tissue = find_tissue(overview.pixels, *sizes)
         self.mask = render_overview(tissue.mask, overview.downsample, slide)
-        facts.light, facts.tissue_threshold = tissue.illumination, tissue.threshold
+        facts.illumination, facts.tissue_threshold = tissue.illumination, tissue.threshold
         index = self.index = TileIndex(grid.corners(), area_fractions(overview, tissue, grid))
         rules = FilterRules(settings, tissue.illumination)
         for tile, verdict in rules.judge_areas(index.areas).items():
@@ -168,7 +169,7 @@ class SlideTiles:
         facts, settings, index = self.facts, self._settings, self.index
         report_progress = self._report_progress
         assert index is not None
-        assert facts.light is not None
+        assert facts.illumination is not None
         boxes, spans = grid.boxes(index.corners[candidates])
         region_bytes = 3 * int(boxes[0, 2:].prod())
         if region_bytes > MAX_REGION_BYTES:
@@ -194,7 +195,7 @@ class SlideTiles:
             return with_openslide_fallback(TiffRegions(level, boxes, pool), read, boxes)
 
         normalisation = plan_normalisation(
-            settings, facts.light, grid, regions, boxes, spans, lambda: report_progress(None)
+            settings, facts.illumination, grid, regions, boxes, spans, lambda: report_progress(None)
         )
         facts.stain = None if normalisation is None else normalisation.to_state()
         report_progress(facts)

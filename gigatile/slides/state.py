@@ -113,10 +113,10 @@ class SlideFacts(StateModel):
         source: the slide's file.
         mpp: micrometres per pixel of level 0.
         mpp_from: the source of `mpp`, one of `gigatile.slides.scale.SOURCES`.
-        mpp_told: the scale from each source.
+        mpp_by_source: the scale from each source.
         contradictions: sources of the scale that differ by more than the tolerance.
         grid: the tile grid.
-        light: the illumination.
+        illumination: of the slide: transmitted light or fluorescence.
         tissue_threshold: of saturation, or of brightness in fluorescence, 0-255.
         overview: the reader of the overview.
         reading: the reader of the tiles.
@@ -133,10 +133,10 @@ class SlideFacts(StateModel):
     source: SlideSource
     mpp: float | None
     mpp_from: str | None
-    mpp_told: dict[str, float]
+    mpp_by_source: dict[str, float]
     contradictions: list[str]
     grid: TileGrid | None
-    light: Illumination | None
+    illumination: Illumination | None
     tissue_threshold: int | None
     overview: ReaderChoice | None
     reading: ReaderChoice | None
@@ -156,10 +156,10 @@ class SlideFacts(StateModel):
             source=SlideSource(name=file_name),
             mpp=sheet_mpp,
             mpp_from=None if sheet_mpp is None else "sheet",
-            mpp_told={},
+            mpp_by_source={},
             contradictions=[],
             grid=None,
-            light=None,
+            illumination=None,
             tissue_threshold=None,
             overview=None,
             reading=None,

@@ -65,8 +65,17 @@ def test_shards_are_written_on_two_nodes(site):
     )
     assert "--nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=1" in submitted[0]
     site.clone.run(
-        *("python", "-m", "scripts.write_shards", "--slides", "results/small/shards/slides.tsv"),
-        *("--records", "results/small/tiles", "--settings", '{"target_mb": 0.2}', "--out", "alone"),
+        *("python", "-m", "scripts.write_shards", "--task", "tile_classification"),
+        *(
+            "--table",
+            "results/small/shards/slides.tsv",
+            "--records",
+            "results/small/tiles",
+            "--settings",
+            '{"target_mb": 0.2}',
+            "--out",
+            "alone",
+        ),
     )
     alone, together = site.folder / "alone", site.folder / "results/small/shards"
     names = sorted(path.name for path in alone.iterdir())

@@ -106,10 +106,10 @@ def _make_slide(
         | dict.fromkeys(("vendor", "width", "height", "levels", "objective_power")),
         "mpp": None,
         "mpp_from": None,
-        "mpp_told": {},
+        "mpp_by_source": {},
         "contradictions": [],
         "grid": None,
-        "light": None,
+        "illumination": None,
         "tissue_threshold": None,
         "overview": None,
         "reading": None,
@@ -145,7 +145,7 @@ def _make_slide(
         index = _index(plan, tiles)
         index.write(folder / f"{plan.slide}.parquet")
         state["tiles"] = {"kept": kept} | count_tiles(index.dropped, index.marks)
-        state |= {"light": "transmitted", "tissue_threshold": 17}
+        state |= {"illumination": "transmitted", "tissue_threshold": 17}
         state["reading"] = {"by": "native tiles", "why": None, "compared": 4}
     state["files"], state["settings"] = {}, {}
     state["records"] = {"bytes": records.stat().st_size, "sha256": sha256_of(records)}

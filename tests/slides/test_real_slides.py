@@ -54,7 +54,8 @@ def test_aperio_slide_at_its_scale(shared_data, tile):
     assert (state["source"]["width"], state["source"]["height"]) == (2220, 2967)
     assert state["source"]["vendor"] == "aperio"
     assert state["source"]["objective_power"] == "20"
-    assert (state["mpp_told"], state["contradictions"]) == ({"file": 0.499, "objective": 0.5}, [])
+    assert state["mpp_by_source"] == {"file": 0.499, "objective": 0.5}
+    assert state["contradictions"] == []
     assert state["reading"] == {"by": "native tiles", "why": None, "compared": 4}
     assert state["tiles"]["kept"] == 49
     assert state["tiles"]["dropped"] == {"background": 68}
@@ -80,7 +81,7 @@ def test_fluorescence_slide_is_recognised(shared_data, tile):
     assert state["source"]["bytes"] == 3_064_887
     assert state["mpp"] == pytest.approx(0.228175)
     assert len(state["source"]["levels"]) == 7
-    assert state["light"] == "fluorescence"
+    assert state["illumination"] == "fluorescence"
     assert state["reading"]["by"] == "openslide"
     assert state["reading"]["why"] == "native tiles are not supported for the format hamamatsu"
 

@@ -106,7 +106,7 @@ def test_fluorescence_has_no_stain(tile, command, tmp_path):
     pixels[64:128] = (20, 140, 60)
     path = write_svs(tmp_path / "s.svs", pixels)
     state = tile(path, stain="macenko").state
-    assert (state["state"], state["light"]) == ("tiled", "fluorescence")
+    assert (state["state"], state["illumination"]) == ("tiled", "fluorescence")
     assert state["stain"]["why_not"] == "it is a fluorescence slide, which has no stain"
     assert state["tiles"]["marked"] == {}  # rules for brightfield do not apply
     refused = command("fit_stain.py", "--source", path, "--settings", '{"size": 64}')

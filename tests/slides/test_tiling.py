@@ -76,7 +76,7 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
         },
         "mpp": 0.5,
         "mpp_from": "file",
-        "mpp_told": {"file": 0.5, "objective": 0.5},
+        "mpp_by_source": {"file": 0.5, "objective": 0.5},
         "contradictions": [],
         "grid": {
             "size": 64,
@@ -88,7 +88,7 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
             "columns": 5,
             "rows": 4,
         },
-        "light": "transmitted",
+        "illumination": "transmitted",
         "tissue_threshold": 13,
         "overview": {
             "by": "openslide",

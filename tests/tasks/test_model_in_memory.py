@@ -16,18 +16,19 @@ from gigatile.demo.tissue import draw_slide
 from gigatile.demo.volumes import write_case
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
+from gigatile.json_models import read_model
 from gigatile.model import Model
 from gigatile.models.classifier import build_classifier
 from gigatile.settings.patches import PatchSettings
+from gigatile.settings.section import canonical
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
-from gigatile.slides.tiling import TilingFiles, tile_slide
+from gigatile.slides.state import SlideState
 from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
 from gigatile.tasks.volume_segmentation.case_segmentation import segment_case
 from gigatile.tasks.volume_segmentation.sliding_window import Segmenter
-from gigatile.volumes.preparation import PreparedFiles, prepare_case
 
 TILES = TileSettings(size=64, stain="macenko")
 CLASSES = ["a", "b", "c"]
@@ -77,10 +78,18 @@ def images(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_slide_in_memory_equals_the_workflow(classifier, slide, tmp_path, cores):
-    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
-    files = TilingFiles(*(tmp_path / f"S1.{kind}" for kind in kinds))
-    state = tile_slide(slide, "S1", None, TILES, files)
+def test_slide_in_memory_equals_the_workflow(command, classifier, slide, tmp_path, cores):
+    kinds = {"records": "tfrecord", "state": "json", "overview": "jpg", "mask": "png"}
+    files = {name: tmp_path / f"S1.{kind}" for name, kind in (kinds | {"index": "parquet"}).items()}
+    done = command(
+        "prepare.py",
+        *("--task", "tile_classification", "--source", slide, "--slide", "S1"),
+        *("--settings", canonical(TILES)),
+        *(word for name, path in files.items() for word in (f"--{name}", path)),
+    )
+    assert done.returncode == 0, done.stderr
+    state = read_model(SlideState, files["state"])
+    assert state.reason is None
     scorer = TileClassifier(classifier / "model.keras", classifier / "settings.json")
     rows = [{"slide": "S1", "patient": "P", "label": "a"}]
     score_slides(scorer, rows, tmp_path, tmp_path / "tiles.parquet", log=print)
@@ -102,12 +111,15 @@ def test_given_scale_overrides_that_of_the_file(classifier, slide):
     assert Model.open(classifier).predict(slide, mpp=0.25).facts.mpp == 0.25
 
 
-def test_case_in_memory_equals_the_workflow(segmentation_model, images, tmp_path):
+def test_case_in_memory_equals_the_workflow(command, segmentation_model, images, tmp_path):
     record = tmp_path / "C1.tfrecord"
-    state = prepare_case(
-        "C1", images, None, VOLUMES, PreparedFiles(record, record.with_suffix(".json"))
+    done = command(
+        "prepare.py",
+        *("--task", "volume_segmentation", "--case", "C1", "--settings", canonical(VOLUMES)),
+        *(word for name, path in images.items() for word in ("--image", f"{name}={path}")),
+        *("--records", record, "--state", record.with_suffix(".json")),
     )
-    assert state.reason is None
+    assert done.returncode == 0 and record.stat().st_size, done.stdout + done.stderr
     segmenter = Segmenter(segmentation_model / "model.keras", segmentation_model / "settings.json")
     windows = WindowSettings(overlap=0.25, flips=True)
     out = tmp_path / "C1.nii.gz"

@@ -57,8 +57,8 @@ def press_ctrl_c_when_written(clone: Clone, file: str) -> None:
     process = start(clone, *ASKED)
     until(lambda: path.stat().st_mtime_ns > before)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode != 0, "the run had already ended"
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, f"the run had already ended\n{printed}"
 
 
 def contents(clone: Clone) -> dict[str, bytes]:

@@ -147,7 +147,10 @@ def test_settings_of_the_other_task_are_errors(small_volumes):
         ),
         ("task=tile_classification", "for task: tile_classification it must be small_cnn or"),
         ("patches={size: [20, 16, 16]}", "must be three multiples of 8"),
-        ("volumes={regions: {core: [necrosis]}}", "regions: core has 'necrosis', no label"),
+        (
+            "volumes={regions: {core: [necrosis]}}",
+            "regions: core has 'necrosis', which is not a label",
+        ),
     ):
         done = small_volumes.snakemake(
             "-n", "--configfile", "volumes.yaml", "--config", wrong, check=False

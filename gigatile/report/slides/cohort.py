@@ -95,7 +95,7 @@ def _fault_rows(states: Sequence[SlideState]) -> list[dict[str, Any]]:
 def _slide_warnings(states: Sequence[SlideState]) -> list[Banner]:
     """Warn of slides that were used but may have a fault."""
     tiled = [state for state in states if state.state == "tiled"]
-    illuminations = Counter(state.light for state in tiled)
+    illuminations = Counter(state.illumination for state in tiled)
     rarer = min(illuminations, key=illuminations.__getitem__) if len(illuminations) > 1 else None
     warnings = [
         (
@@ -108,7 +108,7 @@ def _slide_warnings(states: Sequence[SlideState]) -> list[Banner]:
             "Two kinds of illumination.",
             "Some slides are bright on dark, as in fluorescence, others dark on bright. A model "
             "can learn the illumination instead of the tissue.",
-            [f"{s.slide}: {s.light}" for s in tiled if rarer and s.light == rarer],
+            [f"{s.slide}: {s.illumination}" for s in tiled if rarer and s.illumination == rarer],
         ),
         (
             "Slides without stain normalisation.",
