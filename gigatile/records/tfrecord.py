@@ -60,20 +60,10 @@ def read_records(path: Path) -> Iterator[bytes]:
             offset += HEADER.size + length + FOOTER.size
 
 
-def read_at(descriptor: int, offset: int, path: Path) -> bytes:
-    """Return the data of the record at byte `offset`; both CRCs are checked.
+def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
+    """Return the data of a record with the `offset` and `size` of an index; checks both CRCs.
 
     The file position is neither used nor changed, so threads can share a descriptor.
-    """
-    length = length_of(os.pread(descriptor, HEADER.size, offset), path, offset)
-    body = os.pread(descriptor, length + FOOTER.size, offset + HEADER.size)
-    return _checked(body, length, path, offset)
-
-
-def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
-    """Return the data of a record with the `offset` and `size` of an index.
-
-    Like `read_at`, with one read instead of two.
     """
     record = os.pread(descriptor, size, offset)
     length = length_of(record[: HEADER.size], path, offset)

@@ -264,7 +264,7 @@ def _resample(
     image[slices_of(box)], head[slices_of(box)] = part, mask
     affine = np.linalg.inv(source.affine) @ target.affine
     matrix, offset = affine[:3, :3], affine[:3, 3]
-    # Against aliasing, as in `forward_image`.
+    # Against aliasing, as in `forward_part`.
     factor = np.abs(matrix).max(axis=1)
     image = ndimage.gaussian_filter(image, np.maximum(0, (factor - 1) / 2), mode="nearest")
     resampled = ndimage.affine_transform(image, matrix, offset, target.shape, np.float32, order=3)

@@ -166,35 +166,21 @@ def plan_grid(geometry: Geometry, spacing: Sides | None) -> Grid:
     )
 
 
-def forward_image(array: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
-    """Return an image on the prepared grid.
-
-    Along axes where voxels become larger, the image is first smoothed against aliasing, by a
-    Gaussian with a standard deviation of (factor - 1) / 2 voxels (as in skimage.transform.resize).
-
-    Args:
-        array: (x, y, z) of the file, of any numeric type.
-        grid: of the prepared case.
-        order: 3 for a cubic spline, 1 for linear interpolation.
-
-    Returns:
-        `grid.shape`, float32.
-    """
-    return forward_part(grid.canonical(array), (0, 0, 0), grid, order)
-
-
 def forward_part(
     part: np.ndarray, start: Sequence[int], grid: Grid, order: int = 3, smoothed: bool = True
 ) -> np.ndarray:
     """Return an image that is 0 outside of a box on the prepared grid.
+
+    Along axes where voxels become larger, the image is first smoothed against aliasing, by a
+    Gaussian with a standard deviation of (factor - 1) / 2 voxels (as in skimage.transform.resize).
 
     Args:
         part: (x, y, z), the box, axes in RAS+. Along axes that keep their number of voxels, it
             covers the prepared grid.
         start: its first voxel, (3,).
         grid: of the prepared case.
-        order: see `forward_image`.
-        smoothed: whether to smooth against aliasing, as `forward_image` does.
+        order: 3 for a cubic spline, 1 for linear interpolation.
+        smoothed: whether to smooth.
 
     Returns:
         `grid.shape`, float32.

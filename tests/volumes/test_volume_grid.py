@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import geometry_of
-from gigatile.volumes.grid import Grid, forward_image, forward_labels, forward_part, plan_grid
+from gigatile.volumes.grid import Grid, forward_labels, forward_part, plan_grid
 from gigatile.volumes.reader import open_volume
 
 SPACING = (1.0, 1.2, 2.0)
@@ -34,6 +34,11 @@ def geometry(tmp_path):
         return geometry_of(volume), stored
 
     return write
+
+
+def forward_image(stored: np.ndarray, grid: Grid, order: int = 3) -> np.ndarray:
+    """Return the file's image on the prepared grid."""
+    return forward_part(grid.canonical(stored), (0, 0, 0), grid, order)
 
 
 @pytest.mark.parametrize("code", all_orientations())
