@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -95,6 +96,9 @@ class SlideTiles:
             settings: size, scale and quality of the tiles, and which of them are kept.
             report_progress: is called at least every few seconds of work.
         """
+        # Ends OpenCV's threads: threads are started here, one per core, and a fork of a process
+        # with OpenCV's threads hangs.
+        cv2.setNumThreads(1)
         self._source, self._slide_id, self._sheet_mpp = source, slide_id, sheet_mpp
         self._settings, self._report_progress = settings, report_progress
         self.picture = Image.new("RGB", (1, 1), (255, 255, 255))

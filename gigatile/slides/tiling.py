@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-import cv2
-
 from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, write_json
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
@@ -127,7 +125,6 @@ class _SlideTiling:
 
     def run(self, report_progress: ReportProgress) -> SlideState:
         """Tile the slide; called in the supervised process."""
-        cv2.setNumThreads(1)  # threads are started here, one per core
         try:
             path = self._local_copy(report_progress)
             self._tiles = SlideTiles(

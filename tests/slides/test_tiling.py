@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from known_slides import GLASS, STAIN, glass, tissue, write_svs
@@ -240,6 +241,14 @@ def test_tiles_have_no_metadata(slide, tmp_path):
     for data in (tiles_in(tmp_path)[0].image, (tmp_path / "S1.jpg").read_bytes()):
         with Image.open(io.BytesIO(data)) as picture:
             assert not {"exif", "icc_profile", "comment"} & set(picture.info)
+
+
+def test_slide_is_tiled_in_a_process_with_threads_of_opencv(slide, tmp_path):
+    """The tiling runs in a fork, in which these threads do not exist."""
+    cv2.setNumThreads(4)
+    cv2.GaussianBlur(np.zeros((2000, 2000, 3), np.uint8), (31, 31), 0)
+    assert cv2.getNumThreads() == 4
+    assert tile_in_process(slide, tmp_path, stall_minutes=0.5)["reason"] is None
 
 
 def test_killed_job_leaves_no_state(slide, tmp_path):
