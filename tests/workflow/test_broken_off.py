@@ -30,6 +30,8 @@ def start(clone: Clone, *options: str) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell starts background commands with SIGINT ignored, and Snakemake would inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
