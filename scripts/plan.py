@@ -42,18 +42,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configfile", type=Path, help="settings of the run")
     parser.add_argument("--profile", type=Path, help="profile of the cluster that it will run on")
-    for name in TASKS:
-        unit, plan = find_task(name).unit, task_part(name, "planning").PLAN
-        parser.add_argument(
-            f"--{plan.column}-per-{unit}",
-            type=float,
-            dest=name,
-            default=plan.estimate,
-            help=f"estimate until each {unit} is prepared (%(default)g)",
-        )
+    add_estimates(parser)
     args = parser.parse_args()
     settings = read_settings(args.configfile)
-    estimate = getattr(args, settings.task)
+    estimate = getattr(args, estimate_of(settings.task))
+    if estimate is None:
+        estimate = task_part(settings.task, "planning").PLAN.estimate
     if not estimate > 0:
         parser.error(
             f"the estimate per {find_task(settings.task).unit} is {estimate:g}; must be above 0"
@@ -71,6 +65,24 @@ def main() -> None:
     print(table_row("total", total(costs.values())))
     seconds, chain = longest_chain(costs, cohort.plan)
     print(f"longest chain: {format_duration(seconds)} ({', '.join(chain)})")
+
+
+def add_estimates(parser: argparse.ArgumentParser) -> None:
+    """Add an option for the estimate of each task; tasks with the same name of it share one."""
+    for option in dict.fromkeys(map(estimate_of, TASKS)):
+        names = [name for name in TASKS if estimate_of(name) == option]
+        defaults = [f"{task_part(name, 'planning').PLAN.estimate:g}" for name in names]
+        parser.add_argument(
+            "--" + option.replace("_", "-"),
+            type=float,
+            help=f"estimate until each {find_task(names[0]).unit} is prepared "
+            f"({', '.join(dict.fromkeys(defaults))})",
+        )
+
+
+def estimate_of(task: str) -> str:
+    """Return the name of a task's estimate, such as `tiles_per_slide`."""
+    return f"{task_part(task, 'planning').PLAN.column}_per_{find_task(task).unit}"
 
 
 def read_settings(configfile: Path | None) -> Settings:

@@ -14,6 +14,10 @@ from typing import Any
 class Architecture:
     """A model that can be trained.
 
+    The layers that `build` creates must not depend on `settings.weights`, which only rank 0 loads,
+    and must not be random (dropout), as all ranks would draw the same numbers. The training checks
+    both.
+
     Attributes:
         kind: what it computes. Every task says which kind it trains.
             tile_features: `build(tiles, settings)` takes tiles, (n, side, side, 3) with values
@@ -23,7 +27,7 @@ class Architecture:
         module: has the function `build`.
         description: for the documentation of the settings.
         seconds: of training per megapixel or megavoxel, on a core and on a GPU, for estimates.
-        pretrained: whether `train.weights` can be set.
+        pretrained: whether `build` can load `settings.weights`.
     """
 
     kind: str
@@ -65,6 +69,11 @@ ARCHITECTURES = {
 def names_of(kind: str) -> list[str]:
     """Return the names of all architectures of a kind."""
     return [name for name, architecture in ARCHITECTURES.items() if architecture.kind == kind]
+
+
+def pretrained_names() -> str:
+    """Return the names of the architectures that can load weights, separated by commas."""
+    return ", ".join(name for name, model in ARCHITECTURES.items() if model.pretrained)
 
 
 def load_builder(name: str) -> Callable[..., Any]:

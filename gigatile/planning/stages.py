@@ -34,7 +34,8 @@ class TaskPlan:
     Attributes:
         stages: all stages in their order; see `with_shared_stages`.
         per_unit: stages with a job for each slide or case.
-        column: column of the table of units that counts what was prepared of each.
+        column: column of the table of units that counts what was prepared of each. It also names
+            the option of `make plan`, such as `--tiles-per-slide`.
         estimate: what that column will say, until it is known.
         megapixels: returns the megapixels of one count of `column`, from the settings as JSON.
         per_epoch: returns the megapixels of a unit that an epoch shows, from the settings as JSON;

@@ -6,6 +6,7 @@ dependencies, and Python's minor version. Comments, docstrings and formatting ar
 """
 
 import ast
+import copy
 import hashlib
 import json
 import re
@@ -34,6 +35,12 @@ DISTRIBUTIONS = {
     "sklearn": ("scikit-learn",),
     "tensorflow": ("tensorflow-cpu",),
     "yaml": ("pyyaml",),
+}
+
+# Registries of plugins: file, variable, and the field of `Plugins` with the entry that a run uses.
+REGISTRIES = {
+    f"{LIBRARY}/tasks/__init__.py": ("TASKS", "task"),
+    f"{LIBRARY}/models/__init__.py": ("ARCHITECTURES", "model"),
 }
 
 
@@ -70,7 +77,11 @@ def code_hash(command: Path, plugins: Plugins) -> str:
         raise UserError(
             f"{lock}: {', '.join(unpinned)} not pinned, but imported by {command}; run `make lock`"
         )
-    parts = {str(path.relative_to(project)): _file_hash(path) for path in files}
+    parts = {}
+    for path in files:
+        name = str(path.relative_to(project))
+        registry = REGISTRIES.get(name)
+        parts[name] = _registry_hash(path, *registry, plugins) if registry else _file_hash(path)
     parts |= {package: pinned[package] for package in with_dependencies(imported, lock)}
     parts["Python"] = "{}.{}".format(*sys.version_info)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -215,7 +226,33 @@ def _file_hash(path: Path) -> str:
     """Return the SHA-256 of a file; of Python code, without comments and docstrings."""
     if path.suffix != ".py":
         return hashlib.sha256(_read(path)).hexdigest()
-    tree = _tree(path)
+    return _tree_hash(_tree(path))
+
+
+def _registry_hash(path: Path, variable: str, field: str, plugins: Plugins) -> str:
+    """Return the SHA-256 of a registry with a single entry, the one that the run uses.
+
+    So a new task or model does not rerun the runs of the others.
+    """
+    name = getattr(plugins, field)
+    tree = copy.deepcopy(_tree(path))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
+            value = node.value
+            if isinstance(value, ast.Dict):
+                entries = zip(value.keys, value.values, strict=True)
+                kept = [(key, entry) for key, entry in entries if _is_literal(key, name)]
+                value.keys, value.values = [key for key, _ in kept], [entry for _, entry in kept]
+            elif isinstance(value, ast.Tuple):
+                value.elts = [element for element in value.elts if _is_literal(element, name)]
+    return _tree_hash(tree)
+
+
+def _is_literal(node: ast.expr | None, value: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value
+
+
+def _tree_hash(tree: ast.Module) -> str:
     for node in list(_statements(tree)):
         if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
             del node.body[0]

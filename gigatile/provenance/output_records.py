@@ -25,8 +25,6 @@ READ_SECONDS = 60
 # Text files that one stage writes for another. A plan compares their content if their time has
 # changed since the job, and of other files, which may be large, the size only.
 TEXT_FILES = (".json", ".tsv")
-# Folders of large files that only later stages need. To save space, a folder may be moved away.
-REMOVABLE = ("tiles", "volumes", "shards", "predictions/tiles", "predictions/volumes")
 # States of a training. Only the last one is needed, to train more epochs.
 STATES = "segments/*.npz"
 
@@ -140,8 +138,8 @@ def outputs_changed(path: Path) -> str:
     """Return the first difference between a job's record and its outputs; "" if there is none.
 
     Only sizes are compared, and the content of text files whose time has changed. Files that may be
-    moved away (`is_removable`) may be missing. A missing record is a difference, unless the run has
-    no records at all.
+    moved away (see `is_removable`) may be missing. A missing record is a difference, unless the run
+    has no records at all.
 
     Args:
         path: of the record.
@@ -162,7 +160,7 @@ def outputs_changed(path: Path) -> str:
                 with file.open("rb") as handle:
                     status = os.fstat(handle.fileno())
         except OSError:
-            if is_removable(file, run):
+            if is_removable(file, run, [run / output for output in record.outputs]):
                 continue
             return f"missing: {file}"
         if status.st_size != recorded.bytes:
@@ -193,10 +191,21 @@ def stall_limit_raised(path: Path, minutes: float) -> str:
     return f"stalled: no progress for {stalled:g} minutes; the limit is {minutes:g} now"
 
 
-def is_removable(file: Path, run: Path) -> bool:
-    """Return whether a file may be missing: a state, or in a `REMOVABLE` folder that is gone."""
-    name = file.relative_to(run)
-    return name.match(STATES) or (str(name.parent) in REMOVABLE and not file.parent.exists())
+def is_removable(file: Path, run: Path, outputs: Iterable[Path]) -> bool:
+    """Return whether an output may be missing: a state, or in a folder of records that is gone.
+
+    Records are large, and only later stages need them. To save space, their folder may be moved
+    away.
+
+    Args:
+        file: the missing file.
+        run: folder of the run.
+        outputs: all outputs of the job that wrote it.
+    """
+    if file.relative_to(run).match(STATES):
+        return True
+    records = any(path.parent == file.parent and path.suffix == ".tfrecord" for path in outputs)
+    return records and not file.parent.exists()
 
 
 def source_fingerprint(sources: Sequence[Path], path: Path, update: bool = False) -> str:

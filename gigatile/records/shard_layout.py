@@ -95,7 +95,7 @@ class ShardLayout:
         return records[:, order[begin : begin + self.starts[shard + 1] - self.starts[shard]]]
 
 
-def volume_or_tile_id(path: Path) -> str:
+def slide_or_case_of(path: Path) -> str:
     """Return the id of the slide or case that a file of records belongs to.
 
     Only the first record is read.
@@ -111,7 +111,7 @@ def lay_out_shards(
     sources: Sequence[Source],
     settings: ShardSettings,
     folder: Path,
-    record_id: Callable[[Path], str] = volume_or_tile_id,
+    record_id: Callable[[Path], str] = slide_or_case_of,
 ) -> ShardLayout:
     """Compute the shard layout of a split. Collective: every rank must call it.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
+from gigatile.records.example import first_bytes
 from gigatile.records.manifest import Shard, read_manifest
 from gigatile.records.tfrecord import RecordError, damaged, read_sized
 from gigatile.records.tile import Tile, decode_tile, image_of
@@ -34,7 +35,7 @@ class ShardReader:
         Raises:
             UserError: the manifest or one of its files is missing or damaged, the schema is
                 another one, or the classes are not those of the records.
-            RecordError: the first record of a class in a shard is damaged, or is not a tile.
+            RecordError: the first record of a class in a shard is damaged, or has no label.
         """
         content = read_manifest(manifest)
         if split not in content.splits or not content.splits[split].shards:
@@ -75,13 +76,19 @@ class ShardReader:
         for shard in range(len(self._files)) if self.classes else ():
             numbers, firsts = np.unique(self.classes_of(shard), return_index=True)
             for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
-                label = self[self._starts[shard] + first].label
+                label = self._label(self._starts[shard] + first)
                 if not 0 <= number < len(self.classes) or label != self.classes[number]:
                     raise UserError(
                         f"{manifest}: the classes {', '.join(self.classes)} do not fit "
-                        f"{self._paths[shard].name}: it has a tile with the label {label!r} and "
-                        f"the class {number + 1}; delete the manifest and run again"
+                        f"{self._paths[shard].name}: a record with the label {label!r} "
+                        f"has the class {number + 1}; delete the manifest and run again"
                     )
+
+    def _label(self, number: int) -> str:
+        try:
+            return first_bytes(self._record(number), "label").decode()
+        except ValueError as error:
+            raise self.damaged(number, str(error)) from None
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -26,7 +26,7 @@ from gigatile.records.shard_layout import (
     ShardLayout,
     Source,
     lay_out_shards,
-    volume_or_tile_id,
+    slide_or_case_of,
 )
 from gigatile.records.shards import INDEX
 from gigatile.records.tfrecord import read_extended
@@ -50,7 +50,7 @@ def write_shards(
     world: World | None = None,
     inputs: Mapping[str, str] | None = None,
     unit: str = "slide",
-    record_id: Callable[[Path], str] = volume_or_tile_id,
+    record_id: Callable[[Path], str] = slide_or_case_of,
 ) -> None:
     """Write the shards of each split, then the manifest that lists them.
 

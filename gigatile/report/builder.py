@@ -80,7 +80,7 @@ def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None)
     """Read and check what the stages before the report wrote."""
     ledger, evaluation, model_dir = Ledger(), files["evaluation_dir"], files["model_dir"]
     model = read_model(task.model, model_dir / "settings.json")
-    cohort = read_cohort(files["table"], task.unit, task.columns)
+    cohort = read_cohort(files["table"], task.unit, task.columns, task.records_column)
     check_ids([row.id for row in cohort], files["table"], task.unit)
     splits = read_model(SplitProof, files["splits"])
     manifest = read_manifest(files["shards"])

@@ -60,22 +60,28 @@ class CohortRow:
     cells: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_cohort(path: Path, unit: str, columns: Sequence[str]) -> list[CohortRow]:
+def read_cohort(
+    path: Path, unit: str, columns: Sequence[str], records_column: str | None = None
+) -> list[CohortRow]:
     """Read tiles.tsv or cases.tsv.
 
     Args:
         unit: `slide` or `case`.
-        columns: further columns that the table must have. A table with `tiles` has a record for
-            each tile, any other table one for each usable row.
+        columns: further columns that the table must have.
+        records_column: the column with the number of records; None: each usable row has one.
     """
+
+    def records(number: int, row: Mapping[str, str]) -> int:
+        if records_column and row.get(records_column):
+            return whole_number(path, number, row, records_column)
+        return int(not records_column and row["state"] != "failed")
+
     needed = (unit, "patient", "split", "state", "reason", "sha256", *columns)
     return [
         CohortRow(
             id=row[unit],
             label=row.get("label", ""),
-            records=whole_number(path, number, row, "tiles")
-            if row.get("tiles")
-            else int("tiles" not in row and row["state"] != "failed"),
+            records=records(number, row),
             cells=row,
             **{name: row[name] for name in ("patient", "split", "state", "reason", "sha256")},
         )
@@ -96,14 +102,14 @@ def read_history(path: Path, measure: str) -> dict[str, list[float]]:
     """Read history.tsv as a list for each column; a metric that was not computed is NaN.
 
     Args:
-        measure: the metric in addition to the loss.
+        measure: a metric that it must have, in addition to the loss.
     """
     columns = ("epoch", "loss", measure, "valid_loss", f"valid_{measure}")
     history: dict[str, list[float]] = {name: [] for name in columns}
     for number, row in enumerate(read_table(path, columns), 2):
-        for name in columns:
+        for name, cell in row.items():
             try:
-                history[name].append(float(row[name] or "nan"))
+                history.setdefault(name, []).append(float(cell or "nan"))
             except ValueError:
                 raise bad_cell(path, number, row, name, "a number") from None
     return history

@@ -40,7 +40,7 @@ def write_prediction_pages(
     """
     ledger, model_dir = Ledger(), files["model_dir"]
     model = read_model(task.model, model_dir / "settings.json")
-    table = read_cohort(files["table"], task.unit, task.columns)
+    table = read_cohort(files["table"], task.unit, task.columns, task.records_column)
     check_ids([row.id for row in table], files["table"], task.unit)
     scored = task.new.read(files["results_dir"], model, table)
     versions = read_json(model_dir / "versions.json")
@@ -59,7 +59,7 @@ def write_prediction_pages(
     cohort_matches = None
     if cohort is not None:
         ledger.add(task.table, cohort / task.table, "In the cohort")
-        known = read_cohort(cohort / task.table, task.unit, task.columns)
+        known = read_cohort(cohort / task.table, task.unit, task.columns, task.records_column)
         cohort_matches = compare_with_cohort(
             table, files["records_dir"], known, cohort / task.records, task.kind
         )

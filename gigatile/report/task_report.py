@@ -141,12 +141,13 @@ class TaskReport:
         kind: what a record contains.
         model: the class of model/settings.json.
         columns: of the table that only this task has.
+        records_column: the one with the number of records; None: each usable row has one.
         read_sheet: reads the sample sheet.
         read_state: reads the state of a row from the folder of states; it must match the row.
         read_scored: reads the scores from the folder of the evaluation.
         read_metrics: reads metrics.json, which must match the scores.
         image_files: returns split, fingerprint and name of each image file of the cohort.
-        measure: the metric in history.tsv.
+        measure: the metric in history.tsv that the report plots, in addition to the loss.
         shows: what the report shows of its inputs: the table, the model's settings, files of the
             evaluation, and of each slide or case (`{records}/*.json`).
         page_files: the files of a page (`{records}/{id}.json`), and what it shows of them.
@@ -165,6 +166,7 @@ class TaskReport:
     kind: RecordKind
     model: type[TrainedModel]
     columns: Sequence[str]
+    records_column: str | None = None
     read_sheet: Callable[[Path], Sequence[Member]]
     read_state: Callable[[Any, Path], Any]
     read_scored: Callable[[Path, Any], Sequence[Any]]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gigatile.models import ARCHITECTURES
+from gigatile.models import ARCHITECTURES, pretrained_names
 from gigatile.settings.section import MAX_SEED, Section
 
 # The symmetries of a square; `training.sample_order.apply_view` applies them.
@@ -109,8 +109,8 @@ class TrainSettings(Section):
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description="Initial weights of resnet50: none (random), `imagenet` (downloads), or a "
-        "local .h5 file.",
+        description=f"Initial weights of {pretrained_names()}: none (random), `imagenet` (downloads), "
+        "or a local .h5 file.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},
@@ -172,9 +172,8 @@ class TrainSettings(Section):
                 "of all ranks together"
             )
         if self.weights is not None and not ARCHITECTURES[self.model].pretrained:
-            pretrained = [name for name, model in ARCHITECTURES.items() if model.pretrained]
             raise ValueError(
-                f"weights: only {', '.join(pretrained)} can start from pretrained weights, not "
+                f"weights: only {pretrained_names()} can start from pretrained weights, not "
                 f"{self.model}"
             )
         return self

@@ -47,7 +47,7 @@ class Task:
             `<unit id>.json`.
         table: name of the table of all units in the results.
         architecture: kind of the models that it trains; see `gigatile.models`.
-        sections: sections of the settings that only some tasks have, with their descriptions.
+        sections: the sections that this task adds to the settings, with their descriptions.
         preparation: the section of the settings for the preparation of records; it must have
             `stall_minutes`.
         read_sheet: reads its sample sheet.

@@ -1,6 +1,7 @@
 """The training step, the same for all tasks, and the moving average of the weights."""
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,12 +13,34 @@ from keras import tree
 
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch
-from gigatile.training.normalisation import Moments, SharedNormalisation
+from gigatile.training.normalisation import Moments, SharedNormalisation, layers_of
 from gigatile.training.ranks import Ranks
 from gigatile.training.task import TrainingTask
 
 # Decay of the moving average of the weights after many steps.
 AVERAGE_DECAY = 0.999
+
+
+def check_network(network: keras.Model, ranks: Ranks) -> None:
+    """Raise ValueError if training the network would depend on the number of ranks.
+
+    Layers that differ between the ranks, or draw random numbers, which are the same on all ranks,
+    would change the result without an error.
+    """
+    random = [
+        layer.name
+        for layer in layers_of(network)
+        if any("seed_generator" in variable.path for variable in layer.variables)
+    ]
+    if random:
+        raise ValueError(f"random layers depend on the number of ranks: {', '.join(random)}")
+    layers = ", ".join(
+        f"{type(layer).__name__} {[tuple(weight.shape) for weight in layer.weights]}"
+        for layer in layers_of(network)
+    )
+    digest = np.frombuffer(hashlib.sha256(layers.encode()).digest(), np.int64)
+    if ranks.size > 1 and (ranks.gather(digest, "layers") != digest).any():
+        raise ValueError(f"the ranks have built different layers; {ranks.name}: {layers}")
 
 
 class Learner:
@@ -88,7 +111,7 @@ class Learner:
     def _step(
         self, inputs: Any, targets: Any, weights: tf.Tensor, total: tf.Tensor, requests: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        with self._normalisation.weighted(weights):
+        with self._normalisation.weighted(self._task.row_weights(inputs, weights)):
             sums, gradients = self._task.gradients(
                 self._network,
                 inputs,
@@ -113,7 +136,8 @@ class Learner:
 
     def _moments(self, inputs: Any, weights: tf.Tensor) -> list[Moments]:
         """Return mean and variance of the input of each batch normalisation."""
-        with self._normalisation.weighted(weights) as moments:
+        rows = self._task.row_weights(inputs, weights)
+        with self._normalisation.weighted(rows) as moments:
             self._network(inputs, training=True)
         return [moments[number] for number in range(len(self._normalisation.layers))]
 

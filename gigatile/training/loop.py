@@ -17,7 +17,7 @@ from gigatile.records.manifest import read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, SampleSource, batches
-from gigatile.training.learner import Learner
+from gigatile.training.learner import Learner, check_network
 from gigatile.training.monitoring import ProgressReporter, StepTimer
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, training_key
@@ -71,6 +71,7 @@ def train(
         return min(steps, settings.limit_batches or steps)
 
     networks = task.networks(reader, settings, ranks.writes)
+    check_network(networks.trained, ranks)
     learner = Learner(networks.trained, task, settings, ranks)
     segment = Segment(out, settings.epochs)
     key = training_key(manifest, settings, task.settings(), learner, code)

@@ -32,7 +32,7 @@ class SharedNormalisation:
         """
         self.layers = [
             layer
-            for layer in _layers_of(network)
+            for layer in layers_of(network)
             if isinstance(layer, keras.layers.BatchNormalization)
         ]
         self._ranks = ranks
@@ -47,7 +47,10 @@ class SharedNormalisation:
 
     @contextlib.contextmanager
     def weighted(self, weights: tf.Tensor) -> Iterator[dict[int, Moments]]:
-        """Weight the samples by `weights`, (n,) float32, within the block.
+        """Weight the rows of the inputs within the block.
+
+        Args:
+            weights: float32; its shape is that of the first dimensions of each layer's input.
 
         Yields the moments that the layers have used, by the number of the layer.
         """
@@ -70,11 +73,11 @@ class SharedNormalisation:
         return moments
 
 
-def _layers_of(network: keras.Model) -> Iterator[keras.Layer]:
+def layers_of(network: keras.Model) -> Iterator[keras.Layer]:
     """Yield the layers of a network and of its nested models."""
     for layer in network.layers:
         if isinstance(layer, keras.Model):
-            yield from _layers_of(layer)
+            yield from layers_of(layer)
         else:
             yield layer
 
@@ -89,18 +92,24 @@ def moments_over_ranks(inputs: tf.Tensor, weights: tf.Tensor, ranks: Ranks, name
 
     Args:
         inputs: (n, …, channels) float32.
-        weights: (n,) float32; samples of weight 0 are ignored. At least one
-            weight of all ranks is positive.
+        weights: float32, of the shape of the first dimensions of `inputs`, for example (n,); rows
+            of weight 0 are ignored. At least one weight of all ranks is positive.
         ranks: the processes that share the batch.
         name: of the collective; must be unique.
     """
     axes = list(range(inputs.shape.rank - 1))
     weights = tf.cast(weights, inputs.dtype)
-    by_sample = tf.reshape(weights, (-1, *[1] * (inputs.shape.rank - 1)))
-    positions = tf.cast(tf.size(inputs[0, ..., 0]), inputs.dtype)
+    rows = weights.shape.rank
+    tf.debugging.assert_equal(
+        tf.shape(inputs)[:rows],
+        tf.shape(weights),
+        f"{name}: the weights are not those of the rows; see TrainingTask.row_weights",
+    )
+    by_row = weights[(..., *[None] * (inputs.shape.rank - rows))]
+    positions = tf.cast(tf.reduce_prod(tf.shape(inputs)[rows:-1]), inputs.dtype)
     count = tf.reduce_sum(weights) * positions
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * by_sample, axes), count)
-    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * by_sample, axes)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * by_row, axes), count)
+    squares = tf.reduce_sum(tf.math.squared_difference(inputs, mean) * by_row, axes)
     variance = tf.math.divide_no_nan(squares, count)
     if ranks.size == 1:
         return mean, variance

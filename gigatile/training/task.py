@@ -20,7 +20,8 @@ class TrainingTask(ABC):
     Attributes:
         name: of the task, as in `gigatile.tasks.TASKS`.
         samples: plural name of the samples, for messages.
-        metrics: names of the other entries of `sums`: metrics, or terms of the loss.
+        metrics: names of the entries of `sums` besides `loss`: metrics, or terms of the loss. They
+            are the columns of history.tsv.
     """
 
     name: ClassVar[str]
@@ -46,7 +47,8 @@ class TrainingTask(ABC):
         Args:
             reader: of the training split.
             settings: the model's name, initial weights, precision and seed.
-            pretrained: whether to load `settings.weights`; only rank 0 does.
+            pretrained: whether to load `settings.weights`. Only rank 0 does; the others build the
+                same layers and receive the weights from it.
         """
 
     @abstractmethod
@@ -75,13 +77,28 @@ class TrainingTask(ABC):
         Args:
             network: `Networks.trained`.
             inputs, targets, weights: of the batch.
-            scale: turns the sum of the losses into what must be differentiated: the mean over the
-                global batch, multiplied by the loss scale of mixed precision.
+            scale: divides the sum of the losses by the size of the global batch and applies the
+                loss scale of mixed precision. The gradient is that of its result.
         """
         with tf.GradientTape() as tape:
             sums = self.sums(network(inputs, training=True), targets, weights)
             loss = scale(sums["loss"])
         return sums, tape.gradient(loss, [weight.value for weight in network.trainable_variables])
+
+    def row_weights(self, inputs: Any, weights: tf.Tensor) -> tf.Tensor:
+        """Return the weights of the rows that batch normalisation averages over.
+
+        Override it if a sample has several rows, some of which may be padding.
+
+        Args:
+            inputs: of the batch.
+            weights: of the samples, (n,) float32.
+
+        Returns:
+            float32, of the shape of the first dimensions of the layers' inputs: for bags of k
+            instances (n, k), or (n * k,) if the network flattens them.
+        """
+        return weights
 
     @abstractmethod
     def describe_data(self, reader: ShardReader) -> str:

@@ -35,6 +35,7 @@ PLUGINS = {
 }
 TILING = {"prepare of tiles"}
 TRAINING = {"train", "validate"}
+TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
 SLIDE_PAGES = {f"{name} of tiles" for name in PAGES}
@@ -96,6 +97,12 @@ def changed(project, file, old, new):
         ("scripts/simulate_order.py", "def main", "def other(): pass\ndef main"),
         ("gigatile/training/simulation.py", "import", "import json\nimport"),
         ("envs/requirements.lock", "pytest==", "pytest==9"),
+        ("gigatile/tasks/__init__.py", "TASKS = (", 'TASKS = ("other_task", '),
+        (
+            "gigatile/models/__init__.py",
+            "ARCHITECTURES = {",
+            'ARCHITECTURES = {"other": Architecture("tile_features", "other", "", (1, 1)),',
+        ),
     ],
 )
 def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
@@ -113,6 +120,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
+        ("gigatile/models/__init__.py", "(0.2, 0.02)", "(0.3, 0.02)", TILE_MODELS),
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train of tiles"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),

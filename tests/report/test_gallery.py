@@ -11,7 +11,7 @@ from written import write_slides
 from gigatile.errors import UserError
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.report.slides import gallery
-from gigatile.report.slides.inputs import SlideTiles
+from gigatile.report.slides.inputs import TileScores
 
 
 def record(x: int, image: bytes) -> bytes:
@@ -20,7 +20,7 @@ def record(x: int, image: bytes) -> bytes:
 
 def test_highest_scores_are_first() -> None:
     scores = np.array([[0.2], [0.9], [0.5], [0.9], [0.1]])
-    tiles = SlideTiles(np.arange(5), np.zeros(5, int), scores)
+    tiles = TileScores(np.arange(5), np.zeros(5, int), scores)
     assert gallery.highest(tiles, 0, 3) == [1, 3, 2]
     assert gallery.highest(tiles, 0, 99) == [1, 3, 2, 0, 4]
 

@@ -14,7 +14,7 @@ from written import write_slides
 from gigatile.errors import UserError
 from gigatile.report.pages import scale_bar
 from gigatile.report.slides import heatmap
-from gigatile.report.slides.inputs import SlideTiles
+from gigatile.report.slides.inputs import TileScores
 from gigatile.slides.state import TileGrid
 
 EXTENT = 31.7
@@ -36,8 +36,8 @@ def grid_of(
     )
 
 
-def tiles_at(x: list[int], y: list[int]) -> SlideTiles:
-    return SlideTiles(np.array(x), np.array(y), np.zeros((len(x), 2)))
+def tiles_at(x: list[int], y: list[int]) -> TileScores:
+    return TileScores(np.array(x), np.array(y), np.zeros((len(x), 2)))
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_cells_undo_the_rounding_of_corners(extent: float) -> None:
     columns, rows = np.meshgrid(np.arange(500), np.arange(300))
     x = np.rint(columns.ravel() * extent).astype(np.int64)
     y = np.rint(rows.ravel() * extent).astype(np.int64)
-    tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
+    tiles = TileScores(x, y, np.zeros((len(x), 1)))
     cells = heatmap.cells(tiles, grid_of(extent, 500, 300), "S1")
     assert (cells[0] == columns.ravel()).all() and (cells[1] == rows.ravel()).all()
 
@@ -152,7 +152,7 @@ def test_cells_of_a_level_without_resampling() -> None:
     places = [columns.ravel() * 1042.7, rows.ravel() * 1042.7]
     x, y = (np.rint(np.rint(p / s) * s).astype(int) for p, s in zip(places, scale, strict=True))
     assert np.abs(x - places[0]).max() > 5
-    tiles = SlideTiles(x, y, np.zeros((len(x), 1)))
+    tiles = TileScores(x, y, np.zeros((len(x), 1)))
     column, row = heatmap.cells(tiles, grid_of(1042.7, 50, 30, scale), "S1")
     assert (column == columns.ravel()).all() and (row == rows.ravel()).all()
     with pytest.raises(UserError, match="is not on the slide's grid"):

@@ -187,5 +187,5 @@ def test_state_of_another_slide_is_refused(run: Path) -> None:
 def test_names_like_nan_are_names(run: Path) -> None:
     table = run / "tiles.tsv"
     table.write_text(table.read_text().replace("S00\tP00\tadeno", "NA\tnan\tnull"))
-    first = read_cohort(table, "slide", ("label", "tiles"))[0]
+    first = read_cohort(table, "slide", ("label", "tiles"), "tiles")[0]
     assert (first.id, first.patient, first.label) == ("NA", "nan", "null")

@@ -13,7 +13,7 @@ from gigatile.demo.svs import shrink
 from gigatile.json_models import read_model
 from gigatile.records import decode_tile, read_records
 from gigatile.report.slides import heatmap
-from gigatile.report.slides.inputs import SlideTiles
+from gigatile.report.slides.inputs import TileScores
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.state import SlideState
 from gigatile.slides.tiling import TilingFiles, tile_slide
@@ -49,7 +49,7 @@ def test_marked_square_is_painted_to_the_pixel(tmp_path, height, width, down, mp
 
     blue = [tile.pixels()[..., 0] < (STAIN[0] + 40) / 2 for tile in tiles]
     scores = np.array([[tile.mean()] for tile in blue])
-    slide_tiles = SlideTiles(
+    slide_tiles = TileScores(
         np.array([tile.x for tile in tiles]), np.array([tile.y for tile in tiles]), scores
     )
     best = int(scores[:, 0].argmax())

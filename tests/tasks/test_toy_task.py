@@ -1,6 +1,7 @@
 """A new task is its own package, its own rules file and one line of the registry."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -26,10 +27,10 @@ def toy(tmp_path_factory) -> Clone:
     shutil.copytree(TOY / "image_brightness", clone.folder / "gigatile/tasks/image_brightness")
     shutil.copy(TOY / "image_brightness.smk", clone.folder / "rules")
     registry = clone.folder / "gigatile/tasks/__init__.py"
-    line = 'TASKS = ("tile_classification", "volume_segmentation")'
     text = registry.read_text()
-    assert text.count(line) == 1
-    registry.write_text(text.replace(line, f'{line[:-1]}, "image_brightness")'))
+    added, lines = re.subn(r"(?m)^(TASKS = .*)\)$", r'\1, "image_brightness")', text)
+    assert lines == 1
+    registry.write_text(added)
     random = np.random.default_rng(1)
     rows = ["image\tpatient\tpath\tsplit"]
     (clone.folder / "images").mkdir()

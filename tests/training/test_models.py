@@ -9,10 +9,13 @@ import pytest
 from trained import history
 
 from gigatile.errors import UserError
+from gigatile.models import names_of
 from gigatile.models.classifier import build_classifier
 from gigatile.models.saving import save_model
 from gigatile.settings.train import TrainSettings
 from gigatile.tasks.tile_classification.validation import validate
+from gigatile.training.learner import check_network
+from gigatile.training.ranks import Ranks
 from gigatile.training.segments import Segment
 
 
@@ -23,13 +26,24 @@ def float32_again():
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("name", ["small_cnn", "resnet50"])
+@pytest.mark.parametrize("name", names_of("tile_features"))
 def test_scores_sum_to_one(name, mixed):
-    model = build_classifier(TrainSettings(model=name, mixed_precision=mixed), 64, 3).model
+    settings = TrainSettings(model=name, mixed_precision=mixed)
+    networks = build_classifier(settings, 64, 3)
+    check_network(networks.trained, Ranks(0, 1, 1))
+    model = networks.model
     tiles = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3), np.uint8)
     scores = model(tiles).numpy()
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-5)
+
+
+def test_random_layers_are_refused():
+    layers = keras.layers
+    block = keras.Sequential([layers.Dense(4), layers.Dropout(0.5, seed=1)])
+    network = keras.Sequential([layers.Input((3,)), block, layers.GaussianNoise(0.1)])
+    with pytest.raises(ValueError, match=r"random layers .*: dropout.*, gaussian_noise"):
+        check_network(network, Ranks(0, 1, 1))
 
 
 def test_weights_none_means_random():

@@ -32,10 +32,11 @@ def bags(tmp_path_factory) -> Path:
             "instances": instances.tobytes(),
             "boxes": boxes.tobytes(),
             "class": label,
+            "label": f"class {label}",
         }
         path = folder / f"B{number}.tfrecord"
         write_records(path, [encode_example(example)])
-        sources.append(Source(f"B{number}", f"P{number}", "", path))
+        sources.append(Source(f"B{number}", f"P{number}", f"class {label}", path))
     write_shards(
         {"train": sources}, ShardSettings(target_mb=0.002), folder / "shards",
         unit="bag", record_id=lambda path: path.stem,
@@ -92,3 +93,9 @@ def test_bags_train_the_same_on_two_ranks(train):
 def test_two_passes_give_the_gradient_of_one_tape(train):
     assert_equal_to_rounding(train(), train(passes=2))
     assert_equal_to_rounding(train(), train(ranks=2, passes=2))
+
+
+def test_batch_normalisation_ignores_the_padding_of_bags(train):
+    normalised = train(normalised=1)
+    assert_equal_to_rounding(normalised, train(normalised=1, padding=7))
+    assert_equal_to_rounding(normalised, train(normalised=1, ranks=2))

@@ -17,7 +17,7 @@ from gigatile.volumes.segmentation_state import SegmentationState
 from gigatile.volumes.state import CaseState
 
 
-class CaseModel(TrainedModel):
+class TrainedSegmenter(TrainedModel):
     """model/settings.json."""
 
     outputs: list[str]
@@ -48,7 +48,7 @@ class ScoredCase(ScoredRow):
         return math.fsum(values) / len(values)
 
 
-def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
+def read_scored(path: Path, model: TrainedSegmenter) -> list[ScoredCase]:
     """Read evaluation/cases.tsv: a row for each case and region.
 
     Raises:
@@ -90,7 +90,7 @@ def read_scored(path: Path, model: CaseModel) -> list[ScoredCase]:
 
 
 def read_new(
-    folder: Path, model: CaseModel, rows: Sequence[CohortRow]
+    folder: Path, model: TrainedSegmenter, rows: Sequence[CohortRow]
 ) -> dict[str, ScoredCase | None]:
     """Return None, for no scores, for each new case that was prepared."""
     return {row.id: None for row in rows if row.records}

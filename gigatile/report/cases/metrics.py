@@ -8,7 +8,7 @@ from gigatile.errors import UserError
 from gigatile.evaluation.metrics_file import CaseMetrics, Mean
 from gigatile.evaluation.segmentation import EMPTY, METRICS
 from gigatile.json_models import read_model
-from gigatile.report.cases.inputs import CaseModel, ScoredCase
+from gigatile.report.cases.inputs import TrainedSegmenter, ScoredCase
 from gigatile.report.task_report import Run
 from gigatile.volumes.state import CaseState
 
@@ -16,10 +16,10 @@ from gigatile.volumes.state import CaseState
 ROUNDING = 2e-6
 
 
-CaseRun = Run[CaseState, ScoredCase, CaseModel, CaseMetrics]
+CaseRun = Run[CaseState, ScoredCase, TrainedSegmenter, CaseMetrics]
 
 
-def read_metrics(path: Path, model: CaseModel, scored: Sequence[ScoredCase]) -> CaseMetrics:
+def read_metrics(path: Path, model: TrainedSegmenter, scored: Sequence[ScoredCase]) -> CaseMetrics:
     """Read evaluation/metrics.json.
 
     Raises:

@@ -11,7 +11,7 @@ from nibabel.affines import obliquity
 from gigatile.errors import UserError
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.cases.inputs import (
-    CaseModel,
+    TrainedSegmenter,
     ScoredCase,
     read_segmentation,
     read_state_of,
@@ -48,7 +48,7 @@ SAME_ML = 0.01
 # Degrees between the grid and the patient's axes from which on the page says so.
 OBLIQUE = 1.0
 
-CasePageInputs = PageInputs[ScoredCase, CaseModel]
+CasePageInputs = PageInputs[ScoredCase, TrainedSegmenter]
 
 
 def case_pages(inputs: CasePageInputs) -> WritePage:

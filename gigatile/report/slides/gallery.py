@@ -10,7 +10,7 @@ from PIL import Image
 
 from gigatile.errors import UserError
 from gigatile.records import read_tiles
-from gigatile.report.slides.inputs import SlideTiles
+from gigatile.report.slides.inputs import TileScores
 
 # Limits that keep a page of 24 tiles and an overview well below 3 MB.
 TILE_BYTES = 30_000
@@ -19,7 +19,7 @@ OVERVIEW_BYTES = 1_000_000
 Corner = tuple[int, int]
 
 
-def highest(tiles: SlideTiles, which: int, count: int) -> list[int]:
+def highest(tiles: TileScores, which: int, count: int) -> list[int]:
     """Return the indices of the `count` tiles with the highest scores of class `which`.
 
     Tiles with equal scores are in the order of rows and columns.

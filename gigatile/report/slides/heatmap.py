@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from gigatile.errors import UserError
-from gigatile.report.slides.inputs import SlideTiles
+from gigatile.report.slides.inputs import TileScores
 from gigatile.slides.state import TileGrid
 
 # Viridis is perceptually uniform and safe for colour-blind readers. So is cividis, but its middle
@@ -37,7 +37,7 @@ def placement(grid: TileGrid) -> Box:
     return Box(0, 0, grid.columns * grid.extent, grid.rows * grid.extent)
 
 
-def cells(tiles: SlideTiles, grid: TileGrid, source: str) -> tuple[np.ndarray, np.ndarray]:
+def cells(tiles: TileScores, grid: TileGrid, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the (column, row) of each tile: two arrays (n,) int64.
 
     Args:

@@ -23,7 +23,7 @@ from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
 
 
-class SlideModel(TrainedModel):
+class TrainedClassifier(TrainedModel):
     """model/settings.json."""
 
     classes: list[str]
@@ -50,7 +50,7 @@ class ScoredSlide(ScoredRow):
     call_vote: str
 
 
-def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[ScoredSlide]:
+def read_scored(path: Path, model: TrainedClassifier, labelled: bool = True) -> list[ScoredSlide]:
     """Read slides.tsv, in its order.
 
     Raises:
@@ -79,7 +79,9 @@ def read_scored(path: Path, model: SlideModel, labelled: bool = True) -> list[Sc
     return slides
 
 
-def read_new(folder: Path, model: SlideModel, rows: Sequence[CohortRow]) -> dict[str, ScoredSlide]:
+def read_new(
+    folder: Path, model: TrainedClassifier, rows: Sequence[CohortRow]
+) -> dict[str, ScoredSlide]:
     """Read the scores of new slides by id, from the folder of predictions.
 
     Raises:
@@ -95,7 +97,7 @@ def read_new(folder: Path, model: SlideModel, rows: Sequence[CohortRow]) -> dict
 
 
 @dataclass(frozen=True)
-class SlideTiles:
+class TileScores:
     """The scored tiles of a slide, sorted by row and column.
 
     Attributes:
@@ -112,7 +114,7 @@ class SlideTiles:
         return np.bincount(self.scores.argmax(axis=1), minlength=self.scores.shape[1])
 
 
-def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) -> SlideTiles:
+def read_tile_scores(path: Path, slide: str, classes: list[str], expected: int) -> TileScores:
     """Read the scored tiles of a slide, without loading those of other slides.
 
     Raises:
@@ -137,7 +139,7 @@ def read_slide_tiles(path: Path, slide: str, classes: list[str], expected: int) 
     if not ((scores >= 0) & (scores <= 1)).all():
         raise UserError(f"{path}: slide {slide!r} has a score that is not a number from 0 to 1")
     order = np.lexsort((x, y))
-    return SlideTiles(x[order], y[order], scores[order])
+    return TileScores(x[order], y[order], scores[order])
 
 
 def read_state_of(row: CohortRow, folder: Path) -> SlideState:

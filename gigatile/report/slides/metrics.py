@@ -7,14 +7,16 @@ from pathlib import Path
 from gigatile.errors import UserError
 from gigatile.evaluation.metrics_file import Level, SlideMetrics
 from gigatile.json_models import read_model
-from gigatile.report.slides.inputs import ScoredSlide, SlideModel
+from gigatile.report.slides.inputs import ScoredSlide, TrainedClassifier
 from gigatile.report.task_report import Run
 from gigatile.slides.state import SlideState
 
-SlideRun = Run[SlideState, ScoredSlide, SlideModel, SlideMetrics]
+SlideRun = Run[SlideState, ScoredSlide, TrainedClassifier, SlideMetrics]
 
 
-def read_metrics(path: Path, model: SlideModel, scored: Sequence[ScoredSlide]) -> SlideMetrics:
+def read_metrics(
+    path: Path, model: TrainedClassifier, scored: Sequence[ScoredSlide]
+) -> SlideMetrics:
     """Read evaluation/metrics.json.
 
     Raises:

@@ -11,10 +11,10 @@ from gigatile.report.provenance import checksum
 from gigatile.report.slides import gallery, heatmap, tile_status
 from gigatile.report.slides.inputs import (
     ScoredSlide,
-    SlideModel,
-    SlideTiles,
+    TrainedClassifier,
+    TileScores,
     mpp_source,
-    read_slide_tiles,
+    read_tile_scores,
     read_state_of,
 )
 from gigatile.report.unit_pages import PageInputs, WritePage
@@ -32,7 +32,7 @@ FILES = {
     "{records}/{id}.parquet": "Slide pages: tiles dropped and marked",
     "{records}/{id}.tfrecord": "Slide pages: pictures of tiles",
 }
-SlidePageInputs = PageInputs[ScoredSlide, SlideModel]
+SlidePageInputs = PageInputs[ScoredSlide, TrainedClassifier]
 
 
 def slide_pages(inputs: SlidePageInputs) -> WritePage:
@@ -51,7 +51,7 @@ def _page(
     state = read_state_of(inputs.rows[slide], inputs.files.records)
     grid, width, height = _shape(state, state_path)
     scores_path = inputs.files.results / "tiles.parquet"
-    tiles = read_slide_tiles(scores_path, slide, classes, scored.tiles)
+    tiles = read_tile_scores(scores_path, slide, classes, scored.tiles)
     overview = gallery.read_overview(overview_path, width, height)
     sums = {name: checksum(path) for name, path in files.items()}
     (*_, actual), expected = sums.values(), inputs.rows[slide].sha256
@@ -96,7 +96,7 @@ def _shape(state: SlideState, path: Path) -> tuple[TileGrid, int, int]:
     return state.grid, source.width, source.height
 
 
-def _layers(tiles: SlideTiles, grid: TileGrid, source: str) -> list[str]:
+def _layers(tiles: TileScores, grid: TileGrid, source: str) -> list[str]:
     column, row = heatmap.cells(tiles, grid, source)
     return [
         data_uri(heatmap.paint(scores, column, row, grid), "image/png") for scores in tiles.scores.T
@@ -106,7 +106,7 @@ def _layers(tiles: SlideTiles, grid: TileGrid, source: str) -> list[str]:
 def _galleries(
     scored: ScoredSlide,
     classes: Sequence[str],
-    tiles: SlideTiles,
+    tiles: TileScores,
     grid: TileGrid,
     records: Path,
     top_tiles: int,

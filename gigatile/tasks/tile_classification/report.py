@@ -8,7 +8,7 @@ from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.report import sections
 from gigatile.report.slides import classification, cohort, left_out
-from gigatile.report.slides.inputs import SlideModel, read_new, read_scored, read_state_of
+from gigatile.report.slides.inputs import TrainedClassifier, read_new, read_scored, read_state_of
 from gigatile.report.slides.metrics import SlideRun, read_metrics
 from gigatile.report.slides.page import FILES, TOP_TILES, SlidePageInputs, slide_pages
 from gigatile.report.slides.records import TILES
@@ -38,8 +38,9 @@ REPORT = TaskReport(
     table="tiles.tsv",
     records="tiles",
     kind=TILES,
-    model=SlideModel,
+    model=TrainedClassifier,
     columns=("label", "tiles"),
+    records_column="tiles",
     read_sheet=read_sheet,
     read_state=read_state_of,
     read_scored=read_scored,

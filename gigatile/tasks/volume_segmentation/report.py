@@ -7,7 +7,7 @@ from gigatile.cohort.cases import read_cases
 from gigatile.cohort.sheet import Member
 from gigatile.report import sections
 from gigatile.report.cases import cohort, segmentation
-from gigatile.report.cases.inputs import CaseModel, read_new, read_scored, read_state_of
+from gigatile.report.cases.inputs import TrainedSegmenter, read_new, read_scored, read_state_of
 from gigatile.report.cases.metrics import read_metrics
 from gigatile.report.cases.page import FILES, case_pages
 from gigatile.report.cases.records import VOLUMES
@@ -24,7 +24,7 @@ REPORT = TaskReport(
     table="cases.tsv",
     records="volumes",
     kind=VOLUMES,
-    model=CaseModel,
+    model=TrainedSegmenter,
     columns=("warnings", "sources"),
     read_sheet=read_sheet,
     read_state=read_state_of,

@@ -5,6 +5,7 @@ reduction by Horovod's optimizer wrapper for Keras.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -36,7 +37,7 @@ def train(ranks: Ranks) -> str:
     from gigatile.settings.tiles import TileSettings
     from gigatile.tasks.tile_classification.training import TileClassification
     from gigatile.training.batches import Batch
-    from gigatile.training.learner import Learner
+    from gigatile.training.learner import Learner, check_network
 
     settings = TrainSettings(ranks_per_node=ranks.size, batch_size=8 * ranks.size, seed=ranks.rank)
     networks = build_classifier(settings, 32, 3)
@@ -61,6 +62,10 @@ def train(ranks: Ranks) -> str:
         mean = ranks.mean(np.array([ranks.rank, 3.0]), "mean")
         np.testing.assert_array_equal(mean, [(ranks.size - 1) / 2, 3.0])
         np.testing.assert_array_equal(agreed, [ranks.size, 1, 0])
+        check_network(networks.trained, ranks)
+        with contextlib.suppress(ValueError):
+            check_network(build_classifier(settings, 32, 3 + ranks.rank).trained, ranks)
+            raise AssertionError("the ranks have different layers")
     return hashlib.sha256(
         b"".join(np.array(v).tobytes() for v in networks.model.variables)
     ).hexdigest()

@@ -74,8 +74,8 @@ class Bags(TrainingTask):
     name, samples = "bags", "bags"
     metrics = ("cross_entropy", "box_loss", "accuracy")
 
-    def __init__(self, padding, passes):
-        self._padding, self._passes = padding, passes
+    def __init__(self, padding, passes, normalised):
+        self._padding, self._passes, self._normalised = padding, passes, normalised
 
     def source(self, reader):
         return BagReader(reader, self._padding)
@@ -88,6 +88,8 @@ class Bags(TrainingTask):
         instances = keras.Input((None, FEATURES), name="instances")
         mask = keras.Input((None,), name="mask")
         embedded = keras.layers.Dense(8, activation="tanh", name="embed")(instances)
+        if self._normalised:
+            embedded = keras.layers.BatchNormalization(name="norm")(embedded)
         head = self._head()
         model = keras.Model({"instances": instances, "mask": mask}, head([embedded, mask]))
         return Networks(model, model)
@@ -117,6 +119,9 @@ class Bags(TrainingTask):
             "accuracy": tf.cast(right, tf.float32),
         }
         return {name: tf.reduce_sum(term * weights) for name, term in terms.items()}
+
+    def row_weights(self, inputs, weights):
+        return weights[:, None] * inputs["mask"]
 
     def gradients(self, network, inputs, targets, weights, scale):
         if self._passes == 1:
@@ -157,7 +162,13 @@ class Bags(TrainingTask):
         return f"{len(reader)} bags"
 
     def settings(self):
-        return {"bags": {"padding": self._padding, "passes": self._passes}}
+        return {
+            "bags": {
+                "padding": self._padding,
+                "passes": self._passes,
+                "normalised": self._normalised,
+            }
+        }
 
 
 if __name__ == "__main__":
@@ -167,10 +178,12 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--padding", type=int, default=0)
     parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--normalised", type=int, default=0)
     args = parser.parse_args()
     settings = TrainSettings(epochs=3, batch_size=8, ranks_per_node=args.ranks, learning_rate=0.02)
+    task = Bags(args.padding, args.passes, args.normalised)
     with join_ranks(args.ranks, 60) as ranks:
         loop.train(
-            args.manifest, settings, Bags(args.padding, args.passes), args.out / "checkpoints",
-            args.out / "segments", ranks, log=lambda line: print(line, flush=True),
+            args.manifest, settings, task, args.out / "checkpoints", args.out / "segments", ranks,
+            log=lambda line: print(line, flush=True),
         )  # fmt: skip
