@@ -109,8 +109,8 @@ class TrainSettings(Section):
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description=f"Initial weights of {pretrained_names()}: none (random), `imagenet` (downloads), "
-        "or a local .h5 file.",
+        description=f"Initial weights of {pretrained_names()}: none (random), "
+        "`imagenet` (downloads), or a local .h5 file.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},

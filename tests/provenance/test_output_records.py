@@ -24,6 +24,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "tiles").mkdir()
     (tmp_path / "tiles/S1.json").write_text('{"a": 1}')
     (tmp_path / "tiles/S1.jpg").write_bytes(b"a picture")
+    (tmp_path / "tiles/S1.tfrecord").write_bytes(b"tiles")
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages/one.html").write_text("a page")
     return tmp_path
@@ -39,7 +40,8 @@ def slide(run: Path) -> Path:
 @pytest.fixture
 def record(run: Path, slide: Path) -> Path:
     path = record_path(run, "tile", "S1.5")
-    outputs = [run / "tiles/S1.json", run / "tiles/S1.jpg", run / "pages"]
+    tiles = [run / "tiles" / name for name in ("S1.json", "S1.jpg", "S1.tfrecord")]
+    outputs = [*tiles, run / "pages"]
     write_output_record(path, outputs, [slide])
     return path
 
@@ -51,7 +53,7 @@ def test_record_lists_each_file_by_its_path_in_the_run(run, slide, record):
         "outputs": {
             name: {"bytes": (run / name).stat().st_size, "sha256": sha256_of(run / name)}
             | ({"modified_ns": (run / name).stat().st_mtime_ns} if name[-5:] == ".json" else {})
-            for name in ("pages/one.html", "tiles/S1.jpg", "tiles/S1.json")
+            for name in ("pages/one.html", "tiles/S1.jpg", "tiles/S1.json", "tiles/S1.tfrecord")
         },
         "source": {
             "bytes": 7,
@@ -146,7 +148,9 @@ def test_damaged_record_is_a_fault(record, text):
     assert outputs_changed(record) == f"damaged: {record}"
 
 
-def test_only_folders_of_large_files_may_be_missing(run, record):
+def test_only_folders_of_records_may_be_missing(run, record):
+    (run / "tiles/S1.tfrecord").unlink()
+    assert outputs_changed(record) == f"missing: {run}/tiles/S1.tfrecord"
     shutil.rmtree(run / "tiles")
     assert outputs_changed(record) == ""
     shutil.rmtree(run / "pages")

@@ -8,7 +8,7 @@ from gigatile.errors import UserError
 from gigatile.evaluation.metrics_file import CaseMetrics, Mean
 from gigatile.evaluation.segmentation import EMPTY, METRICS
 from gigatile.json_models import read_model
-from gigatile.report.cases.inputs import TrainedSegmenter, ScoredCase
+from gigatile.report.cases.inputs import ScoredCase, TrainedSegmenter
 from gigatile.report.task_report import Run
 from gigatile.volumes.state import CaseState
 

@@ -11,8 +11,8 @@ from nibabel.affines import obliquity
 from gigatile.errors import UserError
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.cases.inputs import (
-    TrainedSegmenter,
     ScoredCase,
+    TrainedSegmenter,
     read_segmentation,
     read_state_of,
 )

@@ -11,11 +11,11 @@ from gigatile.report.provenance import checksum
 from gigatile.report.slides import gallery, heatmap, tile_status
 from gigatile.report.slides.inputs import (
     ScoredSlide,
-    TrainedClassifier,
     TileScores,
+    TrainedClassifier,
     mpp_source,
-    read_tile_scores,
     read_state_of,
+    read_tile_scores,
 )
 from gigatile.report.unit_pages import PageInputs, WritePage
 from gigatile.slides.state import SlideState, TileGrid
