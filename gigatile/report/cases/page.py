@@ -140,7 +140,7 @@ def _read_volumes(
         head = record.head
         if (head.case, head.channels) != (case, settings.modalities):
             raise UserError(
-                f"{records}: is of case {head.case!r} with the channels "
+                f"{records}: it is the record of case {head.case!r} with the channels "
                 f"{', '.join(head.channels)}; must be of {case!r} with "
                 f"{', '.join(settings.modalities)}"
             )
