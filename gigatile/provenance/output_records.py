@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
+from gigatile.tasks import TASKS, find_task
 
 # Folder of the records in the results of a run.
 FOLDER = "provenance"
@@ -27,6 +28,8 @@ READ_SECONDS = 60
 TEXT_FILES = (".json", ".tsv")
 # States of a training. Only the last one is needed, to train more epochs.
 STATES = "segments/*.npz"
+# The folder of the records of train and valid.
+SHARDS = "shards"
 
 
 class FileRecord(BaseModel):
@@ -160,7 +163,7 @@ def outputs_changed(path: Path) -> str:
                 with file.open("rb") as handle:
                     status = os.fstat(handle.fileno())
         except OSError:
-            if is_removable(file, run, [run / output for output in record.outputs]):
+            if is_removable(file, run):
                 continue
             return f"missing: {file}"
         if status.st_size != recorded.bytes:
@@ -191,7 +194,7 @@ def stall_limit_raised(path: Path, minutes: float) -> str:
     return f"stalled: no progress for {stalled:g} minutes; the limit is {minutes:g} now"
 
 
-def is_removable(file: Path, run: Path, outputs: Iterable[Path]) -> bool:
+def is_removable(file: Path, run: Path) -> bool:
     """Return whether an output may be missing: a state, or in a folder of records that is gone.
 
     Records are large, and only later stages need them. To save space, their folder may be moved
@@ -200,12 +203,15 @@ def is_removable(file: Path, run: Path, outputs: Iterable[Path]) -> bool:
     Args:
         file: the missing file.
         run: folder of the run.
-        outputs: all outputs of the job that wrote it.
     """
-    if file.relative_to(run).match(STATES):
+    name = file.relative_to(run)
+    if name.match(STATES):
         return True
-    records = any(path.parent == file.parent and path.suffix == ".tfrecord" for path in outputs)
-    return records and not file.parent.exists()
+    folders = {SHARDS}
+    for task in TASKS:
+        records = find_task(task).records
+        folders |= {records, f"predictions/{records}"}
+    return str(name.parent) in folders and not file.parent.exists()
 
 
 def source_fingerprint(sources: Sequence[Path], path: Path, update: bool = False) -> str:

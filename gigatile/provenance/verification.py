@@ -143,7 +143,7 @@ def _compare(run: Path, path: Path, recorded: Mapping[Path, FileRecord]) -> tupl
         if sha256_of(path) != recorded[path].sha256:
             return "damaged", "its content differs from the recorded checksum"
     except FileNotFoundError:
-        return "missing", "moved away" if is_removable(path, run, recorded) else "no such file"
+        return "missing", "moved away" if is_removable(path, run) else "no such file"
     except OSError as error:
         return "damaged", f"cannot be read: {error.strerror}"
     return None
