@@ -27,7 +27,7 @@ def assert_stopped(done, reason):
 
 
 def test_stopped_training_ends_with_the_same_model(launcher, manifest, tmp_path):
-    """With batch normalisation, dropout and loss scaling: everything that must be saved."""
+    """With batch normalisation and loss scaling: everything that must be saved."""
     uninterrupted, stopped = tmp_path / "uninterrupted", tmp_path / "stopped"
     options = {"mixed_precision": True}
     done = train(launcher, manifest, uninterrupted, "--uneven", **options)
@@ -95,7 +95,7 @@ def test_stalled_rank_ends_all_and_one_rank_resumes(launcher, manifest, tmp_path
 def test_saved_statistics_do_not_depend_on_the_ranks(launcher, manifest, tmp_path):
     for ranks in (1, 2):
         arguments = launcher.train_arguments(manifest, tmp_path / str(ranks), ranks, epochs=1)
-        done = launcher.run(ranks, PROGRAM, "--uneven", "--dropout", 0, *arguments)
+        done = launcher.run(ranks, PROGRAM, "--uneven", *arguments)
         assert done.returncode == 0, done.stderr
     assert_same_to_rounding(tmp_path / "1/segments", tmp_path / "2/segments")
 

@@ -20,10 +20,7 @@ parser.add_argument("--to", type=int, nargs="+", default=[0, 1], help="ranks")
 parser.add_argument(
     "--sleep", type=Path, help="instead of the signal, write a file rank-<n> here and sleep"
 )
-parser.add_argument(
-    "--uneven", action="store_true", help="a model with batch normalisation and dropout"
-)
-parser.add_argument("--dropout", type=float, default=0.3)
+parser.add_argument("--uneven", action="store_true", help="a model with batch normalisation")
 args, rest = parser.parse_known_args()
 
 report_progress = Ranks.report_progress
@@ -43,8 +40,7 @@ def uneven(tiles, settings):
     x = keras.layers.Conv2D(8, 5, strides=2, use_bias=False)(x)
     x = keras.layers.BatchNormalization(momentum=0.8)(x)
     x = keras.layers.ReLU()(x)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.layers.Dropout(args.dropout)(x)
+    return keras.layers.GlobalAveragePooling2D()(x)
 
 
 Ranks.report_progress = report_then_strike
