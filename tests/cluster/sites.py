@@ -104,8 +104,11 @@ class Site:
 
     def log(self) -> str:
         """Return what the ranks wrote."""
-        logs = sorted((self.folder / "results/small/logs/train").glob("*.log"))
-        return "".join(path.read_text() for path in logs)
+        text = ""
+        for path in sorted((self.folder / "results/small/logs/train").glob("*.log")):
+            with contextlib.suppress(FileNotFoundError):  # a job that starts again deletes its log
+                text += path.read_text()
+        return text
 
 
 class Run:
