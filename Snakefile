@@ -6,17 +6,15 @@ from snakemake.utils import min_version
 
 min_version("9.0")
 
-# The paths of commands and in configurations are relative to this folder.
+# Paths in configurations, and results/, are relative to the folder that Snakemake works in (--directory).
 PROJECT = os.path.realpath(workflow.current_basedir)
 if os.path.dirname(os.path.realpath(workflow.main_snakefile)) != PROJECT:
     raise WorkflowError(
-        f"Gigatile cannot be a module of another workflow: call Snakemake in {PROJECT}, and use the files in results/"
+        f"Gigatile cannot be a module of another workflow: call Snakemake with --snakefile {PROJECT}/Snakefile, and use the files in results/"
     )
-if os.path.realpath(os.getcwd()) != PROJECT:
-    raise WorkflowError(f"call Snakemake in {PROJECT}, or with --directory {PROJECT}")
 
 
-configfile: "config.yaml"
+configfile: os.path.join(PROJECT, "config.yaml")
 
 
 include: "rules/start.smk"

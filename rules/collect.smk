@@ -29,7 +29,7 @@ rule collect:
         checksums=["--checksums", ALL_STATES],
     shell:
         recorded(
-            "python scripts/collect_states.py --task {params.task} --samples {input.samples:q} --settings {params.settings:q}"
+            'python "$SCRIPTS/collect_states.py" --task {params.task} --samples {input.samples:q} --settings {params.settings:q}'
             " --of {params.splits} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q}"
         )
 
@@ -79,6 +79,6 @@ rule collect_new:
         states=folder(f"predictions/{RECORDS}"),
     shell:
         recorded(
-            "python scripts/collect_states.py --task {params.task} --new {input.samples:q} --states {params.states:q}"
+            'python "$SCRIPTS/collect_states.py" --task {params.task} --new {input.samples:q} --states {params.states:q}'
             " --out {output.table:q} --checksums {output.states:q}"
         )

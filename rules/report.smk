@@ -36,7 +36,7 @@ rule report:
         report=subpath(output.index, parent=True),
     shell:
         recorded(
-            "python scripts/write_report.py --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}"
+            'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
             " --out {params.report:q}"
         )
 
@@ -74,6 +74,6 @@ rule prediction_pages:
         pages=subpath(output.index, parent=True),
     shell:
         recorded(
-            "python scripts/write_prediction_pages.py --task {params.task} --run-dir {params.run:q} --cohort {params.run:q}"
+            'python "$SCRIPTS/write_prediction_pages.py" --task {params.task} --run-dir {params.run:q} --cohort {params.run:q}'
             " --matches {output.matches:q} --out {params.pages:q}"
         )

@@ -33,9 +33,9 @@ rule write_shards:
         settings=section("shards"),
     shell:
         recorded(
-            "python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+            'python "$SCRIPTS/launch.py" --launcher {resources.launcher:q} {resources.launch}'
             " --log {log:q} --"
-            " python scripts/write_shards.py --task {params.task} --table {input.table:q} --records {params.records:q}"
+            ' python "$SCRIPTS/write_shards.py" --task {params.task} --table {input.table:q} --records {params.records:q}'
             " --settings {params.settings:q} --out {params.shards:q} --ranks {resources.ranks}",
             manifest="{output.manifest:q}",
         )

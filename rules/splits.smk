@@ -25,6 +25,6 @@ rule split_patients:
         settings=section("split"),
     shell:
         recorded(
-            "python scripts/split_patients.py --task {params.task} --samples {input.samples:q}"
+            'python "$SCRIPTS/split_patients.py" --task {params.task} --samples {input.samples:q}'
             " --settings {params.settings:q} --table {output.table:q} --proof {output.proof:q}"
         )

@@ -15,7 +15,7 @@ rule demo_slide:
     params:
         code=code("make_demo_slide"),
     shell:
-        "python scripts/make_demo_slide.py --slide {wildcards.slide} --out {output} > {log} 2>&1"
+        'python "$SCRIPTS/make_demo_slide.py" --slide {wildcards.slide} --out {output} > {log} 2>&1'
 
 
 # --- From slides to tiles: a job per slide
@@ -49,7 +49,7 @@ rule tile:
         settings=section("tiles"),
     shell:
         recorded(
-            "python scripts/prepare.py --task tile_classification --source {input.source:q} --slide {wildcards.slide}"
+            'python "$SCRIPTS/prepare.py" --task tile_classification --source {input.source:q} --slide {wildcards.slide}'
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
             " --state {output.state} --overview {output.overview} --mask {output.mask}",
@@ -97,7 +97,7 @@ rule evaluate:
         settings=section("evaluate"),
     shell:
         recorded(
-            "python scripts/evaluate.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
+            'python "$SCRIPTS/evaluate.py" --task tile_classification --table {input.slides:q} --records {params.records:q}'
             " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
             " --out {params.out:q}"
         )
@@ -157,7 +157,7 @@ rule predict:
         out=subpath(output.slides, parent=True),
     shell:
         recorded(
-            "python scripts/predict.py --task tile_classification --table {input.slides:q} --records {params.records:q}"
+            'python "$SCRIPTS/predict.py" --task tile_classification --table {input.slides:q} --records {params.records:q}'
             " --model {input.model:q} --described {input.described:q} --out {params.out:q}"
         )
 

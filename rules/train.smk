@@ -55,9 +55,9 @@ rule train:
         settings=section("train"),
     shell:
         recorded(
-            "rm -f {params.record:q}; python scripts/launch.py --launcher {resources.launcher:q} {resources.launch}"
+            'rm -f {params.record:q}; python "$SCRIPTS/launch.py" --launcher {resources.launcher:q} {resources.launch}'
             " --log {log:q} --checkpoints {params.checkpoints:q} --"
-            " python scripts/train.py --task {params.task} --manifest {input.manifest:q}"
+            ' python "$SCRIPTS/train.py" --task {params.task} --manifest {input.manifest:q}'
             " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
             " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
             " {resources.rank_options}"
@@ -89,7 +89,7 @@ rule validate:
         events=folder("tensorboard/valid"),
     shell:
         recorded(
-            "python scripts/validate.py --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}"
+            'python "$SCRIPTS/validate.py" --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}'
             " --manifest {input.manifest:q} --events {params.events:q} --task-settings {params.task_settings:q}"
         )
 
@@ -120,6 +120,6 @@ rule choose_model:
         model=subpath(output.model, parent=True),
     shell:
         recorded(
-            "python scripts/choose_model.py --segments {params.segments:q} --epochs {params.epochs}"
+            'python "$SCRIPTS/choose_model.py" --segments {params.segments:q} --epochs {params.epochs}'
             " --out {params.model:q}"
         )

@@ -15,5 +15,5 @@ rule verify:
         run=RUN,
         settings=json.dumps(SETTINGS.model_dump() | ({"slides": "elsewhere"} if ELSEWHERE else {})),
     shell:
-        "python scripts/verify.py --run-dir {params.run:q} --settings {params.settings:q}"
+        'python "$SCRIPTS/verify.py" --run-dir {params.run:q} --settings {params.settings:q}'
         " --threads {threads} > {log:q} 2>&1 && cat {log:q}"

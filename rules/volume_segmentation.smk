@@ -19,7 +19,7 @@ rule demo_case:
         code=code("make_demo_volume"),
         volumes=subpath(output[0], parent=True),
     shell:
-        "python scripts/make_demo_volume.py --case {wildcards.case} --out {params.volumes} > {log} 2>&1"
+        'python "$SCRIPTS/make_demo_volume.py" --case {wildcards.case} --out {params.volumes} > {log} 2>&1'
 
 
 # --- From NIfTI volumes to prepared cases: a job per case
@@ -51,7 +51,7 @@ rule prepare:
         settings=section("volumes"),
     shell:
         recorded(
-            "python scripts/prepare.py --task volume_segmentation --case {wildcards.case} {params.case}"
+            'python "$SCRIPTS/prepare.py" --task volume_segmentation --case {wildcards.case} {params.case}'
             " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
             source="{input.source:q}",
             state="{output.state}",
@@ -86,7 +86,7 @@ rule segment:
         windows=section("windows"),
     shell:
         recorded(
-            "python scripts/predict.py --task volume_segmentation --case {wildcards.case} --records {input.records:q}"
+            'python "$SCRIPTS/predict.py" --task volume_segmentation --case {wildcards.case} --records {input.records:q}'
             " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
             " --cores {threads} --out {output.segmentation:q} --state {output.state:q}"
         )
@@ -131,7 +131,7 @@ rule evaluate:
         settings=section("evaluate"),
     shell:
         recorded(
-            "python scripts/evaluate.py --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}"
+            'python "$SCRIPTS/evaluate.py" --task volume_segmentation --samples {input.samples:q} --table {input.cases:q}'
             " --segmentations {params.segmentations:q} --described {input.described:q}"
             " --settings {params.settings:q} --cores {threads} --out {params.out:q}"
         )

@@ -14,23 +14,19 @@ from pathlib import Path
 import yaml
 from snakemake.utils import update_config
 
-from gigatile.cohort.splits import assign
 from gigatile.errors import UserError, run_command
 from gigatile.planning.costs import (
-    Cohort,
     Cost,
     PlannedJob,
     estimate_costs,
     longest_chain,
-    mean_megapixels,
     measured_rates,
 )
-from gigatile.planning.stages import TaskPlan
-from gigatile.settings.split import SPLITS
+from gigatile.planning.runs import cohort_of
 from gigatile.settings.whole import Settings, load_settings
 from gigatile.tasks import TASKS, find_task, task_part
-from gigatile.tasks.sheets import read_any_sheet
 
+PROJECT = Path(__file__).resolve().parents[1]
 # More cores than any job requests: Snakemake reduces the threads of a job to the available cores.
 MANY_CORES = "1000000"
 # A job in the output of a dry run. The jobs of a group are indented.
@@ -88,7 +84,7 @@ def estimate_of(task: str) -> str:
 def read_settings(configfile: Path | None) -> Settings:
     """Return the settings of a run, merged with config.yaml in the same way as by Snakemake."""
     config: dict = {}
-    for path in (Path("config.yaml"), configfile):
+    for path in (PROJECT / "config.yaml", configfile):
         if path is not None:
             try:
                 values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -102,32 +98,12 @@ def read_settings(configfile: Path | None) -> Settings:
     return load_settings(config, str(configfile or "config.yaml"))
 
 
-def cohort_of(settings: Settings, estimate: float) -> Cohort:
-    """Return the data of a run, with the megapixels of its results or of the estimate."""
-    values = settings.model_dump()
-    plan: TaskPlan = task_part(settings.task, "planning").PLAN
-    members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
-    split_of = assign(members, settings.split)
-    splits = [split_of[member.patient] for member in members]
-    counts = {split: splits.count(split) for split in SPLITS}
-    new = settings.predict.samples
-    counts["new"] = len(read_any_sheet(Path(new), False, lambda path: True)) if new else 0
-    return Cohort(
-        counts,
-        mean_megapixels(Path("results") / settings.run) or estimate * plan.megapixels(values),
-        settings.train.segments,
-        settings.train.model,
-        settings.train.ranks,
-        plan,
-        plan.per_epoch(values),
-    )
-
-
 def planned_jobs(configfile: Path | None, profile: Path | None) -> Iterator[PlannedJob]:
     """Yield the jobs that a dry run of Snakemake lists."""
     dry_run = subprocess.run(
         [
-            *("snakemake", "--dry-run", "--cores", MANY_CORES, "--config", "slides=elsewhere"),
+            *("snakemake", "--snakefile", str(PROJECT / "Snakefile"), "--dry-run"),
+            *("--cores", MANY_CORES, "--config", "slides=elsewhere"),
             *(("--configfile", str(configfile)) if configfile else ()),
             *(("--profile", str(profile)) if profile else ()),
         ],

@@ -21,6 +21,7 @@ from gigatile.provenance.verification import (
     write_findings,
 )
 
+SNAKEFILE = Path(__file__).resolve().parents[1] / "Snakefile"
 # Reasons by the status that Snakemake reports. Missing files are a separate finding.
 REASONS = {
     "ok": "",
@@ -57,7 +58,9 @@ def expected_outputs(run: Path, settings: str) -> Iterator[ExpectedOutput]:
         file.write(settings)
         file.flush()
         done = subprocess.run(
-            ["snakemake", "--summary", "--configfile", file.name], capture_output=True, text=True
+            ["snakemake", "--summary", "--snakefile", str(SNAKEFILE), "--configfile", file.name],
+            capture_output=True,
+            text=True,
         )
     if done.returncode != 0:
         raise UserError(f"`snakemake --summary` failed:\n{done.stderr}")

@@ -56,6 +56,7 @@ class Task:
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
         train_options: keys of the section `train` that this task uses and others do not.
+        headline: the main figure of a run: its name, and where it is in evaluation/metrics.json.
         check: raises ValueError for settings that do not fit together.
     """
 
@@ -72,4 +73,5 @@ class Task:
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     predicts: bool = True
     train_options: frozenset[str] = field(default_factory=frozenset)
+    headline: tuple[str, str] | None = None
     check: Callable[[Any], None] = lambda settings: None

@@ -24,9 +24,12 @@ def prepare_process(invocation: Invocation, project: str) -> None:
         fix_submission()
     # Commands use the Python that runs Snakemake, even if its environment is not activated, and the
     # library in the folder of the Snakefile, even if another one is installed.
+    # The rules call the commands in $SCRIPTS, so that the text of a shell command does not depend on
+    # where the project is: Snakemake runs a job again if that text changes.
     os.environ.update(
         PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         PYTHONPATH=project,
+        SCRIPTS=f"{project}/scripts",
     )
     # Hide TensorFlow's messages below the level of warnings.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -145,6 +145,6 @@ def recorded(command: str, **options: str) -> str:
     redirected = command if "{log" in command else f"{command} > {{log:q}} 2>&1"
     extra = "".join(f" --{name} {value}" for name, value in options.items())
     return (
-        f"{redirected} && python scripts/record_outputs.py --record {{params.record:q}}"
+        f'{redirected} && python "$SCRIPTS/record_outputs.py" --record {{params.record:q}}'
         f" --outputs {{output:q}}{extra} >> {{log:q}} 2>&1"
     )

@@ -21,7 +21,7 @@ HURRY = (
     *("runtime=20", "tmpdir='/run/cluster/local'"),
 )
 # `srun` starts a program by its whole path, `mpirun` by its name.
-RANKS = "^[^ ]*python scripts/train.py"
+RANKS = "^[^ ]*python [^ ]*/scripts/train.py"
 HURRIED = "hurried_snakemake.py"
 # Options replace a profile's `set-resources` as a whole, so who gives some gives this, too.
 SRUN = tuple(f"{rule}:launcher='srun --mpi=pmix'" for rule in ("write_shards", "train"))

@@ -25,7 +25,7 @@ COMMANDS = sorted(
     {
         name
         for path in (ROOT / "rules").glob("*.smk")
-        for name in re.findall(r"python scripts/(\w+)\.py", path.read_text())
+        for name in re.findall(r'python "\$SCRIPTS/(\w+)\.py"', path.read_text())
     }
     - {"launch", "record_outputs", "verify"}
 )

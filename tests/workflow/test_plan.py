@@ -106,7 +106,7 @@ def test_ranks_are_launched_by_settings_and_profile(clone):
     here = clone.snakemake("-n", "-p", target, *given).stdout
     there = clone.snakemake("-n", "-p", target, "--profile", "profiles/slurm", *given).stdout
     for printed, launcher in ((here, "mpirun"), (there, "'srun --mpi=pmix'")):
-        started = f"scripts/launch.py --launcher {launcher} --nodes"
+        started = f'"$SCRIPTS/launch.py" --launcher {launcher} --nodes'
         assert f"{started} 3 --ranks-per-node 4 --cores 1 --log results/demo/logs/w" in printed
         assert f"{started} 1 --ranks-per-node 1 --cores 1 --log results/demo/logs/t" in printed
         assert "--out results/demo/shards --ranks 12" in printed

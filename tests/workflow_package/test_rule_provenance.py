@@ -142,7 +142,7 @@ def test_stalled_slide_with_a_higher_limit_changes_the_parameter(run, params):
 
 def test_command_logs_and_records_its_outputs():
     assert recorded("python scripts/a.py --out {output}") == (
-        "python scripts/a.py --out {output} > {log:q} 2>&1 && python scripts/record_outputs.py"
+        'python scripts/a.py --out {output} > {log:q} 2>&1 && python "$SCRIPTS/record_outputs.py"'
         " --record {params.record:q} --outputs {output:q} >> {log:q} 2>&1"
     )
 
@@ -150,6 +150,6 @@ def test_command_logs_and_records_its_outputs():
 def test_command_with_a_log_option_is_not_redirected():
     command = "python scripts/launch.py --log {log:q} -- python scripts/a.py"
     assert recorded(command, manifest="{output.manifest:q}") == (
-        f"{command} && python scripts/record_outputs.py --record {{params.record:q}}"
+        f'{command} && python "$SCRIPTS/record_outputs.py" --record {{params.record:q}}'
         " --outputs {output:q} --manifest {output.manifest:q} >> {log:q} 2>&1"
     )

@@ -35,5 +35,6 @@ TASK = Task(
     preparation="tiles",
     read_sheet=_read_sheet,
     training=_training,
+    headline=("ROC AUC by slide", "slide.roc_auc.macro"),
     train_options=frozenset({"boost", "views"}),
 )

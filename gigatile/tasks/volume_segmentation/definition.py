@@ -57,5 +57,6 @@ TASK = Task(
     read_sheet=_read_sheet,
     training=_training,
     validation=_validation,
+    headline=("mean Dice", "dice.mean"),
     check=_check,
 )

@@ -14,7 +14,7 @@ rule prepare_image:
         side=SETTINGS.images.side,
     shell:
         recorded(
-            "python scripts/prepare.py --task image_brightness --image {wildcards.image} --side {params.side}"
+            'python "$SCRIPTS/prepare.py" --task image_brightness --image {wildcards.image} --side {params.side}'
             " --source {input.source:q} --records {output.records} --state {output.state}",
             source="{input.source:q}",
             state="{output.state}",
@@ -38,7 +38,7 @@ rule evaluate:
         settings=section("evaluate"),
     shell:
         recorded(
-            "python scripts/evaluate.py --task image_brightness --table {input.table:q} --records {params.records:q}"
+            'python "$SCRIPTS/evaluate.py" --task image_brightness --table {input.table:q} --records {params.records:q}'
             " --model {input.model:q} --described {input.described:q} --settings {params.settings:q} --out {params.out:q}"
         )
 

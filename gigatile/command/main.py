@@ -1,0 +1,47 @@
+"""Gigatile: from slides or volumes to a trained model and a report."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gigatile.errors import run_command
+
+# The subcommands, in the order of their use; each is a module of this package.
+COMMANDS = ("init", "check", "plan", "run", "verify", "predict", "report", "doctor")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command with arguments; None: those of this process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, options = given, []
+    if "--" in given:
+        position = given.index("--")
+        own, options = given[:position], given[position + 1 :]
+    args = parser().parse_args(own)
+    args.snakemake = options
+    command = importlib.import_module(f"gigatile.command.{args.command}")
+    run_command(lambda: command.run(args))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(
+        prog="gigatile", description=__doc__, epilog="gigatile COMMAND --help explains a command."
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"gigatile.command.{name}")
+        summary, _, _ = (module.__doc__ or "").partition("\n\n")
+        sub = commands.add_parser(
+            name,
+            help=" ".join(summary.split()),
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+    return top
+
+
+if __name__ == "__main__":
+    main()

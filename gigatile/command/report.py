@@ -1,0 +1,27 @@
+"""Open the report of a run in the browser; without a browser, print its path."""
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+from gigatile.command.configuration import find_configuration, load
+from gigatile.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
+    )
+    parser.add_argument("--path", action="store_true", help="only print the path of the report")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Open the report, and print its path."""
+    configuration = find_configuration(args.target)
+    page = configuration.parent / "results" / load(configuration).run / "report" / "index.html"
+    if not page.is_file():
+        raise UserError(f"{page}: no report yet; `gigatile run {configuration}` makes it")
+    print(page)
+    if not args.path:
+        webbrowser.open(page.as_uri())

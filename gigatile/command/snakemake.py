@@ -1,0 +1,128 @@
+"""Calls of Snakemake with the project's Snakefile, from any folder."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gigatile.command.configuration import project_folder
+from gigatile.errors import UserError
+
+# `WorkflowError in file "/…/cohort.smk", line 31:`, its message, and then the lines of the Snakefile.
+ERROR = re.compile(
+    r"^(?:\w+(?:Error|Exception))(?: in (?:rule \w+, )?file \S.*?)?:?\n(.*?)(?=^  File |^\S+Error|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+# A plugin that Snakemake finds by its name, which begins with `snakemake_logger_plugin_`.
+PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
+TAIL = 15
+
+
+def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
+    """Return the command line of Snakemake for a run.
+
+    Args:
+        configuration: the file. Snakemake works in its folder: there are `results/`, and paths in
+            the configuration are relative to it.
+        options: further options, and targets.
+    """
+    project = project_folder()
+    # After the options: a target that followed --configfile would be taken for another file.
+    arguments = [
+        "--snakefile",
+        str(project / "Snakefile"),
+        "--directory",
+        str(configuration.parent),
+    ]
+    if configuration != project / "config.yaml":
+        arguments += ["--configfile", str(configuration)]
+    return [sys.executable, "-m", "snakemake", *options, *arguments]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a Snakemake that finds this library and its plugins."""
+    paths = [str(PLUGINS), str(Path(__file__).resolve().parents[2])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more
+
+
+def run_snakemake(
+    configuration: Path,
+    options: Sequence[str],
+    log: Path,
+    on_event: Callable[[Mapping[str, Any]], None],
+) -> int:
+    """Run Snakemake, with its output in a file; return its exit status.
+
+    An interruption with Ctrl-C reaches Snakemake, too: wait until it has ended its jobs. SIGTERM is
+    passed on.
+
+    Args:
+        configuration: of the run.
+        options: of Snakemake.
+        log: the file for its output.
+        on_event: called with each event that the logger plugin writes.
+    """
+    receiving, sending = os.pipe()
+    with log.open("wb") as output, os.fdopen(receiving, encoding="utf-8") as events:
+        process = subprocess.Popen(
+            command_line(configuration, [*options, "--logger", "gigatile"]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(GIGATILE_EVENTS=str(sending)),
+            pass_fds=[sending],
+        )
+        os.close(sending)
+        previous = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            while True:
+                try:
+                    for line in events:
+                        on_event(json.loads(line))
+                    return process.wait()
+                except KeyboardInterrupt:
+                    on_event({"event": "interrupted"})
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, previous)
+
+
+def call_snakemake(configuration: Path, options: Sequence[str]) -> int:
+    """Run Snakemake with its own output on the terminal; return its exit status."""
+    return subprocess.call(command_line(configuration, options), env=environment())
+
+
+def query_snakemake(configuration: Path, options: Sequence[str]) -> str:
+    """Return what Snakemake prints.
+
+    Raises:
+        UserError: it fails; the message is its reason.
+    """
+    done = subprocess.run(
+        command_line(configuration, options),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        raise UserError(error_message(done.stdout + done.stderr))
+    return done.stdout
+
+
+def error_message(output: str) -> str:
+    """Return the error in the output of Snakemake, without the lines of the Snakefile."""
+    messages = [match[1].strip() for match in ERROR.finditer(output)]
+    if messages and messages[-1]:
+        return messages[-1]
+    lines = [line for line in output.splitlines() if line.strip()]
+    usage = [line for line in lines if ": error: " in line]
+    return usage[-1].partition(": error: ")[2] if usage else "\n".join(lines[-TAIL:])

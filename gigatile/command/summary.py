@@ -1,0 +1,89 @@
+"""The end of a run: what ran, what was left out, the result, the report, what to do next."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gigatile.command.progress import duration
+from gigatile.errors import UserError
+from gigatile.files import read_json
+from gigatile.settings.whole import Settings
+from gigatile.tables import read_table
+from gigatile.tasks import find_task
+
+
+def summary_lines(
+    settings: Settings,
+    counts: Mapping[str, int],
+    seconds: float,
+    log: Path,
+    configuration: Path,
+    headline: bool = True,
+) -> list[str]:
+    """Return the lines; paths are absolute.
+
+    Args:
+        settings: of the run.
+        counts: finished jobs by stage.
+        seconds: duration of the run.
+        log: file with the output of Snakemake.
+        configuration: file of the run.
+        headline: whether the run ends with an evaluation.
+    """
+    run = Path("results", settings.run)
+    task = find_task(settings.task)
+    ran = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
+    table = run / task.table if headline else run / "predictions" / task.table
+    page = run / ("report" if headline else "predictions/pages") / "index.html"
+    name = configuration.parent if configuration.name == "config.yaml" else configuration
+    rows = {
+        "ran": f"{ran} in {duration(seconds)}" if ran else "nothing: all results are up to date",
+        "left out": left_out(table, task.unit),
+        "result": result_line(run, task.headline)
+        if headline
+        else str((page.parent.parent).absolute()),
+        "report": str(page.absolute()),
+        "log": str(log),
+        "next": f"gigatile verify {name} checks every file; gigatile report {name} opens the report",
+    }
+    return [f"{key:9} {value}" for key, value in rows.items()]
+
+
+def left_out(table: Path, unit: str) -> str:
+    """Return how many slides or cases were left out, and the most frequent reasons."""
+    try:
+        rows = read_table(table)
+    except UserError:
+        return "unknown"
+    reasons = Counter(row.get("reason") or "no reason" for row in rows if row.get("reason"))
+    if not reasons:
+        return f"none of {len(rows):,} {unit}s"
+    examples = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(2))
+    more = "; …" if len(reasons) > 2 else ""
+    return f"{reasons.total():,} of {len(rows):,} {unit}s: {examples}{more}"
+
+
+def result_line(run: Path, headline: tuple[str, str] | None) -> str:
+    """Return the main figure of a run with its interval.
+
+    Args:
+        run: its folder.
+        headline: the name of the figure, and where it is in evaluation/metrics.json.
+    """
+    if headline is None:
+        return str(run / "evaluation")
+    name, path = headline
+    try:
+        interval: Any = read_json(run / "evaluation" / "metrics.json")
+        for key in path.split("."):
+            interval = interval[key]
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        return "no evaluation"
+    if interval["value"] is None:
+        return f"{name}: not defined ({interval['no_interval']})"
+    if interval["low"] is None:
+        return f"{name} {interval['value']:.3f} (no interval: {interval['no_interval']})"
+    return (
+        f"{name} {interval['value']:.3f} (95 % CI {interval['low']:.3f} to {interval['high']:.3f})"
+    )

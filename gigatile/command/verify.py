@@ -1,0 +1,36 @@
+"""Compare every byte of the results with the sheet, the settings and the code.
+
+What follows `--` goes to Snakemake.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from gigatile.command.configuration import find_configuration, load
+from gigatile.command.run import log_file
+from gigatile.command.snakemake import error_message, run_snakemake
+from gigatile.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the target `verify`; print its result."""
+    configuration = find_configuration(args.target)
+    settings = load(configuration)
+    result = configuration.parent / "results" / settings.run / "logs" / "verify.log"
+    result.unlink(missing_ok=True)
+    log = log_file(configuration.parent)
+    status = run_snakemake(
+        configuration, ["verify", "--cores", "all", *args.snakemake], log, lambda event: None
+    )
+    if not result.is_file():
+        raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
+    print(result.read_text(encoding="utf-8"), end="", file=sys.stderr if status else sys.stdout)
+    sys.exit(status)

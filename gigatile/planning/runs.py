@@ -1,0 +1,37 @@
+"""The data of a run, for estimates."""
+
+from pathlib import Path
+
+from gigatile.cohort.splits import assign
+from gigatile.planning.costs import Cohort, mean_megapixels
+from gigatile.planning.stages import TaskPlan
+from gigatile.settings.split import SPLITS
+from gigatile.settings.whole import Settings
+from gigatile.tasks import task_part
+from gigatile.tasks.sheets import read_any_sheet
+
+
+def cohort_of(settings: Settings, estimate: float) -> Cohort:
+    """Return the data of a run, with the megapixels of its results or of the estimate.
+
+    Args:
+        settings: of the run. Their paths are relative to the current folder.
+        estimate: of each unit, until it is prepared; see `TaskPlan.estimate`.
+    """
+    values = settings.model_dump()
+    plan: TaskPlan = task_part(settings.task, "planning").PLAN
+    members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
+    split_of = assign(members, settings.split)
+    splits = [split_of[member.patient] for member in members]
+    counts = {split: splits.count(split) for split in SPLITS}
+    new = settings.predict.samples
+    counts["new"] = len(read_any_sheet(Path(new), False, lambda path: True)) if new else 0
+    return Cohort(
+        counts,
+        mean_megapixels(Path("results") / settings.run) or estimate * plan.megapixels(values),
+        settings.train.segments,
+        settings.train.model,
+        settings.train.ranks,
+        plan,
+        plan.per_epoch(values),
+    )
