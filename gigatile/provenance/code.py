@@ -79,12 +79,25 @@ def code_hash(command: Path, plugins: Plugins) -> str:
         )
     parts = {}
     for path in files:
-        name = str(path.relative_to(project))
+        name = _name(path, project)
         registry = REGISTRIES.get(name)
         parts[name] = _registry_hash(path, *registry, plugins) if registry else _file_hash(path)
     parts |= {package: pinned[package] for package in with_dependencies(imported, lock)}
     parts["Python"] = "{}.{}".format(*sys.version_info)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _library(project: Path) -> Path:
+    """Return the folder of the library: of an installed package, the project is in it."""
+    folder = project / LIBRARY
+    return folder if folder.is_dir() else project.parent
+
+
+def _name(path: Path, project: Path) -> str:
+    """Return the path of a file in a checkout, wherever the library is installed."""
+    if path.is_relative_to(project):
+        return str(path.relative_to(project))
+    return f"{LIBRARY}/{path.relative_to(_library(project))}"
 
 
 def reachable_files(command: Path, plugins: Plugins) -> list[Path]:
@@ -154,7 +167,7 @@ def _files_of_module(name: str, project: Path) -> set[Path]:
     package, *parts = name.split(".")
     if package != LIBRARY:
         return set()
-    path = project / LIBRARY
+    path = _library(project)
     files = {path / "__init__.py"}
     for part in parts:  # a part without a file is a name in a module
         path = path / part
