@@ -6,8 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 import time
+import tomllib
 from pathlib import Path
 
 import pytest

@@ -35,7 +35,10 @@ INSTEAD = {
 NAMES = {"one", "ones", "found", "told", "place", "mine", "theirs", "whose", "at", "of"}
 MAX_TEST_NAME = 75
 SUFFIXES = {".py", ".smk", ".md", ".yaml", ".toml", ".sh", ".j2", ".css", ".js", ".in", ""}
-TEXT = [path for path in project_files() if path.suffix in SUFFIXES]
+# The licence is a text of others.
+TEXT = [
+    path for path in project_files() if path.suffix in SUFFIXES and path.name != "LICENSE"
+]
 PYTHON = [path for path in TEXT if path.suffix == ".py"]
 
 

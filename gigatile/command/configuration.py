@@ -29,7 +29,8 @@ def find_configuration(target: Path | None) -> Path:
         path = path / "config.yaml"
     if not path.is_file():
         raise UserError(
-            f"{path}: no such configuration; `gigatile init FOLDER --out DIR` writes DIR/config.yaml"
+            f"{path}: no such configuration; "
+            "`gigatile init FOLDER --out DIR` writes DIR/config.yaml"
         )
     return path
 

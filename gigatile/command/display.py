@@ -90,7 +90,7 @@ class TerminalDisplay(Display):
             return Text("planning …", style="dim")
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "left", "right", "right", "right"):
-            table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+            table.add_column(justify=justify, no_wrap=True)
         now = time.monotonic()
         for stage in stages:
             style = "" if stage.running else "green" if stage.is_over else "dim"

@@ -1,14 +1,24 @@
 """Gigatile: from slides or volumes to a trained model and a report."""
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 
+from gigatile.command import check, doctor, init, plan, predict, report, verify
+from gigatile.command import run as run_workflow
 from gigatile.errors import run_command
 
-# The subcommands, in the order of their use; each is a module of this package.
-COMMANDS = ("init", "check", "plan", "run", "verify", "predict", "report", "doctor")
+# The subcommands, in the order of their use.
+COMMANDS = {
+    "init": init,
+    "check": check,
+    "plan": plan,
+    "run": run_workflow,
+    "verify": verify,
+    "predict": predict,
+    "report": report,
+    "doctor": doctor,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,8 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         own, options = given[:position], given[position + 1 :]
     args = parser().parse_args(own)
     args.snakemake = options
-    command = importlib.import_module(f"gigatile.command.{args.command}")
-    run_command(lambda: command.run(args))
+    run_command(lambda: COMMANDS[args.command].run(args))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,8 +39,7 @@ def parser() -> argparse.ArgumentParser:
         prog="gigatile", description=__doc__, epilog="gigatile COMMAND --help explains a command."
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = importlib.import_module(f"gigatile.command.{name}")
+    for name, module in COMMANDS.items():
         summary, _, _ = (module.__doc__ or "").partition("\n\n")
         sub = commands.add_parser(
             name,

@@ -56,10 +56,7 @@ class Stage:
         if self.is_over:
             return 0.0
         left = self.total - self.done - self.failed
-        if self.done:
-            expected = self.worked / self.done
-        else:
-            expected = self.expected * correction
+        expected = self.worked / self.done if self.done else self.expected * correction
         begun = sum(min(now - start, expected) for start in self.running.values())
         return max(left * expected - begun, 0.0) / max(min(cores, left), 1)
 

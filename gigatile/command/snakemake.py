@@ -14,9 +14,10 @@ from typing import Any
 from gigatile.command.configuration import project_folder
 from gigatile.errors import UserError
 
-# `WorkflowError in file "/…/cohort.smk", line 31:`, its message, and then the lines of the Snakefile.
+# `WorkflowError in file "/…/cohort.smk", line 31:`, the message, and the lines of the Snakefile.
 ERROR = re.compile(
-    r"^(?:\w+(?:Error|Exception))(?: in (?:rule \w+, )?file \S.*?)?:?\n(.*?)(?=^  File |^\S+Error|\Z)",
+    r"^\w+(?:Error|Exception)(?: in (?:rule \w+, )?file \S.*?)?:?\n"
+    r"(.*?)(?=^  File |^\S+Error|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 # A plugin that Snakemake finds by its name, which begins with `snakemake_logger_plugin_`.

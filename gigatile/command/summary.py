@@ -45,7 +45,7 @@ def summary_lines(
         else str((page.parent.parent).absolute()),
         "report": str(page.absolute()),
         "log": str(log),
-        "next": f"gigatile verify {name} checks every file; gigatile report {name} opens the report",
+        "next": f"gigatile report {name} opens it; gigatile verify {name} checks every file",
     }
     return [f"{key:9} {value}" for key, value in rows.items()]
 

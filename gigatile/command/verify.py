@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> None:
     )
     if not result.is_file():
         raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
-    print(result.read_text(encoding="utf-8"), end="", file=sys.stderr if status else sys.stdout)
+    print(result.read_text(encoding="utf-8").strip(), file=sys.stderr if status else sys.stdout)
     sys.exit(status)

@@ -30,7 +30,7 @@ def expected_seconds(settings: Settings, counts: Mapping[str, int]) -> dict[str,
         name: PlannedJob(
             name,
             cores=threads if name == "train" else 1,
-            # The last segment stands for all of them.
+            # All segments are assumed to be as long as the last one.
             epoch=max(settings.train.segments) if name == "train" else 0,
         )
         for name in counts

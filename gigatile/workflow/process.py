@@ -23,9 +23,9 @@ def prepare_process(invocation: Invocation, project: str) -> None:
 
         fix_submission()
     # Commands use the Python that runs Snakemake, even if its environment is not activated, and the
-    # library in the folder of the Snakefile, even if another one is installed.
-    # The rules call the commands in $SCRIPTS, so that the text of a shell command does not depend on
-    # where the project is: Snakemake runs a job again if that text changes.
+    # library in the folder of the Snakefile, even if another one is installed. The rules call the
+    # commands in $SCRIPTS: if the text of a shell command contained the path of the project,
+    # Snakemake would run its jobs again after the project has moved.
     os.environ.update(
         PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         PYTHONPATH=project,

@@ -24,10 +24,11 @@ from gigatile.workflow.snakemake_internals import (
 PUBLIC_NAMES = {
     "snakemake.exceptions": {"WorkflowError"},
     "snakemake.utils": {"min_version", "update_config"},
+    "snakemake_interface_logger_plugins.base": {"LogHandlerBase"},
     "snakemake_interface_common.exceptions": {"WorkflowError"},
 }
 NAMES = [(module, name) for module, names in INTERNAL_NAMES.items() for name in names]
-PACKAGE = sorted((ROOT / "gigatile/workflow").glob("*.py"))
+PACKAGE = sorted((ROOT / "gigatile/workflow").rglob("*.py"))
 IMPORT = re.compile(r"^ *(?:from|import) (snakemake\w*(?:\.\w+)*)", re.MULTILINE)
 
 

@@ -35,7 +35,7 @@ class LogHandler(LogHandlerBase):
         descriptor = os.environ.get("GIGATILE_EVENTS")
         self._stream = None
         if descriptor is not None:
-            self._stream = open(int(descriptor), "w", buffering=1, encoding="utf-8")
+            self._stream = os.fdopen(int(descriptor), "w", buffering=1, encoding="utf-8")
 
     def emit(self, record: LogRecord) -> None:
         """Write the event of a record, if it has one that the command reads."""
