@@ -18,8 +18,7 @@ setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 	@PYTHON="$(PYTHON)" bash envs/setup.sh
 
 demo: setup ## run the workflow on the demo cohort and print the path of the report
-	@snakemake --cores $(CORES) --show-failed-logs
-	@echo "the report: $(CURDIR)/results/demo/report/index.html"
+	@gigatile run --cores $(CORES)
 
 demo-volumes: setup ## the same on the demo cohort of brain volumes
 	@snakemake --cores $(CORES) --show-failed-logs --configfile demo/volumes.yaml
