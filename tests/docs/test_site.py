@@ -1,4 +1,4 @@
-"""The documentation site: all links of all built pages lead somewhere, and nothing needs a network."""
+"""The documentation site: every link of every built page works, and nothing needs a network."""
 
 import os
 import re
