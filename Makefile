@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-volumes plan test lint format bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo demo-volumes plan test lint format site bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ format: setup ## format all files
 	@ruff format .
 	@ruff check --fix-only --quiet .
 	@snakefmt Snakefile rules/
+
+site: setup ## build the documentation site into build/site, without the network
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+	@echo "the site: $(CURDIR)/build/site/index.html"
 
 bench: setup ## run all benchmarks and print their ratios
 	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done

@@ -34,11 +34,23 @@ INSTEAD = {
 # Names of variables and parameters that say nothing about their value.
 NAMES = {"one", "ones", "found", "told", "place", "mine", "theirs", "whose", "at", "of"}
 MAX_TEST_NAME = 75
-SUFFIXES = {".py", ".smk", ".md", ".yaml", ".toml", ".sh", ".j2", ".css", ".js", ".in", ""}
+SUFFIXES = {
+    ".py",
+    ".smk",
+    ".md",
+    ".yaml",
+    ".yml",
+    ".cff",
+    ".toml",
+    ".sh",
+    ".j2",
+    ".css",
+    ".js",
+    ".in",
+    "",
+}
 # The licence is a text of others.
-TEXT = [
-    path for path in project_files() if path.suffix in SUFFIXES and path.name != "LICENSE"
-]
+TEXT = [p for p in project_files() if p.suffix in SUFFIXES and p.name != "LICENSE"]
 PYTHON = [path for path in TEXT if path.suffix == ".py"]
 
 

@@ -82,6 +82,7 @@ def read_cases(
         modalities: the columns of files, unless the sheet has a column `image`. Empty: the caller
             does not use the files.
         labelled: False for a sheet of new cases.
-        may_be_missing, look: see `read_sheet`.
+        may_be_missing: see `read_sheet`.
+        look: see `read_sheet`.
     """
     return read_sheet(Path(sheet), case_sheet(modalities), labelled, may_be_missing, look)

@@ -121,7 +121,8 @@ def draw_mean(values: np.ndarray, weights: Weights, lowest: float, highest: floa
     Args:
         values: (n,) float64; NaN: not defined, ignored.
         weights: the weights of the cases.
-        lowest, highest: the bounds of the values.
+        lowest: the lower bound of the values.
+        highest: the upper bound of the values.
     """
     defined = ~np.isnan(values)
     used = weights.cases[:, defined]

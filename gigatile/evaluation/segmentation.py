@@ -88,7 +88,8 @@ def score_case(
       prediction.
 
     Args:
-        reference, predicted: (x, y, z) uint8 label values, 0 background, on the same grid.
+        reference: (x, y, z) uint8 label values, 0 background.
+        predicted: the same for the predicted segmentation, on the same grid.
         spacing: (3,) mm between voxels along each axis of the arrays.
         label_values: the value of each label.
         region_labels: the labels of each region.

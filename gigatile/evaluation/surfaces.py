@@ -55,7 +55,8 @@ def hausdorff95(reference: np.ndarray, predicted: np.ndarray, spacing: np.ndarra
     """Return the 95 % Hausdorff distance between the surfaces of two regions in millimetres.
 
     Args:
-        reference, predicted: (x, y, z) bool, with at least one voxel each.
+        reference: (x, y, z) bool, with at least one voxel.
+        predicted: (x, y, z) bool, with at least one voxel.
         spacing: (3,) mm between voxels along each axis.
     """
     corners, areas = surface(reference, spacing)
@@ -78,7 +79,8 @@ def hausdorff95_of_voxels(
     https://docs.monai.io/en/stable/metrics.html#hausdorff-distance
 
     Args:
-        reference, predicted: (x, y, z) bool, with at least one voxel each.
+        reference: (x, y, z) bool, with at least one voxel.
+        predicted: (x, y, z) bool, with at least one voxel.
         spacing: (3,) mm between voxels along each axis.
     """
     edges, predicted_edges = (

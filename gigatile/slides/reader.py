@@ -28,7 +28,8 @@ class Slide:
     """An open slide.
 
     Attributes:
-        width, height: size of level 0, in pixels.
+        width: of level 0, in pixels.
+        height: of level 0, in pixels.
         level_sizes: width and height of each level, in pixels.
         scales: level-0 pixels per pixel of each level, across and down.
         downsamples: OpenSlide's downsample of each level, the mean of both scales.
@@ -53,9 +54,11 @@ class Slide:
         """Return the RGB pixels of a region of one level on white, without interpolation.
 
         Args:
-            left, top: top-left corner in pixels of that level.
+            left: the left edge of the region, in pixels of that level.
+            top: the top edge, in pixels of that level.
             level: the level to read.
-            width, height: size in pixels of that level.
+            width: in pixels of that level.
+            height: in pixels of that level.
 
         Raises:
             RegionError: the region cannot be read.
