@@ -1,0 +1,1 @@
+"""The command `gigatile`: a module for each subcommand."""

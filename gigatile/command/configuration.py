@@ -1,0 +1,116 @@
+"""Find and read the configuration of a run without Snakemake."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gigatile.errors import UserError
+from gigatile.paths import fault_of_path
+from gigatile.settings.whole import Settings, load_settings
+
+CONFIGURATION = "config.yaml"
+
+
+def project_folder() -> Path:
+    """Return the folder of the `Snakefile`: of the checkout, or within an installed package."""
+    package = Path(__file__).resolve().parents[1]
+    if (package.parent / "Snakefile").is_file():
+        return package.parent
+    return package / "_project"
+
+
+def find_configuration(target: Path | None) -> Path:
+    """Return the configuration file of a command's argument.
+
+    Args:
+        target: the file, or the folder that contains it as `config.yaml`; None: the current folder.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    path = Path() if target is None else target
+    if path.is_dir():
+        path = path / CONFIGURATION
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such configuration; name a configuration file or its folder, or write "
+                "one with: gigatile init FOLDER --out DIR"
+            )
+    return path
+
+
+def load(path: Path | None) -> Settings:
+    """Return the settings of a run, merged with the project's in the same way as by Snakemake.
+
+    Args:
+        path: the configuration; None: the project's, which is the demo cohort. Paths in the
+            settings are unchanged; see `with_paths_from`.
+
+    Raises:
+        UserError: the file is missing or not YAML, or lists all faults of the settings.
+    """
+    project = project_folder() / CONFIGURATION
+    config: dict[str, Any] = {}
+    for file in (project, path):
+        if file is not None:
+            _merge(config, _read(file))
+    return load_settings(config, str(path or project))
+
+
+def with_paths_from(settings: Settings, folder: Path) -> Settings:
+    """Return settings in which paths are absolute.
+
+    Args:
+        settings: with paths as in the configuration.
+        folder: of the configuration; its paths are relative to it.
+
+    Raises:
+        UserError: the workflow cannot use a path.
+    """
+    folder = folder.resolve()
+
+    def absolute(path: str, key: str) -> str:
+        text = str(folder / path)
+        if fault := fault_of_path(text):
+            raise UserError(f"{key}: path {text!r} {fault}")
+        return text
+
+    changes: dict[str, Any] = {"samples": absolute(settings.samples, "samples")}
+    if new := settings.predict.samples:
+        predict = settings.predict.model_copy(update={"samples": absolute(new, "predict.samples")})
+        changes["predict"] = predict
+    if (weights := settings.train.weights) and weights != "imagenet":
+        changes["train"] = settings.train.model_copy(
+            update={"weights": absolute(weights, "train.weights")}
+        )
+    return settings.model_copy(update=changes)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such configuration") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not YAML in UTF-8 ({reason})") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: found {values!r:.80}; must be settings, as in config.yaml")
+    return values
+
+
+def _merge(config: dict[Any, Any], other: Mapping[Any, Any]) -> None:
+    """Overwrite values in place, also below keys; like `snakemake.utils.update_config`."""
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            below = config.get(key)
+            config[key] = dict(below) if isinstance(below, Mapping) else {}
+            _merge(config[key], value)
+        else:
+            config[key] = value
