@@ -7,7 +7,7 @@ Only the sheet is read, neither images nor results, so the choice does not bias 
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.splits import assign, best_seed, check_labels
+from gigatile.cohort.splits import SEEDS_TRIED, assign, best_seed, check_labels
 from gigatile.errors import UserError, run_command
 from gigatile.settings.section import check_section
 from gigatile.settings.split import SPLITS, SplitSettings
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--train", type=float, default=SplitSettings().train)
     parser.add_argument("--valid", type=float, default=SplitSettings().valid)
     parser.add_argument("--test", type=float, default=SplitSettings().test)
-    parser.add_argument("--tries", type=int, default=1000)
+    parser.add_argument("--tries", type=int, default=SEEDS_TRIED)
     args = parser.parse_args()
     if args.tries < 1:
         raise UserError(f"--tries {args.tries}: at least one seed must be tried")

@@ -11,9 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import yaml
-from snakemake.utils import update_config
-
+from gigatile.command.configuration import load
 from gigatile.errors import UserError, run_command
 from gigatile.planning.costs import (
     Cost,
@@ -23,7 +21,6 @@ from gigatile.planning.costs import (
     measured_rates,
 )
 from gigatile.planning.runs import cohort_of
-from gigatile.settings.whole import Settings, load_settings
 from gigatile.tasks import TASKS, find_task, task_part
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -40,7 +37,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="profile of the cluster that it will run on")
     add_estimates(parser)
     args = parser.parse_args()
-    settings = read_settings(args.configfile)
+    settings = load(args.configfile)
     estimate = getattr(args, estimate_of(settings.task))
     if estimate is None:
         estimate = task_part(settings.task, "planning").PLAN.estimate
@@ -79,23 +76,6 @@ def add_estimates(parser: argparse.ArgumentParser) -> None:
 def estimate_of(task: str) -> str:
     """Return the name of a task's estimate, such as `tiles_per_slide`."""
     return f"{task_part(task, 'planning').PLAN.column}_per_{find_task(task).unit}"
-
-
-def read_settings(configfile: Path | None) -> Settings:
-    """Return the settings of a run, merged with config.yaml in the same way as by Snakemake."""
-    config: dict = {}
-    for path in (PROJECT / "config.yaml", configfile):
-        if path is not None:
-            try:
-                values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-            except FileNotFoundError:
-                raise UserError(f"{path}: no such configuration") from None
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise UserError(f"{path}: not YAML in UTF-8 ({error})") from None
-            if not isinstance(values, dict):
-                raise UserError(f"{path}: found {values!r}; must be settings, as in config.yaml")
-            update_config(config, values)
-    return load_settings(config, str(configfile or "config.yaml"))
 
 
 def planned_jobs(configfile: Path | None, profile: Path | None) -> Iterator[PlannedJob]:

@@ -140,8 +140,21 @@ def remarks_on_labels(content: CaseFolder) -> list[str]:
     return label_remarks(content.declared, {case: path for case, path in files.items() if path})
 
 
-def settings_of(content: CaseFolder, sheet: Path, new: bool = False) -> str:
+def settings_of(
+    content: CaseFolder,
+    sheet: Path,
+    new: bool = False,
+    run: str = "my-cohort",
+    model: str = "unet",
+) -> str:
     """Return settings (YAML) for a sheet, to be copied into a configuration.
+
+    Args:
+        content: of the folder.
+        sheet: the sheet that was written.
+        new: whether the sheet is for prediction.
+        run: the name of the run.
+        model: the architecture.
 
     Raises:
         UserError: the names or labels of the folder are not valid in the settings.
@@ -162,8 +175,8 @@ def settings_of(content: CaseFolder, sheet: Path, new: bool = False) -> str:
         volumes["regions"] = regions or ("brats" if declared.convention else "labels")
         comment = f"  # Proposed, since {declared.reason}.\n"
         check_section(VolumeSettings, volumes, "the settings for these cases")
-    top = {"run": "my-cohort", "task": "volume_segmentation", "samples": str(sheet)}
-    text = yaml.safe_dump({**top, "train": {"model": "unet"}}, sort_keys=False) + "volumes:\n"
+    top = {"run": run, "task": "volume_segmentation", "samples": str(sheet)}
+    text = yaml.safe_dump({**top, "train": {"model": model}}, sort_keys=False) + "volumes:\n"
     for key, value in volumes.items():
         plain = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)
         plain = plain.removesuffix("...\n")  # YAML adds it after a plain word
@@ -234,7 +247,7 @@ def _read_brats(folder: Path, new: bool) -> CaseFolder:
     groups: dict[tuple[Path, str], dict[str, Path]] = defaultdict(dict)
     faults = []
     others: list[Path] = []
-    for path in _files_below(folder):
+    for path in files_below(folder):
         match = _BRATS_FILE.fullmatch(path.name)
         if match is None:
             if _NIFTI.fullmatch(path.name):
@@ -313,7 +326,7 @@ def _volumes_in(folder: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the NIfTI files of a folder by name without suffix, and the names that occur twice."""
     volumes: dict[str, Path] = {}
     twice = []
-    for path in _files_below(folder, max_depth=0) if folder.is_dir() else ():
+    for path in files_below(folder, max_depth=0) if folder.is_dir() else ():
         match = _NIFTI.fullmatch(path.name)
         if match and match["name"] in volumes:
             twice.append(f"{path} and {volumes[match['name']].name}")
@@ -322,7 +335,7 @@ def _volumes_in(folder: Path) -> tuple[dict[str, Path], list[str]]:
     return volumes, twice
 
 
-def _files_below(folder: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
+def files_below(folder: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
     """Yield the files of a folder and its subfolders, sorted by name.
 
     Hidden files are skipped: macOS adds a file ._<name> for each <name> of an archive.
@@ -339,7 +352,7 @@ def _files_below(folder: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
 
 def _nested_tasks(folder: Path) -> list[Path]:
     """Return the subfolders with a dataset.json, such as an unpacked archive."""
-    below = _files_below(folder)
+    below = files_below(folder)
     return sorted(
         path.parent
         for path in below

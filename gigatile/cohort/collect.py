@@ -80,7 +80,18 @@ def check_remaining(table: Path, splits: Sequence[str] = SPLITS) -> None:
     Raises:
         UserError: lists each such label and split, with the failed slides and their reasons.
     """
-    rows = read_table(table, SHARED)
+    faults = missing_labels(read_table(table, SHARED), splits)
+    if faults:
+        raise all_faults(f"{table}: the cohort cannot be used", faults)
+
+
+def missing_labels(rows: Sequence[Mapping[str, str]], splits: Sequence[str] = SPLITS) -> list[str]:
+    """Return a fault for each label and split without a usable slide (or case).
+
+    Args:
+        rows: the id first, then at least split, state and reason; and the label, if there is one.
+        splits: the splits of the rows.
+    """
     faults = []
     for label in sorted({row.get("label", "") for row in rows}):
         for split in splits:
@@ -91,8 +102,7 @@ def check_remaining(table: Path, splits: Sequence[str] = SPLITS) -> None:
             failed = "".join(f"\n      {row[unit]}: {row['reason']}" for row in members)
             subject = f"label {label!r} has " if label else ""
             faults.append(f"{subject}no usable {unit} left in {split}; failed:{failed}")
-    if faults:
-        raise all_faults(f"{table}: the cohort cannot be used", faults)
+    return faults
 
 
 def check_any(table: Path) -> None:

@@ -12,6 +12,8 @@ from gigatile.settings.split import SPLITS
 # An id names files on every kind of file system, and appears in patterns of the workflow.
 SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
+# The label that `gigatile init` writes if it does not know the class.
+PLACEHOLDER = "FILL_IN"
 
 
 class PatientRow(Protocol):

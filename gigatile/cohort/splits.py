@@ -12,10 +12,15 @@ from pathlib import Path
 
 from pydantic import Field
 
-from gigatile.cohort.sheet import Member
-from gigatile.errors import all_faults
+from gigatile.cohort.sheet import PLACEHOLDER, Member
+from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
+
+# Number of seeds that `usable_seed` tries.
+SEEDS_TRIED = 1000
+# It tries fewer if the sheet has more rows than this.
+_MANY_ROWS = 1000
 
 
 class LabelCounts(UnitCounts):
@@ -168,14 +173,31 @@ def prove_splits(
     )
 
 
-def check_labels(members: Sequence[Member], splits: Mapping[str, str], sheet: Path) -> None:
+def check_labels(
+    members: Sequence[Member],
+    splits: Mapping[str, str],
+    sheet: Path,
+    settings: SplitSettings | None = None,
+) -> None:
     """Refuse splits of which one lacks a label (of cases: a patient).
+
+    Args:
+        members: the rows of the sheet.
+        splits: the split of each patient.
+        sheet: the sheet, for the message.
+        settings: to look for a seed that can be used and name it in the message; None: don't look.
 
     Raises:
         UserError: names every missing label and its split, and says what to change.
     """
     faults = []
     classes = classes_of(members)
+    if PLACEHOLDER in classes:
+        count = sum(member.label == PLACEHOLDER for member in members)
+        raise UserError(
+            f"{sheet}: {count} {members[0].unit}(s) have the label {PLACEHOLDER}, which `gigatile "
+            "init` writes if it does not know the class; replace it in the column `label`"
+        )
     for label in classes or [""]:
         patients = {member.patient for member in members if member.label == label}
         for split in SPLITS:
@@ -196,6 +218,13 @@ def check_labels(members: Sequence[Member], splits: Mapping[str, str], sheet: Pa
             f"seed (python scripts/choose_split_seed.py {sheet}), fix splits in the sheet's column "
             "`split`, or add patients"
         )
+        if settings is not None and len(classes) != 1:
+            seed = usable_seed(members, settings)
+            heading += (
+                ". No seed that was tried can be used"
+                if seed is None
+                else f". This seed can be used: `split: {{seed: {seed}}}`"
+            )
         raise all_faults(heading, faults)
 
 
@@ -228,3 +257,26 @@ def best_seed(
         candidate = settings.model_copy(update={"seed": seed})
         ranked.append((imbalance(members, assign(members, candidate), candidate), seed))
     return sorted(ranked)
+
+
+def usable_seed(
+    members: Sequence[Member], settings: SplitSettings, tries: int = SEEDS_TRIED
+) -> int | None:
+    """Return the seed with the best balance, if it gives every split each label (or a patient).
+
+    Args:
+        members: the rows of the sheet.
+        settings: the shares.
+        tries: how many seeds to try; of a large sheet, fewer are tried.
+
+    Returns:
+        None: no seed that was tried can be used.
+    """
+    patients: dict[str, set[str]] = {}
+    for member in members:
+        patients.setdefault(member.label, set()).add(member.patient)
+    if min(map(len, patients.values()), default=0) < len(SPLITS):
+        return None
+    tries = max(1, min(tries, tries * _MANY_ROWS // len(members)))
+    imbalance_of_best, seed = best_seed(members, settings, tries)[0]
+    return None if imbalance_of_best == float("inf") else seed

@@ -1,74 +1,117 @@
-"""The configuration of a run: where it is, and its settings."""
+"""Find and read the configuration of a run without Snakemake."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from gigatile.errors import UserError
+from gigatile.paths import fault_of_path
 from gigatile.settings.whole import Settings, load_settings
+
+CONFIGURATION = "config.yaml"
 
 
 def project_folder() -> Path:
-    """Return the folder with the Snakefile: the checkout, or a folder of the installed package."""
+    """Return the folder of the `Snakefile`: of the checkout, or within an installed package."""
     package = Path(__file__).resolve().parents[1]
-    checkout = package.parent
-    return checkout if (checkout / "Snakefile").is_file() else package / "_project"
+    if (package.parent / "Snakefile").is_file():
+        return package.parent
+    return package / "_project"
 
 
 def find_configuration(target: Path | None) -> Path:
-    """Return the configuration that a user has named.
+    """Return the configuration file of a command's argument.
 
     Args:
-        target: a configuration file, or a folder with `config.yaml`; None: the current folder.
+        target: the file, or the folder that contains it as `config.yaml`; None: the current folder.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such file.
     """
-    path = (target or Path()).absolute()
+    path = Path() if target is None else target
     if path.is_dir():
-        path = path / "config.yaml"
-    if not path.is_file():
-        raise UserError(
-            f"{path}: no such configuration; "
-            "`gigatile init FOLDER --out DIR` writes DIR/config.yaml"
-        )
+        path = path / CONFIGURATION
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such configuration; name a configuration file or its folder, or write "
+                "one with: gigatile init FOLDER --out DIR"
+            )
     return path
 
 
-def load(path: Path) -> Settings:
-    """Return the settings of a run, merged with those of the project as Snakemake does it.
+def load(path: Path | None) -> Settings:
+    """Return the settings of a run, merged with the project's in the same way as by Snakemake.
+
+    Args:
+        path: the configuration; None: the project's, which is the demo cohort. Paths in the
+            settings are unchanged; see `with_paths_from`.
 
     Raises:
-        UserError: a file is not YAML, or a setting is not valid.
+        UserError: the file is missing or not YAML, or lists all faults of the settings.
     """
-    config: dict = {}
-    for file in dict.fromkeys([project_folder() / "config.yaml", path]):
-        _merge(config, read_yaml(file))
-    config.pop("slides", None)  # of this machine: `slides: elsewhere`
-    return load_settings(config, str(path))
+    project = project_folder() / CONFIGURATION
+    config: dict[str, Any] = {}
+    for file in (project, path):
+        if file is not None:
+            _merge(config, _read(file))
+    config.pop("slides", None)  # `elsewhere`: a setting of the machine, for the Snakefile
+    return load_settings(config, str(path or project))
 
 
-def read_yaml(path: Path) -> dict:
-    """Return the settings in a file.
+def with_paths_from(settings: Settings, folder: Path) -> Settings:
+    """Return settings in which paths are absolute.
+
+    Args:
+        settings: with paths as in the configuration.
+        folder: of the configuration; its paths are relative to it.
 
     Raises:
-        UserError: the file is missing, not YAML, or not settings.
+        UserError: the workflow cannot use a path.
     """
+    folder = folder.resolve()
+
+    def absolute(path: str, key: str) -> str:
+        text = str(folder / path)
+        if fault := fault_of_path(text):
+            raise UserError(f"{key}: path {text!r} {fault}")
+        return text
+
+    changes: dict[str, Any] = {"samples": absolute(settings.samples, "samples")}
+    if new := settings.predict.samples:
+        predict = settings.predict.model_copy(update={"samples": absolute(new, "predict.samples")})
+        changes["predict"] = predict
+    if (weights := settings.train.weights) and weights != "imagenet":
+        changes["train"] = settings.train.model_copy(
+            update={"weights": absolute(weights, "train.weights")}
+        )
+    return settings.model_copy(update=changes)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such configuration") from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise UserError(f"{path}: not YAML in UTF-8 ({text})") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not YAML in UTF-8 ({reason})") from None
+    if values is None:
+        return {}
     if not isinstance(values, dict):
-        raise UserError(f"{path}: found {values!r}; must be settings, as in config.yaml")
+        raise UserError(f"{path}: found {values!r:.80}; must be settings, as in config.yaml")
     return values
 
 
-def _merge(config: dict, values: dict) -> None:
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(config.get(key), dict):
+def _merge(config: dict[Any, Any], other: Mapping[Any, Any]) -> None:
+    """Overwrite values in place, also below keys; like `snakemake.utils.update_config`."""
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            below = config.get(key)
+            config[key] = dict(below) if isinstance(below, Mapping) else {}
             _merge(config[key], value)
         else:
             config[key] = value

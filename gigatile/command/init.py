@@ -1,11 +1,221 @@
-"""To come."""
+"""Write a sample sheet and a configuration for a folder of slides or brain volumes.
+
+No slide or volume is opened. Existing files are never overwritten.
+"""
 
 import argparse
+import functools
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gigatile.cohort.case_folders import (
+    files_below,
+    read_case_folder,
+    remarks_on_labels,
+    settings_of,
+    write_case_sheet,
+)
+from gigatile.cohort.sheet import PLACEHOLDER, Member
+from gigatile.cohort.splits import assign, imbalance, usable_seed
+from gigatile.command.configuration import CONFIGURATION
+from gigatile.command.slide_folder import is_slide, read_slide_folder, write_slide_sheet
+from gigatile.errors import UserError
+from gigatile.files import write_text
+from gigatile.settings.split import SplitSettings
+from gigatile.tasks.sheets import read_any_sheet
+
+SLIDES, CASES = "samples.tsv", "cases.tsv"
+_NAMED = 5  # files that a message names
+_NIFTI = (".nii", ".nii.gz")
+# A COCO file: its keys, which are near its beginning or after a list of images.
+_COCO = re.compile(rb'"(images|annotations|categories|licenses)"\s*:')
+_COCO_BYTES = 1 << 16
+
+SLIDE_SETTINGS = """\
+# The settings of this run; all others have the values of the project's config.yaml, which explains
+# them. Paths are relative to this folder.
+
+# Name of this run; its results go to results/{run}/.
+run: {run}
+task: tile_classification
+
+# The sample sheet: slide, patient, label, path.
+samples: {sheet}
+
+tiles:
+  # Micrometres per pixel of the tiles: 0.5 is about 20x, 0.25 about 40x.
+  # null: level 0 of each slide.
+  mpp: 0.5
+
+train:
+  # small_cnn trains on two cores; resnet50 needs GPUs.
+  model: small_cnn
+"""
+VOLUME_COMMENTS = {
+    "run:": "# Name of this run; its results go to results/<run>/.",
+    "samples:": "# The sample sheet: case, patient, a column per modality or `image`, and so on.",
+    "train:": "# small_unet trains on two cores; unet needs GPUs.",
+    "volumes:": "# From NIfTI volumes to prepared cases.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add."""
+    """Add the options."""
+    parser.add_argument(
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="slides, best in a subfolder for each label; or a Decathlon, nnU-Net or BraTS folder",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help=f"the folder to write {SLIDES} (or {CASES}) and {CONFIGURATION} to; the run has its "
+        "name",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run."""
+    """Write the sheet and the configuration; print what was written and the next command."""
+    folder, out = args.folder, args.out
+    if not folder.is_dir():
+        raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: not a folder")
+    present = [name for name in (SLIDES, CASES, CONFIGURATION) if (out / name).exists()]
+    if present:
+        raise UserError(
+            f"{out}: already has {' and '.join(present)}; nothing was written. Choose another "
+            "folder, or delete the file"
+        )
+    files = _files_of(folder)
+    slides = [path for path in files if is_slide(path)]
+    volumes = [path for path in files if path.name.lower().endswith(_NIFTI)]
+    task = (folder / "dataset.json").exists() or (folder / "imagesTr").is_dir()
+    if slides and (volumes or task):
+        raise UserError(
+            f"{folder}: contains {len(slides)} slide(s), such as {slides[0].name}, and "
+            f"{len(volumes)} volume(s); name a folder with slides or volumes only"
+        )
+    if task or volumes:
+        _write_volumes(folder, out)
+    elif slides:
+        _write_slides(folder, files, out)
+    elif coco := _coco_file(folder, files):
+        raise UserError(
+            f"{coco}: a COCO file of annotated objects; Gigatile has no task for instances yet, so "
+            "this folder cannot be used. Tasks: tile_classification, volume_segmentation"
+        )
+    else:
+        raise UserError(
+            f"{folder}: no slide and no NIfTI volume in it or its subfolders; "
+            + (_name_some(len(files), files, folder) if files else "it is empty")
+        )
+    print(f"next: gigatile check {out}")
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files below a folder, without those that a link within it shows again."""
+    start = folder.resolve()
+    files = []
+    resolve = functools.cache(Path.resolve)
+    for path in files_below(folder):
+        parent = resolve(path.parent)
+        if parent == path.parent or not parent.is_relative_to(start):
+            files.append(path)
+    return files
+
+
+def _write_slides(folder: Path, files: Sequence[Path], out: Path) -> None:
+    content = read_slide_folder(folder, files)
+    for remark in content.remarks:
+        print(remark, file=sys.stderr)
+    if content.others:
+        print(_name_some(len(content.others), content.others, folder), file=sys.stderr)
+    if not content.slides:
+        raise UserError(f"{folder}: no slide can be used")
+    write_slide_sheet(content.slides, out / SLIDES)
+    print(f"{out / SLIDES}: {len(content.slides)} slide(s)")
+    settings = SLIDE_SETTINGS.format(run=run_name(out), sheet=SLIDES)
+    _write_configuration(out, SLIDES, settings)
+
+
+def _write_volumes(folder: Path, out: Path) -> None:
+    content = read_case_folder(folder)
+    text = settings_of(content, Path(CASES), run=run_name(out), model="small_unet")
+    for remark in [*content.remarks, *remarks_on_labels(content)]:
+        print(remark, file=sys.stderr)
+    write_case_sheet(content, out / CASES)
+    print(f"{out / CASES}: {len(content.cases)} case(s)")
+    lines = [
+        "# The settings of this run; all others have the values of the project's config.yaml,",
+        "# which explains them. Paths are relative to this folder.",
+    ]
+    for line in text.splitlines():
+        comment = VOLUME_COMMENTS.get(line.split(" ")[0])
+        lines += ["", comment, line] if comment else [line]
+    _write_configuration(out, CASES, "\n".join(lines) + "\n")
+
+
+def _write_configuration(out: Path, sheet: str, settings: str) -> None:
+    """Write the configuration, with a seed for the splits if the default one cannot be used."""
+    write_text(out / CONFIGURATION, settings + _split_settings(out / sheet))
+    print(f"{out / CONFIGURATION}: the settings")
+
+
+def _split_settings(sheet: Path) -> str:
+    """Return the section `split` with a seed that can be used; empty if the default one can."""
+    try:
+        members: Sequence[Member] = read_any_sheet(sheet)
+    except UserError as error:
+        _warn(f"the sheet has to be corrected: {error}")
+        return ""
+    if any(member.label == PLACEHOLDER for member in members):
+        return ""
+    settings = SplitSettings()
+    if imbalance(members, assign(members, settings), settings) < float("inf"):
+        return ""
+    seed = usable_seed(members, settings)
+    if seed is None:
+        _warn(
+            "no seed gives every split each label: a label needs at least three patients, one for "
+            "each split"
+        )
+        return ""
+    what = "each label" if any(member.label for member in members) else "a patient"
+    return f"\nsplit:\n  # With this seed, every split has {what}.\n  seed: {seed}\n"
+
+
+def _warn(text: str) -> None:
+    print(f"WARNING: {text}", file=sys.stderr)
+
+
+def run_name(out: Path) -> str:
+    """Return the name of a folder as the name of a run."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).strip("._-")[:150]
+    # YAML reads 1e5, 2026-01-01 or no as other types; `demo` is reserved for the demo.
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) and name.lower() not in _RESERVED
+    return name if plain else f"run-{name}" if name else "my-cohort"
+
+
+_RESERVED = frozenset(("demo", "y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+
+
+def _name_some(count: int, files: Sequence[Path], folder: Path) -> str:
+    start = folder.resolve()
+    names = ", ".join(str(path.relative_to(start)) for path in files[:_NAMED])
+    return f"{count} other file(s) skipped: {names}{', …' if count > _NAMED else ''}"
+
+
+def _coco_file(folder: Path, files: Sequence[Path]) -> Path | None:
+    """Return the first JSON file of a folder that looks like one of COCO; None: there is none."""
+    for path in files:
+        if path.suffix.lower() == ".json":
+            with path.open("rb") as handle:
+                if _COCO.search(handle.read(_COCO_BYTES)):
+                    return folder / path.relative_to(folder.resolve())
+    return None

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Call scripts/plan.py in the folder of the configuration."""
-    configuration = find_configuration(args.target)
+    configuration = find_configuration(args.target).absolute()
     load(configuration)
     project = project_folder()
     options = list(args.snakemake)

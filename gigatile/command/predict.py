@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the stages of prediction; exit with Snakemake's status."""
-    configuration = find_configuration(args.target)
+    configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
     if not args.samples.is_file():
         raise UserError(f"{args.samples}: no such sheet")

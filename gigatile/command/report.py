@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Open the report, and print its path."""
-    configuration = find_configuration(args.target)
+    configuration = find_configuration(args.target).absolute()
     page = configuration.parent / "results" / load(configuration).run / "report" / "index.html"
     if not page.is_file():
         raise UserError(f"{page}: no report yet; `gigatile run {configuration}` makes it")

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run Snakemake with the arguments; exit with its status."""
-    configuration = find_configuration(args.target)
+    configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
     options = snakemake_options(args)
     if args.dry_run:

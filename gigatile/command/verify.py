@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the target `verify`; print its result."""
-    configuration = find_configuration(args.target)
+    configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
     result = configuration.parent / "results" / settings.run / "logs" / "verify.log"
     result.unlink(missing_ok=True)

@@ -9,6 +9,14 @@ from typing import BinaryIO
 from gigatile.files import fingerprint, named_in_errors
 
 CHUNK_BYTES = 16 << 20
+# Suffixes of the formats that OpenSlide 4 reads: openslide.org/formats. Other files may have them,
+# too: .tif of a photograph.
+SLIDE_SUFFIXES = frozenset(
+    (
+        *(".svs", ".tif", ".tiff", ".ndpi", ".vms", ".vmu", ".scn", ".mrxs", ".svslide", ".bif"),
+        *(".dcm", ".czi"),
+    )
+)
 
 
 def files_of(slide: Path) -> list[Path]:

@@ -145,6 +145,15 @@ class CaseVolumes:
             self._check_labels(prepared_labels, head)
         return PreparedCase(self._case, tuple(modalities), image, prepared_labels, grid)
 
+    def check_headers(self) -> None:
+        """Open all files and compare their grids; read no voxel.
+
+        Raises:
+            VolumeError: the case cannot be used.
+        """
+        self._open_files()
+        self._choose_reference()
+
     def _open_files(self) -> None:
         """Open all files; faults of all of them are raised in one message."""
         facts = self.facts

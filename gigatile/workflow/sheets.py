@@ -59,7 +59,7 @@ def check_sheets(
     if not invocation.is_main_process:
         return
     members, sheet = list(cohort.values()), Path(settings.samples)
-    check_labels(members, assign(members, settings.split), sheet)
+    check_labels(members, assign(members, settings.split), sheet, settings.split)
     if with_files:
         _print_warnings(check_copies(members, sheet))
         if new:

@@ -16,6 +16,7 @@ from gigatile.cohort.splits import (
     imbalance,
     prove_splits,
     split_of,
+    usable_seed,
 )
 from gigatile.errors import UserError
 from gigatile.settings.section import MAX_SEED, canonical
@@ -226,6 +227,31 @@ def test_single_label_is_refused():
 def test_long_message_keeps_the_advice():
     slides = [sample(f"S{n}", f"P{n}", f"label {n}") for n in range(100)]
     with pytest.raises(UserError, match="choose_split_seed"):
+        check_labels(slides, assign(slides, SplitSettings()), SHEET)
+
+
+def test_seed_that_can_be_used_is_named():
+    slides = slides_of({f"P{n}": ["ab"[n % 2]] for n in range(8)})
+    settings = SplitSettings(seed=0)
+    seed = usable_seed(slides, settings)
+    assert seed is not None
+    with pytest.raises(UserError, match=rf"This seed can be used: `split: \{{seed: {seed}\}}`"):
+        check_labels(slides, assign(slides, settings), SHEET, settings)
+    better = SplitSettings(seed=seed)
+    check_labels(slides, assign(slides, better), SHEET, better)
+
+
+def test_two_patients_have_no_usable_seed():
+    slides = slides_of({"P1": ["a"], "P2": ["a"], "P3": ["b"], "P4": ["b"], "P5": ["b"]})
+    settings = SplitSettings()
+    assert usable_seed(slides, settings) is None
+    with pytest.raises(UserError, match="No seed that was tried can be used"):
+        check_labels(slides, assign(slides, settings), SHEET, settings)
+
+
+def test_placeholder_of_init_is_no_label():
+    slides = [*three_of_each("a", "b"), sample("S1", "P1", "FILL_IN")]
+    with pytest.raises(UserError, match=r"sheet\.tsv: 1 slide\(s\) have the label FILL_IN"):
         check_labels(slides, assign(slides, SplitSettings()), SHEET)
 
 

@@ -62,7 +62,7 @@ def test_summary_has_the_figure_of_the_report(copied_run):
 
 MISTAKES = {
     "no such file": (["run", "nope.yaml"], "/nope.yaml: no such configuration"),
-    "no such folder": (["run", "nope"], "/nope: no such configuration"),
+    "no such folder": (["run", "nope"], "nope: no such configuration"),
     "not YAML": (["run", "bad.yaml"], "bad.yaml: not YAML in UTF-8"),
     "unknown setting": (["run", "-n", "unknown.yaml"], "tiels"),
     "no sheet": (["run", "-n", "no_sheet.yaml"], "none.tsv: no such sample sheet"),

@@ -1,0 +1,185 @@
+"""`gigatile init`: sheets and configurations from folders."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gigatile.cohort.cases import read_cases
+from gigatile.cohort.samples import read_samples
+from gigatile.cohort.splits import assign, check_labels
+from gigatile.command import init
+from gigatile.command.configuration import load
+from gigatile.errors import UserError
+
+CLASSES = [f"{label}/{label}{n}.svs" for label in ("luad", "lusc") for n in range(4)]
+
+
+def touch(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_folders_of_classes_give_labels_and_a_seed(call, tmp_path, capsys):
+    out = tmp_path / "my run"
+    call(init, touch(tmp_path / "slides", *CLASSES), "--out", out)
+    samples = read_samples(out / "samples.tsv")
+    assert [s.label for s in samples] == ["luad"] * 4 + ["lusc"] * 4
+    assert not any(Path(line.split("\t")[3]).is_absolute() for line in lines(out)[1:])
+    settings = load(out / "config.yaml")
+    assert (settings.run, settings.samples, settings.tiles.mpp) == ("my-run", "samples.tsv", 0.5)
+    check_labels(samples, assign(samples, settings.split), out / "samples.tsv")
+    printed = capsys.readouterr()
+    assert printed.out.endswith(f"next: gigatile check {out}\n")
+    assert "assumed to be another patient" in printed.err
+    assert "luad (4), lusc (4)" in printed.err
+
+
+def lines(out: Path) -> list[str]:
+    return (out / "samples.tsv").read_text().splitlines()
+
+
+def test_every_setting_has_a_comment(call, tmp_path):
+    call(init, touch(tmp_path / "slides", *CLASSES), "--out", tmp_path / "run")
+    text = (tmp_path / "run/config.yaml").read_text()
+    assert set(yaml.safe_load(text)) <= {"run", "task", "samples", "tiles", "train", "split"}
+    for line in ("samples: ", "  mpp: ", "  model: "):
+        assert re.search(rf"# .*\n{line}", text)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.svs", "b.ndpi"],
+        ["one/a.svs", "one/b.svs"],
+        ["one/a.svs", "two/b.svs"],
+        [f"{n:08x}-0000-4000-8000-000000000000/{s}.svs" for n in (1, 2) for s in "ab"],
+    ],
+)
+def test_without_class_folders_the_label_is_a_placeholder(call, tmp_path, capsys, names):
+    call(init, touch(tmp_path / "slides", *names), "--out", tmp_path / "run")
+    assert {s.label for s in read_samples(tmp_path / "run/samples.tsv")} == {"FILL_IN"}
+    assert f"the label of {len(names)} slide(s) is unknown" in capsys.readouterr().err
+
+
+def test_patients_are_from_barcodes(call, tmp_path, capsys):
+    names = ["x/TCGA-05-4244-01Z-00-DX1.d4ff.svs", "x/TCGA-05-4244-01Z-00-DX2.d4ff.svs", "y/c.svs"]
+    call(init, touch(tmp_path / "slides", *names), "--out", tmp_path / "run")
+    samples = read_samples(tmp_path / "run/samples.tsv")
+    assert [s.patient for s in samples] == ["TCGA-05-4244", "TCGA-05-4244", "c"]
+    printed = capsys.readouterr().err
+    assert "patients of 2 slide(s) are from their TCGA barcodes" in printed
+    assert "WARNING: 1 file name(s) do not contain a patient" in printed
+
+
+def test_odd_names_get_safe_and_different_ids(call, tmp_path):
+    names = ["x/S 1.svs", "x/s_1.tif", "y/S 1.svs", "y/_.svs", "y/äö.svs", f"y/{'l' * 200}.svs"]
+    call(init, touch(tmp_path / "my slides", *names), "--out", tmp_path / "run")
+    samples = read_samples(tmp_path / "run/samples.tsv")
+    assert len({s.slide.casefold() for s in samples}) == len(names)
+    assert all(s.path.exists() for s in samples)
+
+
+def test_unusable_paths_are_left_out(call, tmp_path, capsys):
+    names = [*CLASSES, "luad/{x}.svs", "luad/two  blanks.svs", "luad/a\tb.svs"]
+    call(init, touch(tmp_path / "slides", *names), "--out", tmp_path / "run")
+    assert len(read_samples(tmp_path / "run/samples.tsv")) == len(CLASSES)
+    printed = capsys.readouterr().err
+    assert "'{x}.svs': left out, since its path contains '{'" in printed
+    assert "3 other file(s) skipped" in printed
+
+
+def test_other_files_are_counted_and_named(call, tmp_path, capsys):
+    others = [f"notes/{n}.txt" for n in range(7)]
+    call(init, touch(tmp_path / "slides", *CLASSES, *others), "--out", tmp_path / "run")
+    assert "7 other file(s) skipped: notes/0.txt, " in capsys.readouterr().err
+
+
+def test_slides_of_several_files_are_one_row(call, tmp_path):
+    folder = touch(tmp_path / "slides", "x/m.mrxs", "x/m/Data0.dat", "y/d/1.dcm", "y/d/2.dcm")
+    (folder / "y/d/2.dcm").write_bytes(b"large")
+    call(init, folder, "--out", tmp_path / "run")
+    samples = read_samples(tmp_path / "run/samples.tsv")
+    assert [(s.slide, s.path.name) for s in samples] == [("m", "m.mrxs"), ("d", "2.dcm")]
+
+
+@pytest.mark.parametrize("name", ["samples.tsv", "config.yaml", "cases.tsv"])
+def test_nothing_is_overwritten(call, tmp_path, name):
+    out = touch(tmp_path / "run", name)
+    with pytest.raises(UserError, match=f"already has {name}; nothing was written"):
+        call(init, touch(tmp_path / "slides", *CLASSES), "--out", out)
+    assert [path.name for path in out.iterdir()] == [name] and (out / name).read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "it is empty"),
+        (["a.txt", "b.png"], r"no slide and no NIfTI volume .* 2 other file\(s\) skipped: a.txt"),
+        (["a.svs", "b.nii.gz"], "name a folder with slides or volumes only"),
+        (["b.nii.gz"], "no case with images and a segmentation"),
+    ],
+)
+def test_folder_without_a_cohort_is_refused(call, tmp_path, names, message):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UserError, match=message):
+        call(init, touch(tmp_path / "data", *names), "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_folder_is_refused(call, tmp_path):
+    with pytest.raises(UserError, match="gone: no such folder"):
+        call(init, tmp_path / "gone", "--out", tmp_path / "run")
+
+
+def test_loop_of_links_shows_no_slide_twice(call, tmp_path):
+    folder = touch(tmp_path / "slides", *CLASSES)
+    (folder / "loop").symlink_to(folder)
+    call(init, folder, "--out", folder)
+    samples = read_samples(folder / "samples.tsv")
+    assert [(s.label, s.path.name) for s in samples] == [tuple(c.split("/")) for c in CLASSES]
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("mine", "mine"),
+        ("demo", "run-demo"),
+        ("1e5", "run-1e5"),
+        ("a b", "a-b"),
+        ("ä", "my-cohort"),
+    ],
+)
+def test_run_has_the_name_of_the_folder(tmp_path, name, run):
+    assert init.run_name(tmp_path / name) == run
+
+
+def test_few_patients_get_a_warning(call, tmp_path, capsys):
+    names = [name for name in CLASSES if not name.endswith(("2.svs", "3.svs"))]
+    call(init, touch(tmp_path / "slides", *names), "--out", tmp_path / "run")
+    assert "WARNING: no seed gives every split each label" in capsys.readouterr().err
+
+
+def test_brats_folder_gives_cases(call, tmp_path):
+    kinds = ("flair", "t1", "t1ce", "t2", "seg")
+    names = [f"BraTS20_{n:03}/BraTS20_{n:03}_{kind}.nii.gz" for n in range(6) for kind in kinds]
+    call(init, touch(tmp_path / "brats", *names), "--out", tmp_path / "run")
+    values = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert values["train"] == {"model": "small_unet"} and values["run"] == "run"
+    modalities = values["volumes"]["modalities"]
+    assert len(read_cases(tmp_path / "run/cases.tsv", modalities)) == 6
+
+
+def test_coco_folder_is_recognised(call, shared_data, tmp_path):
+    with pytest.raises(UserError, match=r"COCO file .* no task for instances yet"):
+        call(init, shared_data / "coco", "--out", tmp_path / "run")
+
+
+def test_small_coco_folder_is_recognised(call, tmp_path):
+    touch(tmp_path / "coco", "images/1.jpg", "annotations/all.json")
+    (tmp_path / "coco/annotations/all.json").write_text('{"images": [], "annotations": []}')
+    with pytest.raises(UserError, match=r"COCO file .* no task for instances yet"):
+        call(init, tmp_path / "coco", "--out", tmp_path / "run")
