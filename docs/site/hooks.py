@@ -21,6 +21,8 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
+# The search is for pages, not for code.
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -39,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"reference/{module}.md", content=text))
     for source in sorted({file for name in names for file in source_files(name)}):
         language = LANGUAGES.get(Path(source).suffix, "text")
-        text = f"# {source}\n\n~~~~{language}\n{(ROOT / source).read_text()}~~~~\n"
+        text = f"{NOT_SEARCHED}# {source}\n\n~~~~{language}\n{(ROOT / source).read_text()}~~~~\n"
         files.append(File.generated(config, f"source/{source}.md", content=text))
     return files
 

@@ -41,7 +41,9 @@
           `<script src="${url}"><\/script></body></html>`
       );
       inside.document.close();
-      this.loaded = new Promise((resolve) => inside.addEventListener("load", resolve));
+      // Messages that arrive before the worker's script has run would be lost.
+      const script = inside.document.querySelector("script[src]");
+      this.loaded = new Promise((resolve) => script.addEventListener("load", resolve));
     }
 
     postMessage(data) {
