@@ -19,6 +19,7 @@ from gigatile.cohort.sheet_conflicts import sheet_warnings
 from gigatile.cohort.splits import assign, check_labels, classes_of
 from gigatile.command.configuration import (
     find_configuration,
+    folder_of_paths,
     load,
     project_folder,
     with_paths_from,
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
 def check(path: Path, threads: int) -> list[str]:
     """Print the summary and the warnings of a configuration; return the errors."""
     try:
-        settings = with_paths_from(load(path), path.parent)
+        settings = with_paths_from(load(path), folder_of_paths(path))
     except UserError as error:
         return [str(error)]
     print(f"{path}: run {settings.run}, task {settings.task}")

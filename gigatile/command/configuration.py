@@ -60,12 +60,21 @@ def load(path: Path | None) -> Settings:
     return load_settings(config, str(path or project))
 
 
+def folder_of_paths(path: Path) -> Path:
+    """Return the folder that the paths in a configuration are relative to.
+
+    It is the folder of the configuration, but the project's for those of the demo.
+    """
+    folder, project = path.resolve().parent, project_folder()
+    return project if folder == project / "demo" else folder
+
+
 def with_paths_from(settings: Settings, folder: Path) -> Settings:
     """Return settings in which paths are absolute.
 
     Args:
         settings: with paths as in the configuration.
-        folder: of the configuration; its paths are relative to it.
+        folder: that they are relative to; see `folder_of_paths`.
 
     Raises:
         UserError: the workflow cannot use a path.

@@ -121,8 +121,9 @@ def test_number_of_threads_is_checked(call, cohort):
         call(check, cohort, "--threads", 0)
 
 
-def test_demo_need_not_exist(call, capsys):
-    call(check, check.project_folder())
+@pytest.mark.parametrize("name", ["config.yaml", "demo/volumes.yaml"])
+def test_demo_need_not_exist(call, capsys, name):
+    call(check, check.project_folder() / name)
     assert capsys.readouterr().out.endswith("The run can start.\n")
 
 

@@ -4,6 +4,7 @@ import faulthandler
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import tifffile
 
 from gigatile.cohort.collect import check_remaining
 from gigatile.cohort.samples import read_samples
+from gigatile.cohort.sheet import PLACEHOLDER
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.cohort.state_tables import SLIDE_TABLE
 from gigatile.errors import UserError
@@ -79,6 +81,10 @@ def provoked_by_sheets(tmp_path: Path) -> list[str]:
     samples = read_samples(sheet)
     with pytest.raises(UserError) as caught:
         check_labels(samples, assign(samples, SplitSettings()), sheet)
+    messages += faults(caught.value)
+    placeholders = [replace(sample, label=PLACEHOLDER) for sample in samples]
+    with pytest.raises(UserError) as caught:
+        check_labels(placeholders, assign(samples, SplitSettings()), sheet)
     messages += faults(caught.value)
     table = tmp_path / "tiles.tsv"
     write_table(table, SLIDE_TABLE.columns, [("a", "p", "x", "test", "failed", 0, "no slide", "")])
