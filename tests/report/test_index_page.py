@@ -13,8 +13,10 @@ from test_self_contained import Page
 from written import write_slides
 
 from gigatile.errors import UserError
+from gigatile.evaluation.metrics_file import Curve
 from gigatile.files import sha256_of, write_json
 from gigatile.report import figures
+from gigatile.report.slides.figures import roc
 
 
 def index(run: Path, samples: Path | None = None) -> Page:
@@ -176,6 +178,22 @@ def test_band_applies_to_each_rate(run: Path) -> None:
     assert "It applies to each rate separately, not to the whole curve" in section(
         index(run), "roc"
     )
+
+
+def test_roc_curves_have_the_colours_of_the_style_sheet(run: Path) -> None:
+    match = re.search(r'<section aria-labelledby="roc">.*?</section>', index(run).html, re.DOTALL)
+    assert match
+    assert "<img" not in match[0] and not re.search(r"#[0-9a-f]{6}", match[0])
+    assert match[0].count('<svg class="roc"') == match[0].count('class="band"') == 6
+    assert match[0].count('aria-label="ROC curve of adeno by ') == 2
+
+
+def test_roc_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
+    band = {"fpr": [0, 0.5, 1], "low": [0, 0.25, 1], "high": [0.5, 1, 1]}
+    rates = {"fpr": [0, 0, 0, 0.5, 1], "tpr": [0, 0.5, 0.5, 1, 1]}
+    plot = roc(Curve.model_validate(rates | {"band": band}))
+    assert plot.curve == "0,200 0,100 100,0 200,0"
+    assert plot.band == "0,100 100,0 200,0 100,150 0,200"
 
 
 def test_unmeasured_figure_has_no_curve(run: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.evaluation.metrics_file import ByClass, Interval, Level, SlideMetrics
-from gigatile.report.pages import data_uri
 from gigatile.report.slides import figures
 from gigatile.report.slides.metrics import SlideRun, count_labels, why_undefined
 from gigatile.report.task_report import Content, Section
@@ -52,7 +51,7 @@ def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
                 "class": label,
                 "auc": level.roc_auc.per_class[label],
                 "n": counts[label],
-                "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and defined else "",
+                "plot": figures.roc(curve) if curve and defined else None,
                 "why": why_undefined(level, metrics.classes, name, label),
             }
         )
