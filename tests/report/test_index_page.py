@@ -16,6 +16,7 @@ from gigatile.errors import UserError
 from gigatile.evaluation.metrics_file import Curve
 from gigatile.files import sha256_of, write_json
 from gigatile.report import figures
+from gigatile.report.slides.classification import rates
 from gigatile.report.slides.figures import roc
 
 
@@ -331,6 +332,23 @@ def test_patients_with_two_labels_count_as_cases(run: Path) -> None:
     metrics["patient"]["patients"] = 5
     write_json(path, metrics)
     assert "By patient (6 cases of 5 patients)" in section(index(run), "roc")
+
+
+def test_sensitivity_and_specificity_follow_from_the_confusion(run: Path) -> None:
+    counts = [[5, 1, 0], [2, 4, 0], [0, 0, 0]]
+    assert [list(row.values()) for row in rates(counts)] == [
+        [(5, 6), (4, 6)],
+        [(4, 6), (5, 6)],
+        [(0, 0), (12, 12)],
+    ]
+    metrics = json.loads((run / "evaluation/metrics.json").read_text())
+    text = section(index(run), "confusion")
+    shown = text[: text.index("By patient")]
+    for row in rates(metrics["slide"]["confusion"]["mean_call"]):
+        (hits, all_of_it), (kept, others) = row.values()
+        position = shown.index(f"{hits / all_of_it:.3f} ({hits} of {all_of_it})")
+        shown = shown[position:]
+        assert f"{kept / others:.3f} ({kept} of {others})" in shown[:60]
 
 
 def test_classes_keep_their_order(run: Path) -> None:

@@ -82,9 +82,26 @@ def _confusion(run: SlideRun) -> Content:
                 for k, (label, row) in enumerate(zip(classes, counts, strict=True))
             ]
             correct = sum(counts[k][k] for k in range(len(counts)))
-            tables.append({"text": text, "rows": rows, "correct": correct, "total": level.n})
+            table = {"text": text, "rows": rows, "correct": correct, "total": level.n}
+            tables.append(table | {"rates": rates(counts)})
         levels.append({"name": name, "tables": tables})
     return Content({"classes": classes, "levels": levels})
+
+
+def rates(counts: Sequence[Sequence[int]]) -> list[dict[str, tuple[int, int]]]:
+    """Return sensitivity and specificity of each class, as numerator and denominator.
+
+    Args:
+        counts: confusion matrix, (classes, classes); rows: labels, columns: predicted classes.
+    """
+    total, by_class = sum(map(sum, counts)), []
+    for k, row in enumerate(counts):
+        others = total - sum(row)
+        false_positives = sum(other[k] for other in counts) - row[k]
+        by_class.append(
+            {"sensitivity": (row[k], sum(row)), "specificity": (others - false_positives, others)}
+        )
+    return by_class
 
 
 def _metrics(run: SlideRun) -> Content:
