@@ -258,6 +258,20 @@ def test_misclassified_slides_are_marked_and_linked(run: Path) -> None:
         assert row and "✗" in row[0]
 
 
+def test_gallery_shows_wrong_slides_and_the_lowest_scores(run: Path) -> None:
+    page = index(run)
+    rows = [line.split("\t") for line in (run / "evaluation/slides.tsv").read_text().splitlines()]
+    wrong = {row[0] for row in rows[1:] if row[2] != row[-2]}
+    match = re.search(r'<section aria-labelledby="gallery">.*?</section>', page.html, re.DOTALL)
+    assert match
+    first, second = match[0].split("Lowest scores of correct predictions")
+    assert set(re.findall(r'href="slides/(\w+)\.html"', first)) == wrong
+    assert len(re.findall(r'href="slides/(\w+)\.html"', second)) == len(rows) - 1 - len(wrong)
+    scores = [float(score) for score in re.findall(r"<br>\w+: ([\d.]+)", second)]
+    assert scores == sorted(scores)
+    assert first.count("data:image/jpeg") == len(wrong)
+
+
 @pytest.mark.parametrize(
     ("wanted", "scales", "warned"),
     [
@@ -343,12 +357,10 @@ def test_sensitivity_and_specificity_follow_from_the_confusion(run: Path) -> Non
     ]
     metrics = json.loads((run / "evaluation/metrics.json").read_text())
     text = section(index(run), "confusion")
-    shown = text[: text.index("By patient")]
-    for row in rates(metrics["slide"]["confusion"]["mean_call"]):
-        (hits, all_of_it), (kept, others) = row.values()
-        position = shown.index(f"{hits / all_of_it:.3f} ({hits} of {all_of_it})")
-        shown = shown[position:]
-        assert f"{kept / others:.3f} ({kept} of {others})" in shown[:60]
+    rows = rates(metrics["slide"]["confusion"]["mean_call"])
+    for name, row in zip(CLASSES, rows, strict=True):
+        pair = " ".join(f"{hits / all_:.3f} ({hits} of {all_})" for hits, all_ in row.values())
+        assert re.search(rf"{name} [^a-z]*{re.escape(pair)}", text), (name, pair)
 
 
 def test_classes_keep_their_order(run: Path) -> None:
