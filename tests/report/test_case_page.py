@@ -174,7 +174,7 @@ def test_single_case_has_no_neighbours(tmp_path: Path) -> None:
     run = build_case_run(tmp_path / "demo", plans)
     write_cases(run, run / "report")
     links = Page(run / "report/cases/C4.html").all("a")
-    assert [link["href"] for link in links] == ["../index.html"]
+    assert [link["href"] for link in links] == ["#content", "../index.html"]
 
 
 def test_page_contains_all_axial_slices(case_run: Path, tmp_path: Path) -> None:

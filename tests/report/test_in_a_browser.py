@@ -83,3 +83,49 @@ def test_click_on_a_heading_sorts(browser, report) -> None:
     """
     first, second = browser.run(column), browser.run(column)
     assert first == second[::-1] and len(set(first)) > 1
+
+
+def test_numbers_sort_by_value_and_undefined_ones_last(browser, report) -> None:
+    browser.open(report / "index.html")
+    column = """
+    const table = document.querySelector("table.sortable");
+    const cells = [...table.tBodies[0].rows].map((row) => row.cells[3]);
+    ["0.9", "not defined", "0.123"].forEach((text, k) => { cells[k].textContent = text; });
+    table.tHead.rows[0].cells[3].querySelector("button").click();
+    const shown = [...table.tBodies[0].rows].map((row) => row.cells[3].textContent);
+    return [shown, table.tHead.rows[0].cells[3].getAttribute("aria-sort")];
+    """
+    shown, direction = browser.run(column)
+    assert shown.index("0.123") < shown.index("0.9") < shown.index("not defined")
+    assert direction == "ascending"
+
+
+def test_table_is_saved_as_csv(browser, report) -> None:
+    browser.open(report / "index.html")
+    saved = """
+    const table = document.querySelector("table.sortable");
+    const [one, two, three] = [...table.tBodies[0].rows[0].cells];
+    [one.textContent, two.textContent, three.textContent] = ['=a, "b"', "1,234", "-1.5"];
+    let parts;
+    window.Blob = function (content) { parts = content; };
+    URL.createObjectURL = () => "data:,";
+    HTMLAnchorElement.prototype.click = () => {};
+    table.closest(".wide").nextElementSibling.click();
+    return [parts[0] + parts[1], table.rows.length];
+    """
+    text, rows = browser.run(saved)
+    lines = text.split("\r\n")
+    assert lines[0].startswith("\ufeffCase,Patient,Warnings,Mean Dice")
+    assert lines[1].startswith('"\'=a, ""b""",1234,-1.5,')
+    assert len(lines) == rows + 1 and lines[-1] == ""
+
+
+def test_tables_scroll_and_sort_with_the_keyboard(browser, report) -> None:
+    browser.open(report / "index.html")
+    heads = "return [...document.querySelectorAll('.sortable thead th')].map((head) =>"
+    assert all(browser.run(f"{heads} head.firstElementChild.tabIndex === 0)"))
+    wide = """
+    return [...document.querySelectorAll(".wide")].map((wide) =>
+      wide.scrollWidth <= wide.clientWidth || (wide.tabIndex === 0 && wide.ariaLabel !== ""));
+    """
+    assert all(browser.run(wide))

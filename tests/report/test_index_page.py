@@ -13,8 +13,11 @@ from test_self_contained import Page
 from written import write_slides
 
 from gigatile.errors import UserError
+from gigatile.evaluation.metrics_file import Curve
 from gigatile.files import sha256_of, write_json
 from gigatile.report import figures
+from gigatile.report.slides.classification import rates
+from gigatile.report.slides.figures import roc
 
 
 def index(run: Path, samples: Path | None = None) -> Page:
@@ -178,6 +181,22 @@ def test_band_applies_to_each_rate(run: Path) -> None:
     )
 
 
+def test_roc_curves_have_the_colours_of_the_style_sheet(run: Path) -> None:
+    match = re.search(r'<section aria-labelledby="roc">.*?</section>', index(run).html, re.DOTALL)
+    assert match
+    assert "<img" not in match[0] and not re.search(r"#[0-9a-f]{6}", match[0])
+    assert match[0].count('<svg class="roc"') == match[0].count('class="band"') == 6
+    assert match[0].count('aria-label="ROC curve of adeno by ') == 2
+
+
+def test_roc_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
+    band = {"fpr": [0, 0.5, 1], "low": [0, 0.25, 1], "high": [0.5, 1, 1]}
+    rates = {"fpr": [0, 0, 0, 0.5, 1], "tpr": [0, 0.5, 0.5, 1, 1]}
+    plot = roc(Curve.model_validate(rates | {"band": band}))
+    assert plot.curve == "0,200 0,100 100,0 200,0"
+    assert plot.band == "0,100 100,0 200,0 100,150 0,200"
+
+
 def test_unmeasured_figure_has_no_curve(run: Path) -> None:
     lines = (run / "model/history.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines[1:]]
@@ -237,6 +256,20 @@ def test_misclassified_slides_are_marked_and_linked(run: Path) -> None:
             rf'<tr class="wrong"><th[^>]*><a href="slides/{slide}.html">.*?</tr>', page.html
         )
         assert row and "✗" in row[0]
+
+
+def test_gallery_shows_wrong_slides_and_the_lowest_scores(run: Path) -> None:
+    page = index(run)
+    rows = [line.split("\t") for line in (run / "evaluation/slides.tsv").read_text().splitlines()]
+    wrong = {row[0] for row in rows[1:] if row[2] != row[-2]}
+    match = re.search(r'<section aria-labelledby="gallery">.*?</section>', page.html, re.DOTALL)
+    assert match
+    first, second = match[0].split("Lowest scores of correct predictions")
+    assert set(re.findall(r'href="slides/(\w+)\.html"', first)) == wrong
+    assert len(re.findall(r'href="slides/(\w+)\.html"', second)) == len(rows) - 1 - len(wrong)
+    scores = [float(score) for score in re.findall(r"<br>\w+: ([\d.]+)", second)]
+    assert scores == sorted(scores)
+    assert first.count("data:image/jpeg") == len(wrong)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +346,21 @@ def test_patients_with_two_labels_count_as_cases(run: Path) -> None:
     metrics["patient"]["patients"] = 5
     write_json(path, metrics)
     assert "By patient (6 cases of 5 patients)" in section(index(run), "roc")
+
+
+def test_sensitivity_and_specificity_follow_from_the_confusion(run: Path) -> None:
+    counts = [[5, 1, 0], [2, 4, 0], [0, 0, 0]]
+    assert [list(row.values()) for row in rates(counts)] == [
+        [(5, 6), (4, 6)],
+        [(4, 6), (5, 6)],
+        [(0, 0), (12, 12)],
+    ]
+    metrics = json.loads((run / "evaluation/metrics.json").read_text())
+    text = section(index(run), "confusion")
+    rows = rates(metrics["slide"]["confusion"]["mean_call"])
+    for name, row in zip(CLASSES, rows, strict=True):
+        pair = " ".join(f"{hits / all_:.3f} ({hits} of {all_})" for hits, all_ in row.values())
+        assert re.search(rf"{name} [^a-z]*{re.escape(pair)}", text), (name, pair)
 
 
 def test_classes_keep_their_order(run: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.evaluation.metrics_file import ByClass, Interval, Level, SlideMetrics
-from gigatile.report.pages import data_uri
 from gigatile.report.slides import figures
 from gigatile.report.slides.metrics import SlideRun, count_labels, why_undefined
 from gigatile.report.task_report import Content, Section
@@ -52,7 +51,7 @@ def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
                 "class": label,
                 "auc": level.roc_auc.per_class[label],
                 "n": counts[label],
-                "image": data_uri(figures.roc(curve), "image/svg+xml") if curve and defined else "",
+                "plot": figures.roc(curve) if curve and defined else None,
                 "why": why_undefined(level, metrics.classes, name, label),
             }
         )
@@ -83,9 +82,26 @@ def _confusion(run: SlideRun) -> Content:
                 for k, (label, row) in enumerate(zip(classes, counts, strict=True))
             ]
             correct = sum(counts[k][k] for k in range(len(counts)))
-            tables.append({"text": text, "rows": rows, "correct": correct, "total": level.n})
+            table = {"text": text, "rows": rows, "correct": correct, "total": level.n}
+            tables.append(table | {"rates": rates(counts)})
         levels.append({"name": name, "tables": tables})
     return Content({"classes": classes, "levels": levels})
+
+
+def rates(counts: Sequence[Sequence[int]]) -> list[dict[str, tuple[int, int]]]:
+    """Return sensitivity and specificity of each class, as numerator and denominator.
+
+    Args:
+        counts: confusion matrix, (classes, classes); rows: labels, columns: predicted classes.
+    """
+    total, by_class = sum(map(sum, counts)), []
+    for k, row in enumerate(counts):
+        others = total - sum(row)
+        false_positives = sum(other[k] for other in counts) - row[k]
+        by_class.append(
+            {"sensitivity": (row[k], sum(row)), "specificity": (others - false_positives, others)}
+        )
+    return by_class
 
 
 def _metrics(run: SlideRun) -> Content:

@@ -1,26 +1,33 @@
-"""The figures of a classification."""
+"""The figures of a classification, as SVG in the page: the style sheet gives them its colours."""
 
-import matplotlib
-import numpy as np
+from dataclasses import dataclass
+from itertools import groupby
 
 from gigatile.evaluation.metrics_file import Curve
-from gigatile.report.figures import BLUE, GREY, canvas, svg
+
+# Side of a ROC plot in the units of its SVG.
+SIDE = 200
 
 
-def roc(curve: Curve) -> bytes:
-    """Plot a ROC curve over its band; return SVG."""
-    with matplotlib.rc_context():
-        figure, axes = canvas(3.1, 3.1)
-        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (2, 3)))
-        if curve.band is not None:
-            band = curve.band
-            axes.fill_between(band.fpr, band.low, band.high, color=BLUE, alpha=0.18, linewidth=0)
-        axes.plot(curve.fpr, curve.tpr, color=BLUE)
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(-0.02, 1.02)
-        axes.set_aspect("equal")
-        axes.set_xticks(np.linspace(0, 1, 5), ["0", ".25", ".5", ".75", "1"])
-        axes.set_yticks(np.linspace(0, 1, 5), ["0", ".25", ".5", ".75", "1"])
-        axes.set_xlabel("false positive rate")
-        axes.set_ylabel("true positive rate")
-        return svg(figure)
+@dataclass(frozen=True)
+class RocPlot:
+    """The `points` of the polyline of a curve, and of the polygon of its band (empty: none)."""
+
+    curve: str
+    band: str
+
+
+def roc(curve: Curve) -> RocPlot:
+    """Return the shapes of a ROC curve: x to the right, y down, both from 0 to `SIDE`."""
+    band = ""
+    if curve.band is not None:
+        upper = zip(curve.band.fpr, curve.band.high, strict=True)
+        lower = zip(curve.band.fpr, curve.band.low, strict=True)
+        band = _points([*upper, *reversed([*lower])])
+    return RocPlot(_points([*zip(curve.fpr, curve.tpr, strict=True)]), band)
+
+
+def _points(rates: list[tuple[float, float]]) -> str:
+    """Return pairs of rates as coordinates, without points that equal the one before."""
+    points = [f"{SIDE * fpr:.4g},{SIDE * (1 - tpr):.4g}" for fpr, tpr in rates]
+    return " ".join(point for point, _ in groupby(points))

@@ -28,7 +28,7 @@ TOP_TILES = 8
 # The files of a slide, and what its page shows of them.
 FILES = {
     "{records}/{id}.json": "Slide pages: tiles kept, scale",
-    "{records}/{id}.jpg": "Slide pages: overviews",
+    "{records}/{id}.jpg": "Overviews of slides",
     "{records}/{id}.parquet": "Slide pages: tiles dropped and marked",
     "{records}/{id}.tfrecord": "Slide pages: pictures of tiles",
 }

@@ -1,5 +1,5 @@
 "use strict";
-// The page reads well without this: it adds an opacity slider, slices to scroll through and tables that sort.
+// The page reads well without this: it adds an opacity slider, slices to scroll through, and tables that sort and save as CSV.
 for (const label of document.querySelectorAll(".opacity")) {
   label.hidden = false;
   const map = label.closest(".viewer").querySelector(".map");
@@ -42,20 +42,67 @@ for (const scroller of document.querySelectorAll(".scroller")) {
   }, { passive: false });
   for (const end of ["pointerup", "pointercancel"]) figure.addEventListener(end, () => { drag = null; });
 }
+const shown = (cell) => {
+  const copy = cell.cloneNode(true);
+  for (const line of copy.querySelectorAll("br")) line.replaceWith(" ");
+  const text = copy.textContent.replace(/\s+/g, " ").trim();
+  return /^\d{1,3}(,\d{3})+$/.test(text) ? text.replaceAll(",", "") : text;
+};
+const number = (text) => (/^[-−+]?\d[\d.]*( ?%)?$/.test(text) ? parseFloat(text.replace("−", "-")) : NaN);
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
-  const value = (row, column) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+  const value = (row, column) => row.cells[column].dataset.value ?? shown(row.cells[column]);
+  const compare = (one, two) => {
+    const [first, second] = [number(one), number(two)];
+    if (isNaN(first) && isNaN(second)) return one.localeCompare(two, "en", { numeric: true });
+    return isNaN(first) ? 1 : isNaN(second) ? -1 : first - second;
+  };
   heads.forEach((head, column) => {
     const button = document.createElement("button");
+    button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";
       for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const rows = [...table.tBodies[0].rows].sort((one, two) =>
-        value(one, column).localeCompare(value(two, column), "en", { numeric: true }));
+      const rows = [...table.tBodies[0].rows].sort((one, two) => compare(value(one, column), value(two, column)));
       table.tBodies[0].append(...(down ? rows.reverse() : rows));
     });
   });
 }
+// A spreadsheet runs a cell that begins with one of =+-@; an apostrophe makes it text.
+const quote = (text) => {
+  const safe = /^[=+\-@]/.test(text) && isNaN(number(text)) ? `'${text}` : text;
+  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+const csv = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => quote(shown(cell))).join(",") + "\r\n").join("");
+for (const table of document.querySelectorAll("table.sortable, table.export")) {
+  const button = document.createElement("button");
+  const section = table.closest("section")?.getAttribute("aria-labelledby") ?? "table";
+  button.type = "button";
+  button.className = "save";
+  button.textContent = "Save as CSV";
+  button.setAttribute("aria-label", `Save as CSV: ${(table.caption ?? document.getElementById(section))?.textContent.trim() ?? section}`);
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    // The byte order mark: without it, Excel reads the text as Latin-1.
+    link.href = URL.createObjectURL(new Blob(["\ufeff", csv(table)], { type: "text/csv" }));
+    link.download = `${section}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+  table.closest(".wide").after(button);
+}
+// Tables that are wider than the window scroll with the keyboard too.
+for (const wide of document.querySelectorAll(".wide")) {
+  const table = wide.querySelector("table");
+  if (wide.scrollWidth <= wide.clientWidth || !table) continue;
+  wide.tabIndex = 0;
+  wide.setAttribute("role", "region");
+  wide.setAttribute("aria-label", table.caption?.textContent.trim() || "Table");
+}
+// A printed page shows everything.
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+});

@@ -7,7 +7,7 @@ from typing import Any
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.report import sections
-from gigatile.report.slides import classification, cohort, left_out
+from gigatile.report.slides import classification, cohort, left_out, slide_gallery
 from gigatile.report.slides.inputs import TrainedClassifier, read_new, read_scored, read_state_of
 from gigatile.report.slides.metrics import SlideRun, read_metrics
 from gigatile.report.slides.page import FILES, TOP_TILES, SlidePageInputs, slide_pages
@@ -63,17 +63,18 @@ REPORT = TaskReport(
     template=classification.TEMPLATES / "summary.html.j2",
     summary=classification.summary,
     sections=(
+        classification.METRICS,
+        classification.CONFUSION,
+        classification.ROC,
+        slide_gallery.SECTION,
+        classification.TEST_SLIDES,
         cohort.SECTION,
+        left_out.SECTION,
         sections.SPLITS_SECTION,
         sections.training_section(
             "tiles",
             "per tile after each epoch; train solid, valid dashed; the dotted line is the model.",
         ),
-        classification.ROC,
-        classification.CONFUSION,
-        classification.METRICS,
-        classification.TEST_SLIDES,
-        left_out.SECTION,
         sections.SETTINGS_SECTION,
         sections.PROVENANCE_SECTION,
     ),
