@@ -21,8 +21,7 @@ demo: setup ## run the workflow on the demo cohort and print the path of the rep
 	@gigatile run --cores $(CORES)
 
 demo-volumes: setup ## the same on the demo cohort of brain volumes
-	@snakemake --cores $(CORES) --show-failed-logs --configfile demo/volumes.yaml
-	@echo "the report: $(CURDIR)/results/demo-volumes/report/index.html"
+	@gigatile run demo/volumes.yaml --cores $(CORES)
 
 plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)

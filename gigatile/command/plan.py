@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, load, project_folder
+from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
 from gigatile.command.snakemake import environment
 
 
@@ -32,4 +32,4 @@ def run(args: argparse.Namespace) -> None:
     if configuration != project / "config.yaml":
         options += ["--configfile", str(configuration)]
     command = [sys.executable, str(project / "scripts" / "plan.py"), *options]
-    sys.exit(subprocess.call(command, cwd=configuration.parent, env=environment()))
+    sys.exit(subprocess.call(command, cwd=folder_of_paths(configuration), env=environment()))

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, load
+from gigatile.command.configuration import find_configuration, folder_of_paths, load
 from gigatile.command.run import run_workflow, snakemake_options
 from gigatile.errors import UserError
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     settings = load(configuration)
     if not args.samples.is_file():
         raise UserError(f"{args.samples}: no such sheet")
-    sheet = os.path.relpath(args.samples.absolute(), configuration.parent)
+    sheet = os.path.relpath(args.samples.absolute(), folder_of_paths(configuration))
     pages = f"results/{settings.run}/predictions/pages/index.html"
     setting = json.dumps({"samples": sheet})
     options = [pages, *snakemake_options(args), "--config", f"predict={setting}"]

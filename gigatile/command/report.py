@@ -4,7 +4,7 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, load
+from gigatile.command.configuration import find_configuration, folder_of_paths, load
 from gigatile.errors import UserError
 
 
@@ -19,7 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Open the report, and print its path."""
     configuration = find_configuration(args.target).absolute()
-    page = configuration.parent / "results" / load(configuration).run / "report" / "index.html"
+    page = (
+        folder_of_paths(configuration)
+        / "results"
+        / load(configuration).run
+        / "report"
+        / "index.html"
+    )
     if not page.is_file():
         raise UserError(f"{page}: no report yet; `gigatile run {configuration}` makes it")
     print(page)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gigatile.command.configuration import find_configuration, load, project_folder
+from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
 from gigatile.command.display import display_for
 from gigatile.command.progress import Progress, duration
 from gigatile.command.snakemake import call_snakemake, error_message, run_snakemake
@@ -85,7 +85,7 @@ def run_workflow(
     Raises:
         UserError: Snakemake refuses to run.
     """
-    folder = configuration.parent
+    folder = folder_of_paths(configuration)
     os.chdir(folder)  # the paths of the settings, of logs and of tables are relative to it
     log = log_file(folder)
     start = time.monotonic()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.command.configuration import project_folder
+from gigatile.command.configuration import folder_of_paths, project_folder
 from gigatile.errors import UserError
 
 # `WorkflowError in file "/…/cohort.smk", line 31:`, the message, and the lines of the Snakefile.
@@ -39,7 +39,7 @@ def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
         "--snakefile",
         str(project / "Snakefile"),
         "--directory",
-        str(configuration.parent),
+        str(folder_of_paths(configuration)),
     ]
     if configuration != project / "config.yaml":
         arguments += ["--configfile", str(configuration)]

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, load
+from gigatile.command.configuration import find_configuration, folder_of_paths, load
 from gigatile.command.run import log_file
 from gigatile.command.snakemake import error_message, run_snakemake
 from gigatile.errors import UserError
@@ -24,9 +24,9 @@ def run(args: argparse.Namespace) -> None:
     """Run the target `verify`; print its result."""
     configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
-    result = configuration.parent / "results" / settings.run / "logs" / "verify.log"
+    result = folder_of_paths(configuration) / "results" / settings.run / "logs" / "verify.log"
     result.unlink(missing_ok=True)
-    log = log_file(configuration.parent)
+    log = log_file(folder_of_paths(configuration))
     status = run_snakemake(
         configuration, ["verify", "--cores", "all", *args.snakemake], log, lambda event: None
     )
