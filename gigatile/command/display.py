@@ -101,6 +101,8 @@ class TerminalDisplay(Display):
                 rate_text(stage, now),
                 Text(time_text(stage, self._progress), style=style),
             )
+        if all(stage.is_over for stage in stages):
+            return table
         left = duration(self._progress.seconds_left())
         return Group(table, Text(f"about {left} left for the run", style="bold"))
 
