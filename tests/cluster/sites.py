@@ -137,7 +137,7 @@ class Run:
             assert time.monotonic() < deadline, f"{what}\n{self.text()}\n{self.site.log()}"
             time.sleep(0.1)
 
-    def until_epoch(self, epoch: int, seconds: float = 150) -> None:
+    def until_epoch(self, epoch: int, seconds: float = 400) -> None:
         """Wait until the latest start of the training is in an epoch, counted from 1."""
 
         def reached() -> bool:
@@ -173,6 +173,6 @@ class Run:
         self.site.cluster.run(f"pkill -INT -o -f {HURRIED}")
         self.process.wait(60)
 
-    def end(self, seconds: float = 300) -> int:
+    def end(self, seconds: float = 600) -> int:
         """Wait for the end; return the status."""
         return self.process.wait(seconds)

@@ -30,9 +30,9 @@ def luminance(colour: Sequence[float]) -> float:
     return sum(w * v for w, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: Sequence[float], two: Sequence[float]) -> float:
+def contrast(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the contrast ratio of WCAG 2.2 for two colours (3,) of 0 to 255."""
-    dark, light = sorted((luminance(one), luminance(two)))
+    dark, light = sorted((luminance(first), luminance(second)))
     return (light + 0.05) / (dark + 0.05)
 
 

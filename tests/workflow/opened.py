@@ -172,8 +172,9 @@ def _recorded_jobs(project: Path) -> dict[str, tuple[str, list[str], str]]:
         if path.is_file():
             record: Mapping = json.loads(path.read_text())
             line = record["shellcmd"].strip()
-            scripts = [name for name in re.findall(r"scripts/\w+\.py", line) if name not in AROUND]
-            jobs[line] = (record["rule"], record["input"], scripts[0])
+            scripts = [f"scripts/{name}" for name in re.findall(r"\$SCRIPTS/(\w+\.py)", line)]
+            command = next(name for name in scripts if name not in AROUND)
+            jobs[line] = (record["rule"], record["input"], command)
     return jobs
 
 
