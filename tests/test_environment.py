@@ -1,5 +1,7 @@
 """The set-up: one lock file, environments that agree with it, an MPI and a Horovod that run."""
 
+import ast
+import importlib.metadata
 import os
 import re
 import shutil
@@ -27,6 +29,13 @@ CONDA_NAMES = {
 }
 # conda-forge links TensorFlow and protobuf to one library, so TensorFlow decides this version.
 CONDA_CHOOSES = {"protobuf"}
+# Parts of Jinja and of Snakemake, in the versions that these need.
+PARTS_OF_OTHERS = {
+    "markupsafe",
+    "snakemake_interface_common",
+    "snakemake_interface_executor_plugins",
+    "snakemake_interface_logger_plugins",
+}
 # What conda has and PyPI has not: the driver's lane and the GPUs' collectives.
 CONDA_ONLY = {"python", "pip", "cuda-version", "nccl"}
 
@@ -95,6 +104,31 @@ def test_environment_matches_the_lock():
         expected.pop("openmpi")
     installed.pop("pip", None)
     assert installed == expected
+
+
+def test_imported_packages_are_declared():
+    """Not only installed because another package needs them."""
+    distributions = importlib.metadata.packages_distributions()
+    known = sys.stdlib_module_names | {"gigatile"} | PARTS_OF_OTHERS
+    undeclared = set()
+    for folder in ("gigatile", "scripts"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for package in imported_packages(path) - known:
+                names = {re.sub(r"[-_.]+", "-", name).lower() for name in distributions[package]}
+                if not names & wanted("Runtime"):
+                    undeclared.add((package, str(path.relative_to(ROOT))))
+    assert undeclared == set()
+
+
+def imported_packages(path: Path) -> set[str]:
+    """Return the first parts of the names that a module imports, also inside functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
 
 
 # --- The conda environments for clusters

@@ -25,6 +25,13 @@ def test_yaml_file_can_be_parsed(name):
     assert yaml.load((ROOT / name).read_text(), Loader=yaml.BaseLoader)
 
 
+def test_no_file_has_conflict_markers():
+    """Of git: a merge that was committed without being resolved."""
+    marker = re.compile(r"^(<{7}|>{7})( |$)", re.MULTILINE)
+    texts = (p for p in project_files() if p.suffix not in (".png", ".gz", ".npy"))
+    assert [str(p) for p in texts if marker.search((ROOT / p).read_text(errors="replace"))] == []
+
+
 def test_licence_is_the_whole_apache_licence():
     text = (ROOT / "LICENSE").read_text()
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
