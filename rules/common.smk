@@ -1,6 +1,7 @@
 # Functions and parameters that several rules use. No rules.
 import json
 import os
+import shlex
 from pathlib import Path
 
 from gigatile.cohort.sheet import SAFE_ID

@@ -32,12 +32,13 @@ rule report:
         **provenance("report", "write_report"),
         task=SETTINGS.task,
         sheet=sheet(SETTINGS.samples),
+        groups=shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by),
         run=subpath(input.table, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
-            " --out {params.report:q}"
+            " --out {params.report:q} {params.groups}"
         )
 
 

@@ -17,11 +17,18 @@ def main() -> None:
         task = task_part(name, "report").REPORT
         add_arguments(parser, task.inputs, task.options)
     parser.add_argument("--samples", type=Path, help="the sample sheet, for sites and splits")
+    parser.add_argument(
+        "--group-by",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column of the sheet whose values are compared; can be repeated",
+    )
     args = parser.parse_args()
     files = input_paths(args, task.inputs)
     title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"
     options = {option: getattr(args, option) for option in task.options}
-    write_report(task, files, args.out, title, args.samples, **options)
+    write_report(task, files, args.out, title, args.samples, args.group_by, **options)
 
 
 if __name__ == "__main__":

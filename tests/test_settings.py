@@ -139,7 +139,7 @@ def test_all_faults_are_listed():
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
         "nonsense: no such key; known keys: run, task, samples, tiles, volumes, patches, windows, "
-        "split, shards, train, evaluate, predict",
+        "split, shards, train, evaluate, report, predict",
     ]
 
 

@@ -1,7 +1,7 @@
 """Sample sheets of cases, which are examinations with one volume per modality."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ class Case:
         split: the split that the sheet fixes, or empty.
         site: where the case comes from, or empty.
         row: the line number in the sheet; the header is line 1.
+        cells: all cells of the row, by column.
     """
 
     unit: ClassVar[str] = "case"
@@ -37,6 +38,7 @@ class Case:
     split: str
     site: str
     row: int
+    cells: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -51,8 +53,8 @@ class Case:
 
 
 def _build(row: Row) -> tuple[Case, list[str]]:
-    images = dict(row.files)
-    case = Case(row.id, row.patient, images, row.reference, row.split, row.site, row.number)
+    files = (dict(row.files), row.reference)
+    case = Case(row.id, row.patient, *files, row.split, row.site, row.number, row.cells)
     return case, []
 
 

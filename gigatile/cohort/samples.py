@@ -1,7 +1,7 @@
 """Sample sheets of slides."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ class Sample:
         split: the split that the sheet fixes, or empty.
         site: where the slide comes from, or empty.
         row: the line number in the sheet; the header is line 1.
+        cells: all cells of the row, by column.
     """
 
     unit: ClassVar[str] = "slide"
@@ -35,6 +36,7 @@ class Sample:
     split: str
     site: str
     row: int
+    cells: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -55,7 +57,8 @@ def _build(row: Row) -> tuple[Sample, list[str]]:
         except UserError as error:
             faults.append(str(error))
     path = row.files.get("path", Path())
-    sample = Sample(row.id, row.patient, row.label, path, mpp, row.split, row.site, row.number)
+    names = (row.id, row.patient, row.label)
+    sample = Sample(*names, path, mpp, row.split, row.site, row.number, row.cells)
     return sample, faults
 
 

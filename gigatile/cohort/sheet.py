@@ -51,6 +51,10 @@ class Member(PatientRow, Protocol):
     def files(self) -> Sequence[Path]:
         """All files of the row."""
 
+    @property
+    def cells(self) -> Mapping[str, str]:
+        """All cells of the row, by column."""
+
 
 @dataclass(frozen=True)
 class Row:

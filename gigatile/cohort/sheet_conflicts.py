@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gigatile.cohort.names import doubtful_names, same_names, shown
 from gigatile.cohort.sheet import Member
+from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
 
 
@@ -136,3 +137,17 @@ def _resolve(path: Path, resolved: dict[Path, Path]) -> Path:
     if path.parent not in resolved:
         resolved[path.parent] = Path(os.path.realpath(path.parent))
     return resolved[path.parent] / path.name
+
+
+def check_columns(members: Sequence[Member], columns: Sequence[str], sheet: str) -> None:
+    """Refuse columns of `report.group_by` that the sheet does not have.
+
+    Raises:
+        UserError: names the missing columns, and those that the sheet has.
+    """
+    has = list(members[0].cells) if members else []
+    if missing := [name for name in columns if members and name not in has]:
+        raise UserError(
+            f"report.group_by: {sheet} has no column {', '.join(map(repr, missing))}; "
+            f"its columns are {', '.join(has)}"
+        )

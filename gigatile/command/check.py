@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.sheet import Member
-from gigatile.cohort.sheet_conflicts import sheet_warnings
+from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels, classes_of
 from gigatile.command.configuration import (
     find_configuration,
@@ -121,6 +121,10 @@ def is_made_by_the_demo(path: Path) -> bool:
 def _check_cohort(settings: Settings, cohort: Sequence[Member], new: Sequence[Member]) -> list[str]:
     """Return errors of the splits, and of files that two patients share; print warnings."""
     sheet, errors = Path(settings.samples), []
+    try:
+        check_columns(cohort, settings.report.group_by, settings.samples)
+    except UserError as error:
+        errors.append(str(error))
     try:
         check_labels(cohort, assign(cohort, settings.split), sheet, settings.split)
     except UserError as error:

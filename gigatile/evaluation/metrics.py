@@ -61,8 +61,8 @@ def evaluate(
     return SlideMetrics(
         classes=list(classes),
         intervals=describe_intervals(settings),
-        slide=_level(predictions, classes, settings),
-        patient=_level(merge_patients(predictions, classes), classes, settings),
+        slide=evaluate_level(predictions, classes, settings),
+        patient=evaluate_level(merge_patients(predictions, classes), classes, settings),
         inputs=dict(inputs),
     )
 
@@ -84,7 +84,10 @@ def merge_patients(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Data
     return pd.DataFrame(rows, columns=["patient", "label", *names, "call_mean", "call_vote"])
 
 
-def _level(cases: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings) -> Level:
+def evaluate_level(
+    cases: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings
+) -> Level:
+    """Compute the metrics of slides, or of patients from `merge_patients`; see `evaluate`."""
     scores = cases[[f"p_{label}" for label in classes]].to_numpy(np.float64)
     numbers = {label: number for number, label in enumerate(classes)}
     labels = cases["label"].map(numbers).to_numpy()

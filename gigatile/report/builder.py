@@ -1,12 +1,13 @@
 """Writes the report of a run: the first page from its sections, and a page for each test sample."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from gigatile.cohort.sheet_conflicts import check_columns
 from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
 from gigatile.json_models import read_model
@@ -34,6 +35,7 @@ def write_report(
     out: Path,
     title: str,
     samples: Path | None = None,
+    group_by: Sequence[str] = (),
     **options: Any,
 ) -> None:
     """Write index.html and a page for each test slide or case to `out`, all of them or none.
@@ -43,13 +45,15 @@ def write_report(
         files: the inputs, by the names in `task.inputs`.
         out: folder for the pages.
         title: heading of index.html.
-        samples: the sample sheet; None: no sites, and the splits are not compared with the sheet.
+        samples: the sample sheet; None: no sites or groups, and the splits are not compared with
+            it.
+        group_by: columns of the sample sheet whose values are compared.
         options: of the pages of slides or cases.
 
     Raises:
         UserError: an input is missing, damaged, or does not match the others.
     """
-    run = _read_run(task, files, samples)
+    run = _read_run(task, files, samples, group_by)
     ledger, evaluation = run.ledger, files["evaluation_dir"]
     rows = {row.id: row for row in run.cohort}
     page_files = PageFiles(
@@ -76,7 +80,9 @@ def write_report(
         (building / "index.html").write_text(_first_page(task, run, title), encoding="utf-8")
 
 
-def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None) -> Run:
+def _read_run(
+    task: TaskReport, files: Mapping[str, Path], samples: Path | None, group_by: Sequence[str]
+) -> Run:
     """Read and check what the stages before the report wrote."""
     ledger, evaluation, model_dir = Ledger(), files["evaluation_dir"], files["model_dir"]
     model = read_model(task.model, model_dir / "settings.json")
@@ -91,8 +97,9 @@ def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None)
     sheet = None
     if samples is not None:
         sheet = task.read_sheet(samples)
+        check_columns(sheet, group_by, str(samples))
         cohort = with_sites(cohort, sheet)
-        ledger.add("the sample sheet", samples, "Cohort: sites; Splits")
+        ledger.add("the sample sheet", samples, "Cohort: sites; Splits; Groups")
         ledger.check("splits.json", {"the sample sheet": splits.sheet_sha256}, files["splits"])
     ledger.add(task.table, files["table"], task.shows[task.table])
     ledger.add("splits.json", files["splits"], "Splits")
@@ -126,6 +133,7 @@ def _read_run(task: TaskReport, files: Mapping[str, Path], samples: Path | None)
         history=read_history(model_dir / "history.tsv", task.measure),
         versions=read_json(model_dir / "versions.json"),
         ledger=ledger,
+        group_by=group_by,
     )
 
 
@@ -166,6 +174,8 @@ def _first_page(task: TaskReport, run: Run, title: str) -> str:
     banners: list[Banner] = []
     for section in task.sections:
         content = section.content(run)
+        if content is None:
+            continue
         banners += content.banners
         sections.append(
             {

@@ -75,6 +75,7 @@ def _settings(run: Run) -> Content:
         },
         "model/settings.json": run.model.settings(),
         "evaluation/metrics.json": {"evaluate": run.metrics.settings()},
+        "this report": {"report": {"group_by": ", ".join(run.group_by) or "none"}},
     }
     rows = [(key, value, file) for file, values in recorded.items() for key, value in flat(values)]
     return Content({"rows": rows, "versions": run.versions})

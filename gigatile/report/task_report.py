@@ -37,6 +37,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         versions: of the software that trained the model.
         ledger: the files of the report with their checksums.
         checks: the checks for leakage.
+        group_by: columns of the sheet whose values are compared.
     """
 
     unit: str
@@ -53,6 +54,7 @@ class Run(Generic[State, Scored, Model, Measured]):
     versions: Mapping[str, Any]
     ledger: Ledger
     checks: Sequence[Check] = ()
+    group_by: Sequence[str] = ()
 
     def left_out(self) -> list[tuple[CohortRow, str]]:
         """Return the slides or cases that count in no metric, each with the reason."""
@@ -101,14 +103,14 @@ class Section:
         anchor: the id of its heading.
         title: its heading.
         template: the file that renders its content.
-        content: returns the content from the run.
+        content: returns the content from the run; None: the report does not have the section.
         link: its name in the list of sections; empty: the title.
     """
 
     anchor: str
     title: str
     template: Path
-    content: Callable[[Any], Content]
+    content: Callable[[Any], Content | None]
     link: str = ""
 
 

@@ -9,6 +9,7 @@ from gigatile.models import ARCHITECTURES, names_of
 from gigatile.paths import fault_of_path
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.predict import PredictSettings
+from gigatile.settings.report import ReportSettings
 from gigatile.settings.section import Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
@@ -62,6 +63,7 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
     evaluate: EvaluationSettings = Field(
         EvaluationSettings(), description="The model on the test split."
     )
+    report: ReportSettings = Field(ReportSettings(), description="The report of the test split.")
     predict: PredictSettings = Field(
         PredictSettings(), description="The model on new slides or cases."
     )

@@ -28,6 +28,7 @@ from gigatile.slides.regions import (
     with_openslide_fallback,
 )
 from gigatile.slides.scale import find_scale
+from gigatile.slides.scanner import scanner_of
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 from gigatile.slides.stain_reference import plan_normalisation
 from gigatile.slides.state import (
@@ -265,4 +266,5 @@ def _describe_source(source: Path, slide: Slide) -> SlideSource:
             for (width, height), down in zip(slide.level_sizes, slide.downsamples, strict=True)
         ],
         objective_power=slide.objective_power,
+        scanner=scanner_of(slide.properties),
     )

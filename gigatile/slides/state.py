@@ -21,7 +21,11 @@ class Level(StateModel):
 
 
 class SlideSource(StateModel):
-    """The slide's file. Fields are None if the slide could not be opened."""
+    """The slide's file. Fields are None if the slide could not be opened.
+
+    Attributes:
+        scanner: its vendor, model and number; None if the file has neither of the last two.
+    """
 
     name: str
     bytes: int | None = None
@@ -31,6 +35,7 @@ class SlideSource(StateModel):
     height: int | None = Field(None, gt=0)
     levels: list[Level] | None = None
     objective_power: str | None = None
+    scanner: str | None = None
 
 
 class TileGrid(StateModel):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.sheet import Member
-from gigatile.cohort.sheet_conflicts import sheet_warnings
+from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.settings.whole import Settings
 from gigatile.tasks import find_task
@@ -59,6 +59,7 @@ def check_sheets(
     if not invocation.is_main_process:
         return
     members, sheet = list(cohort.values()), Path(settings.samples)
+    check_columns(members, settings.report.group_by, settings.samples)
     check_labels(members, assign(members, settings.split), sheet, settings.split)
     if with_files:
         _print_warnings(check_copies(members, sheet))

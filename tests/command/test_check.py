@@ -154,6 +154,13 @@ def test_cases_are_checked(call, tmp_path, capsys):
     assert "warning: 1 case of 12 would be left out" in printed.err
 
 
+def test_column_of_groups_must_be_in_the_sheet(call, cohort, capsys):
+    configuration = cohort / "config.yaml"
+    configuration.write_text(configuration.read_text() + "report: {group_by: [label, sex]}\n")
+    message = "samples.tsv has no column 'sex'; its columns are slide, patient, label, path\n"
+    assert message in refused(call, capsys, cohort)
+
+
 def test_real_slides_are_checked(call, shared_data, tmp_path, capsys):
     call(init, shared_data / "wsi", "--out", tmp_path / "run")
     capsys.readouterr()

@@ -42,6 +42,7 @@ class Plan:
     extent: float = float(SIDE)
     mpp: float | None = 0.5
     reason: str | None = None
+    scanner: str | None = None
     columns: int = 9
     rows: int = 7
     scores: dict[tuple[int, int], Sequence[float]] = field(default_factory=dict)
@@ -125,6 +126,7 @@ def _make_slide(
         write_empty_index(folder / f"{plan.slide}.parquet")
     else:
         state["source"] |= {"vendor": "aperio", "width": width, "height": height}
+        state["source"]["scanner"] = plan.scanner
         state |= {"mpp": plan.mpp, "mpp_from": "file" if plan.mpp else None}
         state["grid"] = {
             "size": SIDE,

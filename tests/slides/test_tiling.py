@@ -74,6 +74,7 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
                 {"width": 175, "height": 130, "downsample": 4.0},
             ],
             "objective_power": "20",
+            "scanner": None,
         },
         "mpp": 0.5,
         "mpp_from": "file",

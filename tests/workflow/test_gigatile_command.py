@@ -70,6 +70,7 @@ MISTAKES = {
     "too few patients": (["run", "-n", "few.yaml"], "few.tsv: "),
     "unknown option": (["run", "--", "--nonsense"], "unrecognized arguments: --nonsense"),
     "unknown target": (["run", "--", "nonsense"], "nonsense"),
+    "no such column": (["run", "-n", "groups.yaml"], "samples.tsv has no column 'sex'"),
     "no report": (["report"], "no report yet; `gigatile run "),
     "no new sheet": (["predict", ".", "none.tsv"], "none.tsv: no such sheet"),
 }
@@ -83,6 +84,7 @@ def test_mistake_is_one_message(small_cohort, folder, name):
         "bad.yaml": "a: [",
         "unknown.yaml": small_settings() + "tiels: {size: 3}\n",
         "no_sheet.yaml": "run: x\nsamples: none.tsv\n",
+        "groups.yaml": small_settings() + "report: {group_by: [sex]}\n",
         "few.yaml": "run: few\nsamples: few.tsv\n",
         "few.tsv": "slide\tpatient\tlabel\tpath\n"
         "A\tP1\tx\tcohort/P01-1.svs\nB\tP2\ty\tcohort/P02-1.svs\n",

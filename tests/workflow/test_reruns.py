@@ -103,6 +103,7 @@ ROWS = [
     setting(TRAINING, "train={batch_size: 16}"),
     setting(TRAINING, "train={boost: {lusc: 2.0}}"),
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
+    setting(ENDS, "report={group_by: [patient]}"),
     Row("a comment in the configuration", set(), text("small.yaml", another_comment)),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code

@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.evaluation.metrics_file import CaseMetrics
+from gigatile.evaluation.segmentation import evaluate_cases, read_cases
 from gigatile.report.cases import figures
 from gigatile.report.cases.inputs import read_segmentation, read_state_of
 from gigatile.report.cases.metrics import CaseRun
 from gigatile.report.cases.page import CasePageInputs
+from gigatile.report.groups import Figure
 from gigatile.report.pages import data_uri, plural, words
 from gigatile.report.task_report import Banner, Content, Section
+from gigatile.settings.evaluate import EvaluationSettings
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The metrics of a region: name in the files, title, and digits.
@@ -117,6 +120,20 @@ def _pictures(run: CaseRun) -> list[dict[str, str]]:
             "dotted line both are equal.",
         },
     ]
+
+
+def figures_of_group(run: CaseRun, cases: frozenset[str]) -> dict[str, Figure]:
+    """Return the mean Dice and the mean distance of some test cases."""
+    table = read_cases(run.files["evaluation_dir"] / "cases.tsv")
+    settings = EvaluationSettings(**run.metrics.settings())
+    of_group = table[table["case"].isin(cases)]
+    metrics = evaluate_cases(of_group, run.metrics.regions, settings, {})
+    return {
+        title: Figure(
+            interval=getattr(metrics, name).mean, why="a region is in no case", digits=digits
+        )
+        for name, title, digits in SHOWN[:2]
+    }
 
 
 METRICS = Section(

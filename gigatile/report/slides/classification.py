@@ -4,10 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from gigatile.evaluation.metrics import evaluate_level
 from gigatile.evaluation.metrics_file import ByClass, Interval, Level, SlideMetrics
+from gigatile.report.groups import Figure
 from gigatile.report.slides import figures
 from gigatile.report.slides.metrics import SlideRun, count_labels, why_undefined
 from gigatile.report.task_report import Content, Section
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.slides.state import SlideState
 
 TEMPLATES = Path(__file__).parent / "templates"
 LEVELS = ("slide", "patient")
@@ -132,6 +138,28 @@ def _scored_slides(run: SlideRun) -> Content:
     pages = {row.id for row in run.cohort}
     values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes}
     return Content(values | {"pages": pages})
+
+
+def figures_of_group(run: SlideRun, slides: frozenset[str]) -> dict[str, Figure]:
+    """Return accuracy and ROC AUC of some test slides."""
+    classes = run.metrics.classes
+    rows = [
+        [slide.patient, slide.label, *slide.scores.values(), slide.call_mean, slide.call_vote]
+        for slide in run.scored
+        if slide.id in slides
+    ]
+    names = ["patient", "label", *(f"p_{label}" for label in classes), "call_mean", "call_vote"]
+    settings = EvaluationSettings(**run.metrics.settings())
+    level = evaluate_level(pd.DataFrame(rows, columns=names), classes, settings)
+    return {
+        "Accuracy": Figure(interval=level.accuracy.mean_call),
+        "ROC AUC": Figure(interval=level.roc_auc.macro, why=why_undefined(level, classes, "slide")),
+    }
+
+
+def scanner_of(state: SlideState) -> str:
+    """Return the scanner of a slide; empty if it is not known."""
+    return state.source.scanner or ""
 
 
 ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", _rocs)

@@ -7,6 +7,7 @@ from typing import Any
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.report import sections
+from gigatile.report.groups import groups_section
 from gigatile.report.slides import classification, cohort, left_out, slide_gallery
 from gigatile.report.slides.inputs import TrainedClassifier, read_new, read_scored, read_state_of
 from gigatile.report.slides.metrics import SlideRun, read_metrics
@@ -51,9 +52,9 @@ REPORT = TaskReport(
         "tiles.tsv": "Cohort; Splits (recounted); Slides left out",
         "model/settings.json": "Settings; classes",
         "evaluation/tiles.parquet": "Slide pages: heat maps, votes, choice of tiles",
-        "evaluation/slides.tsv": "Test slides; Slide pages: scores and predicted classes",
+        "evaluation/slides.tsv": "Test slides; Groups; Slide pages: scores and predicted classes",
         "evaluation/metrics.json": "Result, ROC curves, Confusion, Metrics",
-        "tiles/*.json": "Cohort: scale; Splits: slide files; Slide pages",
+        "tiles/*.json": "Cohort: scale; Groups: scanners; Splits: slide files; Slide pages",
         "tiles/*.parquet": "Slides left out: losses; Slide pages: tiles dropped and marked",
     },
     page_files=FILES,
@@ -66,6 +67,7 @@ REPORT = TaskReport(
         classification.METRICS,
         classification.CONFUSION,
         classification.ROC,
+        groups_section(classification.figures_of_group, classification.scanner_of),
         slide_gallery.SECTION,
         classification.TEST_SLIDES,
         cohort.SECTION,

@@ -11,6 +11,7 @@ from gigatile.report.cases.inputs import TrainedSegmenter, read_new, read_scored
 from gigatile.report.cases.metrics import read_metrics
 from gigatile.report.cases.page import FILES, case_pages
 from gigatile.report.cases.records import VOLUMES
+from gigatile.report.groups import groups_section
 from gigatile.report.task_report import NewSamples, TaskReport
 
 
@@ -35,7 +36,7 @@ REPORT = TaskReport(
     shows={
         "cases.tsv": "Cohort; Splits (recounted); Cases left out",
         "model/settings.json": "Settings; labels and regions",
-        "evaluation/cases.tsv": "Test cases; Case pages: metrics",
+        "evaluation/cases.tsv": "Test cases; Groups; Case pages: metrics",
         "evaluation/metrics.json": "Result, Metrics",
         "volumes/*.json": "Cohort: grids, warnings; Case pages: input",
     },
@@ -46,6 +47,7 @@ REPORT = TaskReport(
     summary=segmentation.summary,
     sections=(
         segmentation.METRICS,
+        groups_section(segmentation.figures_of_group),
         segmentation.TEST_CASES,
         cohort.REGIONS,
         cohort.COHORT,

@@ -1,0 +1,23 @@
+"""The section `report`."""
+
+from pydantic import Field, field_validator
+
+from gigatile.settings.section import Section
+
+
+class ReportSettings(Section):
+    """What the report shows in addition."""
+
+    group_by: tuple[str, ...] = Field(
+        (),
+        description="Columns of the sample sheet, such as [sex, stain]: the report compares the "
+        "metrics of their\nvalues. It always compares sites (column `site`) and scanners (from the "
+        "slides).",
+    )
+
+    @field_validator("group_by")
+    @classmethod
+    def _each_once(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+            raise ValueError(f"{', '.join(repeated)}: more than once")
+        return columns
