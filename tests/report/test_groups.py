@@ -50,13 +50,10 @@ def groups(page: Page) -> dict[str, Table]:
     if match is None:
         return {}
     tables = re.findall(r"<caption>By (.*?)\..*?<tbody>(.*?)</tbody>", match[1], re.DOTALL)
-    rows = {
-        name: re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', body, re.DOTALL)
-        for name, body in tables
-    }
+    row = re.compile(r'<th scope="row">(.*?)</th>(.*?)</tr>', re.DOTALL)
     return {
-        name: {unescape(value): cells(text) for value, text in found}
-        for name, found in rows.items()
+        name: {unescape(value): cells(text) for value, text in row.findall(body)}
+        for name, body in tables
     }
 
 
