@@ -4,14 +4,12 @@ What follows `--` goes to Snakemake.
 """
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, folder_of_paths, load
+from gigatile.command.configuration import find_configuration, load
 from gigatile.command.run import run_workflow, snakemake_options
-from gigatile.errors import UserError
+from gigatile.command.snakemake import predict_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +26,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the stages of prediction; exit with Snakemake's status."""
     configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
-    if not args.samples.is_file():
-        raise UserError(f"{args.samples}: no such sheet")
-    sheet = os.path.relpath(args.samples.absolute(), folder_of_paths(configuration))
+    new = args.samples.absolute()
     pages = f"results/{settings.run}/predictions/pages/index.html"
-    setting = json.dumps({"samples": sheet})
-    options = [pages, *snakemake_options(args), "--config", f"predict={setting}"]
-    sys.exit(run_workflow(configuration, settings, options, headline=False))
+    options = [pages, *snakemake_options(args), *predict_options(configuration, args.samples)]
+    sys.exit(run_workflow(configuration, settings, options, new))

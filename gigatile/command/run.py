@@ -72,7 +72,7 @@ def run_workflow(
     configuration: Path,
     settings: Settings,
     options: Sequence[str],
-    headline: bool = True,
+    new: Path | None = None,
 ) -> int:
     """Run Snakemake, show its progress and print a summary; return its exit status.
 
@@ -80,7 +80,7 @@ def run_workflow(
         configuration: the file.
         settings: of the run.
         options: of Snakemake, and targets.
-        headline: whether the run ends with an evaluation.
+        new: the sheet of the slides or cases to predict; None: the run ends with an evaluation.
 
     Raises:
         UserError: Snakemake refuses to run.
@@ -112,7 +112,7 @@ def run_workflow(
         )
         return status
     lines = summary_lines(
-        settings, progress.counts(), time.monotonic() - start, log, configuration, headline
+        settings, progress.counts(), time.monotonic() - start, log, configuration, new
     )
     print(*lines, sep="\n")
     return status

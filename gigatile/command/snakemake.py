@@ -46,6 +46,18 @@ def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "snakemake", *options, *arguments]
 
 
+def predict_options(configuration: Path, sheet: Path) -> list[str]:
+    """Return the options with which a run predicts the slides or cases of a sheet.
+
+    Raises:
+        UserError: there is no such sheet.
+    """
+    if not sheet.is_file():
+        raise UserError(f"{sheet}: no such sheet")
+    samples = os.path.relpath(sheet.absolute(), folder_of_paths(configuration))
+    return ["--config", f"predict={json.dumps({'samples': samples})}"]
+
+
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of a Snakemake that finds this library and its plugins."""
     paths = [str(PLUGINS), str(Path(__file__).resolve().parents[2])]

@@ -19,7 +19,7 @@ def summary_lines(
     seconds: float,
     log: Path,
     configuration: Path,
-    headline: bool = True,
+    new: Path | None = None,
 ) -> list[str]:
     """Return the lines; paths are absolute.
 
@@ -29,23 +29,26 @@ def summary_lines(
         seconds: duration of the run.
         log: file with the output of Snakemake.
         configuration: file of the run.
-        headline: whether the run ends with an evaluation.
+        new: the sheet of the slides or cases that were predicted; None: the run ends with an
+            evaluation.
     """
     run = Path("results", settings.run)
     task = find_task(settings.task)
     ran = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
-    table = run / task.table if headline else run / "predictions" / task.table
-    page = run / ("report" if headline else "predictions/pages") / "index.html"
+    table = run / task.table if new is None else run / "predictions" / task.table
+    page = run / ("report" if new is None else "predictions/pages") / "index.html"
     name = configuration.parent if configuration.name == "config.yaml" else configuration
     rows = {
         "ran": f"{ran} in {duration(seconds)}" if ran else "nothing: all results are up to date",
         "left out": left_out(table, task.unit),
         "result": result_line(run, task.headline)
-        if headline
+        if new is None
         else str((page.parent.parent).absolute()),
         "report": str(page.absolute()),
         "log": str(log),
-        "next": f"gigatile report {name} opens it; gigatile verify {name} checks every file",
+        "next": f"gigatile report {name} opens it; gigatile verify {name} checks every file"
+        if new is None
+        else f"open the report in a browser; gigatile verify {name} {new} checks every file",
     }
     return [f"{key:9} {value}" for key, value in rows.items()]
 
@@ -56,12 +59,13 @@ def left_out(table: Path, unit: str) -> str:
         rows = read_table(table)
     except UserError:
         return "unknown"
-    reasons = Counter(row.get("reason") or "no reason" for row in rows if row.get("reason"))
+    reasons = Counter(row["reason"] for row in rows if row.get("reason"))
+    total = f"{len(rows):,} {unit}{'' if len(rows) == 1 else 's'}"
     if not reasons:
-        return f"none of {len(rows):,} {unit}s"
+        return f"none of {total}"
     examples = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(2))
     more = "; …" if len(reasons) > 2 else ""
-    return f"{reasons.total():,} of {len(rows):,} {unit}s: {examples}{more}"
+    return f"{reasons.total():,} of {total}: {examples}{more}"
 
 
 def result_line(run: Path, headline: tuple[str, str] | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gigatile.command.configuration import find_configuration, folder_of_paths, load
 from gigatile.command.run import log_file
-from gigatile.command.snakemake import error_message, run_snakemake
+from gigatile.command.snakemake import error_message, predict_options, run_snakemake
 from gigatile.errors import UserError
 
 
@@ -18,19 +18,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
     )
+    parser.add_argument(
+        "samples",
+        nargs="?",
+        type=Path,
+        help="sheet of new slides or cases that were predicted: check their predictions, too",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the target `verify`; print its result."""
     configuration = find_configuration(args.target).absolute()
     settings = load(configuration)
+    options = ["verify", "--cores", "all"]
+    if args.samples:
+        options += predict_options(configuration, args.samples)
     result = folder_of_paths(configuration) / "results" / settings.run / "logs" / "verify.log"
     result.unlink(missing_ok=True)
     log = log_file(folder_of_paths(configuration))
-    status = run_snakemake(
-        configuration, ["verify", "--cores", "all", *args.snakemake], log, lambda event: None
-    )
+    status = run_snakemake(configuration, [*options, *args.snakemake], log, lambda event: None)
     if not result.is_file():
         raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
-    print(result.read_text(encoding="utf-8").strip(), file=sys.stderr if status else sys.stdout)
+    text = result.read_text(encoding="utf-8").strip()
+    print(text, file=sys.stderr if status else sys.stdout)
+    if "left over  predictions" in text and not args.samples:
+        print(
+            "To check predictions, too, name their sheet: gigatile verify DIR SHEET",
+            file=sys.stderr,
+        )
     sys.exit(status)
