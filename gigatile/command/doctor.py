@@ -130,8 +130,9 @@ def _version(package: str) -> str | None:
 
 
 def check_mpi() -> Finding:
-    """Look for mpirun."""
-    path = shutil.which("mpirun")
+    """Look for mpirun, first in the environment of this Python, as the jobs of a run do."""
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    path = shutil.which("mpirun", path=folders)
     if path is None:
         return Finding("MPI", "missing", f"no mpirun on the PATH; {SETUP}", required=True)
     answer = ask([path, "--version"], COMMAND_LIMIT)
@@ -177,7 +178,7 @@ def check_slurm() -> Finding:
     faults = [f"no {name} on the PATH" for name in absent]
     for name, options in commands.items():
         if name not in absent and not (answer := ask([name, *options], SLURM_LIMIT)).ok:
-            faults.append(f"{name}: {answer.text}")
+            faults.append(f"{name}: {answer.text.removeprefix(f'{name}: ')}")
     if faults:
         text = "; ".join(faults)
         return Finding("SLURM", "warning", f"{text}; ask the administrators of the cluster")

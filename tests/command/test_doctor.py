@@ -57,13 +57,27 @@ def test_slurm_that_does_not_answer_is_a_warning(tools, monkeypatch):
     assert "sinfo: no answer within 0.3 s; sacct: accounting is down" in finding.text
 
 
+def test_command_of_slurm_is_named_once(tools):
+    write_tool(tools, "sinfo", "echo 'sinfo: fatal: no configuration' >&2; exit 1")
+    write_tool(tools, "sacct", "exit 0")
+    assert doctor.check_slurm().text.startswith("sinfo: fatal: no configuration; ")
+
+
 def test_answering_slurm_is_ok(tools):
     for name in ("sinfo", "sacct"):
         write_tool(tools, name, "echo main")
     assert doctor.check_slurm().status == "ok"
 
 
-def test_broken_mpi_is_missing(tools):
+def test_mpi_of_an_environment_that_is_not_activated_is_ok(tools, tmp_path, monkeypatch):
+    (tmp_path / "environment").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "environment/python"))
+    write_tool(tmp_path / "environment", "mpirun", "echo mpirun 5")
+    assert doctor.check_mpi().text == f"mpirun 5 at {tmp_path}/environment/mpirun"
+
+
+def test_broken_mpi_is_missing(tools, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tools / "python"))
     write_tool(tools, "mpirun", "echo libopen-pal.so: not found >&2; exit 127")
     finding = doctor.check_mpi()
     assert (finding.status, finding.required) == ("missing", True)
