@@ -157,12 +157,10 @@ def record_as_after_a_run(way: str) -> None:
         inner.async_run(record_all())
 
 
-def snakemake(folder: Path, *options: str) -> tuple[float, float, str]:
-    """Run Snakemake; return its processor time in seconds, its peak memory in MB and its output."""
+def run_process(folder: Path, *line: str | Path) -> tuple[float, float, str]:
+    """Run a command; return its processor time in seconds, its peak memory in MB and its output."""
     with tempfile.TemporaryFile("w+") as printed:
-        process = subprocess.Popen(
-            [SNAKEMAKE, *options], cwd=folder, stdout=printed, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(line, cwd=folder, stdout=printed, stderr=subprocess.STDOUT)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         printed.seek(0)
@@ -177,7 +175,9 @@ def compare(folder: Path, plan: str, expected: int, rounds: int) -> None:
     peak: dict[str, float] = {}
     for _ in range(rounds):
         for way, options in WAYS.items():
-            used, megabytes, text = snakemake(folder, "-n", "--quiet", "rules", *options)
+            used, megabytes, text = run_process(
+                folder, SNAKEMAKE, "-n", "--quiet", "rules", *options
+            )
             tiling = [line for line in text.splitlines() if line.split()[:1] == ["tile"]]
             jobs = int(tiling[0].split()[1]) if tiling else 0
             assert jobs == expected, f"{way}: {jobs} tile jobs, expected {expected}"

@@ -8,6 +8,7 @@ from clones import ROOT
 
 # A ratio of each is looked for in what it prints, never how large it is.
 SMALL = {
+    "command": (["--slides", "20", "--rounds", "1"], "gigatile / snakemake"),
     "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),

@@ -24,7 +24,6 @@ from gigatile.command.configuration import (
     project_folder,
     with_paths_from,
 )
-from gigatile.command.headers import check_headers
 from gigatile.errors import UserError
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings
@@ -151,6 +150,9 @@ def _check_files(members: Sequence[Member], settings: Settings, threads: int) ->
         print(f"{_count(len(made), made[0])} of the demo are not made yet; the workflow makes them")
     skipped = {member.id for member in made}
     rest = [member for member in members if member.id not in skipped]
+    # The readers of slides and volumes: half a second that no other subcommand needs.
+    from gigatile.command.headers import check_headers
+
     faults = check_headers(rest, settings, threads, lambda count: _report(count, len(rest)))
     left_out = [(m, fault) for m, fault in zip(rest, faults, strict=True) if fault]
     if left_out:
