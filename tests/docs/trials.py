@@ -137,6 +137,17 @@ def brats_folder(folder: Path) -> None:
             (folder / "BraTS-GLI" / case / f"{case}-{kind}.nii.gz").touch()
 
 
+def brats_cases(folder: Path) -> None:
+    """Render three cases, with file names as in BraTS 2023."""
+    kinds = {"flair": "t2f", "t1": "t1n", "t1gd": "t1c", "t2": "t2w", "segmentation": "seg"}
+    for number, drawn in enumerate(("V01-1", "V14-1", "V17-1"), 5):
+        case = f"BraTS-GLI-{number:05d}-000"
+        draw_cases(folder / "brats", {case: drawn})
+        for name, kind in kinds.items():
+            file = folder / "brats" / case / f"{name}.nii.gz"
+            file.rename(file.with_name(f"{case}-{kind}.nii.gz"))
+
+
 def three_cases(folder: Path) -> None:
     draw_cases(folder / "head", {"C1": "V01-1", "C2": "V14-1", "C3": "V17-1"})
 
@@ -176,6 +187,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "head/model": segmentation_model,
     "head/bad": cases_with_a_bad_one,
     "BraTS-GLI": brats_folder,
+    "brats": brats_cases,
 }
 
 
