@@ -57,7 +57,7 @@ NOT_RUN = {
     (
         "docs/training.md",
         "tensorboard --logdir results/mine/tensorboard\n",
-    ): "it serves pages until it is left; tests/training/test_watching.py reads what it reads",
+    ): "it serves pages until it is left; tests/training/test_monitoring.py reads what it reads",
     (
         "docs/slurm.md",
         "make cluster-up\n"
