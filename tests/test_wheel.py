@@ -1,5 +1,6 @@
 """The package as `pip install .` makes it: the command, and the workflow in it."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,28 @@ def test_installed_package_runs_the_workflow(installed, small_cohort, tmp_path):
     assert (tmp_path / "results/small/tiles/P01-1.tfrecord").stat().st_size > 0
     log = next(tmp_path.glob(".snakemake/log/*.gigatile.log")).read_text()
     assert str(ROOT) not in log.replace(sys.prefix, "")
+
+
+def test_run_without_mpi_is_refused_before_the_first_job(installed, small_cohort, tmp_path):
+    """`pip install .` installs neither an MPI nor Horovod; tiling takes hours."""
+    (tmp_path / "cohort").symlink_to(small_cohort.folder / "cohort")
+    (tmp_path / "config.yaml").write_text(small_settings())
+    command = [installed.parent / "gigatile", "run", "."]
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if not program.name.startswith("mpi"):
+            (programs / program.name).symlink_to(program)
+    env = os.environ | {"PATH": str(programs)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: training needs mpirun, which this environment does not")
+    assert "Traceback" not in done.stderr and not list(tmp_path.glob("results/*/tiles/*"))
+    # Snakemake has ended: the folder is not locked.
+    again = subprocess.run([*command, "-n"], cwd=tmp_path, capture_output=True, timeout=300)
+    assert again.returncode == 0
 
 
 def test_installed_code_is_that_of_the_checkout(installed, tmp_path):

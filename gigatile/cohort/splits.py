@@ -213,19 +213,16 @@ def check_labels(
     if faults:
         # The advice is in the heading, since the end of a long list is left out.
         needs = "every label" if classes else "a patient"
-        heading = (
-            f"{sheet}: the splits cannot be used. To have {needs} in each split, choose another "
-            f"seed (python scripts/choose_split_seed.py {sheet}), fix splits in the sheet's column "
-            "`split`, or add patients"
-        )
+        advice = "fix splits in the sheet's column `split`, or add patients"
         if settings is not None and len(classes) != 1:
             seed = usable_seed(members, settings)
-            heading += (
-                ". No seed that was tried can be used"
-                if seed is None
-                else f". This seed can be used: `split: {{seed: {seed}}}`"
-            )
-        raise all_faults(heading, faults)
+            if seed is None:
+                advice += "; no seed that was tried can be used"
+            else:
+                advice = f"set `split: {{seed: {seed}}}`, {advice}"
+        raise all_faults(
+            f"{sheet}: the splits cannot be used. To have {needs} in each split, {advice}", faults
+        )
 
 
 def imbalance(

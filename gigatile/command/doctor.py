@@ -129,10 +129,15 @@ def _version(package: str) -> str | None:
     return ""
 
 
-def check_mpi() -> Finding:
+def find_mpirun() -> str | None:
     """Look for mpirun, first in the environment of this Python, as the jobs of a run do."""
     folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    path = shutil.which("mpirun", path=folders)
+    return shutil.which("mpirun", path=folders)
+
+
+def check_mpi() -> Finding:
+    """Look for mpirun and ask it for its version."""
+    path = find_mpirun()
     if path is None:
         return Finding("MPI", "missing", f"no mpirun on the PATH; {SETUP}", required=True)
     answer = ask([path, "--version"], COMMAND_LIMIT)

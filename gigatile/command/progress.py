@@ -8,6 +8,10 @@ from typing import Any
 
 # A wild guess for stages without an estimate, in seconds.
 UNKNOWN = 5.0
+# Each job of these rules needs the previous one.
+SEQUENTIAL = {"train"}
+# After this rule, the tiles of all slides are counted, and estimates use these counts.
+COUNTING = "collect"
 
 
 @dataclass
@@ -20,6 +24,7 @@ class Stage:
         expected: estimated seconds of a job.
         done, failed: numbers of jobs.
         running: the times at which the jobs started that run now, by id.
+        most_running: the largest number of jobs that ran at the same time.
         started, ended: times in seconds; None: not yet.
         worked: sum of the seconds of the finished jobs.
     """
@@ -30,6 +35,7 @@ class Stage:
     done: int = 0
     failed: int = 0
     running: dict[int, float] = field(default_factory=dict)
+    most_running: int = 0
     started: float | None = None
     ended: float | None = None
     worked: float = 0.0
@@ -50,7 +56,7 @@ class Stage:
 
         Args:
             now: the time.
-            cores: the number of jobs that can run at the same time.
+            cores: the number of jobs that are expected to run at the same time.
             correction: how many times longer than expected the jobs of this run take.
         """
         if self.is_over:
@@ -58,7 +64,9 @@ class Stage:
         left = self.total - self.done - self.failed
         expected = self.worked / self.done if self.done else self.expected * correction
         begun = sum(min(now - start, expected) for start in self.running.values())
-        return max(left * expected - begun, 0.0) / max(min(cores, left), 1)
+        # On a cluster, or if jobs have several threads, it is not the number of cores.
+        parallel = 1 if self.name in SEQUENTIAL else self.most_running or cores
+        return max(left * expected - begun, 0.0) / max(min(parallel, left), 1)
 
 
 class Progress:
@@ -66,7 +74,7 @@ class Progress:
 
     Args:
         expected: returns estimated seconds of a job by stage, given the number of jobs by stage.
-        cores: the number of jobs that can run at the same time.
+        cores: the number of jobs that are expected to run at the same time.
         clock: returns the time in seconds.
     """
 
@@ -91,9 +99,8 @@ class Progress:
                     for name, count in (event["stats"] or {}).items()
                     if name not in ("total", "all")
                 }
-                expected = self._expected(counts)
-                for name, count in counts.items():
-                    self.stages[name] = Stage(name, count, expected.get(name, UNKNOWN))
+                self.stages = {name: Stage(name, count, UNKNOWN) for name, count in counts.items()}
+                self._estimate()
             case "job_info":
                 self._jobs[event["jobid"]] = dict(event)
                 yield from self._started(event["jobid"], now)
@@ -108,6 +115,12 @@ class Progress:
                 for info in event["job_error_info"] or ():
                     yield from self._failed(info, now)
 
+    def _estimate(self) -> None:
+        """Update the estimated durations of all stages."""
+        expected = self._expected({name: stage.total for name, stage in self.stages.items()})
+        for name, stage in self.stages.items():
+            stage.expected = expected.get(name, UNKNOWN)
+
     def _stage(self, job: int) -> Stage | None:
         return self.stages.get(self._jobs.get(job, {}).get("rule_name", ""))
 
@@ -116,6 +129,7 @@ class Progress:
         if stage is None or job in stage.running:
             return
         stage.running[job] = now
+        stage.most_running = max(stage.most_running, len(stage.running))
         if stage.started is None:
             stage.started = now
             yield stage
@@ -132,6 +146,8 @@ class Progress:
             stage.worked += now - start
         if stage.is_over:
             stage.ended = now
+            if stage.name == COUNTING:
+                self._estimate()
             yield stage
 
     def _failed(self, event: Mapping[str, Any], now: float) -> Iterator["Stage | Failure"]:

@@ -4,17 +4,20 @@ What follows `--` goes to Snakemake, for example `-- --keep-going`.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
 from gigatile.command.display import display_for
+from gigatile.command.doctor import find_mpirun
 from gigatile.command.progress import Progress, duration
 from gigatile.command.snakemake import call_snakemake, error_message, run_snakemake
 from gigatile.command.summary import summary_lines
@@ -26,6 +29,15 @@ from gigatile.settings.whole import Settings
 PRINTING = {"-n", "--dry-run", "--dryrun", "--dag", "--rulegraph", "--filegraph", "--summary", "-S"}
 PRINTING |= {"-D", "--detailed-summary", "--lint", "--list", "-l", "--list-rules", "--unlock", "-h"}
 PRINTING |= {"--help", "--version", "-v", "--touch", "-t", "--report", "--d3dag"}
+# Jobs run with other software than that of this environment.
+ELSEWHERE = {
+    "--profile",
+    "--executor",
+    "-e",
+    "--software-deployment-method",
+    "--sdm",
+    "--use-conda",
+}
 CORES = {"--cores", "-c", "--jobs", "-j", "--profile"}
 
 
@@ -96,8 +108,15 @@ def run_workflow(
     console = Console(stderr=True, highlight=False)
     progress = Progress(expected, os.cpu_count() or 1, time.monotonic)
     display = display_for(progress, console)
+    is_here = not any(option.partition("=")[0] in ELSEWHERE for option in options)
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if is_here and event["event"] == "run_info" and "train" in (event["stats"] or {}):
+            check_training_software()
+        display.update(event)
+
     with display.show():
-        status = run_snakemake(configuration, options, log, display.update)
+        status = run_snakemake(configuration, options, log, on_event)
     if status != 0 and not progress.stages:
         raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
     for line in warnings_in(log):
@@ -116,6 +135,23 @@ def run_workflow(
     )
     print(*lines, sep="\n")
     return status
+
+
+def check_training_software() -> None:
+    """Refuse a training without its software: the stages before it can take hours.
+
+    Raises:
+        UserError: names what is missing.
+    """
+    missing = ["Horovod"] if importlib.util.find_spec("horovod") is None else []
+    if find_mpirun() is None:
+        missing.append("mpirun")
+    if missing:
+        raise UserError(
+            f"training needs {' and '.join(missing)}, which this environment does not have; "
+            "`make setup` in a checkout of Gigatile makes one that does. To run only the stages "
+            "before the training: gigatile run DIR -- --until write_shards"
+        )
 
 
 def log_file(folder: Path) -> Path:

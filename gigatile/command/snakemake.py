@@ -33,6 +33,11 @@ def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
             the configuration are relative to it.
         options: further options, and targets.
     """
+    if len([option for option in options if option.partition("=")[0] in ("--config", "-C")]) > 1:
+        raise UserError(
+            "--config can be used once only, and this command uses it for the sheet: write other "
+            "settings into the configuration"
+        )
     project = project_folder()
     # After the options: a target that followed --configfile would be taken for another file.
     arguments = [
@@ -79,7 +84,8 @@ def run_snakemake(
         configuration: of the run.
         options: of Snakemake.
         log: the file for its output.
-        on_event: called with each event that the logger plugin writes.
+        on_event: called with each event that the logger plugin writes. If it raises an exception,
+            Snakemake is ended.
     """
     receiving, sending = os.pipe()
     with log.open("wb") as output, os.fdopen(receiving, encoding="utf-8") as events:
@@ -103,6 +109,10 @@ def run_snakemake(
                     return process.wait()
                 except KeyboardInterrupt:
                     on_event({"event": "interrupted"})
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, previous)

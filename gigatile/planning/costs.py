@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gigatile.errors import UserError
 from gigatile.files import read_json
@@ -227,6 +228,16 @@ def mean_megapixels(run: Path) -> float | None:
     """Return the mean megapixels of the tiles of a slide in a run; None if it is incomplete."""
     cohort = _cohort_of(run)
     return None if cohort is None else cohort.megapixels
+
+
+def megapixels_of_table(table: Path, plan: TaskPlan, settings: Mapping[str, Any]) -> float | None:
+    """Return the mean megapixels of the tiles of a slide in a table; None if there is none yet."""
+    try:
+        rows = read_table(table, (plan.column,))
+        total = sum(float(row[plan.column]) for row in rows)
+    except (UserError, ValueError):
+        return None
+    return total / len(rows) * plan.megapixels(settings) if total else None
 
 
 def _cohort_of(run: Path) -> Cohort | None:

@@ -3,16 +3,18 @@
 from pathlib import Path
 
 from gigatile.cohort.splits import assign
-from gigatile.planning.costs import Cohort, mean_megapixels
+from gigatile.planning.costs import Cohort, mean_megapixels, megapixels_of_table
 from gigatile.planning.stages import TaskPlan
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings
-from gigatile.tasks import task_part
+from gigatile.tasks import find_task, task_part
 from gigatile.tasks.sheets import read_any_sheet
 
 
 def cohort_of(settings: Settings, estimate: float) -> Cohort:
     """Return the data of a run, with the megapixels of its results or of the estimate.
+
+    If there is no model yet, the run is in progress, and its table counts the tiles.
 
     Args:
         settings: of the run. Their paths are relative to the current folder.
@@ -26,9 +28,12 @@ def cohort_of(settings: Settings, estimate: float) -> Cohort:
     counts = {split: splits.count(split) for split in SPLITS}
     new = settings.predict.samples
     counts["new"] = len(read_any_sheet(Path(new), False, lambda path: True)) if new else 0
+    run = Path("results") / settings.run
     return Cohort(
         counts,
-        mean_megapixels(Path("results") / settings.run) or estimate * plan.megapixels(values),
+        mean_megapixels(run)
+        or megapixels_of_table(run / find_task(settings.task).table, plan, values)
+        or estimate * plan.megapixels(values),
         settings.train.segments,
         settings.train.model,
         settings.train.ranks,

@@ -95,7 +95,7 @@ def test_split_without_a_label_names_a_seed(call, cohort, capsys):
         except SystemExit:
             break
         capsys.readouterr()
-    assert "This seed can be used: `split: {seed:" in capsys.readouterr().err
+    assert "set `split: {seed: " in capsys.readouterr().err
 
 
 def test_missing_slides_and_wrong_settings_are_listed(call, cohort, capsys):

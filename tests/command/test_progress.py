@@ -63,6 +63,31 @@ def test_time_left_follows_estimates_and_then_what_was_measured(progress, clock)
     assert progress.counts() == {"tile": 4}
 
 
+def test_time_left_follows_the_number_of_jobs_that_run(clock):
+    """On a cluster of unknown size; the segments of a training follow each other."""
+    progress = Progress(lambda counts: {"tile": 10.0, "train": 100.0}, 2, clock)
+    list(progress.update({"event": "run_info", "stats": {"tile": 40, "train": 3}}))
+    assert progress.seconds_left() == 40 * 10 / 2 + 300
+    for job in range(20):
+        start(progress, job, "tile", slide=f"S{job}")
+    assert progress.seconds_left() == 40 * 10 / 20 + 300
+
+
+def test_estimates_are_updated_when_tiles_are_counted(clock):
+    expected = {"tile": 100.0, "collect": 1.0, "train": 1000.0}
+    progress = Progress(lambda counts: expected, 1, clock)
+    list(progress.update({"event": "run_info", "stats": {"tile": 1, "collect": 1, "train": 1}}))
+    assert progress.seconds_left() == 1101
+    start(progress, 1, "tile")
+    clock.now = 4
+    end(progress, 1)
+    expected |= {"tile": 4.0, "train": 30.0}
+    start(progress, 2, "collect")
+    clock.now = 5
+    end(progress, 2)
+    assert progress.seconds_left() == 30
+
+
 def test_a_job_that_is_run_again_after_a_failure_counts_once(progress, clock, tmp_path):
     log = tmp_path / "tile.log"
     log.write_text("starting\nerror: S1.svs: not a slide\nTraceback\n")

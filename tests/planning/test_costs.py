@@ -14,7 +14,9 @@ from gigatile.planning.costs import (
     mean_megapixels,
     measured_rates,
 )
+from gigatile.planning.runs import cohort_of
 from gigatile.provenance.output_records import record_path, write_output_record
+from gigatile.settings.whole import load_settings
 from gigatile.tasks.tile_classification.planning import PLAN
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
@@ -145,6 +147,22 @@ def test_small_runs_do_not_show_the_storage(results):
 
 def test_runs_with_another_model_do_not_count(results):
     assert set(measured_rates(results, "resnet50", PLAN)) == {"tile"}
+
+
+def test_tiles_of_a_run_in_progress_are_those_of_its_table(results, monkeypatch):
+    """It has no model yet; before it has a table, an estimate is used."""
+    monkeypatch.chdir(results.parent)
+    results.rename("results")
+    sheet = Path("samples.tsv")
+    sheet.write_text("slide\tpatient\tlabel\tpath\nS1\tP1\ta\tS1.svs\n")
+    settings = load_settings(
+        {"run": "one", "samples": str(sheet), "tiles": {"size": 500}}, "config.yaml"
+    )
+    assert cohort_of(settings, 10).megapixels == 100, "a complete run"
+    Path("results/one/model/settings.json").unlink()
+    assert cohort_of(settings, 10).megapixels == 100 * 0.25
+    Path("results/one/tiles.tsv").unlink()
+    assert cohort_of(settings, 10).megapixels == 10 * 0.25
 
 
 def test_incomplete_run_does_not_count(results):
