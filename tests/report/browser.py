@@ -1,21 +1,49 @@
 """A headless Chromium, driven over the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
 
+import base64
 import json
+import os
+import re
 import shutil
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAMS = ("chromium", "chromedriver")
-KEYS = {"right": "\ue014", "up": "\ue013", "left": "\ue012", "end": "\ue010"}
+KEYS = {
+    "right": "\ue014",
+    "up": "\ue013",
+    "left": "\ue012",
+    "end": "\ue010",
+    "tab": "\ue004",
+    "enter": "\ue007",
+}
 
 
 def missing() -> list[str]:
     """Return the programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+@contextmanager
+def started(folder: Path) -> Iterator["Browser"]:
+    """Yield a browser; without the programs, skip the test, in CI fail it.
+
+    Args:
+        folder: for its profile and the log of its driver.
+    """
+    if missing():
+        reason = f"not installed: {', '.join(missing())} (Debian: bash tests/cluster/install.sh)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with Browser(folder) as browser:
+        yield browser
 
 
 class Browser:
@@ -69,6 +97,46 @@ class Browser:
         """Run the body of a function in the page; return its value."""
         return self._call("POST", "/execute/sync", {"script": script, "args": []})
 
+    def wait_for(self, promise: str) -> Any:
+        """Return the result of a JavaScript expression that is a promise."""
+        script = (
+            f"const done = arguments[0]; ({promise}).then(done, (error) => done(`${{error}}`));"
+        )
+        return self._call("POST", "/execute/async", {"script": script, "args": []})
+
+    def emulate(
+        self, width: int = 1200, height: int = 900, scheme: str = "light", media: str = "screen"
+    ) -> None:
+        """Set the window in CSS pixels, the colour scheme of the reader, and `screen` or `print`.
+
+        A window narrower than 500 pixels is that of a phone.
+        """
+        self._command(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._command("Emulation.setEmulatedMedia", media=media, features=[feature])
+        # The script of the page is called after its layout.
+        self.wait_for("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+    def print(self) -> bytes:
+        """Return the page as a PDF."""
+        return base64.b64decode(self._command("Page.printToPDF", printBackground=True)["data"])
+
+    def picture(self, selector: str) -> bytes:
+        """Return an element as it is shown, as a PNG."""
+        (element,) = self._element(selector).values()
+        return base64.b64decode(self._call("GET", f"/element/{element}/screenshot"))
+
+    def type(self, key: str) -> None:
+        """Press one of `KEYS` on the element that has the focus."""
+        presses = [{"type": kind, "value": KEYS[key]} for kind in ("keyDown", "keyUp")]
+        self._act({"type": "key", "id": "keyboard", "actions": presses})
+
     def press(self, selector: str, key: str) -> None:
         """Press one of `KEYS` on an element."""
         (element,) = self._element(selector).values()
@@ -107,11 +175,16 @@ class Browser:
     def _port(self) -> int:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and self._driver.poll() is None:
-            words = Path(self._log.name).read_text().split("on port ")
-            if len(words) > 1 and words[-1].rstrip().endswith("."):
-                return int(words[-1].rstrip().rstrip("."))
+            # Before that line, it prints the port of its options: 0.
+            port = re.search(r"successfully on port (\d+)\.", Path(self._log.name).read_text())
+            if port is not None:
+                return int(port[1])
             time.sleep(0.05)
         raise RuntimeError(f"chromedriver: {Path(self._log.name).read_text()}")
+
+    def _command(self, name: str, **parameters: Any) -> Any:
+        """Send a command of the Chrome DevTools Protocol."""
+        return self._call("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def _element(self, selector: str) -> dict[str, str]:
         return self._call("POST", "/element", {"using": "css selector", "value": selector})
