@@ -76,6 +76,12 @@ const quote = (text) => {
   const safe = /^[=+\-@]/.test(text) && isNaN(number(text)) ? `'${text}` : text;
   return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 };
+// The name of a table: the heading of its section, and the first sentence of its caption.
+const nameOf = (table) => {
+  const heading = document.getElementById(table.closest("section")?.getAttribute("aria-labelledby"))?.textContent.trim();
+  const caption = table.caption?.textContent.replace(/\s+/g, " ").trim().split(/[.;] |\.$/)[0];
+  return [heading, caption].filter(Boolean).join(": ") || "Table";
+};
 const csv = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => quote(shown(cell))).join(",") + "\r\n").join("");
 for (const table of document.querySelectorAll("table.sortable, table.export")) {
   const button = document.createElement("button");
@@ -83,7 +89,7 @@ for (const table of document.querySelectorAll("table.sortable, table.export")) {
   button.type = "button";
   button.className = "save";
   button.textContent = "Save as CSV";
-  button.setAttribute("aria-label", `Save as CSV: ${(table.caption ?? document.getElementById(section))?.textContent.trim() ?? section}`);
+  button.setAttribute("aria-label", `Save as CSV: ${nameOf(table)}`);
   button.addEventListener("click", () => {
     const link = document.createElement("a");
     // The byte order mark: without it, Excel reads the text as Latin-1.
@@ -94,15 +100,28 @@ for (const table of document.querySelectorAll("table.sortable, table.export")) {
   });
   table.closest(".wide").after(button);
 }
-// Tables that are wider than the window scroll with the keyboard too.
+// Tables that are wider than the window scroll with the keyboard too, also after the window changes or `details` open.
+const names = new Map();
 for (const wide of document.querySelectorAll(".wide")) {
-  const table = wide.querySelector("table");
-  if (wide.scrollWidth <= wide.clientWidth || !table) continue;
-  wide.tabIndex = 0;
-  wide.setAttribute("role", "region");
-  wide.setAttribute("aria-label", table.caption?.textContent.trim() || "Table");
+  const name = nameOf(wide.querySelector("table"));
+  const number = (names.get(name) ?? 0) + 1;
+  names.set(name, number);
+  const allowKeys = () => {
+    const scrolls = wide.scrollWidth > wide.clientWidth;
+    const attributes = { tabindex: "0", role: "group", "aria-label": number > 1 ? `${name} (${number})` : name };
+    for (const [key, text] of Object.entries(attributes)) scrolls ? wide.setAttribute(key, text) : wide.removeAttribute(key);
+  };
+  allowKeys();
+  const observer = new ResizeObserver(allowKeys);
+  observer.observe(wide);
+  observer.observe(wide.querySelector("table"));
 }
 // A printed page shows everything.
+let closed = [];
 addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details")) details.open = true;
+  closed = [...document.querySelectorAll("details:not([open])")];
+  for (const details of closed) details.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const details of closed) details.open = false;
 });
