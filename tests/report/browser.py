@@ -24,6 +24,7 @@ KEYS = {
     "end": "\ue010",
     "tab": "\ue004",
     "enter": "\ue007",
+    "shift": "\ue008",
 }
 
 
@@ -132,9 +133,10 @@ class Browser:
         (element,) = self._element(selector).values()
         return base64.b64decode(self._call("GET", f"/element/{element}/screenshot"))
 
-    def type(self, key: str) -> None:
-        """Press one of `KEYS` on the element that has the focus."""
-        presses = [{"type": kind, "value": KEYS[key]} for kind in ("keyDown", "keyUp")]
+    def type(self, *keys: str) -> None:
+        """Press some of `KEYS` together on the element that has the focus."""
+        presses = [{"type": "keyDown", "value": KEYS[key]} for key in keys]
+        presses += [{"type": "keyUp", "value": KEYS[key]} for key in reversed(keys)]
         self._act({"type": "key", "id": "keyboard", "actions": presses})
 
     def press(self, selector: str, key: str) -> None:

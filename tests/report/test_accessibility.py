@@ -327,6 +327,18 @@ def test_keyboard_reaches_all_in_order_and_shows_the_focus(
         assert browser.run(FOCUSED) == focus, name
 
 
+def test_focus_that_moves_up_is_not_covered_by_the_navigation(browser, pages) -> None:
+    browser.emulate()
+    browser.open(pages / PAGES["case-report"])
+    names = browser.run(REACHABLE)
+    browser.run("reachable.at(-1).focus()")
+    for name in reversed(names[:-1]):
+        browser.type("shift", "tab")
+        focus = browser.run(FOCUSED)
+        assert focus["visible"] and not focus["covered"], name
+    assert focus["index"] == 0
+
+
 def test_skip_link_moves_the_focus_to_the_content(browser, pages) -> None:
     browser.emulate()
     for name in ("slide-report", "slide", "case-predictions"):
