@@ -10,8 +10,6 @@ from typing import Any
 UNKNOWN = 5.0
 # Each job of these rules needs the previous one.
 SEQUENTIAL = {"train"}
-# After this rule, the tiles of all slides are counted, and estimates use these counts.
-COUNTING = "collect"
 
 
 @dataclass
@@ -144,10 +142,11 @@ class Progress:
         else:
             stage.done += 1
             stage.worked += now - start
+            # After 1, 2, 4, … jobs and after the last one: more of the data is known then.
+            if stage.done & (stage.done - 1) == 0 or stage.is_over:
+                self._estimate()
         if stage.is_over:
             stage.ended = now
-            if stage.name == COUNTING:
-                self._estimate()
             yield stage
 
     def _failed(self, event: Mapping[str, Any], now: float) -> Iterator["Stage | Failure"]:

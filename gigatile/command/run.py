@@ -22,7 +22,7 @@ from gigatile.command.progress import Progress, duration
 from gigatile.command.snakemake import call_snakemake, error_message, run_snakemake
 from gigatile.command.summary import summary_lines
 from gigatile.errors import UserError
-from gigatile.planning.durations import expected_seconds
+from gigatile.planning.durations import Durations
 from gigatile.settings.whole import Settings
 
 # Options with which Snakemake prints something that its user wants to see.
@@ -101,12 +101,8 @@ def run_workflow(
     os.chdir(folder)  # the paths of the settings, of logs and of tables are relative to it
     log = log_file(folder)
     start = time.monotonic()
-
-    def expected(counts: Mapping[str, int]) -> Mapping[str, float]:
-        return expected_seconds(settings, counts)
-
     console = Console(stderr=True, highlight=False)
-    progress = Progress(expected, os.cpu_count() or 1, time.monotonic)
+    progress = Progress(Durations(settings).seconds, os.cpu_count() or 1, time.monotonic)
     display = display_for(progress, console)
     is_here = not any(option.partition("=")[0] in ELSEWHERE for option in options)
 

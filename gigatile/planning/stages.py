@@ -40,6 +40,8 @@ class TaskPlan:
         megapixels: returns the megapixels of one count of `column`, from the settings as JSON.
         per_epoch: returns the megapixels of a unit that an epoch shows, from the settings as JSON;
             None: all.
+        most_megapixels: returns an upper limit of the megapixels of a unit from the size of its
+            files; None: not known.
     """
 
     stages: Mapping[str, Stage]
@@ -48,6 +50,7 @@ class TaskPlan:
     estimate: float
     megapixels: Callable[[Mapping[str, Any]], float]
     per_epoch: Callable[[Mapping[str, Any]], float | None] = lambda settings: None
+    most_megapixels: Callable[[Any], float] | None = None
 
 
 def with_shared_stages(

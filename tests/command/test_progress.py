@@ -73,7 +73,7 @@ def test_time_left_follows_the_number_of_jobs_that_run(clock):
     assert progress.seconds_left() == 40 * 10 / 20 + 300
 
 
-def test_estimates_are_updated_when_tiles_are_counted(clock):
+def test_estimates_are_updated_during_a_run(clock):
     expected = {"tile": 100.0, "collect": 1.0, "train": 1000.0}
     progress = Progress(lambda counts: expected, 1, clock)
     list(progress.update({"event": "run_info", "stats": {"tile": 1, "collect": 1, "train": 1}}))
@@ -86,6 +86,17 @@ def test_estimates_are_updated_when_tiles_are_counted(clock):
     clock.now = 5
     end(progress, 2)
     assert progress.seconds_left() == 30
+
+
+def test_estimates_are_not_updated_after_every_job(clock):
+    """An update reads the sheet: a run of 30,000 slides has some 15 for each stage."""
+    calls = []
+    progress = Progress(lambda counts: calls.append(counts) or {}, 1, clock)
+    list(progress.update({"event": "run_info", "stats": {"tile": 1000}}))
+    for job in range(1000):
+        start(progress, job, "tile")
+        end(progress, job)
+    assert len(calls) == 1 + 10 + 1
 
 
 def test_a_job_that_is_run_again_after_a_failure_counts_once(progress, clock, tmp_path):

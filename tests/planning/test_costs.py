@@ -163,6 +163,12 @@ def test_tiles_of_a_run_in_progress_are_those_of_its_table(results, monkeypatch)
     assert cohort_of(settings, 10).megapixels == 100 * 0.25
     Path("results/one/tiles.tsv").unlink()
     assert cohort_of(settings, 10).megapixels == 10 * 0.25
+    # The file of the slide is missing, then small, then large.
+    assert cohort_of(settings, 10, by_files=True).megapixels == 10 * 0.25
+    for size, expected in ((500_000, 2), (10**9, 10 * 0.25)):
+        with Path("S1.svs").open("wb") as slide:
+            slide.truncate(size)
+        assert cohort_of(settings, 10, by_files=True).megapixels == expected
 
 
 def test_incomplete_run_does_not_count(results):

@@ -23,6 +23,7 @@ class Image:
     split: str
     site: str
     row: int
+    cells: Mapping[str, str]
 
     @property
     def id(self) -> str:
@@ -37,7 +38,7 @@ class Image:
 
 def _build(row: Row) -> tuple[Image, list[str]]:
     path = row.files.get("path", Path())
-    return Image(row.id, row.patient, path, row.split, row.site, row.number), []
+    return Image(row.id, row.patient, path, row.split, row.site, row.number, row.cells), []
 
 
 def sheet() -> SheetLayout[Image]:
