@@ -8,6 +8,7 @@ lasted long enough, otherwise from defaults.
 import argparse
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def planned_jobs(configfile: Path | None, profile: Path | None) -> Iterator[Plan
     """Yield the jobs that a dry run of Snakemake lists."""
     dry_run = subprocess.run(
         [
-            *("snakemake", "--snakefile", str(PROJECT / "Snakefile"), "--dry-run"),
+            *(sys.executable, "-P", "-m", "snakemake", "--dry-run"),
+            *("--snakefile", str(PROJECT / "Snakefile")),
             *("--cores", MANY_CORES, "--config", "slides=elsewhere"),
             *(("--configfile", str(configfile)) if configfile else ()),
             *(("--profile", str(profile)) if profile else ()),

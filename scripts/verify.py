@@ -8,6 +8,7 @@ expected.
 import argparse
 import csv
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,10 @@ def expected_outputs(run: Path, settings: str) -> Iterator[ExpectedOutput]:
         file.write(settings)
         file.flush()
         done = subprocess.run(
-            ["snakemake", "--summary", "--snakefile", str(SNAKEFILE), "--configfile", file.name],
+            [
+                *(sys.executable, "-P", "-m", "snakemake", "--summary"),
+                *("--snakefile", str(SNAKEFILE), "--configfile", file.name),
+            ],
             capture_output=True,
             text=True,
         )

@@ -20,6 +20,10 @@ ERROR = re.compile(
     r"(.*?)(?=^  File |^\S+Error|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+# The same for an exception in an input function.
+INPUT_ERROR = re.compile(
+    r"^InputFunctionException in .*\nError:\n +\w+:\s*(.*)\n(?=Wildcards:)", re.M
+)
 # A plugin that Snakemake finds by its name, which begins with `snakemake_logger_plugin_`.
 PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
 TAIL = 15
@@ -48,7 +52,8 @@ def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
     ]
     if configuration != project / "config.yaml":
         arguments += ["--configfile", str(configuration)]
-    return [sys.executable, "-m", "snakemake", *options, *arguments]
+    # -P: no file of the current folder, such as random.py, is imported in place of a library.
+    return [sys.executable, "-P", "-m", "snakemake", *options, *arguments]
 
 
 def predict_options(configuration: Path, sheet: Path) -> list[str]:
@@ -144,6 +149,7 @@ def query_snakemake(configuration: Path, options: Sequence[str]) -> str:
 def error_message(output: str) -> str:
     """Return the error in the output of Snakemake, without the lines of the Snakefile."""
     messages = [match[1].strip() for match in ERROR.finditer(output)]
+    messages += [match[1] for match in INPUT_ERROR.finditer(output)]
     if messages and messages[-1]:
         return messages[-1]
     lines = [line for line in output.splitlines() if line.strip()]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
 from gigatile.cohort.cases import Case
@@ -54,6 +55,9 @@ def source_files(samples: Mapping[str, Member]) -> Callable[[Any], list[str]]:
     @declare_parameters
     def files(wildcards: Any) -> list[str]:
         (sample,) = wildcards
+        if sample not in samples:
+            # A file that the user asked for: all other wildcards are from the sheet.
+            raise WorkflowError(f"the sample sheet has no row {sample!r}")
         return [os.path.normpath(path) for path in samples[sample].files]
 
     return files

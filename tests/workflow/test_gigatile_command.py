@@ -28,6 +28,7 @@ def folder(small_cohort, tmp_path):
 
 def test_run_in_another_folder(small_cohort, folder):
     """Paths and results are relative to the folder of the configuration, and may contain spaces."""
+    (folder / "random.py").write_text("raise SystemExit('a file of the user is imported')")
     state, text = "results/small/tiles/P01-1.json", "results/small/tiles/text.json"
     done = small_cohort.run("gigatile", "run", str(folder), "--", state, text)
     assert json.loads((folder / state).read_text())["tiles"]
@@ -71,6 +72,10 @@ MISTAKES = {
     "unknown option": (["run", "--", "--nonsense"], "unrecognized arguments: --nonsense"),
     "unknown target": (["run", "--", "nonsense"], "nonsense"),
     "no such column": (["run", "-n", "groups.yaml"], "samples.tsv has no column 'sex'"),
+    "unknown slide": (
+        ["run", "--", "results/small/tiles/nope.json"],
+        "error: the sample sheet has no row 'nope'\n",
+    ),
     "no report": (["report"], "no report yet; `gigatile run "),
     "no new sheet": (["predict", ".", "none.tsv"], "none.tsv: no such sheet"),
 }
