@@ -230,7 +230,7 @@ const body = getComputedStyle(document.body);
 return {
   colours: [body.backgroundColor, body.color],
   inverted: count("figure > img", (style) => style.filter !== "none"),
-  controls: count("nav, .skip, .save, .opacity, .scroller", () => true),
+  controls: count("nav, .skip, .save, .opacity, .scroller, th button", () => true),
   fixed: count("*", (style) => ["sticky", "fixed"].includes(style.position)),
   clipped: count(".wide", (style) => style.overflowX !== "visible"),
 };
