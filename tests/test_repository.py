@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ def test_no_file_has_conflict_markers():
     marker = re.compile(r"^(<{7}|>{7})( |$)", re.MULTILINE)
     texts = (p for p in project_files() if p.suffix not in (".png", ".gz", ".npy"))
     assert [str(p) for p in texts if marker.search((ROOT / p).read_text(errors="replace"))] == []
+
+
+def test_modules_of_tests_have_different_names():
+    """Pytest imports each as a top-level module: of two with one name, only the first is run."""
+    names = Counter(p.name for p in project_files() if p.parts[0] == "tests" and p.suffix == ".py")
+    assert [name for name, count in names.items() if count > 1 and name != "conftest.py"] == []
 
 
 def test_licence_is_the_whole_apache_licence():
