@@ -1,10 +1,14 @@
 """The command `gigatile`, as a user calls it: from any folder, with every mistake on the way."""
 
+import fcntl
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -120,6 +124,37 @@ def test_failed_job_is_shown_with_its_reason_and_log(small_cohort, folder):
     assert done.returncode != 0
     assert "Traceback" not in done.stdout + done.stderr
     assert "full log: " in done.stderr or done.stderr.startswith("error: ")
+
+
+def test_run_in_a_terminal_shows_bars_and_ends_with_the_summary(small_cohort, folder):
+    """Narrow and low: 12 lines of 60 characters."""
+    terminal, inner = os.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("4H", 12, 60, 0, 0))
+    program = [sys.executable, "-m", "gigatile", "run", "--", "results/small/tiles/P01-1.json"]
+    env = os.environ | {"PYTHONPATH": str(small_cohort.folder), "TERM": "xterm"}
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), inner)
+    with subprocess.Popen(program, cwd=folder, env=env, **streams) as process:
+        os.close(inner)
+        shown = b""
+        try:
+            while part := os.read(terminal, 65536):
+                shown += part
+        except OSError:  # Linux reports the end of a terminal as an error
+            assert process.wait(60) == 0, shown.decode()
+    os.close(terminal)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "planning …" in plain and "left for the run" in plain
+    assert re.search(r"tile +━+ +1/1 +took \d+ s", plain)
+    summary = plain.splitlines()[-6:]
+    assert [line.split()[0] for line in summary] == [
+        "ran",
+        "left",
+        "result",
+        "report",
+        "log",
+        "next",
+    ]
+    assert "Building DAG" not in plain and shown.endswith(b"checks every file\r\n")
 
 
 def test_sigterm_ends_the_jobs(small_cohort, folder):
