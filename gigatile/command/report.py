@@ -1,6 +1,7 @@
 """Open the report of a run in the browser; without a browser, print its path."""
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 
@@ -29,5 +30,6 @@ def run(args: argparse.Namespace) -> None:
     if not page.is_file():
         raise UserError(f"{page}: no report yet; `gigatile run {configuration}` makes it")
     print(page)
-    if not args.path:
+    # Without a display, `webbrowser` would start a browser of text in the terminal.
+    if not args.path and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
         webbrowser.open(page.as_uri())
