@@ -6,6 +6,7 @@ What follows `--` goes to Snakemake, for example `-- --keep-going`.
 import argparse
 import importlib.util
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -113,16 +114,21 @@ def run_workflow(
 
     with display.show():
         status = run_snakemake(configuration, options, log, on_event)
+    killed = f"Snakemake was ended by {signal.Signals(-status).name}" if status < 0 else ""
+    if killed and not progress.stages:
+        raise UserError(f"{killed}; full log: {log}")
     if status != 0 and not progress.stages:
         raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
     for line in warnings_in(log):
         console.print(line, style="yellow", soft_wrap=True)
     if status != 0:
         failed = len({(failure.stage, failure.names) for failure in progress.failures})
+        reason = f"{failed or 'no'} job(s) failed"
+        if killed:
+            reason += f", and {killed}"
         console.print(
-            f"stopped after {duration(time.monotonic() - start)}: "
-            f"{failed or 'no'} job(s) failed. Fix the cause and run the same command again. "
-            f"Finished jobs are not repeated.\nfull log: {log}",
+            f"stopped after {duration(time.monotonic() - start)}: {reason}. Fix the cause and run "
+            f"the same command again. Finished jobs are not repeated.\nfull log: {log}",
             soft_wrap=True,
         )
         return status

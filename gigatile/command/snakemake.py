@@ -27,6 +27,10 @@ INPUT_ERROR = re.compile(
 # A plugin that Snakemake finds by its name, which begins with `snakemake_logger_plugin_`.
 PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
 TAIL = 15
+LOCKED = (
+    "{folder}: another run is using this folder, or one was killed. If no other run uses it, "
+    "unlock it: gigatile run DIR -- --unlock"
+)
 
 
 def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
@@ -151,7 +155,10 @@ def error_message(output: str) -> str:
     messages = [match[1].strip() for match in ERROR.finditer(output)]
     messages += [match[1] for match in INPUT_ERROR.finditer(output)]
     if messages and messages[-1]:
-        return messages[-1]
+        message = messages[-1].removeprefix("Error: ")
+        if "cannot be locked" in message and len(message.splitlines()) > 1:
+            return LOCKED.format(folder=message.splitlines()[1])
+        return message
     lines = [line for line in output.splitlines() if line.strip()]
     usage = [line for line in lines if ": error: " in line]
     return usage[-1].partition(": error: ")[2] if usage else "\n".join(lines[-TAIL:])

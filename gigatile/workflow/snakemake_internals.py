@@ -39,7 +39,9 @@ INTERNAL_NAMES = {
         *("FilePersistence._metadata_path", "FilePersistence._incomplete_path"),
         "FilePersistence._record_path",
     ),
-    "snakemake.scheduling.job_scheduler": ("JobScheduler.error_callback",),
+    "snakemake.scheduling.job_scheduler": (
+        *("JobScheduler.error_callback", "JobScheduler.exit_gracefully"),
+    ),
     "snakemake.settings.types": ("PersistenceBackend.FILE",),
     "snakemake.workflow": (
         *("Workflow.basedir", "Workflow.current_basedir", "Workflow.dryrun"),

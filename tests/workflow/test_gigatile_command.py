@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 
+import psutil
 import pytest
 from small_cohort import small_settings
 
@@ -169,6 +170,26 @@ def test_sigterm_ends_the_jobs(small_cohort, folder):
         assert process.wait(60) != 0
     small_cohort.run("gigatile", "run", str(folder), "--", "--unlock")
     small_cohort.run("gigatile", "run", str(folder), "--", "results/small/tiles/P01-1.json")
+
+
+def test_killed_snakemake_and_its_lock_are_named(small_cohort, folder):
+    command = [sys.executable, "-m", "gigatile", "run", "--", "results/small/tiles/P01-1.json"]
+    given = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(small_cohort.folder)}}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **given) as process:
+        deadline = time.monotonic() + 60
+        while not list(folder.glob(".snakemake/locks/*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (snakemake,) = psutil.Process(process.pid).children()
+        snakemake.kill()
+        printed = process.communicate(timeout=60)[1]
+    assert process.returncode != 0 and "Traceback" not in printed
+    assert "Snakemake was ended by SIGKILL" in printed
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, **given)
+    assert again.stderr == (
+        f"error: {folder}: another run is using this folder, or one was killed. If no other run "
+        "uses it, unlock it: gigatile run DIR -- --unlock\n"
+    )
+    small_cohort.run("gigatile", "run", str(folder), "--", "--unlock")
 
 
 def test_dry_run_of_many_slides_fits_a_screen(small_cohort, folder):
