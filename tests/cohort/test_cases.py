@@ -240,7 +240,7 @@ def test_split_without_a_patient_is_refused():
     with pytest.raises(UserError) as caught:
         check_labels(cases, splits, Path("cases.tsv"))
     heading, fault = str(caught.value).splitlines()
-    assert "To have a patient in each split, choose another seed" in heading
+    assert "To have a patient in each split, fix splits in the sheet's column" in heading
     assert fault == "  - no patient in test (the sheet has 3)"
     assert imbalance(cases, splits, SETTINGS) == float("inf")
     cases.append(case(3, "P3", "test"))

@@ -38,8 +38,8 @@ TRAINING = {"train", "validate"}
 TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
+# Pages are checked against the metrics of the evaluation, and compute those of groups.
 SLIDE_PAGES = {f"{name} of tiles" for name in PAGES}
-# Pages of cases are checked against the figures that the evaluation computes.
 CASE_PAGES = {f"{name} of volumes" for name in PAGES}
 
 
@@ -124,7 +124,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ("gigatile/settings/tiles.py", "224", "256", TILING | {"train of tiles"}),
         ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
-        ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"} | CASE_PAGES),
+        ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"} | PAGES),
         (
             "gigatile/cohort/splits.py",
             "/ 2**64",
@@ -157,7 +157,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/evaluation/metrics.py",
             "\n    return ",
             "\n    return None or ",
-            {"evaluate of tiles"},
+            {"evaluate of tiles"} | SLIDE_PAGES,
         ),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),
         ("gigatile/report/templates/style.css", "color", "background", PAGES),
