@@ -1,8 +1,11 @@
-"""Software versions, and imports that are not needed."""
+"""Software versions, programs, and imports that are not needed."""
 
+import os
 import platform
+import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -31,6 +34,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+def find_mpirun() -> str | None:
+    """Look for mpirun, first in the environment of this Python, as the jobs of a run do."""
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return shutil.which("mpirun", path=folders)
 
 
 def import_less() -> None:

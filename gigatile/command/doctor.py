@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from gigatile.command.configuration import project_folder
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
+from gigatile.software import find_mpirun
 
 PYTHON = (3, 11)
 # Seconds: of a command, of SLURM, and of the import of TensorFlow or Horovod from a slow disk.
@@ -127,12 +128,6 @@ def _version(package: str) -> str | None:
     with contextlib.suppress(PackageNotFoundError):
         return version(module)
     return ""
-
-
-def find_mpirun() -> str | None:
-    """Look for mpirun, first in the environment of this Python, as the jobs of a run do."""
-    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return shutil.which("mpirun", path=folders)
 
 
 def check_mpi() -> Finding:

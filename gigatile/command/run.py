@@ -4,21 +4,18 @@ What follows `--` goes to Snakemake, for example `-- --keep-going`.
 """
 
 import argparse
-import importlib.util
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
 from gigatile.command.display import display_for
-from gigatile.command.doctor import find_mpirun
 from gigatile.command.progress import Progress, duration
 from gigatile.command.snakemake import call_snakemake, error_message, run_snakemake
 from gigatile.command.summary import summary_lines
@@ -30,15 +27,6 @@ from gigatile.settings.whole import Settings
 PRINTING = {"-n", "--dry-run", "--dryrun", "--dag", "--rulegraph", "--filegraph", "--summary", "-S"}
 PRINTING |= {"-D", "--detailed-summary", "--lint", "--list", "-l", "--list-rules", "--unlock", "-h"}
 PRINTING |= {"--help", "--version", "-v", "--touch", "-t", "--report", "--d3dag"}
-# Jobs run with other software than that of this environment.
-ELSEWHERE = {
-    "--profile",
-    "--executor",
-    "-e",
-    "--software-deployment-method",
-    "--sdm",
-    "--use-conda",
-}
 CORES = {"--cores", "-c", "--jobs", "-j", "--profile"}
 
 
@@ -105,19 +93,13 @@ def run_workflow(
     console = Console(stderr=True, highlight=False)
     progress = Progress(Durations(settings).seconds, os.cpu_count() or 1, time.monotonic)
     display = display_for(progress, console)
-    is_here = not any(option.partition("=")[0] in ELSEWHERE for option in options)
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if is_here and event["event"] == "run_info" and "train" in (event["stats"] or {}):
-            check_training_software()
-        display.update(event)
-
     with display.show():
-        status = run_snakemake(configuration, options, log, on_event)
+        status = run_snakemake(configuration, options, log, display.update)
     killed = f"Snakemake was ended by {signal.Signals(-status).name}" if status < 0 else ""
-    if killed and not progress.stages:
+    is_begun = any(stage.started is not None for stage in progress.stages.values())
+    if killed and not is_begun:
         raise UserError(f"{killed}; full log: {log}")
-    if status != 0 and not progress.stages:
+    if status != 0 and not is_begun:
         raise UserError(error_message(log.read_text(encoding="utf-8", errors="replace")))
     for line in warnings_in(log):
         console.print(line, style="yellow", soft_wrap=True)
@@ -137,23 +119,6 @@ def run_workflow(
     )
     print(*lines, sep="\n")
     return status
-
-
-def check_training_software() -> None:
-    """Refuse a training without its software: the stages before it can take hours.
-
-    Raises:
-        UserError: names what is missing.
-    """
-    missing = ["Horovod"] if importlib.util.find_spec("horovod") is None else []
-    if find_mpirun() is None:
-        missing.append("mpirun")
-    if missing:
-        raise UserError(
-            f"training needs {' and '.join(missing)}, which this environment does not have; "
-            "`make setup` in a checkout of Gigatile makes one that does. To run only the stages "
-            "before the training: gigatile run DIR -- --until write_shards"
-        )
 
 
 def log_file(folder: Path) -> Path:

@@ -29,6 +29,7 @@ CHECKED_RELEASES = {
 INTERNAL_NAMES = {
     "snakemake.cli": ("parse_args",),
     "snakemake.common": ("overwrite_function_params",),
+    "snakemake.dag": ("DAG.needrun_jobs",),
     "snakemake.io": ("ancient", "is_flagged"),
     "snakemake.jobs": (
         *("Job.postprocess", "Job.log_error", "Job.attempt", "Job.restart_times"),
@@ -44,7 +45,8 @@ INTERNAL_NAMES = {
     ),
     "snakemake.settings.types": ("PersistenceBackend.FILE",),
     "snakemake.workflow": (
-        *("Workflow.basedir", "Workflow.current_basedir", "Workflow.dryrun"),
+        *("Workflow.basedir", "Workflow.current_basedir", "Workflow.dag", "Workflow.dryrun"),
+        "Workflow.deployment_settings",
         *("Workflow.is_main_process", "Workflow.main_snakefile", "Workflow.persistence"),
         *("Workflow.resource_settings", "Workflow.scheduler"),
     ),
