@@ -34,10 +34,11 @@ def folder(small_cohort, tmp_path):
 def test_run_in_another_folder(small_cohort, folder):
     """Paths and results are relative to the folder of the configuration, and may contain spaces."""
     (folder / "random.py").write_text("raise SystemExit('a file of the user is imported')")
+    elsewhere = sorted(small_cohort.folder.glob("results/**/*"))
     state, text = "results/small/tiles/P01-1.json", "results/small/tiles/text.json"
     done = small_cohort.run("gigatile", "run", str(folder), "--", state, text)
     assert json.loads((folder / state).read_text())["tiles"]
-    assert not (small_cohort.folder / "results").exists()
+    assert sorted(small_cohort.folder.glob("results/**/*")) == elsewhere
     assert "tile: 2 of 2, " in done.stderr
     assert "Building DAG" not in done.stdout + done.stderr
     assert lines_of(done)["ran"].startswith("tile 2 in ")
