@@ -77,8 +77,8 @@ def gradients(
     sums = [tf.zeros_like(variable) for variable in variables]
     repeated = 0
     for window in windows:
-        part = of_grid[slice(*window.rows.outputs), slice(*window.columns.outputs)]
-        if not np.any(part.numpy()):
+        received = of_grid[slice(*window.rows.outputs), slice(*window.columns.outputs)]
+        if not np.any(received.numpy()):
             continue
         repeated += 1
         with tf.GradientTape() as tape:
@@ -86,10 +86,10 @@ def gradients(
         more = tape.gradient(
             outputs,
             variables,
-            output_gradients=part,
+            output_gradients=received,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        sums = [one + other for one, other in zip(sums, more, strict=True)]
+        sums = [total + part for total, part in zip(sums, more, strict=True)]
     return Gradients(loss, sums, of_head, repeated)
 
 
