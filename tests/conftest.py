@@ -22,7 +22,8 @@ hypothesis.settings.load_profile("gigatile")
 
 
 # Files of tests that share slow fixtures: with several workers, each group runs on one worker. A
-# machine has room for one cluster.
+# machine has room for one cluster. The longest groups are first in `LONGEST_FIRST`, so that no
+# worker is still busy with one when the others have nothing left to do.
 TOGETHER = {
     "cluster": ("tests/cluster/*",),
     "docs": ("tests/docs/*",),
@@ -31,15 +32,27 @@ TOGETHER = {
     "real data": ("tests/workflow/test_lung.py", "tests/workflow/test_brains.py"),
     "run of slides": ("tests/workflow/*",),
 }
+LONGEST_FIRST = ("cluster", "run of slides", "docs", "run of volumes", "real data", "report")
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test; of a test without one, its file."""
+    path = PurePath(nodeid.split("::")[0])
+    names = (name for name, some in TOGETHER.items() if any(map(path.match, some)))
+    return next(names, str(path))
 
 
 class Together(LoadScopeScheduling):
     """Gives each core the next tests that belong together; pytest-xdist calls them a scope."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = PurePath(nodeid.split("::")[0])
-        names = (name for name, some in TOGETHER.items() if any(map(path.match, some)))
-        return next(names, str(path))
+        return group_of(nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest groups first."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
