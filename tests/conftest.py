@@ -51,8 +51,8 @@ class Together(LoadScopeScheduling):
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest groups first."""
-    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
+    positions = {name: position for position, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: positions.get(group_of(item.nodeid), len(positions)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
