@@ -1,4 +1,4 @@
-"""Whether the training that a run has planned can run in this environment."""
+"""Whether the stages that a run has planned can run in this environment."""
 
 import importlib.util
 from typing import Any
@@ -7,9 +7,12 @@ from gigatile.errors import UserError
 from gigatile.software import find_mpirun
 from gigatile.workflow.invocation import Invocation
 
+# Stages that mpirun starts; the last one uses Horovod.
+MPI_STAGES = ("write_shards", "train")
+
 
 def check_training_software(workflow: Any, invocation: Invocation) -> None:
-    """Refuse a training without its software before the first job: tiling can take hours.
+    """Refuse stages without their software before the first job: tiling can take hours.
 
     Jobs of a cluster, of conda or of a container have other software, which is not checked.
 
@@ -20,16 +23,19 @@ def check_training_software(workflow: Any, invocation: Invocation) -> None:
     Raises:
         UserError: names what is missing.
     """
-    elsewhere = invocation.executor != "local" or workflow.deployment_settings.deployment_method
-    if elsewhere or not any(job.rule.name == "train" for job in workflow.dag.needrun_jobs()):
+    if invocation.executor != "local" or workflow.deployment_settings.deployment_method:
         return
-    missing = ["Horovod"] if importlib.util.find_spec("horovod") is None else []
-    if find_mpirun() is None:
+    planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    stages = [name for name in MPI_STAGES if name in planned]
+    missing = []
+    if "train" in stages and importlib.util.find_spec("horovod") is None:
+        missing.append("Horovod")
+    if stages and find_mpirun() is None:
         missing.append("mpirun")
     if missing:
         raise UserError(
-            f"training needs {' and '.join(missing)}, which this environment does not have; "
-            "`make setup` in a checkout of Gigatile makes one that does. To run only the stages "
-            "before the training, add the option --until write_shards (gigatile run DIR -- "
-            "--until write_shards)"
+            f"{' and '.join(stages)}: no {' and no '.join(missing)} in this environment; "
+            "`make setup` in a checkout of Gigatile makes one with both. To run only the stages "
+            "before, add the option --until collect_training (gigatile run DIR -- --until "
+            "collect_training)"
         )
