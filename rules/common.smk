@@ -10,7 +10,7 @@ from gigatile.files import sha256_of
 from gigatile.provenance.code import Plugins
 from gigatile.settings.section import canonical
 from gigatile.settings.split import SPLITS
-from gigatile.workflow.inputs import case_options, large_files, previous_segment
+from gigatile.workflow.inputs import case_options, large_files, literal, previous_segment
 from gigatile.workflow.inputs import slide_options, small_files, source_files
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
 from gigatile.workflow.resources import rank_options, tiling_options
@@ -36,12 +36,13 @@ code, provenance = PROVENANCE.code, PROVENANCE.params
 
 def section(name):
     """Return the section of the settings that a rule reads, as text."""
-    return canonical(getattr(SETTINGS, name))
+    return literal(canonical(getattr(SETTINGS, name)))
 
 
 def task_settings(stage):
     """Return the settings of the task that a stage depends on, as JSON."""
-    return json.dumps(getattr(TASK, stage)(SETTINGS), sort_keys=True, separators=(",", ":"))
+    settings = getattr(TASK, stage)(SETTINGS)
+    return literal(json.dumps(settings, sort_keys=True, separators=(",", ":")))
 
 
 # --- Sheets

@@ -32,7 +32,7 @@ rule report:
         **provenance("report", "write_report"),
         task=SETTINGS.task,
         sheet=sheet(SETTINGS.samples),
-        groups=shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by),
+        groups=literal(shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by)),
         run=subpath(input.table, parent=True),
         report=subpath(output.index, parent=True),
     shell:

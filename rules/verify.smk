@@ -13,7 +13,9 @@ rule verify:
     threads: 1000
     params:
         run=RUN,
-        settings=json.dumps(SETTINGS.model_dump() | ({"slides": "elsewhere"} if ELSEWHERE else {})),
+        settings=literal(
+            json.dumps(SETTINGS.model_dump() | ({"slides": "elsewhere"} if ELSEWHERE else {}))
+        ),
     shell:
         'python "$SCRIPTS/verify.py" --run-dir {params.run:q} --settings {params.settings:q}'
         " --threads {threads} > {log:q} 2>&1 && cat {log:q}"

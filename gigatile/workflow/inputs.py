@@ -49,6 +49,20 @@ def previous_segment(
     return file
 
 
+def literal(text: str) -> Callable[[Any], str]:
+    """Return a parameter with this text.
+
+    In a parameter that is not a function, Snakemake takes `{a}` for a wildcard. A label or a column
+    of the sheet may have such a name.
+    """
+
+    @declare_parameters
+    def unchanged(wildcards: Any) -> str:
+        return text
+
+    return unchanged
+
+
 def source_files(samples: Mapping[str, Member]) -> Callable[[Any], list[str]]:
     """Return an input function: the file of a slide, or the files of a case."""
 

@@ -207,6 +207,22 @@ def test_dry_run_of_many_slides_fits_a_screen(small_cohort, folder):
     assert len(printed) <= 20 and "1,0" in printed[-1]
 
 
+def test_names_of_the_sheet_are_no_wildcards(small_cohort, folder):
+    """A column and a label with a name in braces, or with characters that a shell expands."""
+    head, *rows = (folder / "cohort/samples.tsv").read_text().splitlines()
+    column, label = "{a} $(touch x)", "{slide} *"
+    lines = [f"{head}\t{column}", *(f"{row}\tb" for row in rows)]
+    text = "\n".join(lines).replace("\tluad\t", f"\t{label}\t")
+    paths = re.sub(r"\t(\w+-?\d?\.svs)\t", r"\tcohort/\1\t", text)
+    (folder / "named.tsv").write_text(paths + "\n")
+    settings = small_settings().replace("cohort/samples.tsv", "named.tsv")
+    settings = settings.replace("train: {", f"train: {{boost: {{'{label}': 2.0}}, ")
+    (folder / "config.yaml").write_text(f"{settings}report: {{group_by: ['{column}']}}\n")
+    done = small_cohort.run("gigatile", "run", "-n", str(folder))
+    assert "train                    1 job" in done.stdout
+    assert not (folder / "x").exists()
+
+
 def test_slides_of_new_patients_are_predicted(copied_run):
     (copied_run.folder / "new.tsv").write_text("slide\tpath\nN1\tcohort/P10-1.svs\n")
     done = copied_run.run("gigatile", "predict", "small.yaml", "new.tsv")
