@@ -1,8 +1,7 @@
 """The progress of a run, by stage: counts, rates, and the time that is left."""
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,6 @@ class Progress:
         expected: returns estimated seconds of a job by stage, given the number of jobs by stage.
         cores: the number of jobs that are expected to run at the same time.
         clock: returns the time in seconds.
-        output: the file with the output of Snakemake; None: there is none.
     """
 
     def __init__(
@@ -83,12 +81,10 @@ class Progress:
         expected: Callable[[Mapping[str, int]], Mapping[str, float]],
         cores: int,
         clock: Callable[[], float],
-        output: Path | None = None,
     ) -> None:
         self.stages: dict[str, Stage] = {}
         self.failures: list[Failure] = []
         self._expected, self._cores, self._clock = expected, cores, clock
-        self._output = output
         self._jobs: dict[int, dict[str, Any]] = {}
 
     def update(self, event: Mapping[str, Any]) -> Iterator["Stage | Failure"]:
@@ -158,7 +154,7 @@ class Progress:
         known = self._jobs.get(job, {})
         logs = event.get("log") or known.get("log") or ()
         names = tuple(map(str, (known.get("wildcards") or {}).values()))
-        failure = Failure(event["rule_name"], names, tuple(logs), self._output)
+        failure = Failure(event["rule_name"], names, tuple(logs))
         self.failures.append(failure)
         yield failure
         # Snakemake may run the job again: count its failure only until then.
@@ -193,36 +189,24 @@ class Failure:
         stage: its rule.
         names: what it worked on, for example the slide.
         logs: paths of its log files.
-        output: the file with the output of Snakemake, which has the error of a job that could not
-            write to its log.
     """
 
     stage: str
     names: tuple[str, ...]
     logs: tuple[str, ...]
-    output: Path | None = None
 
     def reason(self) -> str:
         """Return the error in its log: the last line with one, else the last line."""
-        for path in map(Path, self.logs):
-            if lines := _lines(path):
-                return (_errors(lines) or lines)[-1]
-        errors = _errors(_lines(self.output)) if self.output else []
-        return errors[-1] if errors else "it left no message"
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a text that are not empty; [] if it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _errors(lines: Sequence[str]) -> list[str]:
-    # Not "Error in rule …:", with which Snakemake begins its report of any failed job.
-    return [line for line in lines if re.match(r"error(?! in \w+ )", line, re.IGNORECASE)]
+        for path in self.logs:
+            try:
+                text = Path(path).read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors = [line for line in lines if line.lower().startswith("error")]
+            if lines:
+                return (errors or lines)[-1]
+        return "it left no message"
 
 
 def duration(seconds: float) -> str:

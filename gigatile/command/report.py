@@ -30,6 +30,6 @@ def run(args: argparse.Namespace) -> None:
     if not page.is_file():
         raise UserError(f"{page}: no report yet; `gigatile run {configuration}` makes it")
     print(page)
-    # Without a display, `webbrowser` would start a browser of text in the terminal.
+    # Without a display, `webbrowser` would start a text browser, such as lynx, in the terminal.
     if not args.path and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
         webbrowser.open(page.as_uri())

@@ -91,7 +91,7 @@ def run_workflow(
     log = log_file(folder)
     start = time.monotonic()
     console = Console(stderr=True, highlight=False)
-    progress = Progress(Durations(settings).seconds, os.cpu_count() or 1, time.monotonic, log)
+    progress = Progress(Durations(settings).seconds, os.cpu_count() or 1, time.monotonic)
     display = display_for(progress, console)
     with display.show():
         status = run_snakemake(configuration, options, log, display.update)

@@ -88,12 +88,24 @@ def launch(
     Raises:
         UserError: the launcher is not installed, or SLURM does not answer.
     """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _launch(launcher, layout, command, log, checkpoints)
+    except UserError as error:
+        # The log is where a user looks for the reason of a failed job.
+        with named_in_errors(log), log.open("a") as log_file:
+            log_file.write(f"error: {error}\n")
+        raise
+
+
+def _launch(
+    launcher: str, layout: Layout, command: Sequence[str], log: Path, checkpoints: Path | None
+) -> int:
     job = slurm.retry(slurm.own_job)
     words = shlex.split(launcher)
     line = [*words, "-n", str(layout.ranks), *command]
     by_mpirun = any(Path(word).name in MPIRUN for word in words)
     run = partial(_run, line, by_mpirun, environment(os.environ, layout, job))
-    log.parent.mkdir(parents=True, exist_ok=True)
     if checkpoints is None:
         with named_in_errors(log), log.open("w") as log_file:
             return run(progress.progress_log((sys.stdout, log_file)))

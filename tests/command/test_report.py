@@ -48,5 +48,5 @@ def test_report_is_opened_in_the_browser(page):
     ("options", "variables"), [((), {}), (("--path",), {"BROWSER": "browser %s"})]
 )
 def test_without_a_display_only_the_path_is_printed(page, options, variables):
-    """A browser of text would take over the terminal of a cluster's login node."""
+    """A text browser would take over the terminal of a cluster's login node."""
     assert report(page, *options, **variables) == (f"{page}\n", [])

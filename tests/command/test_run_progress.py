@@ -121,20 +121,6 @@ def test_a_second_table_of_jobs_does_not_reset_the_progress(progress):
     assert progress.stages["tile"].done == 1
 
 
-def test_failure_of_a_launcher_is_in_the_output_of_snakemake(clock, tmp_path):
-    output, log = tmp_path / "output.log", tmp_path / "train.log"
-    log.touch()
-    output.write_text(
-        "error: another one\nerror: mpirun: No such file\nError in rule train:\n    jobid: 1\n"
-    )
-    progress = Progress(lambda counts: {}, 1, clock, output)
-    event = {"event": "job_error", "jobid": 1, "rule_name": "train", "log": [str(log)]}
-    (failure,) = progress.update(event)
-    assert failure.reason() == "error: mpirun: No such file"
-    log.write_text("error: no tiles\n")
-    assert failure.reason() == "error: no tiles"
-
-
 def test_failure_without_a_log_has_a_reason():
     assert Failure("train", (), ("/no/such.log",)).reason() == "it left no message"
 

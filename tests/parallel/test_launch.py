@@ -96,10 +96,11 @@ def test_launcher_that_outlives_a_rank_is_killed(launch, tmp_path):
     assert "the launcher is still running 1 s after a rank exited" in (tmp_path / "log").read_text()
 
 
-def test_missing_launcher_is_named(launch):
+def test_missing_launcher_is_named(launch, tmp_path):
     done = launch("true", launcher="no-such-launcher")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "no-such-launcher" in done.stderr and "resource `launcher`" in done.stderr
+    assert (tmp_path / "log").read_text() == done.stderr
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os, signal, threading
 from snakemake.scheduling.job_scheduler import JobScheduler
@@ -32,8 +34,5 @@ def test_sigterm_ends_the_selection_of_jobs():
 
 def test_snakemake_still_needs_it():
     """If this fails, a release has fixed the fault: delete the module."""
-    try:
+    with pytest.raises(subprocess.TimeoutExpired):
         run(fixed=False, limit=15)
-    except subprocess.TimeoutExpired:
-        return
-    raise AssertionError("Snakemake ends without the workaround")
