@@ -3,11 +3,11 @@ import sys
 
 from gigatile.workflow.invocation import Invocation
 from gigatile.workflow.process import prepare_process
-from gigatile.workflow.training_software import check_training_software
+from gigatile.workflow.run_checks import check_run
 
 INVOCATION = Invocation(workflow, sys.argv[1:])
 prepare_process(INVOCATION, workflow.basedir)
 
 
 onstart:
-    check_training_software(workflow, INVOCATION)
+    check_run(workflow, INVOCATION)

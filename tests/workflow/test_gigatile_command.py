@@ -77,6 +77,8 @@ MISTAKES = {
     "too few patients": (["run", "-n", "few.yaml"], "few.tsv: "),
     "unknown option": (["run", "--", "--nonsense"], "unrecognized arguments: --nonsense"),
     "unknown target": (["run", "--", "nonsense"], "nonsense"),
+    "no core": (["run", "--cores", "0"], "error: --cores 0: no job could start"),
+    "no job": (["run", "--", "--jobs", "0"], "no job could start; must be at least 1"),
     "no such column": (["run", "-n", "groups.yaml"], "samples.tsv has no column 'sex'"),
     "unknown slide": (
         ["run", "--", "results/small/tiles/nope.json"],

@@ -1,4 +1,4 @@
-"""Whether the stages that a run has planned can run in this environment."""
+"""What is refused before the first job of a run, when its jobs are planned."""
 
 import importlib.util
 from typing import Any
@@ -11,17 +11,35 @@ from gigatile.workflow.invocation import Invocation
 MPI_STAGES = ("write_shards", "train")
 
 
-def check_training_software(workflow: Any, invocation: Invocation) -> None:
-    """Refuse stages without their software before the first job: tiling can take hours.
-
-    Jobs of a cluster, of conda or of a container have other software, which is not checked.
+def check_run(workflow: Any, invocation: Invocation) -> None:
+    """Refuse a run that would wait forever, or fail after hours of tiling.
 
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
         invocation: of this process.
 
     Raises:
-        UserError: names what is missing.
+        UserError: says what to change.
+    """
+    _check_cores(workflow.resource_settings)
+    _check_software(workflow, invocation)
+
+
+def _check_cores(settings: Any) -> None:
+    """Refuse options with which no job can ever start."""
+    for option, number in (
+        ("--cores", settings.cores),
+        ("--jobs", settings.nodes),
+        ("--local-cores", settings.local_cores),
+    ):
+        if number is not None and number < 1:
+            raise UserError(f"{option} {number}: no job could start; must be at least 1")
+
+
+def _check_software(workflow: Any, invocation: Invocation) -> None:
+    """Refuse stages without their software.
+
+    Jobs of a cluster, of conda or of a container have other software, which is not checked.
     """
     if invocation.executor != "local" or workflow.deployment_settings.deployment_method:
         return
