@@ -11,6 +11,7 @@ rule report:
         model=small_files(rules.choose_model.output),
         evaluation=small_files(EVALUATED),
         large=large_files(rules.choose_model.output, EVALUATED),
+        compared=compared_files(SETTINGS.report.compare, ELSEWHERE),
     output:
         index=report(
             f"{RUN}/report/index.html",
@@ -33,12 +34,13 @@ rule report:
         task=SETTINGS.task,
         sheet=sheet(SETTINGS.samples),
         groups=literal(shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by)),
+        compare=f"--compare=results/{SETTINGS.report.compare}" if SETTINGS.report.compare else "",
         run=subpath(input.table, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
-            " --out {params.report:q} {params.groups}"
+            " --out {params.report:q} {params.groups} {params.compare}"
         )
 
 

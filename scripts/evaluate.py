@@ -15,7 +15,9 @@ def main() -> None:
         task_part(task, "evaluation").add_arguments(parser)
     parser.add_argument("--table", type=Path, required=True, help="table of slides or cases")
     parser.add_argument("--described", type=Path, required=True, help="the model's settings.json")
-    parser.add_argument("--settings", required=True, help="the section `evaluate` as JSON")
+    parser.add_argument(
+        "--settings", default="{}", help="the section `evaluate` as JSON (default: its defaults)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for tables and metrics")
     args = parser.parse_args()
     task_part(args.task, "evaluation").run(args)

@@ -24,11 +24,12 @@ def main() -> None:
         metavar="COLUMN",
         help="a column of the sheet whose values are compared; can be repeated",
     )
+    parser.add_argument("--compare", type=Path, help="folder of a run whose maps are compared")
     args = parser.parse_args()
     files = input_paths(args, task.inputs)
     title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"
     options = {option: getattr(args, option) for option in task.options}
-    write_report(task, files, args.out, title, args.samples, args.group_by, **options)
+    write_report(task, files, args.out, title, args.samples, args.group_by, args.compare, **options)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,9 @@ def main() -> None:
         unit = cohort.sheet().unit
         sources = world.on_rank0(partial(read_sources, args.table, args.records, unit))
         inputs = world.on_rank0(partial(read_inputs, args.table, cohort.RECORDS, unit))
-        write_shards(sources, settings, args.out, world, inputs, unit, records.record_id)
+        write_shards(
+            sources, settings, args.out, world, inputs, unit, records.record_id, records.LAY_OUT
+        )
 
 
 if __name__ == "__main__":

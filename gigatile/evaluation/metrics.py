@@ -53,7 +53,8 @@ def evaluate(
     """Compute all metrics, by slide and by patient.
 
     Args:
-        predictions: a row per slide: slide, patient, label, p_<class>…, call_mean, call_vote.
+        predictions: a row per slide: slide, patient, label, p_<class>…, call_mean, and call_vote if
+            tiles vote.
         classes: the classes in the order of the scores.
         settings: number of draws for the intervals, and their seed.
         inputs: the SHA-256 of the files of the predictions, by name.
@@ -75,13 +76,17 @@ def merge_patients(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Data
     by vote; ties go to the higher mean.
     """
     names = [f"p_{label}" for label in classes]
+    predicted = [column for column in ("call_mean", "call_vote") if column in predictions]
     rows = []
     for (patient, label), slides in predictions.groupby(["patient", "label"], sort=True):
         mean = slides[names].to_numpy(np.float64).mean(axis=0)
-        votes = [(slides["call_vote"] == label).sum() for label in classes]
-        winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
-        rows.append([patient, label, *mean, classes[int(mean.argmax())], classes[winner]])
-    return pd.DataFrame(rows, columns=["patient", "label", *names, "call_mean", "call_vote"])
+        calls = [classes[int(mean.argmax())]]
+        if "call_vote" in predicted:
+            votes = [(slides["call_vote"] == label).sum() for label in classes]
+            winner = max(range(len(classes)), key=lambda c: (votes[c], mean[c], -c))
+            calls.append(classes[winner])
+        rows.append([patient, label, *mean, *calls])
+    return pd.DataFrame(rows, columns=["patient", "label", *names, *predicted])
 
 
 def evaluate_level(
@@ -96,6 +101,8 @@ def evaluate_level(
 
     accuracy, confusion = {}, {}
     for name, column in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
+        if column not in cases:
+            continue
         predicted = cases[column].map(numbers).to_numpy()
         draws = draw_mean((labels == predicted).astype(np.float64), weights, 0, 1)
         accuracy[name] = with_interval(

@@ -81,17 +81,17 @@ class ByClass(JsonModel):
 
 
 class Accuracy(JsonModel):
-    """The share of correct predictions, by the mean score and by majority vote."""
+    """The share of correct predictions, by the highest score and by majority vote of the tiles."""
 
     mean_call: Interval
-    vote_call: Interval
+    vote_call: Interval | None = Field(None, exclude_if=lambda interval: interval is None)
 
 
 class Confusion(JsonModel):
     """Counts; rows: labels, columns: predicted classes, both in the order of the classes."""
 
     mean_call: list[list[int]]
-    vote_call: list[list[int]]
+    vote_call: list[list[int]] | None = Field(None, exclude_if=lambda counts: counts is None)
 
 
 class Band(JsonModel):
@@ -139,7 +139,7 @@ class SlideMetrics(Metrics):
             for metric in (level.roc_auc, level.average_precision):
                 if missing := [c for c in self.classes if c not in metric.per_class]:
                     raise ValueError(f"{name}: no metrics of class {missing[0]!r}")
-            for counts in (level.confusion.mean_call, level.confusion.vote_call):
+            for counts in filter(None, (level.confusion.mean_call, level.confusion.vote_call)):
                 if len(counts) != size or any(len(row) != size for row in counts):
                     raise ValueError(f"{name}: a confusion matrix is not {size} × {size}")
         return self

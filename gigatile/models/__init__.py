@@ -22,6 +22,9 @@ class Architecture:
         kind: what it computes. Every task says which kind it trains.
             tile_features: `build(tiles, settings)` takes tiles, (n, side, side, 3) with values
             0-255, and returns features, (n, features), as Keras tensors.
+            slide_embeddings: `build(slides, settings)` takes slides, (n, height, width, 3) with
+            values 0-255, and returns embeddings, (n, rows, columns, channels), as Keras tensors.
+            All layers must be local; see `gigatile.whole_slides.receptive_field`.
             voxel_scores: `build(settings, patch, channels, outputs, activation)` returns the
             `Networks` from patches to scores of each voxel.
         module: has the function `build`.
@@ -49,6 +52,19 @@ ARCHITECTURES = {
         "gigatile.models.resnet50",
         "ResNet-50, needs GPUs",
         (5.0, 0.05),
+        pretrained=True,
+    ),
+    "whole_small": Architecture(
+        "slide_embeddings",
+        "gigatile.models.whole_small",
+        "a small encoder of whole slides that learns on two cores",
+        (0.1, 0.01),
+    ),
+    "whole_resnet50": Architecture(
+        "slide_embeddings",
+        "gigatile.models.whole_resnet50",
+        "ResNet-50 as an encoder of whole slides, needs GPUs",
+        (6.0, 0.06),
         pretrained=True,
     ),
     "small_unet": Architecture(

@@ -14,18 +14,33 @@ def build(tiles: keras.KerasTensor, settings: TrainSettings) -> keras.KerasTenso
     Raises:
         UserError: `settings.weights` cannot be loaded.
     """
-    weights = settings.weights
-    if weights not in (None, "imagenet") and not Path(weights).is_file():
-        raise UserError(
-            f"train.weights: no such file: {weights}; use null, `imagenet` or a local .h5 file"
-        )
     # The published weights expect BGR minus the means of ImageNet (`caffe` preprocessing). It is
     # part of the network, so that the saved model includes it.
     reverse = keras.ops.flip(keras.ops.cast(tiles, "float32"), axis=-1)
     x = keras.layers.Rescaling(1.0, offset=[-103.939, -116.779, -123.68])(reverse)
+    return load_backbone(settings.weights, tuple(tiles.shape[1:]), pooling="avg")(x)
+
+
+def load_backbone(
+    weights: str | None, shape: tuple[int | None, ...], pooling: str | None
+) -> keras.Model:
+    """Return ResNet-50 without its top layer, for pixels after `caffe` preprocessing.
+
+    Args:
+        weights: None (random), `imagenet`, or a local .h5 file.
+        shape: of a picture: height, width, channels.
+        pooling: `avg`, or None: all positions.
+
+    Raises:
+        UserError: the weights cannot be loaded.
+    """
+    if weights not in (None, "imagenet") and not Path(weights).is_file():
+        raise UserError(
+            f"train.weights: no such file: {weights}; use null, `imagenet` or a local .h5 file"
+        )
     try:
-        backbone = keras.applications.ResNet50(
-            include_top=False, weights=weights, input_shape=tuple(tiles.shape[1:]), pooling="avg"
+        return keras.applications.ResNet50(
+            include_top=False, weights=weights, input_shape=shape, pooling=pooling
         )
     except Exception as error:  # Keras raises many types for a wrong file or without a network
         if weights is None:
@@ -34,4 +49,3 @@ def build(tiles: keras.KerasTensor, settings: TrainSettings) -> keras.KerasTenso
             f"train.weights: cannot load {weights} as weights of ResNet-50 without its top layer "
             f"({' '.join(str(error).split())[:300]})"
         ) from None
-    return backbone(x)

@@ -106,6 +106,18 @@ def some_bytes(data: bytes, *names: str) -> list[bytes]:
     return firsts
 
 
+def first_ints(data: bytes, *names: str) -> list[int]:
+    """Return the first value of each of some int64 features; see `first_bytes`."""
+    features = _parse(data).features.feature
+    firsts = []
+    for name in names:
+        values = features[name].int64_list.value
+        if not values:
+            raise ValueError(f"tf.train.Example without the int64 feature {name!r}")
+        firsts.append(int(values[0]))
+    return firsts
+
+
 def decode_example(data: bytes) -> dict[str, bytes | float | int]:
     """Return the first value of each feature; floats are in single precision.
 

@@ -12,6 +12,25 @@ SCHEMA = 3
 MANIFEST = "manifest.json"
 
 
+class SlideInShard(JsonModel):
+    """A slide whose tiles are together in a shard.
+
+    Attributes:
+        slide: its id.
+        tiles: the number of its records, which follow those of the slide before.
+        columns, rows: of its tile grid.
+        extent: side of a tile in pixels of level 0.
+        mpp: micrometres per pixel of a tile; None if unknown.
+    """
+
+    slide: str
+    tiles: int
+    columns: int
+    rows: int
+    extent: float
+    mpp: float | None
+
+
 class Shard(JsonModel):
     """A shard.
 
@@ -21,6 +40,7 @@ class Shard(JsonModel):
         bytes: the size of the file.
         sha256, index_sha256: checksums of the file and of the index.
         classes: the classes that the numbers in the index refer to; None: those of the manifest.
+        slides: the slides in the order of their records; None: records of all slides are mixed.
     """
 
     file: str
@@ -30,6 +50,7 @@ class Shard(JsonModel):
     index: str
     index_sha256: str
     classes: list[str] | None = None
+    slides: list[SlideInShard] | None = Field(None, exclude_if=lambda slides: slides is None)
 
 
 class ShardedSplit(UnitCounts):

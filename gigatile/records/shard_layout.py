@@ -17,6 +17,7 @@ import numpy as np
 
 from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
+from gigatile.records.shards import INDEX
 from gigatile.records.shuffle import key64, random64
 from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_sheet_fields, read_tiles
@@ -68,6 +69,8 @@ class ShardLayout:
     first_keys: np.ndarray
     smaller: np.ndarray
 
+    index_type = INDEX
+
     @property
     def shards(self) -> int:
         """The number of shards."""
@@ -93,6 +96,15 @@ class ShardLayout:
         order = np.lexsort((records[OFFSET], records[SOURCE], records[KEY]))
         begin = self.starts[shard] - self.smaller[shard]
         return records[:, order[begin : begin + self.starts[shard + 1] - self.starts[shard]]]
+
+
+    def complete_index(
+        self, entries: np.ndarray, sources: np.ndarray, content: memoryview, path: Path
+    ) -> None:
+        """Do nothing: the index has no further columns."""
+
+    def slides_in(self, shard: int) -> None:
+        """Return None: the tiles of a slide are in many shards."""
 
 
 def slide_or_case_of(path: Path) -> str:
@@ -127,8 +139,8 @@ def lay_out_shards(
         UserError: names every record file that is missing, has a damaged header or first record,
             or belongs to another slide.
     """
-    sizes = world.on_rank0(partial(_file_sizes, sources))
-    assigned = _assigned(sizes, world)
+    sizes = world.on_rank0(partial(file_sizes, sources))
+    assigned = assigned_sources(sizes, world)
     scan = _Scan(sources, assigned, settings.seed, record_id, world.report_progress)
     new_runs = scan.runs()
     names: list[str] = []
@@ -142,7 +154,7 @@ def lay_out_shards(
         names += [name for name in written if name is not None]
     faults = [fault for part in world.gather(lambda: scan.faults) for fault in part]
     if faults:
-        world.on_rank0(partial(_refuse, split, faults))
+        world.on_rank0(partial(refuse, split, faults))
     counts = world.sum(scan.record_counts)
     total, shards = int(counts.sum()), 1
     if total:
@@ -158,7 +170,12 @@ def lay_out_shards(
     return ShardLayout(split, sources, counts, runs, starts, first_keys, smaller)
 
 
-def _file_sizes(sources: Sequence[Source]) -> np.ndarray:
+def file_sizes(sources: Sequence[Source]) -> np.ndarray:
+    """Return the size of each record file in bytes: (sources,) int64.
+
+    Raises:
+        UserError: names every file that is missing.
+    """
     missing = [source.records for source in sources if not source.records.is_file()]
     if missing:
         faults = [f"{path}: no such record file" for path in missing]
@@ -166,7 +183,7 @@ def _file_sizes(sources: Sequence[Source]) -> np.ndarray:
     return np.array([source.records.stat().st_size for source in sources], np.int64)
 
 
-def _assigned(sizes: np.ndarray, world: World) -> list[int]:
+def assigned_sources(sizes: np.ndarray, world: World) -> list[int]:
     """Return the indices of the sources that this rank scans: about its share of the bytes."""
     middles = np.cumsum(sizes) - sizes / 2
     owners = middles * world.size // max(1, int(sizes.sum()))
@@ -216,7 +233,7 @@ class _Scan:
         source = self._sources[index]
         offsets = record_offsets(source.records)
         if len(offsets):
-            _check_id(source, self._record_id)
+            check_id(source, self._record_id)
         size = source.records.stat().st_size
         records = np.empty((4, len(offsets)), np.uint64)
         key = key64("shards", self._seed, source.slide)
@@ -227,7 +244,7 @@ class _Scan:
         return records
 
 
-def _check_id(source: Source, record_id: Callable[[Path], str]) -> None:
+def check_id(source: Source, record_id: Callable[[Path], str]) -> None:
     """Refuse a record file of another slide or case."""
     recorded_id = record_id(source.records)
     if recorded_id != source.slide:
@@ -249,7 +266,8 @@ def _write_next(runs: Iterator[np.ndarray], path: Path) -> str | None:
     return path.name
 
 
-def _refuse(split: str, faults: Sequence[str]) -> None:
+def refuse(split: str, faults: Sequence[str]) -> None:
+    """Raise the faults of all record files of a split."""
     if len(faults) == 1:
         raise UserError(faults[0])
     raise all_faults(f"{split}: {len(faults)} record files cannot be used", faults)

@@ -28,10 +28,13 @@ from gigatile.records.shard_layout import (
     lay_out_shards,
     slide_or_case_of,
 )
-from gigatile.records.shards import INDEX
+from gigatile.records.slide_layout import SlideLayout
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 
+Layout = ShardLayout | SlideLayout
+# Takes the arguments of `lay_out_shards`.
+LayOut = Callable[..., Layout]
 # The folder of the layout's runs; it is deleted once the shards are written.
 LAYOUT = ".layout"
 # Shards and their indexes, also under the temporary names that a killed run leaves.
@@ -51,6 +54,7 @@ def write_shards(
     inputs: Mapping[str, str] | None = None,
     unit: str = "slide",
     record_id: Callable[[Path], str] = slide_or_case_of,
+    lay_out: LayOut = lay_out_shards,
 ) -> None:
     """Write the shards of each split, then the manifest that lists them.
 
@@ -63,6 +67,7 @@ def write_shards(
         inputs: names and SHA-256 of the input files, for the manifest.
         unit: `slide` or `case`.
         record_id: returns the slide or case that a file of records belongs to.
+        lay_out: decides which record goes where.
 
     Raises:
         UserError: a record file is damaged or belongs to another slide, or a split is empty. Every
@@ -75,7 +80,7 @@ def write_shards(
         layouts = []
         for split, in_split in sources.items():
             ordered = sorted(in_split, key=lambda source: source.slide)
-            layouts.append(lay_out_shards(world, split, ordered, settings, out / LAYOUT, record_id))
+            layouts.append(lay_out(world, split, ordered, settings, out / LAYOUT, record_id))
         shards = [(layout, shard) for layout in layouts for shard in range(layout.shards)]
         writer = _Writer(shards, labels, out, world)
         written: list[Shard] = []
@@ -116,7 +121,7 @@ class _Writer:
 
     def __init__(
         self,
-        shards: Sequence[tuple[ShardLayout, int]],
+        shards: Sequence[tuple[Layout, int]],
         labels: Sequence[str],
         out: Path,
         world: World,
@@ -146,8 +151,10 @@ class _Writer:
             with write_whole(path) as temporary:
                 temporary.write_bytes(content)
         labels = np.array([self._labels.index(source.label) for source in layout.sources])
-        entries = np.empty(len(starts), INDEX)
-        entries["offset"], entries["label"] = starts, labels[records[SOURCE].astype(np.int64)]
+        sources = records[SOURCE].astype(np.int64)
+        entries = np.empty(len(starts), layout.index_type)
+        entries["offset"], entries["label"] = starts, labels[sources]
+        layout.complete_index(entries, sources, content, path)
         index_path = path.with_suffix(".index.npy")
         with write_whole(index_path) as temporary:
             np.save(temporary, entries)
@@ -158,6 +165,7 @@ class _Writer:
             sha256=digest.result().hexdigest(),
             index=index_path.name,
             index_sha256=sha256_of(index_path),
+            slides=layout.slides_in(shard),
         )
 
     def _allocate(self, size: int) -> memoryview:
@@ -168,7 +176,7 @@ class _Writer:
 
     def _copy(
         self,
-        layout: ShardLayout,
+        layout: Layout,
         records: np.ndarray,
         starts: np.ndarray,
         lengths: np.ndarray,
@@ -188,7 +196,7 @@ class _Writer:
             self._world.report_progress(f"after records of {path}")
 
 
-def _sharded_split(layout: ShardLayout, unit: str, shards: list[Shard]) -> ShardedSplit:
+def _sharded_split(layout: Layout, unit: str, shards: list[Shard]) -> ShardedSplit:
     by_label: dict[str, int] = {}
     for source, count in zip(layout.sources, layout.record_counts.tolist(), strict=True):
         if source.label:

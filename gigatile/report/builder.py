@@ -28,6 +28,9 @@ from gigatile.report.sites import with_sites
 from gigatile.report.task_report import Banner, Run, TaskReport
 from gigatile.report.unit_pages import PageFiles, PageInputs, add_page_files, write_unit_pages
 
+# The files of another run that is compared.
+COMPARED = ("evaluation/tiles.parquet", "evaluation/slides.tsv", "model/settings.json")
+
 
 def write_report(
     task: TaskReport,
@@ -36,6 +39,7 @@ def write_report(
     title: str,
     samples: Path | None = None,
     group_by: Sequence[str] = (),
+    compare: Path | None = None,
     **options: Any,
 ) -> None:
     """Write index.html and a page for each test slide or case to `out`, all of them or none.
@@ -48,12 +52,17 @@ def write_report(
         samples: the sample sheet; None: no sites or groups, and the splits are not compared with
             it.
         group_by: columns of the sample sheet whose values are compared.
+        compare: folder of another run, whose maps are shown; None: none.
         options: of the pages of slides or cases.
 
     Raises:
         UserError: an input is missing, damaged, or does not match the others.
     """
     run = _read_run(task, files, samples, group_by)
+    if compare is not None:
+        run = replace(run, compare=compare)
+        for name in COMPARED:
+            run.ledger.add(f"../{compare.name}/{name}", compare / name, "Agreement")
     ledger, evaluation = run.ledger, files["evaluation_dir"]
     rows = {row.id: row for row in run.cohort}
     page_files = PageFiles(
@@ -69,7 +78,7 @@ def write_report(
         rows=rows,
         scored={row.id: row for row in run.scored if row.id in rows},
         matches=lambda name: (),
-        options=options,
+        options=options | {"compare": compare},
     )
     with write_pages(out, task.folder) as building:
         names = list(inputs.scored)

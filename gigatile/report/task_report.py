@@ -38,6 +38,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         ledger: the files of the report with their checksums.
         checks: the checks for leakage.
         group_by: columns of the sheet whose values are compared.
+        compare: folder of the run whose maps are compared; None: none.
     """
 
     unit: str
@@ -55,6 +56,7 @@ class Run(Generic[State, Scored, Model, Measured]):
     ledger: Ledger
     checks: Sequence[Check] = ()
     group_by: Sequence[str] = ()
+    compare: Path | None = None
 
     def left_out(self) -> list[tuple[CohortRow, str]]:
         """Return the slides or cases that count in no metric, each with the reason."""

@@ -15,6 +15,13 @@ class ReportSettings(Section):
         "slides).",
     )
 
+    compare: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="Another run in results/, a tile classifier of the same slides: the report of "
+        "whole slides shows its\nheat maps, and how far the maps agree. null: none.",
+    )
+
     @field_validator("group_by")
     @classmethod
     def _each_once(cls, columns: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from gigatile.errors import UserError, all_faults
 # Largest seed: NumPy's and Python's generators, which Keras seeds, take 32 bits.
 MAX_SEED = 2**32 - 1
 
+# Snakemake's --config passes null as text.
+NULLS = ("null", "Null", "NULL", "~")
+
 
 class Section(BaseModel):
     """A section of the settings: immutable, and unknown keys are errors."""
@@ -47,7 +50,7 @@ class Section(BaseModel):
         # Snakemake's --config passes the null in `tiles={mpp: null}` as text.
         field = cls.model_fields[info.field_name or ""]
         may_be_none = type(None) in get_args(field.annotation)
-        return None if may_be_none and value in ("null", "Null", "NULL", "~") else value
+        return None if may_be_none and value in NULLS else value
 
 
 S = TypeVar("S", bound=Section)

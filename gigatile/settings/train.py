@@ -36,7 +36,8 @@ def _named_views(value: Any) -> Any:
 
 def _describe_models() -> str:
     lines = [f"{name}: {model.description}." for name, model in ARCHITECTURES.items()]
-    return "\n".join(["Architecture of the model. It must suit the task.", *lines])
+    first = "Architecture of the model. It must suit the task.\nnull: {model}."
+    return "\n".join([first, *lines])
 
 
 class TrainSettings(Section):
@@ -82,21 +83,21 @@ class TrainSettings(Section):
         ge=1,
         le=9999,
         description="Passes over the training data. If increased later, training resumes from the "
-        "last epoch.",
+        "last epoch.\nnull: {epochs}.",
     )
     segment_epochs: int = Field(
         4,
         ge=1,
         le=9999,
         description="Epochs per training job. After each job another job validates the model, "
-        "while the\nnext epochs train. The model with the lowest validation loss is used.",
+        "while the\nnext epochs train. The model with the lowest validation loss is used.\nnull: {segment_epochs}.",
     )
     batch_size: int = Field(
         32,
         ge=1,
         le=1_000_000,
-        description="Tiles or patches per step, over all ranks: the number of ranks changes the "
-        "speed, not\nthe result. A multiple of nodes x ranks_per_node.",
+        description="Tiles, patches or slides per step, over all ranks: the number of ranks changes "
+        "the speed, not\nthe result. A multiple of nodes x ranks_per_node, except for slides.\nnull: {batch_size}.",
     )
     limit_batches: int | None = Field(
         None,
@@ -165,7 +166,8 @@ class TrainSettings(Section):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> "TrainSettings":
-        if self.batch_size % self.ranks:
+        shared = ARCHITECTURES[self.model].kind == "slide_embeddings"
+        if self.batch_size % self.ranks and not shared:
             raise ValueError(
                 f"batch_size ({self.batch_size}) must be a multiple of nodes x ranks_per_node "
                 f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the samples "

@@ -10,7 +10,7 @@ from gigatile.paths import fault_of_path
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.report import ReportSettings
-from gigatile.settings.section import Section, check_section
+from gigatile.settings.section import NULLS, Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.train import TrainSettings
@@ -68,6 +68,22 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
         PredictSettings(), description="The model on new slides or cases."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_task(cls, values: Any) -> Any:
+        """Replace null by the default of the task, in the section `train`."""
+        if not isinstance(values, dict):
+            return values
+        task, train = values.get("task", TASKS[0]), values.get("train", {})
+        if task not in TASKS or not isinstance(train, dict):
+            return values
+        defaults = {
+            key: value
+            for key, value in find_task(task).train_defaults.items()
+            if train.get(key) in (None, *NULLS)
+        }
+        return values | {"train": train | defaults}
+
     @field_validator("task")
     @classmethod
     def _known_task(cls, task: str) -> str:
@@ -102,6 +118,10 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             )
         if self.predict.samples and not task.predicts:
             raise ValueError(f"predict.samples: task: {self.task} cannot predict; remove it")
+        if self.report.compare and not task.compares:
+            raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
+        if self.report.compare == self.run:
+            raise ValueError(f"report.compare: {self.run} is this run; name another one")
         for key in sorted(TASK_OPTIONS - task.train_options):
             if getattr(self.train, key) != TrainSettings.model_fields[key].default:
                 raise ValueError(f"train.{key}: not used by task: {self.task}; remove it")
@@ -129,17 +149,30 @@ def commented_yaml(settings: Settings) -> str:
         "#     snakemake --cores all --configfile mine.yaml",
         "# Written from gigatile/settings/ by scripts/write_config.py: edit it there.",
     ]
+    defaults = find_task(settings.task).train_defaults
     for name, field in Settings.model_fields.items():
         value = getattr(settings, name)
         lines += ["", *_comment(field.description, "")]
         if isinstance(value, Section):
             lines.append(f"{name}:")
             for inner, inner_field in type(value).model_fields.items():
-                lines += _comment(inner_field.description, "  ")
-                lines.append(f"  {inner}: {_scalar(getattr(value, inner))}")
+                lines += _comment(_with_defaults(inner, inner_field.description), "  ")
+                shown = None if name == "train" and inner in defaults else getattr(value, inner)
+                lines.append(f"  {inner}: {_scalar(shown)}")
         else:
             lines.append(f"{name}: {_scalar(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _with_defaults(key: str, description: str | None) -> str | None:
+    """Insert the default of each task into the description of a key of the section `train`."""
+    if description is None or f"{{{key}}}" not in description:
+        return description
+    by_value: dict[str, list[str]] = {}
+    for task in TASKS:
+        by_value.setdefault(str(find_task(task).train_defaults[key]), []).append(task)
+    listed = ", ".join(f"{value} ({' and '.join(tasks)})" for value, tasks in by_value.items())
+    return description.replace(f"{{{key}}}", listed)
 
 
 def _comment(description: str | None, indent: str) -> list[str]:

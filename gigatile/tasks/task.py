@@ -9,6 +9,10 @@ from gigatile.cohort.sheet import Member
 from gigatile.settings.section import Section
 
 
+# Defaults of tasks with thousands of samples per slide or case.
+SHORT_TRAINING = {"epochs": 8, "segment_epochs": 4, "batch_size": 32}
+
+
 class SheetReader(Protocol):
     """Reads the rows of a sample sheet."""
 
@@ -55,7 +59,9 @@ class Task:
         validation: further settings that its validation depends on.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
+        compares: whether its report can compare the maps of slides with those of another run.
         train_options: keys of the section `train` that this task uses and others do not.
+        train_defaults: the values of keys of the section `train` that are null.
         headline: the main figure of a run: its name, and where it is in evaluation/metrics.json.
         check: raises ValueError for settings that do not fit together.
     """
@@ -72,6 +78,10 @@ class Task:
     training: Callable[[Any], Mapping[str, Any]]
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     predicts: bool = True
+    compares: bool = False
     train_options: frozenset[str] = field(default_factory=frozenset)
+    train_defaults: Mapping[str, Any] = field(
+        default_factory=lambda: {"model": "small_cnn", **SHORT_TRAINING}
+    )
     headline: tuple[str, str] | None = None
     check: Callable[[Any], None] = lambda settings: None

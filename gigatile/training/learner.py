@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -82,6 +83,7 @@ class Learner:
         self._normalisation = SharedNormalisation(network, ranks)
         self.has_statistics = bool(self._normalisation.layers)
         self._graph = tf.function(self._step, reduce_retracing=True)
+        self._update_graph = tf.function(self._update)
         self._moments_graph = tf.function(self._moments, reduce_retracing=True)
 
     def step(
@@ -103,9 +105,15 @@ class Learner:
             separate message would double the latency; the seconds of the exchange between ranks.
             On a GPU, which runs asynchronously, the last includes the rest of the backward pass.
         """
-        sums, agreed, exchange = self._graph(
-            inputs, batch.targets, batch.weights, np.float32(batch.total), requests
-        )
+        if self._task.shares_samples:
+            sums, gradients = self._task.shared_gradients(
+                self._network, batch, partial(self._scaled, batch.total), self._ranks
+            )
+            sums, agreed, exchange = self._update_graph(sums, gradients, requests)
+        else:
+            sums, agreed, exchange = self._graph(
+                inputs, batch.targets, batch.weights, np.float32(batch.total), requests
+            )
         return np.array(sums), np.array(agreed), float(exchange)
 
     def _step(
@@ -117,8 +125,17 @@ class Learner:
                 inputs,
                 targets,
                 weights,
-                lambda loss: self._optimizer.scale_loss(loss / tf.cast(total, loss.dtype)),
+                partial(self._scaled, total),
             )
+        return self._update(sums, gradients, requests)
+
+    def _scaled(self, total: Any, loss: tf.Tensor) -> tf.Tensor:
+        return self._optimizer.scale_loss(loss / tf.cast(total, loss.dtype))
+
+    def _update(
+        self, sums: dict[str, tf.Tensor], gradients: Sequence[tf.Tensor], requests: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Sum the gradients over the ranks and apply them."""
         with tf.control_dependencies(gradients):
             start = _now()
         *gradients, agreed = self._ranks.sum_in_step([*gradients, requests])

@@ -14,7 +14,6 @@ from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
 from gigatile.models.saving import save_model
 from gigatile.records.manifest import read_manifest
-from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, SampleSource, batches
 from gigatile.training.learner import Learner, check_network
@@ -60,7 +59,7 @@ def train(
         UserError: the input is missing or damaged, or does not fit the settings.
         StartAgain: a signal asked to stop; the state is saved.
     """
-    reader = ShardReader(manifest, "train")
+    reader = task.reader(manifest, "train")
     sampling = task.sampling(reader, settings)
 
     def epoch_order(epoch: int) -> Epoch:
@@ -88,6 +87,7 @@ def train(
         )
 
     source = task.source(reader)
+    share = (0, 1) if task.shares_samples else (ranks.rank, ranks.size)
     reporter = None
     if ranks.writes:
         reporter = ProgressReporter(settings, task.samples, task.metrics, log, events)
@@ -104,8 +104,7 @@ def train(
             source,
             epoch_order(epoch),
             settings.batch_size,
-            ranks.rank,
-            ranks.size,
+            *share,
             ranks.threads,
             range(position.step, steps),
         ):
@@ -113,7 +112,8 @@ def train(
             inputs = tree.map_structure(tf.convert_to_tensor, batch.inputs)
             timer.end_phase("copy")
             sums, agreed, exchange = learner.step(batch, inputs, saver.requests())
-            position.sums += [*sums, batch.weights.sum()]
+            if ranks.writes or not task.shares_samples:
+                position.sums += [*sums, batch.weights.sum()]
             timer.end_phase("model")
             timer.end_step(exchange, batch.read_seconds, batch.decode_seconds)
             position.step, position.done = position.step + 1, position.done + 1

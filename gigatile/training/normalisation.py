@@ -33,7 +33,8 @@ class SharedNormalisation:
         self.layers = [
             layer
             for layer in layers_of(network)
-            if isinstance(layer, keras.layers.BatchNormalization)
+            # A frozen layer uses fixed statistics.
+            if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
         ]
         self._ranks = ranks
         self._weights: tf.Tensor | None = None

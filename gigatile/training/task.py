@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
@@ -10,7 +11,8 @@ import tensorflow as tf
 from gigatile.models.networks import Networks
 from gigatile.records.shards import ShardReader
 from gigatile.settings.train import TrainSettings
-from gigatile.training.batches import SampleSource
+from gigatile.training.batches import Batch, SampleSource
+from gigatile.training.ranks import Ranks
 from gigatile.training.sample_order import Sampling
 
 
@@ -22,18 +24,26 @@ class TrainingTask(ABC):
         samples: plural name of the samples, for messages.
         metrics: names of the entries of `sums` besides `loss`: metrics, or terms of the loss. They
             are the columns of history.tsv.
+        shares_samples: whether all ranks work on each sample together, as on a whole slide. Then
+            every rank gets the whole global batch, and `shared_gradients` takes the place of
+            `gradients`.
     """
 
     name: ClassVar[str]
     samples: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
+    shares_samples: ClassVar[bool] = False
+
+    def reader(self, manifest: Path, split: str) -> Any:
+        """Open the shards of a split; see `ShardReader`."""
+        return ShardReader(manifest, split)
 
     @abstractmethod
-    def source(self, reader: ShardReader) -> SampleSource:
+    def source(self, reader: Any) -> SampleSource:
         """Return the reader of samples."""
 
     @abstractmethod
-    def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
+    def sampling(self, reader: Any, settings: TrainSettings) -> Sampling:
         """Return what the order of the samples depends on.
 
         Raises:
@@ -41,7 +51,7 @@ class TrainingTask(ABC):
         """
 
     @abstractmethod
-    def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
+    def networks(self, reader: Any, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build the untrained networks.
 
         Args:
@@ -85,6 +95,29 @@ class TrainingTask(ABC):
             loss = scale(sums["loss"])
         return sums, tape.gradient(loss, [weight.value for weight in network.trainable_variables])
 
+    def shared_gradients(
+        self,
+        network: keras.Model,
+        batch: Batch,
+        scale: Callable[[tf.Tensor], tf.Tensor],
+        ranks: Ranks,
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Return `sums` of a global batch, and this rank's part of the gradients.
+
+        For tasks with `shares_samples`. It does not run inside a `tf.function`.
+
+        Args:
+            network: `Networks.trained`.
+            batch: the global batch, the same on every rank.
+            scale: as for `gradients`.
+            ranks: the processes that share the batch. All of them call this together.
+
+        Returns:
+            The sums, equal on every rank, and a gradient for each trainable variable. The gradient
+            of the loss is the sum over all ranks.
+        """
+        raise NotImplementedError
+
     def row_weights(self, inputs: Any, weights: tf.Tensor) -> tf.Tensor:
         """Return the weights of the rows that batch normalisation averages over.
 
@@ -101,13 +134,13 @@ class TrainingTask(ABC):
         return weights
 
     @abstractmethod
-    def describe_data(self, reader: ShardReader) -> str:
+    def describe_data(self, reader: Any) -> str:
         """Return a short description of the training data, for the log."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that the trained model depends on, except `train`."""
 
-    def metadata(self, reader: ShardReader) -> Mapping[str, Any]:
+    def metadata(self, reader: Any) -> Mapping[str, Any]:
         """Return what else is written to the model's settings.json, such as its classes."""
         return {}

@@ -6,10 +6,11 @@ Neural Networks", Distill 2019 (https://distill.pub/2019/computing-receptive-fie
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import numpy as np
 
 from gigatile.errors import UserError
 
@@ -62,8 +63,48 @@ class Field:
         """Return the pixels [first, end) that the outputs [start, stop) depend on."""
         return start * self.stride + self.first, (stop - 1) * self.stride + self.last + 1
 
+    def centres(self) -> np.ndarray:
+        """Return the centre of each output's field, (size,) float64.
+
+        In pixels from the border of the picture: the first pixel is from 0 to 1.
+        """
+        return np.arange(self.size) * self.stride + (self.first + self.last + 1) / 2
+
+    def enlarged(self, outputs: int) -> "Field":
+        """Return the field for a picture with more outputs."""
+        return replace(self, size=self.size + outputs)
+
 
 Fields = tuple[Field, Field]
+
+
+class FieldsBySize:
+    """The receptive field of an encoder for pictures of any size.
+
+    Following the layers takes a second for a large encoder, so it is done once for each remainder
+    of the size by the total stride: `stride` more pixels give one more output, and nothing else.
+    """
+
+    def __init__(self, encoder: keras.Model) -> None:
+        """Use an encoder; see `receptive_field`."""
+        self._encoder = encoder
+        self._known: dict[tuple[int, int], tuple[int, int, Fields]] = {}
+
+    def get(self, height: int, width: int) -> Fields:
+        """Return the field for a picture; see `receptive_field`."""
+        for known_height, known_width, fields in self._known.values():
+            (down, rest), (across, rest_across) = (
+                divmod(size - known, field.stride)
+                for size, known, field in zip(
+                    (height, width), (known_height, known_width), fields, strict=True
+                )
+            )
+            rows, columns = fields[0].enlarged(down), fields[1].enlarged(across)
+            if not rest and not rest_across and rows.size > 0 and columns.size > 0:
+                return rows, columns
+        fields = receptive_field(self._encoder, height, width)
+        self._known[height % fields[0].stride, width % fields[1].stride] = height, width, fields
+        return fields
 
 
 def receptive_field(encoder: keras.Model, height: int, width: int) -> Fields:
@@ -151,7 +192,9 @@ def _check_pointwise(layer: Any) -> None:
             raise _refused(
                 layer, "it normalises by statistics of the batch; freeze it (trainable = False)"
             )
-    elif isinstance(layer, keras.layers.LayerNormalization):
+    elif isinstance(
+        layer, keras.layers.LayerNormalization | keras.layers.RMSNormalization
+    ):
         axes = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
         if len(axes) != 1 or axes[0] not in _CHANNELS:
             raise _refused(layer, "it normalises over positions; use axis=-1")

@@ -8,7 +8,9 @@ multiple of the total stride, and its size equals the picture's modulo the total
 """
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
+
+import numpy as np
 
 from gigatile.whole_slides.receptive_field import Field, Fields
 
@@ -35,6 +37,12 @@ class Window:
     rows: Span
     columns: Span
 
+    @property
+    def area(self) -> int:
+        """The number of pixels."""
+        (top, bottom), (left, right) = self.rows.pixels, self.columns.pixels
+        return (bottom - top) * (right - left)
+
 
 def divide(fields: Fields, height: int, width: int, side: int) -> list[Window]:
     """Return windows that compute each output once, row by row.
@@ -49,13 +57,42 @@ def divide(fields: Fields, height: int, width: int, side: int) -> list[Window]:
     return [Window(rows, columns) for rows, columns in product(*axes)]
 
 
+def around(window: Window, fields: Fields, height: int, width: int, needed: np.ndarray) -> Window:
+    """Return the smallest window around the needed outputs of a window.
+
+    Args:
+        window: of the picture.
+        fields, height, width: as for `divide`.
+        needed: (rows, columns) bool of the window's outputs; at least one.
+    """
+    rows, columns = (
+        span(field, size, part.outputs[0] + int(some[0]), part.outputs[0] + int(some[-1]) + 1)
+        for field, size, part, some in zip(
+            fields,
+            (height, width),
+            (window.rows, window.columns),
+            (np.flatnonzero(needed.any(axis=axis)) for axis in (1, 0)),
+            strict=True,
+        )
+    )
+    return Window(rows, columns)
+
+
+def window_side(fields: Fields, side: int) -> int:
+    """Return how many outputs along each axis a window of `side` pixels computes; at least 1."""
+    sizes = ((side - (field.last - field.first + 1)) // field.stride + 1 for field in fields)
+    return max(1, min(sizes))
+
+
 def divide_axis(field: Field, size: int, side: int) -> list[Span]:
-    """Return spans of at most `side` outputs each; the last one may be shorter."""
-    starts = range(0, field.size, side)
-    return [_span(field, size, start, min(start + side, field.size)) for start in starts]
+    """Return spans of at most `side` outputs each, of even size: so ranks get even shares."""
+    spans = -(-field.size // side)
+    bounds = [number * field.size // spans for number in range(spans + 1)]
+    return [span(field, size, start, stop) for start, stop in pairwise(bounds)]
 
 
-def _span(field: Field, size: int, start: int, stop: int) -> Span:
+def span(field: Field, size: int, start: int, stop: int) -> Span:
+    """Return the span that computes the outputs [start, stop) of a picture of `size` pixels."""
     first, end = field.pixels(start, stop)
     # A field may lie outside the picture: the padding of a large kernel. Then any pixels will do.
     first = min(max(first, 0), size - 1) // field.stride * field.stride

@@ -30,6 +30,30 @@ def large_files(*groups: Iterable[str]) -> list[str]:
     return ancient([file for files in groups for file in files if Path(file).suffix in LARGE])
 
 
+def compared_files(run: str | None, elsewhere: bool) -> list[str]:
+    """Return the files of a run that the report compares with; see `small_files` for large ones.
+
+    Args:
+        run: its name; None: none.
+        elsewhere: whether the files are on another machine.
+
+    Raises:
+        WorkflowError: the run was not evaluated.
+    """
+    if run is None or elsewhere:
+        return []
+    names = ("evaluation/metrics.json", "evaluation/slides.tsv", "model/settings.json")
+    files = [f"results/{run}/{name}" for name in names]
+    scores = f"results/{run}/evaluation/tiles.parquet"
+    for path in (*files, scores):
+        if not os.path.exists(path):
+            raise WorkflowError(
+                f"report.compare: {path} does not exist; run {run}, a tile classifier, first, or "
+                "set report.compare to null"
+            )
+    return [*files, ancient(scores)]
+
+
 def previous_segment(
     folder: str, epochs: Sequence[str], suffix: str
 ) -> Callable[[Any], str | list[str]]:

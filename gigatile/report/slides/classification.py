@@ -17,11 +17,17 @@ from gigatile.slides.state import SlideState
 
 TEMPLATES = Path(__file__).parent / "templates"
 LEVELS = ("slide", "patient")
-# The two predictions in metrics.json.
+# The predictions in metrics.json, of a classifier of tiles and of a classifier of whole slides.
 PREDICTIONS = {
     "mean_call": "mean score of the tiles",
     "vote_call": "majority vote of the tiles",
 }
+PREDICTION = {"mean_call": "highest score"}
+
+
+def predictions_of(metrics: SlideMetrics) -> dict[str, str]:
+    """Return the predictions that metrics have, with their descriptions."""
+    return PREDICTION if metrics.slide.confusion.vote_call is None else PREDICTIONS
 
 
 def summary(run: SlideRun) -> dict[str, Any]:
@@ -34,7 +40,7 @@ def _summary(metrics: SlideMetrics, name: str) -> dict[str, Any]:
     level: Level = getattr(metrics, name)
     correct = {
         prediction: sum(row[k] for k, row in enumerate(getattr(level.confusion, prediction)))
-        for prediction in PREDICTIONS
+        for prediction in predictions_of(metrics)
     }
     why = why_undefined(level, metrics.classes, name)
     return {"name": name, "level": level, "correct": correct, "why": why}
@@ -74,7 +80,7 @@ def _confusion(run: SlideRun) -> Content:
     for name in LEVELS:
         level: Level = getattr(run.metrics, name)
         tables = []
-        for prediction, text in PREDICTIONS.items():
+        for prediction, text in predictions_of(run.metrics).items():
             counts = getattr(level.confusion, prediction)
             rows = [
                 {
@@ -122,7 +128,7 @@ def _metrics(run: SlideRun) -> Content:
         ]
         rows.append({"title": title, "cells": cells, "minor": label is not None})
 
-    for name, text in PREDICTIONS.items():
+    for name, text in predictions_of(metrics).items():
         add(f"Accuracy, {text}", [getattr(level.accuracy, name) for level in levels])
     for title, key in (("ROC AUC", "roc_auc"), ("Average precision", "average_precision")):
         metric_by_level: list[ByClass] = [getattr(level, key) for level in levels]
@@ -136,7 +142,8 @@ def _metrics(run: SlideRun) -> Content:
 def _scored_slides(run: SlideRun) -> Content:
     wrong = [slide for slide in run.scored if slide.call_mean != slide.label]
     pages = {row.id for row in run.cohort}
-    values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes}
+    votes = "vote_call" in predictions_of(run.metrics)
+    values = {"scored": run.scored, "wrong": wrong, "classes": run.metrics.classes, "votes": votes}
     return Content(values | {"pages": pages})
 
 
@@ -150,7 +157,10 @@ def figures_of_group(run: SlideRun, slides: frozenset[str]) -> dict[str, Figure]
     ]
     names = ["patient", "label", *(f"p_{label}" for label in classes), "call_mean", "call_vote"]
     settings = EvaluationSettings(**run.metrics.settings())
-    level = evaluate_level(pd.DataFrame(rows, columns=names), classes, settings)
+    cases = pd.DataFrame(rows, columns=names)
+    if "vote_call" not in predictions_of(run.metrics):
+        cases = cases.drop(columns="call_vote")
+    level = evaluate_level(cases, classes, settings)
     return {
         "Accuracy": Figure(interval=level.accuracy.mean_call),
         "ROC AUC": Figure(interval=level.roc_auc.macro, why=why_undefined(level, classes, "slide")),

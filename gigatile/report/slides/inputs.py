@@ -39,28 +39,37 @@ class ScoredSlide(ScoredRow):
     """A row of slides.tsv.
 
     Attributes:
-        scores: of each class, the mean score of the tiles.
-        call_mean: the class with the highest mean score.
-        call_vote: the class with the highest score on most tiles.
+        scores: of each class; of a tile classifier, the mean score of the tiles.
+        call_mean: the class with the highest score.
+        call_vote: the class with the highest score on most tiles; None if tiles do not vote.
     """
 
     tiles: int
     scores: Mapping[str, float]
     call_mean: str
-    call_vote: str
+    call_vote: str | None = None
 
 
-def read_scored(path: Path, model: TrainedClassifier, labelled: bool = True) -> list[ScoredSlide]:
+def read_scored(
+    path: Path, model: TrainedClassifier, labelled: bool = True, votes: bool = True
+) -> list[ScoredSlide]:
     """Read slides.tsv, in its order.
+
+    Args:
+        path: the table.
+        model: the classifier.
+        labelled: False for new slides, which have no label.
+        votes: whether tiles vote.
 
     Raises:
         UserError: the table is missing or damaged, or a score is not from 0 to 1.
     """
     classes = model.classes
-    columns = ["slide", "tiles", *(f"p_{name}" for name in classes), "call_mean", "call_vote"]
+    predicted = ["call_mean"] + ["call_vote"] * votes
+    columns = ["slide", "tiles", *(f"p_{name}" for name in classes), *predicted]
     slides = []
     for number, row in enumerate(read_table(path, columns + ["patient", "label"] * labelled), 2):
-        for name in ("call_mean", "call_vote"):
+        for name in predicted:
             if row[name] not in classes:
                 raise UserError(
                     f"{path}, row {number}: {name} is {row[name]!r}, not a class of the model"
@@ -73,14 +82,14 @@ def read_scored(path: Path, model: TrainedClassifier, labelled: bool = True) -> 
                 whole_number(path, number, row, "tiles"),
                 {name: _score(path, number, row, f"p_{name}") for name in classes},
                 row["call_mean"],
-                row["call_vote"],
+                row["call_vote"] if votes else None,
             )
         )
     return slides
 
 
 def read_new(
-    folder: Path, model: TrainedClassifier, rows: Sequence[CohortRow]
+    folder: Path, model: TrainedClassifier, rows: Sequence[CohortRow], votes: bool = True
 ) -> dict[str, ScoredSlide]:
     """Read the scores of new slides by id, from the folder of predictions.
 
@@ -88,7 +97,7 @@ def read_new(
         UserError: the table is missing or damaged, or has a slide that is not in tiles.tsv.
     """
     path = folder / "slides.tsv"
-    slides = read_scored(path, model, labelled=False)
+    slides = read_scored(path, model, labelled=False, votes=votes)
     check_ids([slide.id for slide in slides], path)
     scored = {slide.id: slide for slide in slides}
     if unknown := sorted(scored.keys() - {row.id for row in rows}):
@@ -140,6 +149,31 @@ def read_tile_scores(path: Path, slide: str, classes: list[str], expected: int) 
         raise UserError(f"{path}: slide {slide!r} has a score that is not a number from 0 to 1")
     order = np.lexsort((x, y))
     return TileScores(x[order], y[order], scores[order])
+
+
+def read_compared_scores(run: Path, slide: str, classes: list[str]) -> TileScores | None:
+    """Read the scores that the tile classifier of another run gave to the tiles of a slide.
+
+    Args:
+        run: the folder of the other run.
+        slide: its id; None is returned if the other run did not score it.
+        classes: of this run.
+
+    Raises:
+        UserError: a file is missing or damaged, or the other run has other classes.
+    """
+    described = run / "model/settings.json"
+    others = read_model(TrainedClassifier, described).classes
+    if others != classes:
+        raise UserError(
+            f"{described}: has the classes {', '.join(others)}, but this run has "
+            f"{', '.join(classes)}; set report.compare to a run with the same labels"
+        )
+    tiles = {row["slide"]: row for row in read_table(run / "evaluation/slides.tsv", ["slide", "tiles"])}
+    if slide not in tiles:
+        return None
+    path = run / "evaluation/tiles.parquet"
+    return read_tile_scores(path, slide, classes, int(tiles[slide]["tiles"]))
 
 
 def read_state_of(row: CohortRow, folder: Path) -> SlideState:

@@ -27,9 +27,12 @@ def read_metrics(
     if metrics.classes != classes:
         raise UserError(f"{path}: classes are {metrics.classes}, the model's are {classes}")
     for name, prediction in (("mean_call", "call_mean"), ("vote_call", "call_vote")):
+        matrix = getattr(metrics.slide.confusion, name)
+        if matrix is None:
+            continue
         counts = Counter((row.label, getattr(row, prediction)) for row in scored)
         counted = [[counts[label, predicted] for predicted in classes] for label in classes]
-        if counted != getattr(metrics.slide.confusion, name):
+        if counted != matrix:
             raise UserError(
                 f"{path}: its confusion matrix of slides ({name}) differs from the counts of "
                 "slides.tsv; one of the two is out of date, run the evaluation again"

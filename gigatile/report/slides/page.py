@@ -1,6 +1,7 @@
 """The page of a slide: predicted classes, heat map, and the tiles with the highest scores."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,32 +36,127 @@ FILES = {
 SlidePageInputs = PageInputs[ScoredSlide, TrainedClassifier]
 
 
-def slide_pages(inputs: SlidePageInputs) -> WritePage:
-    """Return the function that renders the page of a slide."""
-    return partial(_page, inputs)
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the heat map: its name, what it shows, a picture (data URI) and where it lies."""
+
+    name: str
+    title: str
+    image: str
+    box: heatmap.Box
+
+
+@dataclass(frozen=True)
+class MapTexts:
+    """Texts of a page.
+
+    Attributes:
+        predictions: the title of each prediction, by its attribute in `ScoredSlide`.
+        score: what the score of a slide is.
+        map: what the heat map shows.
+        gallery: what the score of a tile in a gallery is.
+    """
+
+    predictions: Mapping[str, str]
+    score: str
+    map: str
+    gallery: str
+
+
+@dataclass(frozen=True)
+class SlideMap:
+    """The heat map of a slide, and the scores of its tiles.
+
+    Attributes:
+        tiles: scores of the stored tiles, for the galleries.
+        layers: one for each class, in their order; then others.
+        scores_name: the file with the scores, by its name in the run.
+        texts: what the map shows, for the page.
+        compared: the comparison with another run; None: none.
+    """
+
+    tiles: TileScores
+    layers: Sequence[Layer]
+    scores_name: str
+    texts: MapTexts
+    compared: Any = None
+
+
+# Reads the heat map of a slide; takes the inputs of the pages, its row, grid and tile status.
+ReadMap = Callable[[SlidePageInputs, ScoredSlide, TileGrid, tile_status.TileStatus], SlideMap]
+
+_TILE_TEXTS = MapTexts(
+    predictions={
+        "call_mean": "Predicted by the mean score of the tiles",
+        "call_vote": "Predicted by the majority vote of the tiles",
+    },
+    score="Mean score",
+    map="One square for each scored tile",
+    gallery="its score",
+)
+
+
+def read_tile_map(
+    inputs: SlidePageInputs, scored: ScoredSlide, grid: TileGrid, status: tile_status.TileStatus
+) -> SlideMap:
+    """Read the scores of a tile classifier."""
+    classes = inputs.model.classes
+    path = inputs.files.results / "tiles.parquet"
+    tiles = read_tile_scores(path, scored.id, classes, scored.tiles)
+    layers = tile_layers(tiles, classes, grid, f"{path}: slide {scored.id!r}")
+    return SlideMap(tiles, layers, f"{inputs.files.results_name}/tiles.parquet", _TILE_TEXTS)
+
+
+def tile_layers(
+    tiles: TileScores, classes: Sequence[str], grid: TileGrid, source: str
+) -> list[Layer]:
+    """Return a layer of the scores of tiles for each class."""
+    column, row = heatmap.cells(tiles, grid, source)
+    return [
+        Layer(
+            name,
+            f"Scores of {name}",
+            data_uri(heatmap.paint(scores, column, row, grid), "image/png"),
+            heatmap.placement(grid),
+        )
+        for name, scores in zip(classes, tiles.scores.T, strict=True)
+    ]
+
+
+def slide_pages(
+    inputs: SlidePageInputs,
+    read_map: ReadMap = read_tile_map,
+    patterns: Mapping[str, str] = FILES,
+) -> WritePage:
+    """Return the function that renders the page of a slide, from the files of these patterns."""
+    return partial(_page, inputs, read_map, list(patterns))
 
 
 def _page(
-    inputs: SlidePageInputs, slide: str, neighbours: Neighbours
+    inputs: SlidePageInputs,
+    read_map: ReadMap,
+    patterns: Sequence[str],
+    slide: str,
+    neighbours: Neighbours,
 ) -> tuple[str, dict[str, str]]:
     """Return the page of a slide, and the checksums of its files by their names in the run."""
     scored, classes = inputs.scored[slide], inputs.model.classes
     assert scored is not None, "slides have scores"
-    files = inputs.files.expand(list(FILES), slide)
-    state_path, overview_path, status_path, records_path = files.values()
+    files = inputs.files.expand(patterns, slide)
+    state_path, overview_path, status_path, records_path, *_ = files.values()
     state = read_state_of(inputs.rows[slide], inputs.files.records)
     grid, width, height = _shape(state, state_path)
-    scores_path = inputs.files.results / "tiles.parquet"
-    tiles = read_tile_scores(scores_path, slide, classes, scored.tiles)
     overview = gallery.read_overview(overview_path, width, height)
     sums = {name: checksum(path) for name, path in files.items()}
-    (*_, actual), expected = sums.values(), inputs.rows[slide].sha256
+    (_, _, _, actual, *_), expected = sums.values(), inputs.rows[slide].sha256
     if actual != expected:
         raise UserError(
             f"{records_path}: its SHA-256 is {actual[:12]}…, but the table of slides has "
             f"{expected[:12]}…; one of the two is out of date"
         )
     status = tile_status.read_status(status_path, grid)
+    shown = read_map(inputs, scored, grid, status)
+    tiles = shown.tiles
     page = render(
         TEMPLATE,
         scored=scored,
@@ -70,7 +166,8 @@ def _page(
         width=width,
         height=height,
         overview=data_uri(overview, "image/jpeg"),
-        layers=_layers(tiles, grid, f"{scores_path}: slide {slide!r}"),
+        shown=shown,
+        layers=shown.layers,
         faults=tile_status.count_faults(status),
         status_layer=data_uri(tile_status.paint_status(status, grid), "image/png"),
         box=heatmap.placement(grid),
@@ -78,13 +175,12 @@ def _page(
         colour_bar=data_uri(heatmap.colour_bar(), "image/png"),
         scale_bar=scale_bar(width, state.mpp) if state.mpp else None,
         mpp_source=mpp_source(state.mpp_from),
-        votes=tiles.votes().tolist(),
+        votes=None if scored.call_vote is None else tiles.votes().tolist(),
         galleries=_galleries(
             scored, classes, tiles, grid, records_path, inputs.options.get("top_tiles", TOP_TILES)
         ),
         neighbours=neighbours,
         sums=sums,
-        scores_name=f"{inputs.files.results_name}/tiles.parquet",
     )
     return page, sums
 
@@ -96,13 +192,6 @@ def _shape(state: SlideState, path: Path) -> tuple[TileGrid, int, int]:
     return state.grid, source.width, source.height
 
 
-def _layers(tiles: TileScores, grid: TileGrid, source: str) -> list[str]:
-    column, row = heatmap.cells(tiles, grid, source)
-    return [
-        data_uri(heatmap.paint(scores, column, row, grid), "image/png") for scores in tiles.scores.T
-    ]
-
-
 def _galleries(
     scored: ScoredSlide,
     classes: Sequence[str],
@@ -112,11 +201,13 @@ def _galleries(
     top_tiles: int,
 ) -> list[dict[str, Any]]:
     """Return the tiles with the highest scores of each shown class, the predicted class first."""
-    roles = {
-        "predicted by mean score": scored.call_mean,
-        "predicted by majority vote": scored.call_vote,
-        "label": scored.label,
-    }
+    roles = {"predicted": scored.call_mean, "label": scored.label}
+    if scored.call_vote is not None:
+        roles = {
+            "predicted by mean score": scored.call_mean,
+            "predicted by majority vote": scored.call_vote,
+            "label": scored.label,
+        }
     shown = [*dict.fromkeys(name for name in roles.values() if name in classes)]
     if len(classes) <= CLASSES_SHOWN:
         shown += [name for name in classes if name not in shown]

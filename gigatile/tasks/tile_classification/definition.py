@@ -6,7 +6,7 @@ from typing import Any
 
 from gigatile.cohort.samples import SLIDE_SHEET, Sample, read_samples
 from gigatile.settings.tiles import TileSettings
-from gigatile.tasks.task import Task
+from gigatile.tasks.task import SHORT_TRAINING, Task
 from gigatile.tasks.tile_classification.cohort import RECORDS
 
 
@@ -35,6 +35,7 @@ TASK = Task(
     preparation="tiles",
     read_sheet=_read_sheet,
     training=_training,
+    train_defaults={"model": "small_cnn", **SHORT_TRAINING},
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
     train_options=frozenset({"boost", "views"}),
 )

@@ -31,7 +31,7 @@ def image_files(run: SlideRun) -> list[tuple[str, str, str]]:
 
 def new_slides(inputs: SlidePageInputs) -> dict[str, Any]:
     """Return the values of the first page of new slides."""
-    return {"scored": list(inputs.scored.values()), "classes": inputs.model.classes}
+    return {"scored": list(inputs.scored.values()), "classes": inputs.model.classes, "votes": True}
 
 
 REPORT = TaskReport(

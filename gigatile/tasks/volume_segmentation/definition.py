@@ -9,7 +9,7 @@ from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.settings.windows import WindowSettings
-from gigatile.tasks.task import Task
+from gigatile.tasks.task import SHORT_TRAINING, Task
 from gigatile.tasks.volume_segmentation.cohort import RECORDS
 
 
@@ -57,6 +57,7 @@ TASK = Task(
     read_sheet=_read_sheet,
     training=_training,
     validation=_validation,
+    train_defaults={"model": "small_unet", **SHORT_TRAINING},
     headline=("mean Dice", "dice.mean"),
     check=_check,
 )

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from gigatile.records.shard_layout import slide_or_case_of
+from gigatile.records.shard_layout import lay_out_shards, slide_or_case_of
 
-__all__ = ["record_id"]
+__all__ = ["LAY_OUT", "record_id"]
+
+LAY_OUT = lay_out_shards
 
 
 def record_id(path: Path) -> str:

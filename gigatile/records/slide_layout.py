@@ -1,0 +1,231 @@
+"""Assign whole slides to shards: the tiles of a slide stay together, in the order of its grid.
+
+For tasks whose sample is a slide and not a tile. The slides are shuffled, and cut into shards of
+about equal size. The index of a shard has the cell of each tile, and the manifest lists the slides.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gigatile.errors import UserError
+from gigatile.json_models import JsonModel, read_model
+from gigatile.parallel.world import World
+from gigatile.records.example import first_ints
+from gigatile.records.manifest import SlideInShard
+from gigatile.records.shard_layout import (
+    LENGTH,
+    OFFSET,
+    SOURCE,
+    Source,
+    assigned_sources,
+    check_id,
+    file_sizes,
+    refuse,
+    slide_or_case_of,
+)
+from gigatile.records.shards import INDEX
+from gigatile.records.shuffle import key64
+from gigatile.records.tfrecord import FOOTER, HEADER, damaged, record_offsets
+from gigatile.settings.shards import ShardSettings
+
+# The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
+SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
+
+
+class TileGrid(JsonModel):
+    """The part of a tile grid in a slide's state that the layout needs."""
+
+    columns: int
+    rows: int
+    extent: float
+    mpp: float | None
+
+
+class _State(JsonModel):
+    grid: TileGrid | None
+
+
+@dataclass(frozen=True)
+class SlideLayout:
+    """Which slides go into which shard, in which order; compare `ShardLayout`.
+
+    Attributes:
+        split: train, valid or test.
+        sources: the slides, in the order of the shards.
+        grids: the tile grid of each slide.
+        record_counts: (sources,) int64.
+        bounds: (shards + 1,) index of the first slide of each shard.
+    """
+
+    split: str
+    sources: Sequence[Source]
+    grids: Sequence[TileGrid]
+    record_counts: np.ndarray
+    bounds: Sequence[int]
+
+    index_type = SLIDE_INDEX
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return len(self.bounds) - 1
+
+    @cached_property
+    def sheet_fields(self) -> list[bytes]:
+        """`Source.sheet_fields` of each source."""
+        return [source.sheet_fields for source in self.sources]
+
+    def shard_records(self, shard: int) -> np.ndarray:
+        """Return the records of a shard in their order: (4, n) uint64, rows as in `ShardLayout`."""
+        parts = []
+        for number in range(*self.bounds[shard : shard + 2]):
+            path = self.sources[number].records
+            offsets = record_offsets(path)
+            part = np.zeros((4, len(offsets)), np.uint64)
+            part[SOURCE], part[OFFSET] = number, offsets
+            part[LENGTH] = np.diff(offsets, append=path.stat().st_size)
+            parts.append(part)
+        return np.concatenate(parts, axis=1)
+
+    def complete_index(
+        self, entries: np.ndarray, sources: np.ndarray, content: memoryview, path: Path
+    ) -> None:
+        """Write the cells of the tiles into the index of a shard.
+
+        Args:
+            entries: (n,) `SLIDE_INDEX`, with the offsets.
+            sources: (n,) the slide of each record.
+            content: the bytes of the shard.
+            path: of the shard, for messages.
+
+        Raises:
+            RecordError: a tile is not on the grid of its slide, or two have the same cell.
+        """
+        ends = [*entries["offset"][1:].tolist(), len(content)]
+        for number, (source, start, end) in enumerate(
+            zip(sources.tolist(), entries["offset"].tolist(), ends, strict=True)
+        ):
+            grid = self.grids[source]
+            data = bytes(content[start + HEADER.size : end - FOOTER.size])
+            try:
+                corner = first_ints(data, "x", "y")
+            except ValueError as error:
+                raise damaged(path, start, f"not a tile ({error})") from None
+            cell = [round(value / grid.extent) for value in corner]
+            if not (0 <= cell[0] < grid.columns and 0 <= cell[1] < grid.rows):
+                raise damaged(path, start, f"its tile at {corner} is not on the slide's grid")
+            entries["column"][number], entries["row"][number] = cell
+        cells = np.stack([sources, entries["row"], entries["column"]], axis=1)
+        if len(np.unique(cells, axis=0)) < len(cells):
+            raise damaged(path, 0, "two tiles are in one cell of the slide's grid")
+
+    def slides_in(self, shard: int) -> list[SlideInShard]:
+        """Return the slides of a shard, for the manifest."""
+        return [
+            SlideInShard(
+                slide=self.sources[number].slide,
+                tiles=int(self.record_counts[number]),
+                columns=self.grids[number].columns,
+                rows=self.grids[number].rows,
+                extent=self.grids[number].extent,
+                mpp=self.grids[number].mpp,
+            )
+            for number in range(*self.bounds[shard : shard + 2])
+        ]
+
+
+def lay_out_slides(
+    world: World,
+    split: str,
+    sources: Sequence[Source],
+    settings: ShardSettings,
+    folder: Path,
+    record_id: Callable[[Path], str] = slide_or_case_of,
+) -> SlideLayout:
+    """Compute the shard layout of a split. Collective: every rank must call it.
+
+    Args:
+        world: the ranks.
+        split: train, valid or test.
+        sources: slides of the split. The state of each must be in the folder of its records.
+        settings: target size of a shard, and the seed.
+        folder: not used.
+        record_id: returns the slide that a file of records belongs to.
+
+    Raises:
+        UserError: names every record file that is missing, damaged or of another slide.
+    """
+    sizes = world.on_rank0(partial(file_sizes, sources))
+    scan = partial(_scan, sources, assigned_sources(sizes, world), record_id, world.report_progress)
+    scanned = world.gather(scan)
+    faults = [fault for _, of_rank in scanned for fault in of_rank]
+    if faults:
+        world.on_rank0(partial(refuse, split, faults))
+    slides_by_number = {number: slide for slides, _ in scanned for number, slide in slides.items()}
+    order = sorted(
+        slides_by_number, key=lambda number: key64("slides", settings.seed, sources[number].slide)
+    )
+    counts = np.array([slides_by_number[number].tiles for number in order], np.int64)
+    appended = np.array([len(sources[number].sheet_fields) for number in order], np.int64)
+    return SlideLayout(
+        split,
+        [sources[number] for number in order],
+        [slides_by_number[number].grid for number in order],
+        counts,
+        _bounds(sizes[order] + counts * appended, settings.target_mb * 1e6),
+    )
+
+
+class _Scanned(NamedTuple):
+    tiles: int
+    grid: TileGrid
+
+
+def _scan(
+    sources: Sequence[Source],
+    assigned: Sequence[int],
+    record_id: Callable[[Path], str],
+    report_progress: Callable[[str], None],
+) -> tuple[dict[int, _Scanned], list[str]]:
+    """Return the number of tiles and the grid of some slides, by their index, and faults."""
+    scanned: dict[int, _Scanned] = {}
+    faults: list[str] = []
+    for number in assigned:
+        source = sources[number]
+        try:
+            offsets = record_offsets(source.records)
+            check_id(source, record_id)
+            scanned[number] = _Scanned(len(offsets), _grid_of(source))
+        except UserError as fault:
+            faults.append(str(fault))
+        report_progress(f"after the headers of {source.records}")
+    return scanned, faults
+
+
+def _grid_of(source: Source) -> TileGrid:
+    path = source.records.with_suffix(".json")
+    grid = read_model(_State, path).grid
+    if grid is None:
+        raise UserError(f"{path}: has no tile grid, but there are tiles of {source.slide!r}")
+    return grid
+
+
+def _bounds(sizes: np.ndarray, target: float) -> list[int]:
+    """Return the index of the first slide of each shard, and the number of slides.
+
+    Args:
+        sizes: (slides,) int64, bytes of each slide.
+        target: bytes of a shard. Some shards are larger or smaller, as a slide is not divided.
+    """
+    if not len(sizes):
+        return [0, 0]
+    shards = max(1, min(len(sizes), round(int(sizes.sum()) / target)))
+    middles = np.cumsum(sizes) - sizes / 2
+    numbers = (middles * shards // sizes.sum()).astype(np.int64)
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))
+    return [*first.tolist(), len(sizes)]

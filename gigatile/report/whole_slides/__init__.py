@@ -1,0 +1,1 @@
+"""The parts of a report on a classification of whole slides."""

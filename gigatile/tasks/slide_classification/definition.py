@@ -1,0 +1,34 @@
+"""Classification of whole slides: a slide has one label, and its tiles have none."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.whole_slides import WholeSlideSettings
+from gigatile.tasks.tile_classification.definition import TASK as TILES
+
+
+def _training(settings: Any) -> Mapping[str, Any]:
+    tiles = settings.tiles.model_dump(exclude=set(TileSettings.EXECUTION))
+    return {"tiles": tiles, "whole_slides": settings.whole_slides.model_dump()}
+
+
+def _validation(settings: Any) -> Mapping[str, Any]:
+    return {"whole_slides": settings.whole_slides.model_dump()}
+
+
+TASK = replace(
+    TILES,
+    description="classifies whole slides, trained end to end on one label per slide.",
+    architecture="slide_embeddings",
+    sections={
+        **TILES.sections,
+        "whole_slides": (WholeSlideSettings, "How a model sees whole slides."),
+    },
+    training=_training,
+    validation=_validation,
+    compares=True,
+    train_options=frozenset({"views"}),
+    train_defaults={"model": "whole_small", "epochs": 40, "segment_epochs": 5, "batch_size": 4},
+)

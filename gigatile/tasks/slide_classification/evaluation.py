@@ -1,0 +1,82 @@
+"""Evaluation of a classifier of whole slides on the test slides."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from gigatile.cohort.collect import usable_rows
+from gigatile.errors import UserError
+from gigatile.files import checksums, combined_checksum, sha256_of, write_json
+from gigatile.json_models import JsonModel, read_model, write_model
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.section import parse_section
+from gigatile.tasks.slide_classification.slide_scores import SlideScoreState
+from gigatile.tasks.tile_classification.slide_predictions import write_predictions
+
+
+class _Described(JsonModel):
+    classes: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this task to scripts/evaluate.py."""
+    parser.add_argument("--maps", type=Path, required=True, help="folder of <slide>.json")
+    parser.add_argument("--new", action="store_true", help="new slides, which have no label")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Collect the scores of the test slides, and compute metrics; of new slides, collect scores."""
+    settings = parse_section(EvaluationSettings, args.settings)
+
+    from gigatile.evaluation.metrics import evaluate
+
+    classes = read_model(_Described, args.described).classes
+    rows = usable_rows(args.table) if args.new else usable_rows(args.table, "test")
+    predictions = collect_scores(rows, args.maps, classes)
+    slides = args.out / "slides.tsv"
+    write_predictions(predictions.drop(columns="label") if args.new else predictions, slides)
+    folder, unit = ("predictions", "new") if args.new else ("evaluation", "test")
+    table = "predictions/tiles.tsv" if args.new else "tiles.tsv"
+    hashes = checksums(
+        {"model/settings.json": args.described, table: args.table, f"{folder}/slides.tsv": slides}
+    )
+    hashes[f"{folder}/maps/<slide>.json of the {unit} slides"] = combined_checksum(
+        {f"{row['slide']}.json": sha256_of(args.maps / f"{row['slide']}.json") for row in rows}
+    )
+    if args.new:
+        write_json(args.out / "provenance.json", {"classes": classes, "inputs": hashes})
+    else:
+        write_model(args.out / "metrics.json", evaluate(predictions, classes, settings, hashes))
+
+
+def collect_scores(
+    rows: Sequence[Mapping[str, str]], maps: Path, classes: Sequence[str]
+) -> pd.DataFrame:
+    """Return a row for each slide: slide, patient, label, tiles, p_<class>…, call_mean.
+
+    Args:
+        rows: of the table of slides.
+        maps: folder of <slide>.json.
+        classes: of the model.
+
+    Raises:
+        UserError: a slide was not scored, or by a model with other classes.
+    """
+    collected = []
+    for row in rows:
+        path = maps / f"{row['slide']}.json"
+        state = read_model(SlideScoreState, path)
+        if state.slide != row["slide"] or list(state.scores) != list(classes):
+            raise UserError(
+                f"{path}: has no scores of slide {row['slide']!r} for {', '.join(classes)}; delete "
+                "it and run again"
+            )
+        scores = list(state.scores.values())
+        predicted = classes[max(range(len(scores)), key=lambda k: (scores[k], -k))]
+        fields = [row.get(key, "") for key in ("slide", "patient", "label")]
+        collected.append([*fields, int(row["tiles"]), *scores, predicted])
+    names = [f"p_{name}" for name in classes]
+    columns = ["slide", "patient", "label", "tiles", *names, "call_mean"]
+    return pd.DataFrame(collected, columns=columns)

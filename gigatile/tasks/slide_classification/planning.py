@@ -1,0 +1,25 @@
+"""Assumptions about the stages of slide classification, for estimates."""
+
+from dataclasses import replace
+
+from gigatile.planning.stages import Stage, with_shared_stages
+from gigatile.tasks.tile_classification.planning import PLAN as TILES
+
+# As for tiles. A slide is scored in one pass, a third of the work of training on it.
+PLAN = replace(
+    TILES,
+    stages=with_shared_stages(
+        demo={"demo_slide": Stage(start=2)},
+        prepare={"tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000)},
+        evaluate={
+            "score": Stage(("tile", "choose_model"), start=8, model=0.3, storage=20_000),
+            "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+        },
+        predict={
+            "score_new": Stage(("tile_new", "choose_model"), start=8, model=0.3, storage=20_000)
+        },
+        shards=Stage(megapixel=0.0005, storage=300_000),
+        validate=0.3,
+    ),
+    per_unit=frozenset(("demo_slide", "tile", "tile_new", "score", "score_new")),
+)

@@ -1,0 +1,84 @@
+"""The scores of a slide and its map: maps/<slide>.json and maps/<slide>.parquet."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from gigatile.files import sha256_of, write_whole
+from gigatile.json_models import JsonModel, write_model
+
+SCHEMA = 1
+
+
+class SlideScoreState(JsonModel):
+    """The scores of a slide; one that could not be tiled has no fields but the first.
+
+    Attributes:
+        schema_version: of the file's format.
+        slide: the slide's id.
+        scores: of each class, with six decimals.
+        positions: the number of positions on the map.
+        inputs: the SHA-256 of the model and of the slide's records.
+        sha256: of the map.
+    """
+
+    schema_version: int = Field(SCHEMA, alias="schema")
+    slide: str
+    state: Literal["scored", "failed"]
+    scores: dict[str, float] = Field(default_factory=dict, exclude_if=lambda scores: not scores)
+    positions: int = Field(0, exclude_if=lambda positions: not positions)
+    inputs: dict[str, str] = Field(default_factory=dict, exclude_if=lambda inputs: not inputs)
+    sha256: str | None = None
+
+
+def write_scores(
+    slide: str,
+    classes: Sequence[str],
+    scores: Sequence[float],
+    positions: pd.DataFrame,
+    map_path: Path,
+    state: Path,
+    inputs: Mapping[str, str],
+) -> None:
+    """Write the map of a slide and, last, its scores.
+
+    Args:
+        slide: the slide's id.
+        classes: in the order of the scores.
+        scores: of the slide.
+        positions: a row for each position: x, y, side in pixels of level 0, p_<class>… .
+        map_path, state: the files to write.
+        inputs: the SHA-256 of the model and of the slide's records.
+    """
+    columns = {
+        name: pa.array(
+            positions[name].to_numpy(),
+            pa.float64() if name in ("x", "y", "side") else pa.float32(),
+        )
+        for name in positions
+    }
+    with write_whole(map_path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+    write_model(
+        state,
+        SlideScoreState(
+            slide=slide,
+            state="scored",
+            scores=dict(zip(classes, map(float, scores), strict=True)),
+            positions=len(positions),
+            inputs=dict(inputs),
+            sha256=sha256_of(map_path),
+        ),
+    )
+
+
+def skip_slide(slide: str, map_path: Path, state: Path) -> None:
+    """Write an empty map and the state of a slide that could not be tiled."""
+    with write_whole(map_path):
+        pass
+    write_model(state, SlideScoreState(slide=slide, state="failed"))

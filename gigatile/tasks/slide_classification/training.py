@@ -1,0 +1,161 @@
+"""Training on whole slides: cross-entropy of a softmax over the classes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gigatile.models.networks import Networks
+from gigatile.models.slide_classifier import SlideClassifierParts, build_slide_classifier, parts_of
+from gigatile.records.slides import SlideReader
+from gigatile.settings.section import check_section
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.settings.whole_slides import WholeSlideSettings
+from gigatile.tasks.slide_classification.samples import Slides
+from gigatile.training.batches import Batch
+from gigatile.training.ranks import Ranks
+from gigatile.training.sample_order import VIEWS, Sampling, window_size
+from gigatile.training.task import TrainingTask
+from gigatile.whole_slides.receptive_field import FieldsBySize
+from gigatile.whole_slides.slide_pixels import StoredSlide
+from gigatile.whole_slides.two_passes import Picture, TwoPasses
+
+
+def training_task(settings: Mapping[str, Any]) -> TrainingTask:
+    """Return the task for its settings, as `Task.training` returns them."""
+    return SlideClassification(
+        check_section(TileSettings, settings["tiles"], "tiles"),
+        check_section(WholeSlideSettings, settings["whole_slides"], "whole_slides"),
+    )
+
+
+class SlideClassification(TrainingTask):
+    """Slides of one class each; see `TrainingTask`."""
+
+    name, samples, metrics = "slide_classification", "slides", ("accuracy",)
+    shares_samples = True
+
+    def __init__(self, tiles: TileSettings, whole_slides: WholeSlideSettings) -> None:
+        self._tiles, self._whole_slides = tiles, whole_slides
+        self._parts: SlideClassifierParts | None = None
+        self._passes: TwoPasses | None = None
+
+    def reader(self, manifest: Path, split: str) -> SlideReader:
+        """Open the shards of a split."""
+        return SlideReader(manifest, split)
+
+    def source(self, reader: SlideReader) -> Slides:
+        """Return the reader of slides."""
+        self._reader = reader
+        return Slides(reader)
+
+    def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
+        """Return what the order of the slides depends on."""
+        return Sampling(
+            counts=reader.counts,
+            seed=settings.seed,
+            window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
+            views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+        )
+
+    def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
+        """Build a classifier of slides."""
+        networks = build_slide_classifier(
+            settings, self._whole_slides.aggregator, len(reader.classes), pretrained
+        )
+        self._parts = parts_of(networks.trained, self._whole_slides.aggregator)
+        self._fields = FieldsBySize(self._parts.encoder)
+        # Refuses an encoder that is not local.
+        self._fields.get(self._tiles.size, self._tiles.size)
+        return networks
+
+    def shared_gradients(
+        self,
+        network: keras.Model,
+        batch: Batch,
+        scale: Callable[[tf.Tensor], tf.Tensor],
+        ranks: Ranks,
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Return this rank's part of the gradients, in two passes over the windows."""
+        parts = self._parts
+        assert parts is not None
+        if self._passes is None:
+            self._passes = TwoPasses(parts.encoder, parts.aggregator, ranks)
+        pictures = self._pictures(batch)
+        states = self._passes.pool(pictures)
+        pooled = tf.constant(
+            np.stack([parts.aggregator.pooled(state) for state in states]), tf.float32
+        )
+        targets = tf.constant(batch.targets[: len(pictures)])
+        with tf.GradientTape() as tape:
+            tape.watch(pooled)
+            sums = self.sums(parts.logits(pooled), targets, tf.ones(len(pictures)))
+            loss = scale(sums["loss"])
+        head = parts.logits.trainable_variables
+        of_pooled, *of_head = tape.gradient(loss, [pooled, *(weight.value for weight in head)])
+        of_windows, _ = self._passes.gradients(pictures, states, of_pooled.numpy())
+        if not ranks.writes:  # all ranks have computed the same
+            of_head = [tf.zeros_like(gradient) for gradient in of_head]
+        by_path = {
+            weight.path: gradient
+            for weight, gradient in zip(
+                [*self._passes.variables, *head], [*of_windows, *of_head], strict=True
+            )
+        }
+        return sums, [by_path[weight.path] for weight in network.trainable_variables]
+
+    def _pictures(self, batch: Batch) -> Sequence[Picture]:
+        """Return the slides of a batch, without padding, which is at its end."""
+        pictures = []
+        for number, view, _ in zip(
+            batch.inputs["slide"].tolist(),
+            batch.inputs["view"].tolist(),
+            range(batch.total),
+            strict=False,
+        ):
+            slide = StoredSlide(
+                self._reader[number].cells,
+                self._tiles.size,
+                self._reader.image,
+                self._reader.damaged,
+                view,
+            )
+            fields = self._fields.get(*slide.shape)
+            pictures.append(slide.picture(fields, self._whole_slides.window))
+        return pictures
+
+    def sums(
+        self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Return the weighted sums of cross-entropy and of correct predictions.
+
+        Args:
+            outputs: (n, classes) logits.
+            targets: (n,) int32, indices of the classes.
+            weights: (n,) float32.
+        """
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+        predicted = tf.argmax(outputs, axis=1, output_type=tf.int32)
+        correct = tf.cast(predicted == targets, weights.dtype)
+        return {
+            "loss": tf.reduce_sum(losses * weights),
+            "accuracy": tf.reduce_sum(correct * weights),
+        }
+
+    def describe_data(self, reader: SlideReader) -> str:
+        """Return the numbers of slides and classes."""
+        return f"{len(reader)} slides of {len(reader.classes)} classes"
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return how the tiles were extracted, and how slides are seen."""
+        whole_slides = self._whole_slides
+        seen = whole_slides.model_dump(exclude=set(whole_slides.EXECUTION))
+        return {"tiles": self._tiles.model_dump(), "whole_slides": seen}
+
+    def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
+        """Return the classes in the order of the scores."""
+        return {"classes": reader.classes}

@@ -1,0 +1,138 @@
+# Classification of whole slides.
+
+
+include: "tiles.smk"
+
+
+# --- Evaluation of the model on the test split: a job scores each slide, another collects all of them
+
+
+# A slide that could not be tiled gets an empty map.
+rule score:
+    input:
+        tiled=f"{RUN}/tiles/{{slide}}.json",
+        records=ancient(f"{RUN}/tiles/{{slide}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        map=f"{RUN}/evaluation/maps/{{slide}}.parquet",
+        state=f"{RUN}/evaluation/maps/{{slide}}.json",
+    log:
+        f"{RUN}/logs/score/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/score/{{slide}}.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    resources:
+        mem_mb=grow(6000),
+        runtime=grow(60),
+        slide_at_once=1,
+        window=SETTINGS.whole_slides.window,
+    params:
+        **provenance("score", "predict", "{slide}"),
+        settings=section("whole_slides"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/predict.py" --task slide_classification --slide {wildcards.slide} --records {input.records:q}'
+            " --tiled {input.tiled:q} --model {input.model:q} --described {input.described:q}"
+            " --settings {params.settings:q} --window {resources.window} --cores {threads}"
+            " --map {output.map:q} --out {output.state:q}"
+        )
+
+
+rule evaluate:
+    input:
+        slides=ALL_TABLE,
+        described=f"{RUN}/model/settings.json",
+        scored=[f"{RUN}/evaluation/maps/{row['slide']}.json" for row in members_of("test")],
+    output:
+        slides=report(
+            f"{RUN}/evaluation/slides.tsv",
+            caption="captions/slides.rst",
+            category="Evaluation",
+            labels={"table": "predicted classes of the test slides"},
+        ),
+        metrics=report(
+            f"{RUN}/evaluation/metrics.json",
+            caption="captions/metrics.rst",
+            category="Evaluation",
+            labels={"table": "metrics with confidence intervals"},
+        ),
+    log:
+        f"{RUN}/logs/evaluate.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(60),
+    params:
+        **provenance("evaluate", "evaluate"),
+        maps=folder("evaluation/maps"),
+        out=subpath(output.slides, parent=True),
+        settings=section("evaluate"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/evaluate.py" --task slide_classification --table {input.slides:q} --maps {params.maps:q}'
+            " --described {input.described:q} --settings {params.settings:q} --out {params.out:q}"
+        )
+
+
+# --- Prediction for new slides: a job per slide
+
+
+use rule score as score_new with:
+    input:
+        tiled=f"{RUN}/predictions/tiles/{{slide}}.json",
+        records=ancient(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        map=f"{RUN}/predictions/maps/{{slide}}.parquet",
+        state=f"{RUN}/predictions/maps/{{slide}}.json",
+    log:
+        f"{RUN}/logs/score_new/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/score_new/{{slide}}.tsv"
+    params:
+        **provenance("score_new", "predict", "{slide}"),
+        settings=section("whole_slides"),
+
+
+rule predict:
+    input:
+        slides=NEW_TABLE,
+        described=f"{RUN}/model/settings.json",
+        scored=expand(f"{RUN}/predictions/maps/{{slide}}.json", slide=NEW),
+    output:
+        slides=report(
+            f"{RUN}/predictions/slides.tsv",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"table": "predicted classes of the new slides"},
+        ),
+        provenance=f"{RUN}/predictions/provenance.json",
+    log:
+        f"{RUN}/logs/predict.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(60),
+    params:
+        **provenance("predict", "evaluate"),
+        maps=folder("predictions/maps"),
+        out=subpath(output.slides, parent=True),
+    shell:
+        recorded(
+            'python "$SCRIPTS/evaluate.py" --task slide_classification --new --table {input.slides:q} --maps {params.maps:q}'
+            " --described {input.described:q} --out {params.out:q}"
+        )
+
+
+# The files of the evaluation and of the prediction that the pages show.
+EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.scored]
+PREDICTED = [*rules.predict.output, *rules.predict.input.scored]

@@ -1,0 +1,79 @@
+# From slides to tiles, for all tasks with slides: a job per slide.
+
+
+rule demo_slide:
+    output:
+        "demo/slides/{slide}.svs",
+    log:
+        "demo/slides/{slide}.log",
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(10),
+        slide_at_once=1,
+    params:
+        code=code("make_demo_slide"),
+    shell:
+        'python "$SCRIPTS/make_demo_slide.py" --slide {wildcards.slide} --out {output} > {log} 2>&1'
+
+
+rule tile:
+    input:
+        source=ancient(source_files(COHORT)),
+    output:
+        records=f"{RUN}/tiles/{{slide}}.tfrecord",
+        state=f"{RUN}/tiles/{{slide}}.json",
+        overview=f"{RUN}/tiles/{{slide}}.jpg",
+        mask=f"{RUN}/tiles/{{slide}}.png",
+        index=f"{RUN}/tiles/{{slide}}.parquet",
+    log:
+        f"{RUN}/logs/tile/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/tile/{{slide}}.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    threads: SETTINGS.tiles.cores
+    resources:
+        mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
+        runtime=grow(20),
+        options=tiling_options(SETTINGS.tiles),
+        # On a cluster, one job tiles several slides; see profiles/slurm.
+        slide_at_once=1,
+    params:
+        **provenance("tile", "prepare", "{slide}", samples=COHORT, states=f"{RUN}/tiles"),
+        task=SETTINGS.task,
+        sample=slide_options(COHORT),
+        settings=section("tiles"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/prepare.py" --task {params.task} --source {input.source:q} --slide {wildcards.slide}'
+            " {params.sample} --settings {params.settings:q} --cores {threads}"
+            " {resources.options} --records {output.records} --index {output.index}"
+            " --state {output.state} --overview {output.overview} --mask {output.mask}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )
+
+
+# New slides are tiled in the same way as the cohort.
+use rule tile as tile_new with:
+    input:
+        source=ancient(source_files(NEW)),
+    output:
+        records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
+        state=f"{RUN}/predictions/tiles/{{slide}}.json",
+        overview=f"{RUN}/predictions/tiles/{{slide}}.jpg",
+        mask=f"{RUN}/predictions/tiles/{{slide}}.png",
+        index=f"{RUN}/predictions/tiles/{{slide}}.parquet",
+    log:
+        f"{RUN}/logs/tile_new/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
+    params:
+        **provenance(
+            "tile_new", "prepare", "{slide}", samples=NEW, states=f"{RUN}/predictions/tiles"
+        ),
+        task=SETTINGS.task,
+        sample=slide_options(NEW),
+        settings=section("tiles"),
