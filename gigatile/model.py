@@ -28,7 +28,8 @@ class Model(ABC):
             folder: contains `model.keras` and `settings.json`, as `results/<run>/model` does.
 
         Returns:
-            A model of its task: `gigatile.tasks.tile_classification.model.SlideModel`, or
+            A model of its task: `gigatile.tasks.tile_classification.model.SlideModel`,
+            `gigatile.tasks.slide_classification.model.WholeSlideModel`, or
             `gigatile.tasks.volume_segmentation.model.CaseModel`.
 
         Raises:

@@ -25,9 +25,7 @@ SPLITS = ("train", "valid")
 def read_sources(table: Path, records: Path, unit: str) -> dict[str, list[Source]]:
     return {
         split: [
-            Source(
-                row[unit], row["patient"], row.get("label", ""), records / f"{row[unit]}.tfrecord"
-            )
+            Source.from_row(row, unit, records)
             for row in usable_rows(table, split)
         ]
         for split in SPLITS

@@ -20,7 +20,7 @@ from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import CONVENTIONS, VolumeSettings
 from gigatile.settings.whole import Settings, commented_yaml, load_settings
-from gigatile.tasks import find_task
+from gigatile.tasks import TASKS, find_task
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "config.yaml"
@@ -72,6 +72,7 @@ def test_keys_used_elsewhere_exist_and_are_described(section, key):
 def test_config_yaml_describes_the_defaults():
     assert load_settings(yaml.safe_load(CONFIG.read_text())) == Settings()
     assert CONFIG.read_text() == commented_yaml(Settings())
+    assert max(map(len, CONFIG.read_text().splitlines())) < 110
 
 
 def test_outdated_config_yaml_is_detected_and_fixed(command, tmp_path):
@@ -90,8 +91,8 @@ def test_outdated_config_yaml_is_detected_and_fixed(command, tmp_path):
 
 def test_defaults_round_trip_through_yaml():
     changed = load(
-        "samples: 'my sheet: north #1.tsv'\ntiles: {mpp: 0.25}\ntrain: {learning_rate: 1e-7}\n"
-        "predict: {samples: 'no'}"
+        "samples: 'my sheet: north #1.tsv'\ntiles: {mpp: 0.25}\n"
+        "train: {learning_rate: 1e-7, epochs: 9, model: resnet50}\npredict: {samples: 'no'}"
     )
     assert load_settings(yaml.safe_load(commented_yaml(changed))) == changed
 
@@ -105,7 +106,10 @@ def test_defaults_round_trip_through_yaml():
         ("tiles: {sise: 3}", "tiles.sise: no such key; did you mean 'size'?"),
         ("tiles: {maxbackground: 1}", "tiles.maxbackground: no such key; did you mean 'max_backgr"),
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
-        ("xyz: 3", "xyz: no such key; known keys: run, task, samples, tiles, volumes, patches, wi"),
+        (
+            "xyz: 3",
+            "xyz: no such key; known keys: run, task, samples, tiles, whole_slides, volumes,",
+        ),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
         ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
         ("1: 2", "1: found 1; Keys should be strings"),
@@ -138,8 +142,8 @@ def test_all_faults_are_listed():
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
-        "nonsense: no such key; known keys: run, task, samples, tiles, volumes, patches, windows, "
-        "split, shards, train, evaluate, report, predict",
+        "nonsense: no such key; known keys: run, task, samples, tiles, whole_slides, volumes, "
+        "patches, windows, split, shards, train, evaluate, report, predict",
     ]
 
 
@@ -186,7 +190,7 @@ def test_run_may_be_a_number():
         ("samples: ''", "samples: found ''; must have at least 1 character"),
         (
             "train: {model: resnet}",
-            "train.model: found 'resnet'; must be one of small_cnn, resnet50, small_unet, unet",
+            "train.model: found 'resnet'; must be one of small_cnn, resnet50, whole_small, ",
         ),
         ("train: {stall_limit: 9}", "train.stall_limit: found 9; must be greater than or equal to"),
         ("train: {save_minutes: 0}", "train.save_minutes: found 0; must be greater than 0"),
@@ -235,7 +239,7 @@ def test_shares_must_add_up():
 def test_small_cnn_takes_no_weights():
     load("train: {model: resnet50, weights: imagenet}")
     assert (
-        "only resnet50 can start from pretrained weights, not small_cnn"
+        "only resnet50, whole_resnet50 can start from pretrained weights, not small_cnn"
         in faults("train: {weights: imagenet}")[0]
     )
 
@@ -303,8 +307,12 @@ def test_model_must_be_of_the_task():
     assert load(SEGMENTATION + LABELS).train.model == "small_unet"
     for text, models in (
         (
-            f"task: volume_segmentation\n{LABELS}",
+            LABELS + SEGMENTATION.replace("small_unet", "small_cnn"),
             "'small_cnn'; for task: volume_segmentation it must be small_",
+        ),
+        (
+            "task: slide_classification\ntrain: {model: resnet50}",
+            "'resnet50'; for task: slide_classification it must be whole_small or wh",
         ),
         (
             "train: {model: unet}",
@@ -415,7 +423,74 @@ def test_explicit_default_gives_equal_text(section: type[Section]):
     given_all = yaml.safe_load(CONFIG.read_text())
     name = section.__name__.removesuffix("Settings").lower()
     values = given_all.get(name) or given_all[f"{name}s"]
+    if section is TrainSettings:
+        defaults = find_task(given_all["task"]).train_defaults
+        values |= {key: defaults[key] for key in defaults if values[key] is None}
     assert canonical(section(**values)) == canonical(section())
+
+
+# --- Defaults of the task
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("null", [None, "null", "~"])
+def test_null_is_the_default_of_the_task(task, null):
+    """As in config.yaml, which is always read first. Snakemake's --config passes null as text."""
+    defaults = find_task(task).train_defaults
+    assert {"epochs", "segment_epochs", "batch_size", "model"} == set(defaults)
+    train = dict.fromkeys(defaults, null)
+    values = {"run": "mine", "task": task, "volumes": {"labels": "decathlon"}}
+    settings = load_settings(values | {"train": train})
+    assert {key: getattr(settings.train, key) for key in defaults} == defaults
+    assert load_settings(values).train == settings.train
+    changed = load_settings(values | {"train": train | {"epochs": 3}}).train
+    assert changed == settings.train.model_copy(update={"epochs": 3})
+    shown = yaml.safe_load(commented_yaml(settings))["train"]
+    assert {key: shown[key] for key in defaults} == dict.fromkeys(defaults)
+
+
+def test_null_is_no_second_fault_of_an_unknown_task():
+    (message,) = faults("task: slides\ntrain: {model: null, epochs: null}")
+    assert message.startswith("task: found 'slides'; must be one of tile_classification, slide_cla")
+
+
+# --- Whole slides
+
+SLIDES = "task: slide_classification\n"
+
+
+def test_batch_of_whole_slides_is_shared_by_all_ranks():
+    """All ranks work on each slide, so any number of ranks goes with any number of slides."""
+    train = load(SLIDES + "train: {batch_size: 1, ranks_per_node: 3}").train
+    assert (train.batch_size, train.ranks) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("whole_slides: {aggregator: median}", "whole_slides.aggregator: found 'median'; must be"),
+        ("whole_slides: {window: 32}", "whole_slides.window: found 32; must be greater than or"),
+        ("report: {compare: mine}", "report.compare: mine is this run; name another one"),
+        ("report: {compare: ../up}", "report.compare: found '../up'; must match pattern"),
+        ("train: {boost: {a: 2}}", "train.boost: not used by task: slide_classification; remove"),
+    ],
+)
+def test_invalid_settings_of_whole_slides_are_refused(text, fault):
+    (message,) = faults(SLIDES + text)
+    assert message.startswith(fault)
+
+
+def test_only_whole_slides_are_compared_with_another_run():
+    assert load(SLIDES + "report: {compare: tiles}").report.compare == "tiles"
+    (message,) = faults("report: {compare: tiles}")
+    assert message == "report.compare: not used by task: tile_classification; remove it"
+
+
+def test_window_is_no_part_of_the_text_that_a_stage_depends_on():
+    small, large = (
+        load(SLIDES + f"whole_slides: {{window: {window}}}").whole_slides for window in (256, 4096)
+    )
+    assert canonical(small) == canonical(large)
 
 
 def test_training_text_excludes_layout_and_length():

@@ -24,6 +24,7 @@ from gigatile.command.slide_folder import is_slide, read_slide_folder, write_sli
 from gigatile.errors import UserError
 from gigatile.files import write_text
 from gigatile.settings.split import SplitSettings
+from gigatile.tasks import TASKS
 from gigatile.tasks.sheets import read_any_sheet
 
 SLIDES, CASES = "samples.tsv", "cases.tsv"
@@ -39,6 +40,8 @@ SLIDE_SETTINGS = """\
 
 # Name of this run; its results go to results/{run}/.
 run: {run}
+
+# tile_classification, or slide_classification: trains end to end on whole slides.
 task: tile_classification
 
 # The sample sheet: slide, patient, label, path.
@@ -50,8 +53,9 @@ tiles:
   mpp: 0.5
 
 train:
-  # small_cnn trains on two cores; resnet50 needs GPUs.
-  model: small_cnn
+  # null: a small model of the task, which trains on two cores. With GPUs: resnet50, or, for
+  # slide_classification, whole_resnet50.
+  model: null
 """
 VOLUME_COMMENTS = {
     "run:": "# Name of this run; its results go to results/<run>/.",
@@ -108,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
     elif coco := _coco_file(folder, files):
         raise UserError(
             f"{coco}: a COCO file of annotated objects; Gigatile has no task for instances yet, so "
-            "this folder cannot be used. Tasks: tile_classification, volume_segmentation"
+            f"this folder cannot be used. Tasks: {', '.join(TASKS)}"
         )
     else:
         raise UserError(

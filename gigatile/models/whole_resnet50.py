@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al. 2016, https://doi.org/10.1109/CVPR.2016.90) as an encoder of whole slides."""
+"""ResNet-50 (He et al. 2016, https://doi.org/10.1109/CVPR.2016.90) as encoder of whole slides."""
 
 import keras
 

@@ -13,9 +13,7 @@ def build(slides: keras.KerasTensor, settings: TrainSettings) -> keras.KerasTens
     """
     x = keras.layers.Rescaling(1 / 127.5, offset=-1)(slides)
     for filters, kernel, stride in ((32, 7, 4), (64, 3, 2), (96, 3, 2), (128, 3, 2)):
-        x = keras.layers.Conv2D(
-            filters, kernel, strides=stride, padding="same", use_bias=False
-        )(x)
+        x = keras.layers.Conv2D(filters, kernel, strides=stride, padding="same", use_bias=False)(x)
         x = keras.layers.RMSNormalization()(x)
         x = keras.layers.ReLU()(x)
     return x

@@ -8,7 +8,7 @@ sorted runs of bounded size, one file each. The first key of every shard is foun
 all runs, and a shard reads its part of each run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,13 +32,44 @@ MAX_KEY = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True)
+class SlideGrid:
+    """The tile grid of a slide; see `gigatile.slides.grid.Grid`."""
+
+    columns: int
+    rows: int
+    extent: float
+    mpp: float | None
+
+
+@dataclass(frozen=True)
 class Source:
-    """The records of one slide or case, with its patient and label. A case has no label."""
+    """The records of one slide or case, with its patient and label. A case has no label.
+
+    Attributes:
+        grid: of a slide whose tiles stay together.
+    """
 
     slide: str
     patient: str
     label: str
     records: Path
+    grid: SlideGrid | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str], unit: str, folder: Path) -> "Source":
+        """Return the source of a row of the table of slides or cases.
+
+        Args:
+            row: of the table.
+            unit: `slide` or `case`.
+            folder: of the records.
+        """
+        grid = None
+        if "extent" in row:
+            mpp = float(row["mpp"]) if row["mpp"] else None
+            grid = SlideGrid(int(row["columns"]), int(row["rows"]), float(row["extent"]), mpp)
+        records = folder / f"{row[unit]}.tfrecord"
+        return cls(row[unit], row["patient"], row.get("label", ""), records, grid)
 
     @property
     def sheet_fields(self) -> bytes:
@@ -96,7 +127,6 @@ class ShardLayout:
         order = np.lexsort((records[OFFSET], records[SOURCE], records[KEY]))
         begin = self.starts[shard] - self.smaller[shard]
         return records[:, order[begin : begin + self.starts[shard + 1] - self.starts[shard]]]
-
 
     def complete_index(
         self, entries: np.ndarray, sources: np.ndarray, content: memoryview, path: Path

@@ -4,7 +4,8 @@ For tasks whose sample is a slide and not a tile. The slides are shuffled, and c
 about equal size. The index of a shard has the cell of each tile, and the manifest lists the slides.
 """
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gigatile.errors import UserError
-from gigatile.json_models import JsonModel, read_model
+from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
 from gigatile.records.example import first_ints
 from gigatile.records.manifest import SlideInShard
@@ -21,6 +21,7 @@ from gigatile.records.shard_layout import (
     LENGTH,
     OFFSET,
     SOURCE,
+    SlideGrid,
     Source,
     assigned_sources,
     check_id,
@@ -33,21 +34,10 @@ from gigatile.records.shuffle import key64
 from gigatile.records.tfrecord import FOOTER, HEADER, damaged, record_offsets
 from gigatile.settings.shards import ShardSettings
 
+# The largest ratio of two scales of a cohort, as for tiles that are enlarged.
+MAX_MPP_RATIO = 1.1
 # The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
 SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
-
-
-class TileGrid(JsonModel):
-    """The part of a tile grid in a slide's state that the layout needs."""
-
-    columns: int
-    rows: int
-    extent: float
-    mpp: float | None
-
-
-class _State(JsonModel):
-    grid: TileGrid | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +54,7 @@ class SlideLayout:
 
     split: str
     sources: Sequence[Source]
-    grids: Sequence[TileGrid]
+    grids: Sequence[SlideGrid]
     record_counts: np.ndarray
     bounds: Sequence[int]
 
@@ -152,7 +142,7 @@ def lay_out_slides(
     Args:
         world: the ranks.
         split: train, valid or test.
-        sources: slides of the split. The state of each must be in the folder of its records.
+        sources: slides of the split, with their grids.
         settings: target size of a shard, and the seed.
         folder: not used.
         record_id: returns the slide that a file of records belongs to.
@@ -167,6 +157,7 @@ def lay_out_slides(
     if faults:
         world.on_rank0(partial(refuse, split, faults))
     slides_by_number = {number: slide for slides, _ in scanned for number, slide in slides.items()}
+    world.on_rank0(partial(_check_scale, split, slides_by_number, sources))
     order = sorted(
         slides_by_number, key=lambda number: key64("slides", settings.seed, sources[number].slide)
     )
@@ -183,7 +174,7 @@ def lay_out_slides(
 
 class _Scanned(NamedTuple):
     tiles: int
-    grid: TileGrid
+    grid: SlideGrid
 
 
 def _scan(
@@ -207,12 +198,34 @@ def _scan(
     return scanned, faults
 
 
-def _grid_of(source: Source) -> TileGrid:
-    path = source.records.with_suffix(".json")
-    grid = read_model(_State, path).grid
-    if grid is None:
-        raise UserError(f"{path}: has no tile grid, but there are tiles of {source.slide!r}")
-    return grid
+def _grid_of(source: Source) -> SlideGrid:
+    if source.grid is None:
+        raise UserError(
+            f"{source.records}: the table of slides has no tile grid of {source.slide!r}"
+        )
+    return source.grid
+
+
+def _check_scale(split: str, scanned: Mapping[int, _Scanned], sources: Sequence[Source]) -> None:
+    """Refuse slides of different scales: an encoder would see them at different magnifications."""
+    known = {
+        sources[number].slide: slide.grid.mpp
+        for number, slide in sorted(scanned.items())
+        if slide.grid.mpp is not None
+    }
+    if not known or max(known.values()) <= MAX_MPP_RATIO * min(known.values()):
+        return
+    usual = statistics.median(known.values())
+    others = [
+        f"{slide}: {mpp:g} µm per pixel"
+        for slide, mpp in known.items()
+        if max(mpp, usual) > MAX_MPP_RATIO * min(mpp, usual)
+    ]
+    raise all_faults(
+        f"{split}: the tiles of most slides have about {usual:g} µm per pixel, but those of "
+        f"{len(others)} slide(s) have another scale; set tiles.mpp to resample all of them to one",
+        others,
+    )
 
 
 def _bounds(sizes: np.ndarray, target: float) -> list[int]:

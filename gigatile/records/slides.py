@@ -1,5 +1,6 @@
 """Read the slides in shards of whole slides: where their tiles are, and the tiles one by one."""
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,12 @@ class SlideReader:
 
     def __len__(self) -> int:
         return len(self._slides)
+
+    @property
+    def mpp(self) -> float | None:
+        """The median of the slides' micrometres per pixel; None if no slide has a known scale."""
+        known = [slide.mpp for slide in self._slides if slide.mpp is not None]
+        return statistics.median(known) if known else None
 
     def classes_of(self, shard: int) -> np.ndarray:
         """Return the class numbers of the slides of a shard: (n,) int32."""

@@ -90,14 +90,16 @@ class TrainSettings(Section):
         ge=1,
         le=9999,
         description="Epochs per training job. After each job another job validates the model, "
-        "while the\nnext epochs train. The model with the lowest validation loss is used.\nnull: {segment_epochs}.",
+        "while the\nnext epochs train. The model with the lowest validation loss is used.\n"
+        "null: {segment_epochs}.",
     )
     batch_size: int = Field(
         32,
         ge=1,
         le=1_000_000,
-        description="Tiles, patches or slides per step, over all ranks: the number of ranks changes "
-        "the speed, not\nthe result. A multiple of nodes x ranks_per_node, except for slides.\nnull: {batch_size}.",
+        description="Tiles, patches or slides per step, over all ranks: the number of ranks "
+        "changes the speed, not\nthe result. A multiple of nodes x ranks_per_node, except for "
+        "slides.\nnull: {batch_size}.",
     )
     limit_batches: int | None = Field(
         None,

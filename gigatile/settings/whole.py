@@ -74,15 +74,13 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
         """Replace null by the default of the task, in the section `train`."""
         if not isinstance(values, dict):
             return values
-        task, train = values.get("task", TASKS[0]), values.get("train", {})
-        if task not in TASKS or not isinstance(train, dict):
+        task, train = values.get("task"), values.get("train", {})
+        if not isinstance(train, dict):
             return values
-        defaults = {
-            key: value
-            for key, value in find_task(task).train_defaults.items()
-            if train.get(key) in (None, *NULLS)
-        }
-        return values | {"train": train | defaults}
+        # For an unknown task, any defaults will do: `_known_task` refuses it.
+        defaults = find_task(task if task in TASKS else TASKS[0]).train_defaults
+        missing = {key: defaults[key] for key in defaults if train.get(key) in (None, *NULLS)}
+        return values | {"train": train | missing}
 
     @field_validator("task")
     @classmethod
@@ -157,7 +155,9 @@ def commented_yaml(settings: Settings) -> str:
             lines.append(f"{name}:")
             for inner, inner_field in type(value).model_fields.items():
                 lines += _comment(_with_defaults(inner, inner_field.description), "  ")
-                shown = None if name == "train" and inner in defaults else getattr(value, inner)
+                shown = getattr(value, inner)
+                if name == "train" and inner in defaults and shown == defaults[inner]:
+                    shown = None
                 lines.append(f"  {inner}: {_scalar(shown)}")
         else:
             lines.append(f"{name}: {_scalar(value)}")
@@ -171,8 +171,9 @@ def _with_defaults(key: str, description: str | None) -> str | None:
     by_value: dict[str, list[str]] = {}
     for task in TASKS:
         by_value.setdefault(str(find_task(task).train_defaults[key]), []).append(task)
-    listed = ", ".join(f"{value} ({' and '.join(tasks)})" for value, tasks in by_value.items())
-    return description.replace(f"{{{key}}}", listed)
+    values = [f"{value} ({' and '.join(tasks)})" for value, tasks in by_value.items()]
+    separator = ", " if len(values) < 3 else ",\n"  # for a line that is not too long
+    return description.replace(f"{{{key}}}", separator.join(values))
 
 
 def _comment(description: str | None, indent: str) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from gigatile.cohort.sheet import Member
 from gigatile.settings.section import Section
 
-
 # Defaults of tasks with thousands of samples per slide or case.
 SHORT_TRAINING = {"epochs": 8, "segment_epochs": 4, "batch_size": 32}
 

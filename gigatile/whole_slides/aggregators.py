@@ -63,8 +63,8 @@ class Aggregator(ABC):
     ) -> tf.Tensor:
         """Return a scalar with the gradient of the loss.
 
-        Its gradient with respect to the embeddings of the window, and to the aggregator's variables,
-        is the window's part of the gradient of the loss. The value has no meaning.
+        Its gradient with respect to the embeddings of the window, and to the aggregator's
+        variables, is the window's part of the gradient of the loss. The value has no meaning.
 
         Args:
             embeddings: (n, channels).
@@ -75,7 +75,7 @@ class Aggregator(ABC):
 
 
 class Max(Aggregator):
-    """The maximum of each channel; of equal ones, the first window and position has the gradient."""
+    """The maximum of each channel; of equal values, the first one has the gradient."""
 
     rows = 3  # the value, its window, its position in the window
 
@@ -150,14 +150,15 @@ class Attention(Aggregator):
     """The mean weighted by attention: a softmax over all positions of a score of each.
 
     The softmax is computed window by window as by Milakov and Gimelshein 2018
-    (https://arxiv.org/abs/1805.02867). With shares a, score s and pooled embedding z, the gradient g
-    with respect to z becomes a g with respect to an embedding h, and a g·(h - z) with respect to s.
+    (https://arxiv.org/abs/1805.02867). With shares a, scores s and pooled embedding z, a gradient g
+    with respect to z becomes a g with respect to an embedding h, and a g·(h - z) with respect to
+    its score.
     """
 
     rows = 3  # the weighted sum, the sum of the weights, the largest score
 
     def __init__(self, scores: keras.Model) -> None:
-        """Use a model from embeddings (n, rows, columns, channels) to scores (n, rows, columns, 1)."""
+        """Use a model from embeddings (n, rows, columns, channels) to (n, rows, columns, 1)."""
         self._scores = scores
 
     @property

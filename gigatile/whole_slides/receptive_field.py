@@ -192,9 +192,7 @@ def _check_pointwise(layer: Any) -> None:
             raise _refused(
                 layer, "it normalises by statistics of the batch; freeze it (trainable = False)"
             )
-    elif isinstance(
-        layer, keras.layers.LayerNormalization | keras.layers.RMSNormalization
-    ):
+    elif isinstance(layer, keras.layers.LayerNormalization | keras.layers.RMSNormalization):
         axes = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
         if len(axes) != 1 or axes[0] not in _CHANNELS:
             raise _refused(layer, "it normalises over positions; use axis=-1")

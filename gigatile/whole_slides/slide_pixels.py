@@ -83,7 +83,9 @@ class StoredSlide:
                 if (number := int(cells[row, column])) < 0:
                     continue
                 y, x = row * size - top, column * size - left
-                tile = self._tile(number)[max(0, -y) : bottom - top - y, max(0, -x) : right - left - x]
+                tile = self._tile(number)[
+                    max(0, -y) : bottom - top - y, max(0, -x) : right - left - x
+                ]
                 pixels[max(0, y) : y + size, max(0, x) : x + size] = tile
         return pixels
 
@@ -91,9 +93,8 @@ class StoredSlide:
         try:
             tile = decode_jpeg(self.image(number))
             if tile.shape != (self.tile_size, self.tile_size, 3):
-                raise ValueError(
-                    f"{tile.shape[1]}×{tile.shape[0]} px, expected {self.tile_size}×{self.tile_size}"
-                )
+                side = self.tile_size
+                raise ValueError(f"{tile.shape[1]}×{tile.shape[0]} px, expected {side}×{side}")
         except ValueError as error:
             raise self.damaged(number, f"its image: {error}") from None
         return apply_view(tile, self.view)

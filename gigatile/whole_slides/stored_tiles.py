@@ -29,9 +29,7 @@ def open_tiles(records: Path, grid: TileGrid) -> Iterator[StoredSlide]:
     with records.open("rb", buffering=0) as handle:
 
         def read(number: int) -> bytes:
-            return read_sized(
-                handle.fileno(), int(offsets[number]), int(sizes[number]), records
-            )
+            return read_sized(handle.fileno(), int(offsets[number]), int(sizes[number]), records)
 
         def fault(number: int, text: str) -> RecordError:
             return damaged(records, int(offsets[number]), text)

@@ -2,8 +2,8 @@
 
 The first pass computes the embeddings of each window, and pools them. Then the gradient of the loss
 with respect to the pooled embedding is known. In the second pass, each window runs again under a
-tape; windows without any gradient are left out. In memory are the activations of one window, and the
-state of the aggregator.
+tape; windows without any gradient are left out. In memory are the activations of one window, and
+the state of the aggregator.
 
 All ranks share all slides: their windows are dealt to the ranks in turn.
 """
@@ -48,9 +48,17 @@ class Picture:
 class Sharing(Protocol):
     """The ranks that share slides; `gigatile.training.ranks.Ranks` is one."""
 
-    rank: int
-    size: int
-    threads: int
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+
+    @property
+    def threads(self) -> int:
+        """Threads to read with."""
 
     def gather(self, values: np.ndarray, name: str) -> np.ndarray:
         """Return the arrays of all ranks, which have equal shapes: (size, …)."""

@@ -46,7 +46,7 @@ def compared_files(run: str | None, elsewhere: bool) -> list[str]:
     files = [f"results/{run}/{name}" for name in names]
     scores = f"results/{run}/evaluation/tiles.parquet"
     for path in (*files, scores):
-        if not os.path.exists(path):
+        if not Path(path).exists():
             raise WorkflowError(
                 f"report.compare: {path} does not exist; run {run}, a tile classifier, first, or "
                 "set report.compare to null"

@@ -31,15 +31,17 @@ COMMANDS = sorted(
 )
 PLUGINS = {
     "tiles": Plugins("tile_classification", "small_cnn"),
+    "whole slides": Plugins("slide_classification", "whole_small"),
     "volumes": Plugins("volume_segmentation", "small_unet"),
 }
-TILING = {"prepare of tiles"}
+TILING = {"prepare of tiles and whole slides"}
 TRAINING = {"train", "validate"}
 TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
-SLIDE_PAGES = {f"{name} of tiles" for name in PAGES}
+SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in PAGES}
+WHOLE_SLIDE_PAGES = {f"{name} of whole slides" for name in PAGES}
 CASE_PAGES = {f"{name} of volumes" for name in PAGES}
 
 
@@ -71,7 +73,7 @@ def tasks_of(name):
 
 
 def changed(project, file, old, new):
-    """Return the commands that an edit changes, with the task if it is not both."""
+    """Return the commands that an edit changes, with the tasks if it is not all of them."""
     before, path = codes(project), project / file
     text = path.read_text()
     assert text.count(old) >= 1, f"{file} has no {old!r}"
@@ -81,7 +83,7 @@ def changed(project, file, old, new):
         if code != before[name, task]:
             edited.setdefault(name, set()).add(task)
     return {
-        name if tasks == tasks_of(name) else f"{name} of {''.join(tasks)}"
+        name if tasks == tasks_of(name) else f"{name} of {' and '.join(sorted(tasks))}"
         for name, tasks in edited.items()
     }
 

@@ -32,6 +32,8 @@ REACHED: dict[str, Sequence[str]] = {
     "choose_model": ("segments/*.keras",),
     "segment": (*MODEL, "volumes/*.tfrecord"),
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
+    "score": (*MODEL, "tiles/*.tfrecord"),
+    "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
     "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz"),
     "report": (
         *MODEL,
@@ -48,6 +50,7 @@ REACHED: dict[str, Sequence[str]] = {
         *("tiles/*.tfrecord", "volumes/*.tfrecord"),
         "predictions/tiles.parquet",
         "predictions/segmentations/*.nii.gz",
+        "predictions/maps/*.parquet",
     ),
 }
 # Files that contain a digest of themselves and a key, such as the state of an earlier segment: the
@@ -237,6 +240,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
         for name in (command, *AROUND)
         for plugins in (
             Plugins("tile_classification", "small_cnn"),
+            Plugins("slide_classification", "whole_small"),
             Plugins("volume_segmentation", "small_unet"),
         )
         for path in reachable_files(project / name, plugins)

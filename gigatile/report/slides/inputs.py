@@ -169,7 +169,9 @@ def read_compared_scores(run: Path, slide: str, classes: list[str]) -> TileScore
             f"{described}: has the classes {', '.join(others)}, but this run has "
             f"{', '.join(classes)}; set report.compare to a run with the same labels"
         )
-    tiles = {row["slide"]: row for row in read_table(run / "evaluation/slides.tsv", ["slide", "tiles"])}
+    tiles = {
+        row["slide"]: row for row in read_table(run / "evaluation/slides.tsv", ["slide", "tiles"])
+    }
     if slide not in tiles:
         return None
     path = run / "evaluation/tiles.parquet"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
+from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from gigatile.report.slides.inputs import TileScores
@@ -38,10 +38,12 @@ def agreement(pairs: Sequence[tuple[np.ndarray, np.ndarray]], number: int) -> Ag
     ours, theirs = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
     rank = None
     if len(ours) > 1 and np.ptp(ours[:, number]) > 0 and np.ptp(theirs[:, number]) > 0:
-        ranks = (pd.Series(scores[:, number]).rank() for scores in (ours, theirs))
-        rank = float(np.corrcoef(*ranks)[0, 1])
+        rank = float(spearmanr(ours[:, number], theirs[:, number]).statistic)
     return Agreement(
-        len(ours), rank, _auc(theirs, ours[:, number], number), _auc(ours, theirs[:, number], number)
+        len(ours),
+        rank,
+        _auc(theirs, ours[:, number], number),
+        _auc(ours, theirs[:, number], number),
     )
 
 
@@ -54,7 +56,9 @@ def _auc(predicting: np.ndarray, scores: np.ndarray, number: int) -> float | Non
 
 def matched(ours: TileScores, theirs: TileScores) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores of both maps for the tiles that both have, (tiles, classes) each."""
-    corners = {corner: k for k, corner in enumerate(zip(ours.x.tolist(), ours.y.tolist(), strict=True))}
+    corners = {
+        corner: k for k, corner in enumerate(zip(ours.x.tolist(), ours.y.tolist(), strict=True))
+    }
     pairs = [
         (corners[corner], k)
         for k, corner in enumerate(zip(theirs.x.tolist(), theirs.y.tolist(), strict=True))

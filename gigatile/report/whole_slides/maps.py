@@ -72,9 +72,7 @@ class PositionMap:
         across, down = -(-columns // factor) * factor, -(-rows // factor) * factor
         return heatmap.Box(self.box.x, self.box.y, across * side, down * side)
 
-    def tile_scores(
-        self, classes: Sequence[str], grid: TileGrid, status: TileStatus
-    ) -> TileScores:
+    def tile_scores(self, classes: Sequence[str], grid: TileGrid, status: TileStatus) -> TileScores:
         """Return the mean activations of each stored tile with a position."""
         half = self.positions["side"].to_numpy() / 2
         column = np.floor((self.positions["x"].to_numpy() + half) / grid.extent).astype(np.int64)

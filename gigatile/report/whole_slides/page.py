@@ -95,7 +95,9 @@ def _layers(positions: PositionMap, classes: Sequence[str]) -> list[Layer]:
     shown = [(name, f"Class activation of {name}", f"p_{name}") for name in classes]
     if "attention" in table:
         shown.append(("attention", "Attention, as a share of the largest", "attention"))
-        shown += [(f"Grad-CAM {name}", f"Grad-CAM of {name}", f"gradcam_{name}") for name in classes]
+        shown += [
+            (f"Grad-CAM {name}", f"Grad-CAM of {name}", f"gradcam_{name}") for name in classes
+        ]
     layers = []
     for name, title, column in shown:
         values = table[column].to_numpy(np.float64)

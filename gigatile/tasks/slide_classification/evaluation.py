@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> None:
     hashes = checksums(
         {"model/settings.json": args.described, table: args.table, f"{folder}/slides.tsv": slides}
     )
+    names = [f"{row['slide']}.json" for row in rows]
     hashes[f"{folder}/maps/<slide>.json of the {unit} slides"] = combined_checksum(
-        {f"{row['slide']}.json": sha256_of(args.maps / f"{row['slide']}.json") for row in rows}
+        {f"{folder}/maps/{name}": sha256_of(args.maps / name) for name in names}
     )
     if args.new:
         write_json(args.out / "provenance.json", {"classes": classes, "inputs": hashes})

@@ -57,8 +57,8 @@ class WholeSlideModel(Model):
     ) -> WholeSlidePrediction:
         """Extract the tiles of a slide and score it.
 
-        The tiles are in a temporary file while the slide is scored. Unlike the jobs of the workflow,
-        this has no time limit, and the crash of a decoder ends the process.
+        The tiles are in a temporary file while the slide is scored. Unlike the jobs of the
+        workflow, this has no time limit, and the crash of a decoder ends the process.
 
         Args:
             slide: the slide's file.
@@ -80,6 +80,7 @@ class WholeSlideModel(Model):
                 raise UserError(f"{path}: {error}") from None
             grid = tiles.facts.grid
             assert grid is not None, "a slide with tiles has a grid"
+            self._classifier.check_scale(str(path), grid.mpp)
             with open_tiles(records, grid) as stored:
                 scored = self._classifier.score_with_map(stored)
         scale = grid.extent / grid.size

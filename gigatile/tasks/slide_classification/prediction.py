@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     if grid is None:
         raise UserError(f"{args.tiled}: slide {args.slide!r} has no tile grid")
     classifier = SlideClassifier(args.model, args.described, window, args.cores)
+    classifier.check_scale(f"slide {args.slide}", grid.mpp)
     with open_tiles(args.records, grid) as slide:
         scored = classifier.score_with_map(slide)
     scale = grid.extent / grid.size
@@ -64,7 +65,15 @@ def run(args: argparse.Namespace) -> None:
         }
     )
     write_scores(
-        args.slide, classifier.classes, scored.scores.tolist(), positions, args.map, args.out, inputs
+        args.slide,
+        classifier.classes,
+        scored.scores.tolist(),
+        positions,
+        args.map,
+        args.out,
+        inputs,
     )
-    shown = ", ".join(f"{n} {s:.3f}" for n, s in zip(classifier.classes, scored.scores, strict=True))
+    shown = ", ".join(
+        f"{n} {s:.3f}" for n, s in zip(classifier.classes, scored.scores, strict=True)
+    )
     print(f"{args.slide}: {shown}; {len(positions)} positions")

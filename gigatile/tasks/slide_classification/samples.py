@@ -1,4 +1,4 @@
-"""Whole slides as training samples: their numbers and views. The pixels are read window by window."""
+"""Whole slides as training samples: numbers and views. Pixels are read window by window."""
 
 import numpy as np
 

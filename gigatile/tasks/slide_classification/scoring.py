@@ -10,9 +10,11 @@ import pandas as pd
 import tensorflow as tf
 from pydantic import JsonValue
 
+from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
 from gigatile.models.slide_classifier import parts_of
+from gigatile.records.slide_layout import MAX_MPP_RATIO
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.whole_slides import WholeSlideSettings
@@ -27,6 +29,7 @@ class ClassifierSettings(JsonModel):
 
     classes: list[str]
     sha256: str
+    mpp: float | None
     tiles: dict[str, JsonValue]
     whole_slides: dict[str, JsonValue]
 
@@ -52,6 +55,7 @@ class SlideClassifier:
     Attributes:
         classes: names of the outputs, in order.
         tiles: the settings of the tiles, as in training.
+        mpp: micrometres per pixel of the slides that it was trained on; None if unknown.
     """
 
     def __init__(self, model: Path, described: Path, window: int, threads: int = 1) -> None:
@@ -66,7 +70,7 @@ class SlideClassifier:
             UserError: a file is missing or damaged, or the model is not the described one.
         """
         settings = read_model(ClassifierSettings, described)
-        self.classes = settings.classes
+        self.classes, self.mpp = settings.classes, settings.mpp
         self.tiles = check_section(TileSettings, settings.tiles, str(described))
         section = check_section(WholeSlideSettings, settings.whole_slides, str(described))
         network = load_model(model, settings.sha256, described)
@@ -77,6 +81,22 @@ class SlideClassifier:
         attention = self._parts.aggregator
         self._attention = attention if isinstance(attention, Attention) else None
         self._describe_positions = tf.function(self._activations)
+
+    def check_scale(self, slide: str, mpp: float | None) -> None:
+        """Refuse a slide whose scale is not that of the training.
+
+        Args:
+            slide: its id or path, for the message.
+            mpp: micrometres per pixel of its tiles; None if unknown.
+
+        Raises:
+            UserError: it differs by more than 10 %.
+        """
+        if mpp and self.mpp and max(mpp, self.mpp) > MAX_MPP_RATIO * min(mpp, self.mpp):
+            raise UserError(
+                f"{slide}: its tiles have {mpp:g} µm per pixel, but the model was trained at "
+                f"{self.mpp:g}; train and predict with tiles.mpp: {self.mpp:g}"
+            )
 
     def score(self, slide: StoredSlide) -> np.ndarray:
         """Return the score of each class, (classes,) float64."""
@@ -133,9 +153,9 @@ class SlideClassifier:
     def _grad_cam_weights(self, picture: Picture, state: np.ndarray) -> np.ndarray:
         """Return the mean gradient of each class's logit over the positions: (classes, channels).
 
-        Grad-CAM (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391), equation 1. For `max` and
-        `mean` it is the class activation without its bias, divided by the number of positions; so
-        it is computed for attention only. For the others: zeros.
+        Grad-CAM (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391), equation 1. For `max`
+        and `mean` it is the class activation without its bias, divided by the number of positions;
+        so it is computed for attention only. For the others: zeros.
         """
         kernel = self._parts.logits.kernel.numpy().T
         totals, count = np.zeros(kernel.shape), 0

@@ -157,5 +157,5 @@ class SlideClassification(TrainingTask):
         return {"tiles": self._tiles.model_dump(), "whole_slides": seen}
 
     def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
-        """Return the classes in the order of the scores."""
-        return {"classes": reader.classes}
+        """Return the classes in the order of the scores, and the scale of the slides."""
+        return {"classes": reader.classes, "mpp": reader.mpp}
