@@ -24,10 +24,7 @@ SPLITS = ("train", "valid")
 
 def read_sources(table: Path, records: Path, unit: str) -> dict[str, list[Source]]:
     return {
-        split: [
-            Source.from_row(row, unit, records)
-            for row in usable_rows(table, split)
-        ]
+        split: [Source.from_row(row, unit, records) for row in usable_rows(table, split)]
         for split in SPLITS
     }
 

@@ -9,6 +9,8 @@ from gigatile.files import read_json
 from gigatile.json_models import JsonModel, UnitCounts, read_model
 
 SCHEMA = 3
+# The largest ratio of the scales of slides that are seen as a whole.
+MAX_MPP_RATIO = 1.1
 MANIFEST = "manifest.json"
 
 

@@ -17,6 +17,8 @@ from gigatile.records.tile import Tile, decode_tile, image_of
 
 # The index of a shard: for each record its byte offset in the shard, and the number of its class.
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
+# The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
+SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
 
 
 class ShardReader:

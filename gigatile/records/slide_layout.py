@@ -16,7 +16,7 @@ import numpy as np
 from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
 from gigatile.records.example import first_ints
-from gigatile.records.manifest import SlideInShard
+from gigatile.records.manifest import MAX_MPP_RATIO, SlideInShard
 from gigatile.records.shard_layout import (
     LENGTH,
     OFFSET,
@@ -29,15 +29,10 @@ from gigatile.records.shard_layout import (
     refuse,
     slide_or_case_of,
 )
-from gigatile.records.shards import INDEX
+from gigatile.records.shards import SLIDE_INDEX
 from gigatile.records.shuffle import key64
 from gigatile.records.tfrecord import FOOTER, HEADER, damaged, record_offsets
 from gigatile.settings.shards import ShardSettings
-
-# The largest ratio of two scales of a cohort, as for tiles that are enlarged.
-MAX_MPP_RATIO = 1.1
-# The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
-SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.records.manifest import SlideInShard, read_manifest
-from gigatile.records.shards import ShardReader
-from gigatile.records.slide_layout import SLIDE_INDEX
+from gigatile.records.shards import SLIDE_INDEX, ShardReader
 
 
 @dataclass(frozen=True)

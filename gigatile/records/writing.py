@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,13 +29,16 @@ from gigatile.records.shard_layout import (
     lay_out_shards,
     slide_or_case_of,
 )
-from gigatile.records.slide_layout import SlideLayout
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 
-Layout = ShardLayout | SlideLayout
+if TYPE_CHECKING:  # an edit of one layout must not rerun tasks with another
+    from gigatile.records.slide_layout import SlideLayout
+
+    Layout = ShardLayout | SlideLayout
+
 # Takes the arguments of `lay_out_shards`.
-LayOut = Callable[..., Layout]
+LayOut = Callable[..., "Layout"]
 # The folder of the layout's runs; it is deleted once the shards are written.
 LAYOUT = ".layout"
 # Shards and their indexes, also under the temporary names that a killed run leaves.
@@ -121,7 +125,7 @@ class _Writer:
 
     def __init__(
         self,
-        shards: Sequence[tuple[Layout, int]],
+        shards: Sequence[tuple["Layout", int]],
         labels: Sequence[str],
         out: Path,
         world: World,
@@ -176,7 +180,7 @@ class _Writer:
 
     def _copy(
         self,
-        layout: Layout,
+        layout: "Layout",
         records: np.ndarray,
         starts: np.ndarray,
         lengths: np.ndarray,
@@ -196,7 +200,7 @@ class _Writer:
             self._world.report_progress(f"after records of {path}")
 
 
-def _sharded_split(layout: Layout, unit: str, shards: list[Shard]) -> ShardedSplit:
+def _sharded_split(layout: "Layout", unit: str, shards: list[Shard]) -> ShardedSplit:
     by_label: dict[str, int] = {}
     for source, count in zip(layout.sources, layout.record_counts.tolist(), strict=True):
         if source.label:

@@ -8,6 +8,7 @@ the state of the aggregator.
 All ranks share all slides: their windows are dealt to the ranks in turn.
 """
 
+import contextlib
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gigatile.errors import UserError
 from gigatile.whole_slides.aggregators import Aggregator
 from gigatile.whole_slides.windows import Window
 
@@ -130,7 +132,8 @@ class TwoPasses:
             for window in range(len(picture.windows))
         ]
         for number, window, content in self._read(pictures, every):
-            states[number] = self._pool(*content, window, states[number])
+            with _window_fits(content[0]):
+                states[number] = self._pool(*content, window, states[number])
         gathered = self._sharing.gather(np.stack([np.asarray(s) for s in states]), "states")
         return [self._aggregator.merge(gathered[:, number]) for number in range(len(pictures))]
 
@@ -163,7 +166,8 @@ class TwoPasses:
             again += [(number, window) for window in windows]
         totals = [tf.zeros_like(variable.value) for variable in self.variables]
         for number, window, content in self._read(pictures, again):
-            of_window = self._differentiate(*content, window, states[number], gradients[number])
+            with _window_fits(content[0]):
+                of_window = self._differentiate(*content, window, states[number], gradients[number])
             totals = [total + part for total, part in zip(totals, of_window, strict=True)]
         return totals, len(again)
 
@@ -219,6 +223,19 @@ class TwoPasses:
             [variable.value for variable in self.variables],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
+
+
+@contextlib.contextmanager
+def _window_fits(pixels: np.ndarray) -> Iterator[None]:
+    """Turn an error of too little memory into a message that says which setting to change."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError:
+        height, width, _ = pixels.shape
+        raise UserError(
+            f"a window of {width}×{height} px does not fit into the memory of the device; set "
+            f"whole_slides.window to {max(height, width) // 2}"
+        ) from None
 
 
 def deal(areas: Sequence[int], ranks: int) -> list[list[int]]:

@@ -46,8 +46,17 @@ def test_every_setting_has_a_comment(call, tmp_path):
     call(init, touch(tmp_path / "slides", *CLASSES), "--out", tmp_path / "run")
     text = (tmp_path / "run/config.yaml").read_text()
     assert set(yaml.safe_load(text)) <= {"run", "task", "samples", "tiles", "train", "split"}
-    for line in ("samples: ", "  mpp: ", "  model: "):
+    for line in ("task: ", "samples: ", "  mpp: ", "  model: "):
         assert re.search(rf"# .*\n{line}", text)
+
+
+def test_task_of_the_settings_can_be_changed(call, tmp_path):
+    call(init, touch(tmp_path / "slides", *CLASSES), "--out", tmp_path / "run")
+    config = tmp_path / "run/config.yaml"
+    assert load(config).train.model == "small_cnn"
+    config.write_text(config.read_text().replace("task: tile_cl", "task: slide_cl"))
+    assert load(config).task == "slide_classification"
+    assert load(config).train.model == "whole_small"
 
 
 @pytest.mark.parametrize(

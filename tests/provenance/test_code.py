@@ -37,11 +37,11 @@ PLUGINS = {
 TILING = {"prepare of tiles and whole slides"}
 TRAINING = {"train", "validate"}
 TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
+SCORING = {"validate of whole slides", "predict of whole slides"}
 MODELS = TRAINING | {"evaluate of tiles", "predict"}
 PAGES = {"write_report", "write_prediction_pages"}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
 SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in PAGES}
-WHOLE_SLIDE_PAGES = {f"{name} of whole slides" for name in PAGES}
 CASE_PAGES = {f"{name} of volumes" for name in PAGES}
 
 
@@ -123,8 +123,13 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
         ("gigatile/models/__init__.py", "(0.2, 0.02)", "(0.3, 0.02)", TILE_MODELS),
-        ("gigatile/settings/tiles.py", "224", "256", TILING | {"train of tiles"}),
-        ("gigatile/settings/train.py", "0.001", "0.002", TRAINING),
+        (
+            "gigatile/settings/tiles.py",
+            "224",
+            "256",
+            TILING | {"train of tiles and whole slides"} | SCORING,
+        ),
+        ("gigatile/settings/train.py", "0.001", "0.002", TRAINING | {"predict of whole slides"}),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
         ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"} | PAGES),
         (
@@ -135,7 +140,12 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/records/shard_layout.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
-        ("gigatile/training/sample_order.py", "\n    return ", "\n    return None or ", TRAINING),
+        (
+            "gigatile/training/sample_order.py",
+            "\n    return ",
+            "\n    return None or ",
+            TRAINING | {"predict of whole slides"},  # a slide is read in a view of the order
+        ),
         (
             "gigatile/tasks/tile_classification/training.py",
             "\n        return ",
@@ -149,6 +159,30 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             {"validate of tiles"},
         ),
         (
+            "gigatile/records/slide_layout.py",
+            "\n    return ",
+            "\n    return None or ",
+            {"write_shards of whole slides"},
+        ),
+        (
+            "gigatile/tasks/slide_classification/training.py",
+            "\n        return ",
+            "\n        return None or ",
+            {"train of whole slides"},
+        ),
+        (
+            "gigatile/tasks/slide_classification/scoring.py",
+            "\n        return ",
+            "\n        return None or ",
+            SCORING,
+        ),
+        (
+            "gigatile/models/slide_classifier.py",
+            "\n    return ",
+            "\n    return None or ",
+            {"train of whole slides"} | SCORING,
+        ),
+        (
             "gigatile/tasks/volume_segmentation/rotation.py",
             "\n    return ",
             "\n    return None or ",
@@ -159,7 +193,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/evaluation/metrics.py",
             "\n    return ",
             "\n    return None or ",
-            {"evaluate of tiles"} | SLIDE_PAGES,
+            {"evaluate of tiles and whole slides"} | SLIDE_PAGES,
         ),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),
         ("gigatile/report/templates/style.css", "color", "background", PAGES),
@@ -170,6 +204,12 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             SLIDE_PAGES,
         ),
         ("gigatile/report/slides/templates/slide.html.j2", "<h1>", "<h1 >", SLIDE_PAGES),
+        (
+            "gigatile/report/whole_slides/agreement.py",
+            "\n    return ",
+            "\n    return None or ",
+            {f"{name} of whole slides" for name in PAGES},
+        ),
         ("gigatile/report/cases/slices.py", "\n    return ", "\n    return None or ", CASE_PAGES),
         ("gigatile/report/cases/templates/case.css", "flex", "grid", CASE_PAGES),
         ("gigatile/demo/tissue.py", "\n    return ", "\n    return None or ", {"make_demo_slide"}),

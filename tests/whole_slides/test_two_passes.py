@@ -1,117 +1,94 @@
-"""Windows give the embeddings and gradients of the whole picture, to rounding."""
+"""Windows give the pooled embedding and gradients of the whole picture, to rounding."""
+
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from random_encoders import (
+    CHANNELS,
+    ENCODER,
+    build,
+    layer_lists,
+    picture_of,
+    random_pixels,
+    windows_with_tissue,
+)
 
 from gigatile.errors import UserError
-from gigatile.whole_slides.receptive_field import Field, receptive_field
-from gigatile.whole_slides.two_passes import gradients
-from gigatile.whole_slides.windows import Span, Window, divide
+from gigatile.whole_slides.aggregators import Aggregator, Attention, Max, Mean
+from gigatile.whole_slides.receptive_field import receptive_field
+from gigatile.whole_slides.two_passes import TwoPasses
+from gigatile.whole_slides.windows import Span, divide
 
-CHANNELS = 3
 L = keras.layers
+AGGREGATORS = ["max", "mean", "attention"]
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    before = keras.config.floatx(), keras.mixed_precision.global_policy()
-    keras.config.set_floatx("float64")
-    keras.mixed_precision.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx(before[0])
-    keras.mixed_precision.set_dtype_policy(before[1])
+def build_aggregator(name: str, channels: int) -> Aggregator:
+    """Build an aggregator; gated attention as by Ilse et al. 2018."""
+    if name != "attention":
+        return {"max": Max, "mean": Mean}[name]()
+    inputs = keras.Input((None, None, channels))
+    # Large weights, so that the scores differ.
+    dense = {"kernel_initializer": keras.initializers.RandomNormal(stddev=2.0)}
+    value = L.Dense(5, activation="tanh", **dense)(inputs)
+    gate = L.Dense(5, activation="sigmoid", **dense)(inputs)
+    return Attention(keras.Model(inputs, L.Dense(1, **dense)(L.Multiply()([value, gate]))))
 
 
-@st.composite
-def layer_lists(draw):
-    """A few layers: kernels, strides, dilations and paddings; pairs of axes may differ."""
-    layers = []
-    for _ in range(draw(st.integers(1, 4))):
-        kind = draw(
-            st.sampled_from(["conv", "depthwise", "max", "average", "pad", "norm", "residual"])
-        )
-        kernel = (draw(st.integers(1, 5)), draw(st.integers(1, 5)))
-        stride = draw(st.integers(1, 3))
-        padding = draw(st.sampled_from(["same", "valid"]))
-        dilation = draw(st.integers(1, 3)) if stride == 1 else 1
-        start, end = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-        layers.append((kind, kernel, stride, padding, dilation, start, end))
-    return layers
+def loss_of(pooled: tf.Tensor) -> tf.Tensor:
+    """Return a loss of pooled embeddings (channels,)."""
+    weights = tf.constant(np.random.default_rng(3).normal(size=pooled.shape))
+    return tf.nn.softplus(tf.tensordot(pooled, weights, 1))
 
 
-def build(layers, seed: int = 1) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    x = inputs = keras.Input((None, None, CHANNELS))
-    for kind, kernel, stride, padding, dilation, start, end in layers:
-        window = {"strides": stride, "padding": padding}
-        if kind == "conv":
-            x = L.Conv2D(4, kernel, dilation_rate=dilation, activation="tanh", **window)(x)
-        elif kind == "depthwise":
-            x = L.DepthwiseConv2D(kernel, dilation_rate=dilation, activation="tanh", **window)(x)
-        elif kind == "max":
-            x = L.MaxPooling2D(kernel, **window)(x)
-        elif kind == "average":
-            x = L.AveragePooling2D(kernel, **window)(x)
-        elif kind == "pad":
-            x = L.ZeroPadding2D(((start, end), (end, start)))(x)
-        elif kind == "norm":
-            x = L.LayerNormalization(axis=-1)(x)
-        else:
-            branch = L.Conv2D(x.shape[-1], 3, padding="same", activation="tanh")(x)
-            branch = L.Conv2D(x.shape[-1], 3, padding="same", dilation_rate=2)(branch)
-            x = L.Add()([x, branch])
-    return keras.Model(inputs, x)
-
-
-def head(name: str, channels: int):
-    """Return a loss of embeddings, and its variables; gated attention as by Ilse et al. 2018."""
-    random = np.random.default_rng(3)
-    shapes = [(channels,), (channels, 5), (channels, 5), (5,)]
-    weights, value, gate, attention = (tf.Variable(random.normal(size=shape)) for shape in shapes)
-
-    def loss(grid):
-        rows = tf.reshape(grid, (-1, channels))
-        if name == "max":
-            pooled = tf.reduce_max(rows, axis=0)
-        elif name == "mean":
+def plain(encoder, aggregator, pixels, tissue):
+    """Return loss and gradients by one backpropagation through the whole picture."""
+    variables = [*encoder.trainable_variables, *aggregator.variables]
+    with tf.GradientTape() as tape:
+        rows = tf.boolean_mask(encoder(pixels[None], training=True)[0], tissue)
+        if isinstance(aggregator, Max):
+            # Like `Max`, not like tf.reduce_max, which divides a gradient between equal values.
+            pooled = tf.gather(tf.transpose(rows), tf.argmax(rows), axis=1, batch_dims=1)
+        elif isinstance(aggregator, Mean):
             pooled = tf.reduce_mean(rows, axis=0)
         else:
-            hidden = tf.tanh(rows @ value) * tf.sigmoid(rows @ gate)
-            shares = tf.nn.softmax(tf.linalg.matvec(hidden, attention))
+            shares = tf.nn.softmax(aggregator.scores(rows))
             pooled = tf.linalg.matvec(rows, shares, transpose_a=True)
-        return tf.nn.softplus(tf.tensordot(pooled, weights, 1))
-
-    return loss, [weights, value, gate, attention]
-
-
-def plain(encoder, picture, loss_of, variables):
-    """Return loss and gradients by one backpropagation through the whole picture."""
-    trained = [variable.value for variable in encoder.trainable_variables]
-    with tf.GradientTape() as tape:
-        loss = loss_of(encoder(picture[None], training=True)[0])
+        loss = loss_of(pooled)
     zero = tf.UnconnectedGradients.ZERO
-    return loss, tape.gradient(loss, [*trained, *variables], unconnected_gradients=zero)
+    return loss, tape.gradient(loss, [v.value for v in variables], unconnected_gradients=zero)
 
 
-def two(encoder, picture, loss_of, variables, side, fields=None):
-    height, width, _ = picture.shape
-    fields = fields or receptive_field(encoder, height, width)
+def two(encoder, aggregator, picture):
+    """Return loss, gradients and the number of windows that ran again, by two passes."""
+    passes = TwoPasses(encoder, aggregator, pixels=tf.float64)
+    (state,) = passes.pool([picture])
+    pooled = tf.constant(aggregator.pooled(state))
+    with tf.GradientTape() as tape:
+        tape.watch(pooled)
+        loss = loss_of(pooled)
+    of_pooled = tape.gradient(loss, pooled).numpy()[None]
+    return loss, *passes.gradients([picture], [state], of_pooled)
 
-    def read(window: Window):
-        return picture[slice(*window.rows.pixels), slice(*window.columns.pixels)]
 
-    windows = divide(fields, height, width, side)
-    return gradients(encoder, windows, read, loss_of, variables), len(windows)
-
-
-def assert_same(ours, loss, expected):
-    np.testing.assert_allclose(ours.loss, loss, rtol=1e-12)
-    for gradient, other in zip([*ours.encoder, *ours.head], expected, strict=True):
+def assert_same(ours, expected):
+    np.testing.assert_allclose(ours[0], expected[0], rtol=1e-12)
+    for gradient, other in zip(ours[1], expected[1], strict=True):
         np.testing.assert_allclose(gradient, other, rtol=1e-9, atol=1e-12)
+
+
+def random_tissue(fields, share: float, seed: int = 5) -> np.ndarray:
+    """Return a mask of positions with at least one."""
+    random = np.random.default_rng(seed)
+    tissue = random.random([field.size for field in fields]) < share
+    tissue.flat[random.integers(tissue.size)] = True
+    return tissue
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -120,53 +97,78 @@ def assert_same(ours, loss, expected):
     st.integers(1, 60),
     st.integers(1, 60),
     st.integers(1, 20),
-    st.sampled_from(["max", "mean", "attention"]),
+    st.sampled_from(AGGREGATORS),
+    st.sampled_from([0, 0.1, 0.6, 1]),
 )
-def test_gradients_are_those_of_the_whole_picture(layers, height, width, side, aggregator):
+def test_gradients_are_those_of_the_whole_picture(layers, height, width, side, name, share):
     encoder = build(layers)
-    picture = tf.constant(np.random.default_rng(7).normal(size=(height, width, CHANNELS)))
     try:
-        receptive_field(encoder, height, width)
+        fields = receptive_field(encoder, height, width)
     except UserError as error:
         assert "too small" in str(error)
-        return
-    loss_of, variables = head(aggregator, encoder.output_shape[-1])
-    loss, expected = plain(encoder, picture, loss_of, variables)
-    ours, _ = two(encoder, picture, loss_of, variables, side)
-    assert_same(ours, loss, expected)
+        assume(False)
+    pixels, tissue = random_pixels(height, width), random_tissue(fields, share)
+    aggregator = build_aggregator(name, encoder.output_shape[-1])
+    expected = plain(encoder, aggregator, pixels, tissue)
+    assert_same(two(encoder, aggregator, picture_of(pixels, fields, side, tissue)), expected)
 
 
-ENCODER = [
-    ("conv", (5, 5), 2, "same", 1, 0, 0),
-    ("residual", (1, 1), 1, "same", 1, 0, 0),
-    ("max", (3, 3), 2, "same", 1, 0, 0),
-    ("conv", (3, 3), 1, "same", 2, 0, 0),
-]
-
-
-@pytest.mark.parametrize("aggregator", ["mean", "attention"])
-@pytest.mark.parametrize("end", ["first", "last"])
-def test_halo_one_pixel_too_small_is_wrong(aggregator, end):
+@pytest.mark.parametrize("name", ["mean", "attention"])
+def test_halo_one_pixel_too_small_is_wrong(name):
     """The encoder depends on every pixel of the computed field, so none can be left out."""
     encoder = build([("conv", (5, 5), 1, "same", 1, 0, 0), ("conv", (3, 3), 1, "same", 2, 0, 0)])
-    picture = tf.constant(np.random.default_rng(7).normal(size=(41, 37, CHANNELS)))
-    loss_of, variables = head(aggregator, encoder.output_shape[-1])
-    loss, expected = plain(encoder, picture, loss_of, variables)
+    aggregator, pixels = build_aggregator(name, 4), random_pixels(41, 37)
     fields = receptive_field(encoder, 41, 37)
     assert [(field.first, field.last) for field in fields] == [(-4, 4), (-4, 4)]
-    assert_same(two(encoder, picture, loss_of, variables, 10, fields)[0], loss, expected)
-    change = {"first": -3} if end == "first" else {"last": 3}
-    small = tuple(Field(**(vars(field) | change)) for field in fields)
-    with pytest.raises(AssertionError):
-        assert_same(two(encoder, picture, loss_of, variables, 10, small)[0], loss, expected)
+    tissue = random_tissue(fields, 0.7)
+    expected = plain(encoder, aggregator, pixels, tissue)
+    assert_same(two(encoder, aggregator, picture_of(pixels, fields, 10, tissue)), expected)
+    for change in ({"first": -3}, {"last": 3}):
+        small = tuple(replace(field, **change) for field in fields)
+        ours = two(encoder, aggregator, picture_of(pixels, small, 10, tissue))
+        assert abs(ours[0] - expected[0]) > 1e-6
+        assert max(np.abs(a - b).max() for a, b in zip(ours[1], expected[1], strict=True)) > 1e-6
 
 
 def test_max_repeats_only_windows_that_matter():
     encoder = build(ENCODER)
-    picture = tf.constant(np.random.default_rng(7).normal(size=(200, 190, CHANNELS)))
-    loss_of, variables = head("max", encoder.output_shape[-1])
-    ours, windows = two(encoder, picture, loss_of, variables, 5)
-    assert windows == 10 * 10 and ours.repeated <= encoder.output_shape[-1]
+    pixels = random_pixels(200, 190)
+    fields = receptive_field(encoder, 200, 190)
+    picture = picture_of(pixels, fields, 5, np.ones([field.size for field in fields], bool))
+    read, repeated = [], []
+
+    def read_pixels(window):
+        read.append(picture.windows.index(window))
+        return picture.read_pixels(window)
+
+    watched = replace(picture, read_pixels=read_pixels)
+    passes = TwoPasses(encoder, Max(), pixels=tf.float64)
+    (state,) = passes.pool([watched])
+    assert sorted(read) == list(range(10 * 10))
+    values = tf.boolean_mask(encoder(pixels[None])[0], picture.tissue)
+    np.testing.assert_allclose(Max().pooled(state), tf.reduce_max(values, axis=0), rtol=1e-12)
+    # The gradient of a single channel runs the window with its largest value, and no other.
+    for channel, gradient in enumerate(np.eye(encoder.output_shape[-1])):
+        read.clear()
+        _, again = passes.gradients([watched], [state], gradient[None])
+        assert (read, again) == ([int(state[1, channel])], 1)
+        repeated.append(read[0])
+    read.clear()
+    _, again = passes.gradients([watched], [state], np.ones((1, 4)))
+    assert sorted(read) == sorted(set(repeated)) and again == len(set(repeated)) > 1
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_slides_without_a_gradient_are_not_read_again(name):
+    encoder = build(ENCODER)
+    fields = receptive_field(encoder, 30, 30)
+    picture = picture_of(random_pixels(30, 30), fields, 4, random_tissue(fields, 1))
+    passes = TwoPasses(encoder, build_aggregator(name, 4), pixels=tf.float64)
+    states = passes.pool([picture, picture])
+    first = np.array([[1.0] * 4, [0.0] * 4])
+    read = passes.gradients([picture, picture], states, first)[1]
+    assert 0 < read <= len(picture.windows) == 4
+    assert passes.gradients([picture, picture], states, 0 * first)[1] == 0
 
 
 def test_windows_compute_each_output_once():
@@ -179,42 +181,35 @@ def test_windows_compute_each_output_once():
         for span, size in ((window.rows, 131), (window.columns, 66)):
             first, end = span.pixels
             assert first % 4 == 0 and (size - (end - first)) % 4 == 0 and end <= size
+            assert span.outputs[1] - span.outputs[0] <= 7
     assert (counts == 1).all()
-    assert windows[0].rows == Span((0, 7), (0, 47), 0)
+    assert windows[0].rows.outputs[0] == 0 and windows[0].rows.offset == 0
+    assert windows[0].rows == Span((0, 6), (0, 43), 0)
 
 
-@pytest.mark.parametrize(
-    ("layer", "reason"),
-    [
-        (lambda x: L.GroupNormalization(1)(x), "may depend on every pixel"),
-        (lambda x: L.BatchNormalization()(x), "statistics of the batch; freeze it"),
-        (lambda x: L.LayerNormalization(axis=[1, 2, 3])(x), "normalises over positions"),
-        (lambda x: L.UpSampling2D(2)(x), "may depend on every pixel"),
-        (
-            lambda x: L.Multiply()([x, L.GlobalAveragePooling2D(keepdims=True)(x)]),
-            "depend on every",
-        ),
-        (lambda x: L.Conv2DTranspose(3, 3, strides=2)(x), "may depend on every pixel"),
-        (lambda x: L.SpatialDropout2D(0.5)(x), "may depend on every pixel"),
-        (lambda x: L.Concatenate(axis=1)([x, x]), "concatenates positions"),
-        (
-            lambda x: L.Add()([x, L.Conv2D(3, 1, strides=2)(L.ZeroPadding2D(16)(x))]),
-            "different sizes or strides",
-        ),
-    ],
-)
-def test_layers_that_are_not_local_are_refused(layer, reason):
-    inputs = keras.Input((32, 32, CHANNELS))
-    with pytest.raises(UserError, match=f"is not local: .*{reason}"):
-        receptive_field(keras.Model(inputs, layer(inputs)), 32, 32)
+def test_windows_around_tissue_compute_each_position_with_tissue_once():
+    fields = receptive_field(build(ENCODER), 131, 66)
+    tissue = random_tissue(fields, 0.03)
+    counts = np.zeros(tissue.shape, int)
+    for window in windows_with_tissue(fields, 131, 66, 7, tissue):
+        area = slice(*window.rows.outputs), slice(*window.columns.outputs)
+        counts[area] += 1
+        # The smallest one: there is tissue on each side.
+        some = tissue[area]
+        assert all(side.any() for side in (some[0], some[-1], some[:, 0], some[:, -1]))
+    assert (counts[tissue] == 1).all() and counts.max() == 1 and (counts == 0).any()
 
 
-def test_frozen_batch_normalisation_and_nested_models_are_local():
-    inner = build(ENCODER)
+@pytest.mark.parametrize("build_norm", [L.BatchNormalization, L.RMSNormalization])
+def test_local_normalisations_and_nested_models_are_exact(build_norm):
+    inner, norm = build(ENCODER), build_norm()
+    norm.trainable = build_norm is L.RMSNormalization
     inputs = keras.Input((None, None, CHANNELS))
-    norm = L.BatchNormalization(trainable=False)
     encoder = keras.Model(inputs, L.Conv2D(2, 3, padding="same")(norm(inner(inputs))))
-    picture = tf.constant(np.random.default_rng(7).normal(size=(75, 90, CHANNELS)))
-    loss_of, variables = head("mean", 2)
-    loss, expected = plain(encoder, picture, loss_of, variables)
-    assert_same(two(encoder, picture, loss_of, variables, 4)[0], loss, expected)
+    for weight in norm.weights:
+        weight.assign(np.random.default_rng(2).uniform(0.5, 2, weight.shape))
+    pixels, aggregator = random_pixels(75, 90), Mean()
+    fields = receptive_field(encoder, 75, 90)
+    tissue = random_tissue(fields, 0.5)
+    expected = plain(encoder, aggregator, pixels, tissue)
+    assert_same(two(encoder, aggregator, picture_of(pixels, fields, 4, tissue)), expected)

@@ -14,11 +14,12 @@ from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
 from gigatile.models.slide_classifier import parts_of
-from gigatile.records.slide_layout import MAX_MPP_RATIO
+from gigatile.records.manifest import MAX_MPP_RATIO
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.whole_slides.aggregators import Attention
+from gigatile.whole_slides.memory import check_window
 from gigatile.whole_slides.receptive_field import FieldsBySize
 from gigatile.whole_slides.slide_pixels import StoredSlide
 from gigatile.whole_slides.two_passes import Picture, TwoPasses, read_ahead
@@ -77,6 +78,7 @@ class SlideClassifier:
         self._parts = parts_of(network, section.aggregator)
         self._fields = FieldsBySize(self._parts.encoder)
         self._passes = TwoPasses(self._parts.encoder, self._parts.aggregator)
+        check_window(self._parts.encoder, window, 1)
         self._window, self._threads = window, threads
         attention = self._parts.aggregator
         self._attention = attention if isinstance(attention, Attention) else None

@@ -20,6 +20,7 @@ from gigatile.training.batches import Batch
 from gigatile.training.ranks import Ranks
 from gigatile.training.sample_order import VIEWS, Sampling, window_size
 from gigatile.training.task import TrainingTask
+from gigatile.whole_slides.memory import check_window
 from gigatile.whole_slides.receptive_field import FieldsBySize
 from gigatile.whole_slides.slide_pixels import StoredSlide
 from gigatile.whole_slides.two_passes import Picture, TwoPasses
@@ -71,6 +72,7 @@ class SlideClassification(TrainingTask):
         self._fields = FieldsBySize(self._parts.encoder)
         # Refuses an encoder that is not local.
         self._fields.get(self._tiles.size, self._tiles.size)
+        check_window(self._parts.encoder, self._whole_slides.window, settings.ranks_per_node)
         return networks
 
     def shared_gradients(

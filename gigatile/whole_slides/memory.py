@@ -1,0 +1,95 @@
+"""The memory that a window needs, estimated from the layers of the encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gigatile.errors import UserError
+
+# Gradients and temporary arrays need half as much again as the activations; see docs/speed.md.
+FACTOR = 1.5
+
+
+def activation_bytes(encoder: keras.Model, side: int) -> int:
+    """Return the bytes of the outputs of all layers for a window of side² pixels."""
+    total = 0
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal total
+        outputs = layer(*args, **kwargs)
+        if isinstance(layer, keras.Model):
+            tensors = keras.tree.flatten((args, kwargs))
+            follow(layer, [t for t in tensors if isinstance(t, keras.KerasTensor)])
+        else:
+            for tensor in keras.tree.flatten(outputs):
+                total += int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize
+        return outputs
+
+    def follow(model: keras.Model, tensors: list[Any]) -> None:
+        fed = [keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+        keras.models.clone_model(
+            model,
+            input_tensors=keras.tree.pack_sequence_as(model.input, fed),
+            clone_function=lambda layer: layer,
+            call_function=call,
+        )
+
+    (pixels,) = keras.tree.flatten(encoder.input)
+    follow(encoder, [keras.Input(batch_shape=(1, side, side, pixels.shape[-1]))])
+    return total
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory a process can still get; None if it is not known.
+
+    The smaller of the machine's available memory and what is left in the control group (cgroup v2).
+    """
+    limits = []
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+        group = (root / "proc/self/cgroup").read_text().strip().split("::")[-1]
+        folder = root / "sys/fs/cgroup" / group.lstrip("/")
+        used, limit = (
+            (folder / f"memory.{name}").read_text().strip() for name in ("current", "max")
+        )
+        if limit != "max":
+            limits.append(int(limit) - int(used))
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=None)
+
+
+def check_window(
+    encoder: keras.Model, side: int, processes: int, available: int | None = None
+) -> None:
+    """Refuse a window that does not fit into memory. On a GPU nothing is checked.
+
+    Args:
+        encoder: runs on the window.
+        side: of the window in pixels.
+        processes: that share the memory of this machine.
+        available: bytes for all of them; None: what is available.
+
+    Raises:
+        UserError: says which side would fit.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return
+    available = available_bytes() if available is None else available
+    # In proportion to the pixels. A small window would be mostly its margin.
+    sample = min(side, 512)
+    per_pixel = FACTOR * activation_bytes(encoder, sample) / sample**2
+    if available is None or per_pixel * side**2 * processes <= available:
+        return
+    fits = int((available / processes / per_pixel) ** 0.5) // 64 * 64
+    hint = f"set it to {fits} or less" if fits >= 64 else "use fewer ranks per node"
+    raise UserError(
+        f"whole_slides.window: a window of {side} px needs about "
+        f"{per_pixel * side**2 / 1e9:.1f} GB for {encoder.name}, but {available / 1e9:.1f} GB are "
+        f"available for {processes} process(es); {hint}"
+    )

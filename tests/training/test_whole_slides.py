@@ -1,0 +1,167 @@
+"""Training on whole slides: on any number of ranks, resumed, and on slides of any shape."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trained import assert_same_bits, assert_same_to_rounding
+
+from gigatile.errors import START_AGAIN
+from gigatile.files import read_json
+from gigatile.records import Tile, encode_tile, write_records
+from gigatile.records.shard_layout import SlideGrid, Source
+from gigatile.records.slide_layout import lay_out_slides
+from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
+from gigatile.settings.shards import ShardSettings
+
+SIZE, EPOCHS = 48, 2
+# Columns and rows: a row of tiles, one tile, and areas that differ more than tenfold.
+SHAPES = [(1, 1), (6, 1), (3, 4), (9, 8), (2, 2)]
+
+
+def source(folder: Path, number: int, label: str, shape: tuple[int, int], mpp=0.5) -> Source:
+    """Write the tiles of a slide, of which a third is glass."""
+    random = np.random.default_rng(number)
+    columns, rows = shape
+    grain = 4 if label == "coarse" else 1
+    tiles = []
+    for cell in range(columns * rows):
+        if cell and random.random() < 0.3:
+            continue
+        small = random.integers(40, 220, (SIZE // grain, SIZE // grain, 3), np.uint8)
+        image = encode_jpeg(small.repeat(grain, axis=0).repeat(grain, axis=1), 95)
+        x, y = SIZE * (cell % columns), SIZE * (cell // columns)
+        tiles.append(encode_tile(Tile(image, f"S{number}", x, y, SIZE, mpp, 1.0)))
+    path = folder / f"S{number}.tfrecord"
+    write_records(path, tiles)
+    grid = SlideGrid(columns, rows, SIZE, mpp)
+    return Source(f"S{number}", f"P{number}", label, path, grid)
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory) -> Path:
+    """Return the manifest of 10 slides to train on and 2 for validation."""
+    folder = tmp_path_factory.mktemp("slides")
+    labels = ("coarse", "fine")
+    made = [
+        source(folder, number, labels[number % 2], SHAPES[number // 2 % len(SHAPES)])
+        for number in range(12)
+    ]
+    write_shards(
+        {"train": made[:10], "valid": made[10:]},
+        ShardSettings(target_mb=0.05),
+        folder / "shards",
+        lay_out=lay_out_slides,
+    )
+    return folder / "shards/manifest.json"
+
+
+def arguments(launcher, manifest, out, ranks, aggregator="max", window=128, **settings):
+    """Return the arguments of scripts/train.py for whole slides."""
+    settings = {"model": "whole_small", "batch_size": 3, "epochs": EPOCHS, **settings}
+    words = launcher.train_arguments(manifest, out, ranks, **settings)
+    words[words.index("--task") + 1] = "slide_classification"
+    sections = {
+        "tiles": {"size": SIZE},
+        "whole_slides": {"aggregator": aggregator, "window": window},
+    }
+    words[words.index("--task-settings") + 1] = json.dumps(sections)
+    return words
+
+
+def train(launcher, manifest, out, ranks=1, program="scripts/train.py", before=(), **settings):
+    return launcher.run(
+        ranks, program, *before, *arguments(launcher, manifest, out, ranks, **settings)
+    )
+
+
+def trained(launcher, manifest, out, ranks=1, **settings) -> Path:
+    done = train(launcher, manifest, out, ranks, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "segments"
+
+
+@pytest.mark.parametrize("aggregator", ["max", "mean", "attention"])
+def test_ranks_share_each_slide(launcher, slides, tmp_path, aggregator):
+    """The batch of 3 slides is no multiple of the ranks; the weights are equal to rounding."""
+    one = trained(launcher, slides, tmp_path / "one", 1, aggregator=aggregator)
+    two = trained(launcher, slides, tmp_path / "two", 2, aggregator=aggregator)
+    assert_same_to_rounding(one, two)
+
+
+def test_window_changes_no_result(launcher, slides, tmp_path):
+    small = trained(launcher, slides, tmp_path / "small", window=64, aggregator="mean")
+    large = trained(launcher, slides, tmp_path / "large", window=4096, aggregator="mean")
+    assert_same_to_rounding(small, large)
+
+
+def test_stopped_training_ends_with_the_same_model(launcher, slides, tmp_path):
+    """With loss scaling. A rank gets a signal within an epoch."""
+    options = {"mixed_precision": True, "ranks": 2}
+    uninterrupted = trained(launcher, slides, tmp_path / "uninterrupted", **options)
+    program = "tests/training/programs/at_a_moment.py"
+    moment = ("--moment", "in epoch 2, step 2 of 4", "--send", "SIGUSR2", "--to", 1)
+    done = train(launcher, slides, tmp_path / "stopped", program=program, before=moment, **options)
+    assert done.returncode == START_AGAIN, done.stdout + done.stderr
+    done = train(launcher, slides, tmp_path / "stopped", **options)
+    assert done.returncode == 0, done.stderr
+    assert "resuming after epoch 1 of 2, step 3 of 4" in done.stdout
+    assert_same_bits(uninterrupted, tmp_path / "stopped/segments")
+
+
+def test_another_window_resumes_the_training(launcher, slides, tmp_path):
+    """Too large a window is no reason to lose the training."""
+    trained(launcher, slides, tmp_path, epochs=1)
+    done = train(launcher, slides, tmp_path, epochs=2, window=96)
+    assert "resuming after epoch 1 of 2" in done.stdout
+    done = train(launcher, slides, tmp_path, epochs=2, aggregator="mean")
+    assert "made with other settings" in done.stdout
+
+
+def test_window_that_does_not_fit_says_which_would(launcher, slides, tmp_path):
+    done = train(launcher, slides, tmp_path, window=65_536)
+    assert done.returncode == 2
+    assert re.search(r"a window of 65536 px needs about \d+\.\d GB .*; set it to \d+", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_damaged_tile_is_named(launcher, slides, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for path in slides.parent.iterdir():
+        content = bytearray(path.read_bytes())
+        if path.name.startswith("train-00000") and path.suffix == ".tfrecord":
+            content[len(content) // 2] ^= 1
+        (folder / path.name).write_bytes(content)
+    done = train(launcher, folder / "manifest.json", tmp_path / "out", ranks=2)
+    assert done.returncode == 2
+    assert re.search(r"train-00000.*tfrecord: the record at byte \d+ is damaged", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_slides_of_different_scale_are_refused(tmp_path):
+    from gigatile.errors import UserError
+
+    made = [
+        source(tmp_path, number, "fine", (2, 1), mpp=0.25 if number == 2 else 0.5)
+        for number in range(4)
+    ]
+    with pytest.raises(UserError, match=r"(?s)have another scale; set tiles.mpp.*S2: 0.25 µm"):
+        write_shards({"train": made}, ShardSettings(), tmp_path / "out", lay_out=lay_out_slides)
+
+
+def test_shards_of_tiles_are_refused(launcher, manifest, tmp_path):
+    done = train(launcher, manifest, tmp_path)
+    assert done.returncode == 2
+    assert "does not consist of whole slides" in done.stderr
+
+
+def test_model_describes_its_slides(launcher, slides, tmp_path):
+    segments = trained(launcher, slides, tmp_path, epochs=1)
+    described = read_json(segments / "0001.json")
+    assert described["classes"] == ["coarse", "fine"]
+    assert described["mpp"] == 0.5
+    assert described["whole_slides"] == {"aggregator": "max"}
