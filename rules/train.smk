@@ -41,6 +41,7 @@ rule train:
         runtime=1440,
         launch=launch_options(SETTINGS.train),
         rank_options=rank_options(SETTINGS.train),
+        task_execution=task_settings("execution"),
         # SLURM sends this signal 120 s before the time limit, and the ranks save. Not in slurm_extra, which
         # a profile may replace; see gigatile/workflow/slurm_submission.py.
         signal="USR2@120",
@@ -60,7 +61,7 @@ rule train:
             ' python "$SCRIPTS/train.py" --task {params.task} --manifest {input.manifest:q}'
             " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
             " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
-            " {resources.rank_options}"
+            " {resources.rank_options} --task-execution {resources.task_execution:q}"
         )
 
 
@@ -81,6 +82,7 @@ rule validate:
     resources:
         mem_mb=grow(4000),
         runtime=grow(480),
+        task_execution=task_settings("execution"),
     params:
         **provenance("validate", "validate", "{epoch}"),
         task=SETTINGS.task,
@@ -91,6 +93,7 @@ rule validate:
         recorded(
             'python "$SCRIPTS/validate.py" --task {params.task} --segments {params.segments:q} --epoch {wildcards.epoch}'
             " --manifest {input.manifest:q} --events {params.events:q} --task-settings {params.task_settings:q}"
+            " --task-execution {resources.task_execution:q}"
         )
 
 

@@ -18,7 +18,7 @@ def main() -> None:
     # Before the imports, which take seconds, so that no signal is lost.
     catch_signals()
     from gigatile.tasks import task_part
-    from gigatile.tasks.command_line import add_task, parse_settings
+    from gigatile.tasks.command_line import add_task, merge_settings, parse_settings
     from gigatile.training.command_line import add_arguments, train_as_rank, training_settings
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -26,9 +26,15 @@ def main() -> None:
     parser.add_argument(
         "--task-settings", required=True, help="settings of the task as JSON, for example its tiles"
     )
+    parser.add_argument(
+        "--task-execution", default="{}", help="settings of the task that do not change the model"
+    )
     add_arguments(parser)
     args = parser.parse_args()
-    sections = parse_settings("--task-settings", args.task_settings)
+    sections = merge_settings(
+        parse_settings("--task-settings", args.task_settings),
+        parse_settings("--task-execution", args.task_execution),
+    )
 
     def task():
         return task_part(args.task, "training").training_task(sections)

@@ -7,19 +7,25 @@ from pathlib import Path
 from gigatile.errors import run_command
 from gigatile.software import import_less
 from gigatile.tasks import task_part
-from gigatile.tasks.command_line import add_task, parse_settings
+from gigatile.tasks.command_line import add_task, merge_settings, parse_settings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_task(parser)
     parser.add_argument("--task-settings", default="{}", help="settings of the task as JSON")
+    parser.add_argument(
+        "--task-execution", default="{}", help="settings of the task that do not change the result"
+    )
     parser.add_argument("--segments", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--epoch", type=int, required=True, help="complete epochs of the segment")
     parser.add_argument("--manifest", type=Path, required=True, help="manifest of the shards")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     args = parser.parse_args()
-    settings = parse_settings("--task-settings", args.task_settings)
+    settings = merge_settings(
+        parse_settings("--task-settings", args.task_settings),
+        parse_settings("--task-execution", args.task_execution),
+    )
     import_less()
 
     from gigatile.training.segments import Segment

@@ -25,6 +25,21 @@ evaluate: {{resamples: 1000}}
 """
 
 
+def whole_settings(
+    train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
+    more: str = "report: {compare: small}",
+) -> str:
+    """Return the text of whole.yaml, a run on whole slides of the same cohort."""
+    return f"""\
+run: whole
+task: slide_classification
+samples: cohort/samples.tsv
+tiles: {{size: 128}}
+train: {{{train}}}
+{more}
+"""
+
+
 def make_small_cohort(folder: Path) -> Clone:
     """Make a clone with small.yaml and its cohort: nine good slides and three bad ones."""
     made = Clone(folder)

@@ -34,3 +34,9 @@ def parse_settings(option: str, text: str) -> dict[str, Any]:
     if not isinstance(sections, dict):
         raise UserError(f"{option}: found {text}; must be an object of sections of the settings")
     return sections
+
+
+def merge_settings(sections: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return sections of the settings together with more keys of them."""
+    names = [*sections, *(name for name in more if name not in sections)]
+    return {name: {**sections.get(name, {}), **more.get(name, {})} for name in names}

@@ -56,6 +56,8 @@ class Task:
         read_sheet: reads its sample sheet.
         training: the settings that its training depends on, in addition to the section `train`.
         validation: further settings that its validation depends on.
+        execution: settings of its training and validation that do not change the result, such as
+            how much memory they use.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
         compares: whether its report can compare the maps of slides with those of another run.
@@ -76,6 +78,7 @@ class Task:
     read_sheet: SheetReader
     training: Callable[[Any], Mapping[str, Any]]
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    execution: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     predicts: bool = True
     compares: bool = False
     train_options: frozenset[str] = field(default_factory=frozenset)

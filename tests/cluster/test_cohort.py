@@ -5,6 +5,7 @@ import re
 
 import pytest
 from sites import Site, settings
+from small_cohort import whole_settings
 from small_volumes import volume_settings
 from trained import assert_same_to_rounding
 
@@ -15,21 +16,22 @@ SAME_BYTES = ("tiles/*", "*.tsv", "*.json", "shards/*")
 ALSO_THERE = ("segments/*", "model/*", "evaluation/*", "report/*.html", "report/slides/*.html")
 TRAIN = "epochs: 2, segment_epochs: 1, batch_size: 16"
 SMALL = ("--configfile", "small.yaml")
+WHOLE = ("--configfile", "whole.yaml")
 VOLUMES = ("--configfile", "volumes.yaml")
 SAME_VOLUMES = ("volumes/*", "*.tsv", "*.json", "shards/*")
 VOLUMES_THERE = ("segments/*", "model/*", "evaluation/**/*", "report/*.html", "report/cases/*.html")
 
 
-def digests(site, same=SAME_BYTES):
-    run = site.folder / "results/small"
+def digests(site, same=SAME_BYTES, run="small"):
+    run = site.folder / "results" / run
     paths = [path for pattern in same for path in sorted(run.glob(pattern)) if path.is_file()]
     return {
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
     }
 
 
-def names(site, there=ALSO_THERE):
-    run = site.folder / "results/small"
+def names(site, there=ALSO_THERE, run="small"):
+    run = site.folder / "results" / run
     return {str(path.relative_to(run)) for pattern in there for path in run.glob(pattern)}
 
 
@@ -81,3 +83,26 @@ def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tm
     results = "results/small/segments"
     assert_same_to_rounding(laptop.folder / results, site.folder / results)
     assert site.clone.jobs(*VOLUMES) == {}
+
+
+def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, small_cohort, tmp_path):
+    """Two nodes share each slide, so the batch of one slide is smaller than the ranks."""
+    epochs = "epochs: 2, segment_epochs: 1, batch_size: 1"
+    laptop = small_cohort.copy(tmp_path / "laptop")
+    laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", ""))
+    laptop.snakemake("--cores", "2", *WHOLE)
+    site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
+    site.clone.write("whole.yaml", whole_settings(f"{epochs}, nodes: 2, ranks_per_node: 1", ""))
+    run = site.start(*WHOLE)
+    assert run.end(900) == 0, run.text()
+
+    assert run.text().count("slurm_logs/group_score") == 1, "slides are scored in one job"
+    jobs = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_train/", run.text())
+    spread = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o nnodes").stdout.split()
+    assert spread == ["2", "2"]
+    assert digests(laptop, run="whole") == digests(site, run="whole")
+    there = (*ALSO_THERE, "evaluation/maps/*")
+    assert names(laptop, there, "whole") == names(site, there, "whole")
+    results = "results/whole/segments"
+    assert_same_to_rounding(laptop.folder / results, site.folder / results)
+    assert site.clone.jobs(*WHOLE) == {}

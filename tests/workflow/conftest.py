@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from clones import Clone
+from small_cohort import whole_settings
 
 
 @pytest.fixture
@@ -24,6 +25,15 @@ def volumes_run(small_volumes: Clone) -> Clone:
     """Return the clone with volumes after the whole workflow. Do not change it."""
     small_volumes.traced("--cores", "2", "--configfile", "volumes.yaml")
     return small_volumes
+
+
+@pytest.fixture(scope="session")
+def whole_run(small_run, tmp_path_factory) -> Clone:
+    """Return a run on whole slides, next to the run of a tile classifier. Do not change it."""
+    run = small_run.copy(tmp_path_factory.mktemp("whole"))
+    run.write("whole.yaml", whole_settings())
+    run.traced("--cores", "2", "--configfile", "whole.yaml")
+    return run
 
 
 @pytest.fixture

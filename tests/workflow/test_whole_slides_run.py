@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from clones import Clone
 from opened import check_declared
-from small_cohort import COHORT
+from small_cohort import COHORT, whole_settings
 
 from gigatile.files import read_json
 from gigatile.model import Model
@@ -16,24 +16,12 @@ from gigatile.records.slides import SlideReader
 from gigatile.tables import read_table
 
 ASKED = ("--cores", "2", "--configfile", "whole.yaml")
-TRAIN = "ranks_per_node: 1, epochs: 2, segment_epochs: 1"
 # Outputs that are equal in all runs.
 SAME = (
     *("tiles/*", "shards/*", "segments/*.keras", "model/model.keras", "*.tsv"),
     *("evaluation/*.tsv", "evaluation/maps/*", "evaluation/metrics.json"),
     *("report/index.html", "report/slides/*"),
 )
-
-
-def settings(train: str = TRAIN, more: str = "report: {compare: small}") -> str:
-    return f"""\
-run: whole
-task: slide_classification
-samples: cohort/samples.tsv
-tiles: {{size: 128}}
-train: {{{train}}}
-{more}
-"""
 
 
 def digests(run: Clone) -> dict[str, str]:
@@ -43,15 +31,6 @@ def digests(run: Clone) -> dict[str, str]:
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths
     }
-
-
-@pytest.fixture(scope="session")
-def whole_run(small_run, tmp_path_factory) -> Clone:
-    """Return a run on whole slides, next to the run of a tile classifier. Do not change it."""
-    run = small_run.copy(tmp_path_factory.mktemp("whole"))
-    run.write("whole.yaml", settings())
-    run.traced(*ASKED)
-    return run
 
 
 def test_each_slide_has_a_state_and_the_run_continues(whole_run):
@@ -155,7 +134,7 @@ def test_new_slides_are_scored(whole_run, tmp_path):
     copy = whole_run.copy(tmp_path)
     slide = COHORT["test"][0]
     copy.write("new.tsv", f"slide\tpath\nN1\tcohort/{slide}.svs\nN2\tcohort/text.svs\n")
-    copy.write("whole.yaml", settings(more="predict: {samples: new.tsv}"))
+    copy.write("whole.yaml", whole_settings(more="predict: {samples: new.tsv}"))
     done = copy.traced(*ASKED)
     assert "rule train:" not in done.stdout + done.stderr
     rules = ("tile_new", "collect_new", "score_new", "predict", "prediction_pages")
@@ -187,7 +166,7 @@ def test_new_slides_are_scored(whole_run, tmp_path):
 )
 def test_mistakes_have_one_message(small_cohort, tmp_path, edit, message):
     clone = small_cohort.copy(tmp_path)
-    clone.write("whole.yaml", settings(more=edit))
+    clone.write("whole.yaml", whole_settings(more=edit))
     done = clone.snakemake("-n", "--configfile", "whole.yaml", check=False)
     assert done.returncode == 1
     assert message in done.stdout + done.stderr

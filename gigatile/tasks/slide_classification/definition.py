@@ -11,11 +11,12 @@ from gigatile.tasks.tile_classification.definition import TASK as TILES
 
 def _training(settings: Any) -> Mapping[str, Any]:
     tiles = settings.tiles.model_dump(exclude=set(TileSettings.EXECUTION))
-    return {"tiles": tiles, "whole_slides": settings.whole_slides.model_dump()}
+    whole_slides = settings.whole_slides.model_dump(exclude=set(WholeSlideSettings.EXECUTION))
+    return {"tiles": tiles, "whole_slides": whole_slides}
 
 
-def _validation(settings: Any) -> Mapping[str, Any]:
-    return {"whole_slides": settings.whole_slides.model_dump()}
+def _execution(settings: Any) -> Mapping[str, Any]:
+    return {"whole_slides": {"window": settings.whole_slides.window}}
 
 
 TASK = replace(
@@ -27,7 +28,7 @@ TASK = replace(
         "whole_slides": (WholeSlideSettings, "How a model sees whole slides."),
     },
     training=_training,
-    validation=_validation,
+    execution=_execution,
     compares=True,
     train_options=frozenset({"views"}),
     train_defaults={"model": "whole_small", "epochs": 40, "segment_epochs": 5, "batch_size": 4},
