@@ -2,8 +2,8 @@
 """Memory and time of exact gradients of whole slides, against plain backpropagation.
 
 The slides are drawn from a few textures, stored as tiles of 250 px, and decoded during the
-measurement, as in training. Plain backpropagation gets decoded pixels in memory. Every measurement
-of memory is a process of its own.
+measurement, as in training. Plain backpropagation gets decoded pixels in memory. Memory is
+measured in separate processes.
 """
 
 import argparse
@@ -149,11 +149,11 @@ def measure_time(sides: list[int], window: int, rounds: int) -> dict[str, float]
         picture, plain = slides.picture(first, window, glass), slides.plain(first, glass)
         slides.two_passes([picture])
         plain()
-        ours, theirs = [], []
+        ours, plainly = [], []
         for _ in range(rounds):
             ours.append(seconds_of(partial(slides.two_passes, [picture])))
-            theirs.append(seconds_of(plain))
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            plainly.append(seconds_of(plain))
+        ratios = [a / b for a, b in zip(ours, plainly, strict=True)]
         results[f"{aggregator}, two passes / plain"] = statistics.median(ratios)
     slides = Slides("mean", 2)
     for side in sides:
@@ -228,14 +228,14 @@ def compare_ranks(window: int, rounds: int, scale: float) -> None:
     # Sides whose areas differ tenfold.
     sides = [round(scale * side / TILE) * TILE for side in (1000, 1500, 2250, 3250)]
     options = {"sides": sides, "window": window, "rounds": rounds}
-    one = max(finish(launch(cores[:1], **options)))
+    alone = max(finish(launch(cores[:1], **options)))
     together = max(finish(launch(cores, **options)))
     separate = [launch([core], **options) for core in cores]
     independent = max(max(finish(process)) for process in separate)
     print(f"slides of {', '.join(map(str, sides))} px a side in one step:")
-    print(f"  one rank {one:.2f} s, two ranks {together:.2f} s")
-    print(f"  two ranks / one, share of twice the speed: {one / together / 2:.3f}")
-    print(f"  two independent processes, the same:       {one / independent:.3f}")
+    print(f"  one rank {alone:.2f} s, two ranks {together:.2f} s")
+    print(f"  two ranks / one, share of twice the speed: {alone / together / 2:.3f}")
+    print(f"  two independent processes, the same:       {alone / independent:.3f}")
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ class SlideInShard(JsonModel):
     columns: int
     rows: int
     extent: float
-    mpp: float | None
+    mpp: float | None = None
 
 
 class Shard(JsonModel):

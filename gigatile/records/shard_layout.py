@@ -128,9 +128,7 @@ class ShardLayout:
         begin = self.starts[shard] - self.smaller[shard]
         return records[:, order[begin : begin + self.starts[shard + 1] - self.starts[shard]]]
 
-    def complete_index(
-        self, entries: np.ndarray, sources: np.ndarray, content: memoryview, path: Path
-    ) -> None:
+    def complete_index(self, entries: np.ndarray, sources: np.ndarray, content: memoryview) -> None:
         """Do nothing: the index has no further columns."""
 
     def slides_in(self, shard: int) -> None:

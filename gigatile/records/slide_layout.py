@@ -31,7 +31,7 @@ from gigatile.records.shard_layout import (
 )
 from gigatile.records.shards import SLIDE_INDEX
 from gigatile.records.shuffle import key64
-from gigatile.records.tfrecord import FOOTER, HEADER, damaged, record_offsets
+from gigatile.records.tfrecord import FOOTER, HEADER, record_offsets
 from gigatile.settings.shards import ShardSettings
 
 
@@ -77,37 +77,35 @@ class SlideLayout:
             parts.append(part)
         return np.concatenate(parts, axis=1)
 
-    def complete_index(
-        self, entries: np.ndarray, sources: np.ndarray, content: memoryview, path: Path
-    ) -> None:
+    def complete_index(self, entries: np.ndarray, sources: np.ndarray, content: memoryview) -> None:
         """Write the cells of the tiles into the index of a shard.
 
         Args:
             entries: (n,) `SLIDE_INDEX`, with the offsets.
             sources: (n,) the slide of each record.
             content: the bytes of the shard.
-            path: of the shard, for messages.
 
         Raises:
-            RecordError: a tile is not on the grid of its slide, or two have the same cell.
+            UserError: a tile is not on the grid of its slide, or two have the same cell.
         """
         ends = [*entries["offset"][1:].tolist(), len(content)]
+        cells: set[tuple[int, int, int]] = set()
         for number, (source, start, end) in enumerate(
             zip(sources.tolist(), entries["offset"].tolist(), ends, strict=True)
         ):
-            grid = self.grids[source]
+            grid, path = self.grids[source], self.sources[source].records
             data = bytes(content[start + HEADER.size : end - FOOTER.size])
             try:
-                corner = first_ints(data, "x", "y")
+                x, y = first_ints(data, "x", "y")
             except ValueError as error:
-                raise damaged(path, start, f"not a tile ({error})") from None
-            cell = [round(value / grid.extent) for value in corner]
-            if not (0 <= cell[0] < grid.columns and 0 <= cell[1] < grid.rows):
-                raise damaged(path, start, f"its tile at {corner} is not on the slide's grid")
-            entries["column"][number], entries["row"][number] = cell
-        cells = np.stack([sources, entries["row"], entries["column"]], axis=1)
-        if len(np.unique(cells, axis=0)) < len(cells):
-            raise damaged(path, 0, "two tiles are in one cell of the slide's grid")
+                raise _wrong_tiles(path, f"has a record that is not a tile ({error})") from None
+            column, row = round(x / grid.extent), round(y / grid.extent)
+            if not (0 <= column < grid.columns and 0 <= row < grid.rows):
+                raise _wrong_tiles(path, f"its tile at ({x}, {y}) is not on the slide's grid")
+            if (source, column, row) in cells:
+                raise _wrong_tiles(path, f"two of its tiles are at ({x}, {y})")
+            cells.add((source, column, row))
+            entries["column"][number], entries["row"][number] = column, row
 
     def slides_in(self, shard: int) -> list[SlideInShard]:
         """Return the slides of a shard, for the manifest."""
@@ -191,6 +189,10 @@ def _scan(
             faults.append(str(fault))
         report_progress(f"after the headers of {source.records}")
     return scanned, faults
+
+
+def _wrong_tiles(path: Path, fault: str) -> UserError:
+    return UserError(f"{path}: {fault}; delete the file and run again")
 
 
 def _grid_of(source: Source) -> SlideGrid:

@@ -149,16 +149,16 @@ class _Writer:
         starts = ends - lengths
         content = self._allocate(int(ends[-1]) if len(ends) else 0)
         self._copy(layout, records, starts, lengths, content)
+        labels = np.array([self._labels.index(source.label) for source in layout.sources])
+        sources = records[SOURCE].astype(np.int64)
+        entries = np.empty(len(starts), layout.index_type)
+        entries["offset"], entries["label"] = starts, labels[sources]
+        layout.complete_index(entries, sources, content)
         path = self._out / f"{layout.split}-{shard:05d}-of-{layout.shards:05d}.tfrecord"
         with ThreadPoolExecutor(1) as hashing:
             digest = hashing.submit(hashlib.sha256, content)
             with write_whole(path) as temporary:
                 temporary.write_bytes(content)
-        labels = np.array([self._labels.index(source.label) for source in layout.sources])
-        sources = records[SOURCE].astype(np.int64)
-        entries = np.empty(len(starts), layout.index_type)
-        entries["offset"], entries["label"] = starts, labels[sources]
-        layout.complete_index(entries, sources, content, path)
         index_path = path.with_suffix(".index.npy")
         with write_whole(index_path) as temporary:
             np.save(temporary, entries)

@@ -88,7 +88,8 @@ class Max(Aggregator):
         values = tf.cast(tf.reduce_max(embeddings, axis=0), tf.float64)
         positions = tf.cast(tf.argmax(embeddings, axis=0), tf.float64)
         windows = tf.fill(tf.shape(values), tf.cast(window, tf.float64))
-        return tf.where(values > state[0], tf.stack([values, windows, positions]), state)
+        # NaN counts as the largest, so that it reaches the loss.
+        return tf.where(~(values <= state[0]), tf.stack([values, windows, positions]), state)
 
     def merge(self, states: np.ndarray) -> np.ndarray:
         """Return the state of all positions."""

@@ -100,7 +100,8 @@ class FieldsBySize:
                 )
             )
             rows, columns = fields[0].enlarged(down), fields[1].enlarged(across)
-            if not rest and not rest_across and rows.size > 0 and columns.size > 0:
+            # A smaller picture may be too small for a layer, so its layers are followed again.
+            if not rest and not rest_across and down >= 0 and across >= 0:
                 return rows, columns
         fields = receptive_field(self._encoder, height, width)
         self._known[height % fields[0].stride, width % fields[1].stride] = height, width, fields
@@ -125,6 +126,10 @@ def receptive_field(encoder: keras.Model, height: int, width: int) -> Fields:
 
 def _fields_of(model: keras.Model, inputs: Sequence[Fields]) -> list[Fields]:
     """Return the fields of the outputs of a model, in which the inputs have given fields."""
+    if isinstance(model, keras.Sequential):
+        model = keras.Model(model.inputs, model.outputs)
+    elif not isinstance(model, keras.Function):
+        raise _refused(model, "it is a model of which the layers cannot be followed")
     fields: dict[int, Fields] = {}
     kept: list[Any] = []  # while a tensor exists, no other one has its id
 
@@ -235,6 +240,10 @@ def _shifted(layer: Any, field: Field, start: int, end: int) -> Field:
     size, offset = field.size + start + end, start * field.stride
     if size < 1:
         raise _too_small(layer, field)
+    if start < 0 or end < 0:
+        # As after a convolution with a kernel of the cropped positions and one more: a window needs
+        # the pixels that the layer crops.
+        return Field(size, field.stride, field.first, field.last - (start + end) * field.stride)
     return Field(size, field.stride, field.first - offset, field.last - offset)
 
 

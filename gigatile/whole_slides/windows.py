@@ -94,8 +94,10 @@ def divide_axis(field: Field, size: int, side: int) -> list[Span]:
 def span(field: Field, size: int, start: int, stop: int) -> Span:
     """Return the span that computes the outputs [start, stop) of a picture of `size` pixels."""
     first, end = field.pixels(start, stop)
-    # A field may lie outside the picture: the padding of a large kernel. Then any pixels will do.
-    first = min(max(first, 0), size - 1) // field.stride * field.stride
-    end = min(max(end, first + 1), size)
+    # A field may lie outside the picture: the padding of a large kernel. Then any pixels will do,
+    # as long as each layer gets as many as it needs.
+    extent = field.last - field.first + 1
+    first = min(max(first, 0), max(size - extent, 0)) // field.stride * field.stride
+    end = min(max(end, first + extent), size)
     end = size - (size - end) // field.stride * field.stride
     return Span((start, stop), (first, end), start - first // field.stride)

@@ -87,9 +87,9 @@ def trained(launcher, manifest, out, ranks=1, **settings) -> Path:
 @pytest.mark.parametrize("aggregator", ["max", "mean", "attention"])
 def test_ranks_share_each_slide(launcher, slides, tmp_path, aggregator):
     """The batch of 3 slides is no multiple of the ranks; the weights are equal to rounding."""
-    one = trained(launcher, slides, tmp_path / "one", 1, aggregator=aggregator)
-    two = trained(launcher, slides, tmp_path / "two", 2, aggregator=aggregator)
-    assert_same_to_rounding(one, two)
+    alone = trained(launcher, slides, tmp_path / "alone", 1, aggregator=aggregator)
+    together = trained(launcher, slides, tmp_path / "together", 2, aggregator=aggregator)
+    assert_same_to_rounding(alone, together)
 
 
 def test_window_changes_no_result(launcher, slides, tmp_path):

@@ -137,3 +137,7 @@ def test_windows_are_dealt_evenly(areas, ranks):
     assert all(windows == sorted(windows) for windows in dealt)
     loads = [sum(areas[window] for window in windows) for windows in dealt]
     assert max(loads) - min(loads) <= max(areas, default=0)
+
+
+def test_large_windows_are_dealt_first():
+    assert deal([1, 1, 1, 1, 4], 2) == [[4], [0, 1, 2, 3]]

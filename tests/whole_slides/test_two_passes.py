@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from random_encoders import (
     CHANNELS,
@@ -91,7 +91,19 @@ def random_tissue(fields, share: float, seed: int = 5) -> np.ndarray:
     return tissue
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Layers for which the receptive field is not all that a window needs.
+CROPPED = [("crop", (1, 1), 1, "same", 1, 2, 1), ("conv", (3, 3), 1, "same", 1, 0, 0)]
+PADDED = [("conv", (3, 3), 1, "valid", 1, 0, 0), ("pad", (1, 1), 1, "same", 1, 2, 2)]
+
+
+# Shrinking would take minutes: each example is compiled.
+@settings(
+    max_examples=12,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@example(CROPPED, 20, 21, 9, "attention", 1)
+@example(PADDED, 8, 7, 2, "mean", 1)
 @given(
     layer_lists(),
     st.integers(1, 60),

@@ -35,15 +35,15 @@ def agreement(pairs: Sequence[tuple[np.ndarray, np.ndarray]], number: int) -> Ag
         pairs: for each slide the scores of the map and of the tile classifier, (tiles, classes).
         number: of the class.
     """
-    ours, theirs = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
+    of_map, of_tiles = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
     rank = None
-    if len(ours) > 1 and np.ptp(ours[:, number]) > 0 and np.ptp(theirs[:, number]) > 0:
-        rank = float(spearmanr(ours[:, number], theirs[:, number]).statistic)
+    if len(of_map) > 1 and np.ptp(of_map[:, number]) > 0 and np.ptp(of_tiles[:, number]) > 0:
+        rank = float(spearmanr(of_map[:, number], of_tiles[:, number]).statistic)
     return Agreement(
-        len(ours),
+        len(of_map),
         rank,
-        _auc(theirs, ours[:, number], number),
-        _auc(ours, theirs[:, number], number),
+        _auc(of_tiles, of_map[:, number], number),
+        _auc(of_map, of_tiles[:, number], number),
     )
 
 
@@ -54,15 +54,14 @@ def _auc(predicting: np.ndarray, scores: np.ndarray, number: int) -> float | Non
     return float(roc_auc_score(predicted, scores))
 
 
-def matched(ours: TileScores, theirs: TileScores) -> tuple[np.ndarray, np.ndarray]:
+def matched(of_map: TileScores, of_tiles: TileScores) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores of both maps for the tiles that both have, (tiles, classes) each."""
-    corners = {
-        corner: k for k, corner in enumerate(zip(ours.x.tolist(), ours.y.tolist(), strict=True))
-    }
+    corners = list(zip(of_map.x.tolist(), of_map.y.tolist(), strict=True))
+    rows = {corner: row for row, corner in enumerate(corners)}
     pairs = [
-        (corners[corner], k)
-        for k, corner in enumerate(zip(theirs.x.tolist(), theirs.y.tolist(), strict=True))
-        if corner in corners
+        (rows[corner], other)
+        for other, corner in enumerate(zip(of_tiles.x.tolist(), of_tiles.y.tolist(), strict=True))
+        if corner in rows
     ]
-    mine, other = np.array(pairs, np.int64).reshape(-1, 2).T
-    return ours.scores[mine], theirs.scores[other]
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    return of_map.scores[first], of_tiles.scores[second]

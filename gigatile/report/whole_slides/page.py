@@ -1,4 +1,4 @@
-"""The page of a slide that was classified as a whole: its map, beside that of a tile classifier."""
+"""The page of a slide that was classified as a whole: its map, and that of a tile classifier."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -82,7 +82,7 @@ class SlideClassifier:
         self._window, self._threads = window, threads
         attention = self._parts.aggregator
         self._attention = attention if isinstance(attention, Attention) else None
-        self._describe_positions = tf.function(self._activations)
+        self._describe_positions = tf.function(self._activations, reduce_retracing=True)
 
     def check_scale(self, slide: str, mpp: float | None) -> None:
         """Refuse a slide whose scale is not that of the training.

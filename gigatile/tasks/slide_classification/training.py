@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gigatile.errors import UserError
 from gigatile.models.networks import Networks
 from gigatile.models.slide_classifier import SlideClassifierParts, build_slide_classifier, parts_of
 from gigatile.records.slides import SlideReader
@@ -71,7 +72,12 @@ class SlideClassification(TrainingTask):
         self._parts = parts_of(networks.trained, self._whole_slides.aggregator)
         self._fields = FieldsBySize(self._parts.encoder)
         # Refuses an encoder that is not local.
-        self._fields.get(self._tiles.size, self._tiles.size)
+        fields = self._fields.get(self._tiles.size, self._tiles.size)
+        if self._tiles.size < fields[0].stride:
+            raise UserError(
+                f"tiles.size: found {self._tiles.size}; must be at least {fields[0].stride}, the "
+                f"distance of two positions of {settings.model}"
+            )
         check_window(self._parts.encoder, self._whole_slides.window, settings.ranks_per_node)
         return networks
 
