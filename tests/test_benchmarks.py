@@ -28,6 +28,10 @@ SMALL = {
         ],
         "ours / held in memory",
     ),
+    "whole_slides": (
+        ["--sides", "250", "500", "--window", "256", "--rounds", "1", "--scale", "0.25"],
+        "two ranks / one",
+    ),
     "training": (["--steps", "1", "--rounds", "1", "--batch", "4"], "ours / fit"),
 }
 # It starts a cluster and waits for minutes between jobs, which is what it times.

@@ -66,17 +66,17 @@ ROWS = [
     setting(EVALUATION, "evaluate={seed: 50}"),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code
-    code("gigatile/whole_slides/aggregators.py", *FUNCTION, TRAINING),
+    code("gigatile/whole_slides/windows.py", *FUNCTION, TRAINING),
     code("gigatile/records/slide_layout.py", *FUNCTION, SHARDS),
-    code("gigatile/tasks/slide_classification/training.py", *FUNCTION, {"train"} | TRAINING),
-    code(SCORING, *FUNCTION, TRAINING - {"train"}),
+    code("gigatile/tasks/slide_classification/training.py", *FUNCTION, TRAINING),
+    code(SCORING, ".round(6)", ".round(5)", TRAINING - {"train"}),
     code("gigatile/report/whole_slides/maps.py", *FUNCTION, ENDS),
     code("gigatile/tasks/tile_classification/training.py", *FUNCTION, set()),
     code("gigatile/models/small_cnn.py", *FUNCTION, set()),
     # The sheet
     sheet("a test slide", with_row(MORE), {"tile", "split_patients"} | TEST_SLIDES),
-    sheet("test slide removed", without("P08-1"), {"split_patients", "collect"} | EVALUATION),
-    sheet("another split", replaced("P04-1.svs\tvalid", "P04-1.svs\ttrain"), SPLITS),
+    sheet("test slide removed", without("text"), {"split_patients", "collect"} | EVALUATION),
+    sheet("another split", replaced("glass.svs\ttrain", "glass.svs\tvalid"), SPLITS),
     # Results, also those of the run that is compared
     *results(RUN, MISSING, COMPARED),
     Row(

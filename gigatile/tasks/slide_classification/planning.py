@@ -16,7 +16,8 @@ PLAN = replace(
             "evaluate": Stage(("collect", "choose_model", "score"), start=4),
         },
         predict={
-            "score_new": Stage(("tile_new", "choose_model"), start=8, model=0.3, storage=20_000)
+            "score_new": Stage(("tile_new", "choose_model"), start=8, model=0.3, storage=20_000),
+            "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
         },
         shards=Stage(megapixel=0.0005, storage=300_000),
         validate=0.3,
