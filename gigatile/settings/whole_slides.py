@@ -21,7 +21,7 @@ class WholeSlideSettings(Section):
         "part of the tissue.",
     )
     window: int = Field(
-        1024,
+        2048,
         ge=64,
         le=65_536,
         description="Side of the windows in which a slide is read, in pixels. It changes memory "

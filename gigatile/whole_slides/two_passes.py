@@ -10,9 +10,10 @@ All ranks share all slides: their windows are dealt to the ranks in turn.
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import keras
@@ -23,8 +24,14 @@ from gigatile.errors import UserError
 from gigatile.whole_slides.aggregators import Aggregator
 from gigatile.whole_slides.windows import Window
 
+# Contents of windows that are kept from the first pass for the second, so that small slides are
+# decoded once.
+KEPT_BYTES = 32 << 20
 # Windows that are read while the encoder uses another one, for each reading thread.
 AHEAD_PER_THREAD = 2
+
+# The pixels of a window, its tissue, and the offset of its positions.
+Content = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ class TwoPasses:
         self._encoder, self._aggregator = encoder, aggregator
         self._sharing = Alone() if sharing is None else sharing
         self._channels = encoder.output_shape[-1]
+        self._kept: dict[tuple[int, int], Content] = {}
         self.variables = [*encoder.trainable_variables, *aggregator.variables]
         # Heights and widths are not part of the signature: windows at the border are smaller.
         window = [
@@ -125,6 +133,7 @@ class TwoPasses:
 
         All ranks must call it with the same pictures.
         """
+        self._kept.clear()
         states = [self._aggregator.start(self._channels) for _ in pictures]
         every = [
             (number, window)
@@ -165,29 +174,36 @@ class TwoPasses:
             windows = range(len(picture.windows)) if needed is None else sorted(needed)
             again += [(number, window) for window in windows]
         totals = [tf.zeros_like(variable.value) for variable in self.variables]
-        for number, window, content in self._read(pictures, again):
+        for number, window, content in self._read(pictures, again, keep=False):
             with _window_fits(content[0]):
                 of_window = self._differentiate(*content, window, states[number], gradients[number])
             totals = [total + part for total, part in zip(totals, of_window, strict=True)]
+        self._kept.clear()
         return totals, len(again)
 
     def _read(
-        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
-    ) -> Iterator[tuple[int, int, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]], keep: bool = True
+    ) -> Iterator[tuple[int, int, Content]]:
         """Yield this rank's share of the windows, with their content; read ahead by threads.
 
         Args:
             pictures: the slides.
             windows: pairs of the numbers of picture and window.
+            keep: whether to keep the first `KEPT_BYTES` for the next call.
         """
         sharing = self._sharing
         areas = [pictures[number].windows[window].area for number, window in windows]
         own = [windows[index] for index in deal(areas, sharing.size)[sharing.rank]]
         for done, (number, window, content) in enumerate(
-            read_ahead(pictures, own, sharing.threads), 1
+            read_ahead(pictures, own, sharing.threads, self._kept), 1
         ):
+            if keep and self._kept_bytes() + content[0].nbytes <= KEPT_BYTES:
+                self._kept[number, window] = content
             yield number, window, content
             sharing.report_progress(f"after window {done} of {len(own)} of a step")
+
+    def _kept_bytes(self) -> int:
+        return sum(pixels.nbytes for pixels, *_ in self._kept.values())
 
     def _embed(self, pixels: tf.Tensor, tissue: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
         """Return the embeddings of the positions of a window with tissue, (n, channels)."""
@@ -258,17 +274,23 @@ def deal(areas: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def read_ahead(
-    pictures: Sequence[Picture], windows: Sequence[tuple[int, int]], threads: int
-) -> Iterator[tuple[int, int, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    pictures: Sequence[Picture],
+    windows: Sequence[tuple[int, int]],
+    threads: int,
+    kept: Mapping[tuple[int, int], Content] = MappingProxyType({}),
+) -> Iterator[tuple[int, int, Content]]:
     """Yield windows in order with their content: pixels, tissue, and the offset of its positions.
 
     Args:
         pictures: the slides.
         windows: pairs of the numbers of picture and window.
         threads: to read with.
+        kept: contents that are in memory already.
     """
 
-    def read(number: int, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read(number: int, index: int) -> Content:
+        if (number, index) in kept:
+            return kept[number, index]
         window = pictures[number].windows[index]
         pixels, tissue = pictures[number].read_pixels(window), pictures[number].tissue_in(window)
         offset = np.array([window.rows.offset, window.columns.offset], np.int32)
