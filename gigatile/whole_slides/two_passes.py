@@ -26,9 +26,9 @@ from gigatile.whole_slides.windows import Window
 
 # Contents of windows that are kept from the first pass for the second, so that small slides are
 # decoded once.
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 16 << 20
 # Windows that are read while the encoder uses another one, for each reading thread.
-AHEAD_PER_THREAD = 2
+AHEAD_PER_THREAD = 1
 
 # The pixels of a window, its tissue, and the offset of its positions.
 Content = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -19,6 +19,7 @@ from random_encoders import (
 )
 
 from gigatile.errors import UserError
+from gigatile.whole_slides import two_passes
 from gigatile.whole_slides.aggregators import Aggregator, Attention, Max, Mean
 from gigatile.whole_slides.receptive_field import receptive_field
 from gigatile.whole_slides.two_passes import TwoPasses
@@ -142,7 +143,8 @@ def test_halo_one_pixel_too_small_is_wrong(name):
         assert max(np.abs(a - b).max() for a, b in zip(ours[1], expected[1], strict=True)) > 1e-6
 
 
-def test_max_repeats_only_windows_that_matter():
+def test_max_repeats_only_windows_that_matter(monkeypatch):
+    monkeypatch.setattr(two_passes, "KEPT_BYTES", 0)
     encoder = build(ENCODER)
     pixels = random_pixels(200, 190)
     fields = receptive_field(encoder, 200, 190)
@@ -168,6 +170,33 @@ def test_max_repeats_only_windows_that_matter():
     read.clear()
     _, again = passes.gradients([watched], [state], np.ones((1, 4)))
     assert sorted(read) == sorted(set(repeated)) and again == len(set(repeated)) > 1
+
+
+def test_first_windows_are_read_once(monkeypatch):
+    """As many as `KEPT_BYTES` allows; the gradients are the same."""
+    encoder = build(ENCODER)
+    pixels = random_pixels(90, 90)
+    fields = receptive_field(encoder, 90, 90)
+    picture = picture_of(pixels, fields, 8, np.ones([field.size for field in fields], bool))
+    read, results = [], []
+
+    def read_pixels(window):
+        read.append(picture.windows.index(window))
+        return np.asarray(picture.read_pixels(window))
+
+    sizes = [np.asarray(picture.read_pixels(window)).nbytes for window in picture.windows]
+    for kept in (0, sum(sizes[:3]), sum(sizes)):
+        monkeypatch.setattr(two_passes, "KEPT_BYTES", kept)
+        read.clear()
+        passes = TwoPasses(encoder, Mean(), pixels=tf.float64)
+        watched = [replace(picture, read_pixels=read_pixels)]
+        states = passes.pool(watched)
+        results.append(passes.gradients(watched, states, np.ones((1, 4)))[0])
+        again = {0: len(sizes), sum(sizes): 0}.get(kept, len(sizes) - 3)
+        assert len(read) == len(sizes) + again
+    for other in results[1:]:
+        for gradient, expected in zip(other, results[0], strict=True):
+            np.testing.assert_array_equal(gradient, expected)
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
