@@ -226,7 +226,7 @@ def compare_ranks(window: int, rounds: int, scale: float) -> None:
     if len(cores) < 2:
         print("skipped: two ranks need two cores")
         return
-    # Sides whose areas differ tenfold.
+    # The largest slide has ten times the area of the smallest.
     sides = [round(scale * side / TILE) * TILE for side in (1000, 1500, 2250, 3250)]
     options = {"sides": sides, "window": window, "rounds": rounds}
     alone = max(finish(launch(cores[:1], **options)))

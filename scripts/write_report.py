@@ -24,7 +24,7 @@ def main() -> None:
         metavar="COLUMN",
         help="a column of the sheet whose values are compared; can be repeated",
     )
-    parser.add_argument("--compare", type=Path, help="folder of a run whose maps are compared")
+    parser.add_argument("--compare", type=Path, help="folder of another run, to compare the maps")
     args = parser.parse_args()
     files = input_paths(args, task.inputs)
     title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"

@@ -1,6 +1,6 @@
 """Classifiers of whole slides: an encoder, an aggregator of its embeddings, and a softmax.
 
-The model that is saved takes a whole slide at once, so it defines what the windows compute. It has
+The saved model takes a whole slide as one input, so it defines what the windows compute. It has
 Keras' own layers only. Aggregator and logits are in single precision.
 """
 

@@ -5,7 +5,7 @@ Features, a map from a name to a Feature: a list of bytes, floats or integers. T
 a separate descriptor pool, so that TensorFlow can declare the same names in the same process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -96,25 +96,22 @@ def first_bytes(data: bytes, name: str) -> bytes:
 
 def some_bytes(data: bytes, *names: str) -> list[bytes]:
     """Return the first value of each of some bytes features; see `first_bytes`."""
-    features = _parse(data).features.feature
-    firsts = []
-    for name in names:
-        values = features[name].bytes_list.value
-        if not values:
-            raise ValueError(f"tf.train.Example without the bytes feature {name!r}")
-        firsts.append(values[0])
-    return firsts
+    return _firsts(data, "bytes", names)
 
 
 def first_ints(data: bytes, *names: str) -> list[int]:
     """Return the first value of each of some int64 features; see `first_bytes`."""
+    return _firsts(data, "int64", names)
+
+
+def _firsts(data: bytes, kind: str, names: Sequence[str]) -> list[Any]:
     features = _parse(data).features.feature
     firsts = []
     for name in names:
-        values = features[name].int64_list.value
+        values = getattr(features[name], f"{kind}_list").value
         if not values:
-            raise ValueError(f"tf.train.Example without the int64 feature {name!r}")
-        firsts.append(int(values[0]))
+            raise ValueError(f"tf.train.Example without the {kind} feature {name!r}")
+        firsts.append(values[0])
     return firsts
 
 

@@ -15,7 +15,7 @@ MANIFEST = "manifest.json"
 
 
 class SlideInShard(JsonModel):
-    """A slide whose tiles are together in a shard.
+    """A slide with all of its tiles in one shard.
 
     Attributes:
         slide: its id.

@@ -46,7 +46,7 @@ class Source:
     """The records of one slide or case, with its patient and label. A case has no label.
 
     Attributes:
-        grid: of a slide whose tiles stay together.
+        grid: the tile grid, needed to keep a slide together; else None.
     """
 
     slide: str

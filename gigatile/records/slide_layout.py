@@ -1,6 +1,6 @@
 """Assign whole slides to shards: the tiles of a slide stay together, in the order of its grid.
 
-For tasks whose sample is a slide and not a tile. The slides are shuffled, and cut into shards of
+For tasks that take slides, not tiles, as samples. The slides are shuffled, and cut into shards of
 about equal size. The index of a shard has the cell of each tile, and the manifest lists the slides.
 """
 

@@ -52,7 +52,7 @@ def write_report(
         samples: the sample sheet; None: no sites or groups, and the splits are not compared with
             it.
         group_by: columns of the sample sheet whose values are compared.
-        compare: folder of another run, whose maps are shown; None: none.
+        compare: folder of another run; its maps are shown, too. None: none.
         options: of the pages of slides or cases.
 
     Raises:

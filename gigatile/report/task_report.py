@@ -38,7 +38,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         ledger: the files of the report with their checksums.
         checks: the checks for leakage.
         group_by: columns of the sheet whose values are compared.
-        compare: folder of the run whose maps are compared; None: none.
+        compare: folder of the other run for the comparison of maps; None: none.
     """
 
     unit: str

@@ -2,7 +2,7 @@
 
 An aggregator sees the embeddings once and keeps a small state, so its memory does not depend on the
 number of positions. States of different windows can be merged in any order. In a second pass, it
-returns for each window a scalar whose gradient is that of the loss.
+returns a scalar for each window, which has the gradient of the loss.
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class Aggregator(ABC):
         """Return the pooled embedding, (channels,) float64."""
 
     def windows_with_gradient(self, state: np.ndarray, gradient: np.ndarray) -> set[int] | None:
-        """Return the windows whose embeddings have a gradient; None: all of them.
+        """Return the windows with a gradient of their embeddings; None: all of them.
 
         Args:
             state: of the whole slide.

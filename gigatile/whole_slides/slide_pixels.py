@@ -22,7 +22,7 @@ GLASS = 255
 
 @dataclass(frozen=True)
 class StoredSlide:
-    """A slide whose tiles are stored.
+    """A slide, read from its stored tiles.
 
     Attributes:
         cells: (rows, columns) int64, a number for each stored tile; -1 without a tile.
@@ -59,7 +59,7 @@ class StoredSlide:
         rows, columns = (
             np.floor(field.centres() / self.tile_size).astype(np.int64) for field in fields
         )
-        # Positions whose centre is outside the slide see its border.
+        # A position at the border may have its centre outside the slide; it is not pooled.
         inside = ((rows >= 0) & (rows < len(cells)))[:, None] & (
             (columns >= 0) & (columns < cells.shape[1])
         )

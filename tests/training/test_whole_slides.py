@@ -18,7 +18,7 @@ from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 
 SIZE, EPOCHS = 48, 2
-# Columns and rows: a row of tiles, one tile, and areas that differ more than tenfold.
+# Columns and rows: among them one tile, a row of tiles, and one with 72 times the area.
 SHAPES = [(1, 1), (6, 1), (3, 4), (9, 8), (2, 2)]
 
 

@@ -65,7 +65,7 @@ class PositionMap:
         return heatmap.png(pixels)
 
     def picture_box(self) -> heatmap.Box:
-        """Return the rectangle of the picture, whose last pixels may reach over the map."""
+        """Return the rectangle of the picture; its last pixels may extend past the map."""
         columns, rows = int(self.column.max()) + 1, int(self.row.max()) + 1
         factor = -(-max(columns, rows) // LONGEST)
         side = self.box.width / columns

@@ -85,7 +85,7 @@ class SlideClassifier:
         self._describe_positions = tf.function(self._activations, reduce_retracing=True)
 
     def check_scale(self, slide: str, mpp: float | None) -> None:
-        """Refuse a slide whose scale is not that of the training.
+        """Refuse a slide with another scale than the slides of the training.
 
         Args:
             slide: its id or path, for the message.

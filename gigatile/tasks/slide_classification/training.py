@@ -18,6 +18,7 @@ from gigatile.settings.train import TrainSettings
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
+from gigatile.training.classification import classification_sums
 from gigatile.training.ranks import Ranks
 from gigatile.training.sample_order import VIEWS, Sampling, window_size
 from gigatile.training.task import TrainingTask
@@ -139,20 +140,8 @@ class SlideClassification(TrainingTask):
     def sums(
         self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the weighted sums of cross-entropy and of correct predictions.
-
-        Args:
-            outputs: (n, classes) logits.
-            targets: (n,) int32, indices of the classes.
-            weights: (n,) float32.
-        """
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
-        predicted = tf.argmax(outputs, axis=1, output_type=tf.int32)
-        correct = tf.cast(predicted == targets, weights.dtype)
-        return {
-            "loss": tf.reduce_sum(losses * weights),
-            "accuracy": tf.reduce_sum(correct * weights),
-        }
+        """Return the sums of cross-entropy and accuracy; see `classification_sums`."""
+        return classification_sums(outputs, targets, weights)
 
     def describe_data(self, reader: SlideReader) -> str:
         """Return the numbers of slides and classes."""
