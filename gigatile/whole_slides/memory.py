@@ -1,5 +1,6 @@
 """The memory that a window needs, estimated from the layers of the encoder."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -45,23 +46,41 @@ def activation_bytes(encoder: keras.Model, side: int) -> int:
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Return how much memory a process can still get; None if it is not known.
 
-    The smaller of the machine's available memory and what is left in the control group (cgroup v2).
+    This is the smallest of the machine's available memory and of what is left in the control group
+    of the process and in the groups around it: SLURM sets the limit of a job on an outer group.
+    File cache does not count as used, as the kernel frees it (Linux, admin-guide/cgroup-v2).
+
+    Args:
+        root: the folder with `proc` and `sys`.
     """
-    limits = []
-    try:
+    left = []
+    with contextlib.suppress(OSError):  # not Linux
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-        group = (root / "proc/self/cgroup").read_text().strip().split("::")[-1]
-        folder = root / "sys/fs/cgroup" / group.lstrip("/")
-        used, limit = (
-            (folder / f"memory.{name}").read_text().strip() for name in ("current", "max")
+                left.append(int(line.split()[1]) * 1024)
+    groups = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError):
+        name = (root / "proc/self/cgroup").read_text().strip().split("::")[-1]
+        for group in [groups / name.lstrip("/"), *(groups / name.lstrip("/")).parents]:
+            if group.is_relative_to(groups) and (rest := _left_in(group)) is not None:
+                left.append(rest)
+    return min(left, default=None)
+
+
+def _left_in(group: Path) -> int | None:
+    """Return the bytes that are left in a control group; None without a limit."""
+    try:
+        limit, used = (
+            (group / f"memory.{name}").read_text().strip() for name in ("max", "current")
         )
-        if limit != "max":
-            limits.append(int(limit) - int(used))
-    except (OSError, ValueError):
-        pass
-    return min(limits, default=None)
+        statistics = dict(
+            line.split(maxsplit=1) for line in (group / "memory.stat").read_text().splitlines()
+        )
+    except OSError:  # the outermost group has no limit
+        return None
+    if limit == "max":
+        return None
+    return int(limit) - int(used) + int(statistics.get("file", 0))
 
 
 def check_window(
