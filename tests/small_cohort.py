@@ -29,12 +29,12 @@ def whole_settings(
     train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
     more: str = "report: {compare: small}",
 ) -> str:
-    """Return the text of whole.yaml, a run on whole slides of the same cohort."""
+    """Return the text of whole.yaml, a run on whole slides of the cohort, with smaller tiles."""
     return f"""\
 run: whole
 task: slide_classification
 samples: cohort/samples.tsv
-tiles: {{size: 128}}
+tiles: {{size: 64}}
 train: {{{train}}}
 {more}
 """

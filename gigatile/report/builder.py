@@ -29,7 +29,10 @@ from gigatile.report.task_report import Banner, Run, TaskReport
 from gigatile.report.unit_pages import PageFiles, PageInputs, add_page_files, write_unit_pages
 
 # The files of another run that is compared.
-COMPARED = ("evaluation/tiles.parquet", "evaluation/slides.tsv", "model/settings.json")
+COMPARED = (
+    *("evaluation/tiles.parquet", "evaluation/slides.tsv"),
+    *("model/settings.json", "states.tsv"),
+)
 
 
 def write_report(

@@ -42,7 +42,9 @@ def compared_files(run: str | None, elsewhere: bool) -> list[str]:
     """
     if run is None or elsewhere:
         return []
-    names = ("evaluation/metrics.json", "evaluation/slides.tsv", "model/settings.json")
+    # states.tsv has the checksums of the states, from which the tile grids are read.
+    evaluation = ("evaluation/metrics.json", "evaluation/slides.tsv")
+    names = (*evaluation, "model/settings.json", "states.tsv")
     files = [f"results/{run}/{name}" for name in names]
     scores = f"results/{run}/evaluation/tiles.parquet"
     for path in (*files, scores):

@@ -53,7 +53,7 @@ def sheet(name: str, edit, expected: set[str]) -> Row:
 
 ROWS = [
     Row("no edit", set()),
-    setting(TILES, "tiles={size: 64}"),
+    setting(TILES, "tiles={size: 128}"),
     setting(TRAINING, "whole_slides={aggregator: mean}"),
     setting(  # execution only, or of another task
         set(),

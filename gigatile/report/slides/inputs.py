@@ -19,7 +19,7 @@ from gigatile.report.inputs import (
     whole_number,
 )
 from gigatile.report.pages import check_ids
-from gigatile.slides.state import SlideState
+from gigatile.slides.state import SlideState, TileGrid
 from gigatile.tables import read_table
 
 
@@ -151,13 +151,18 @@ def read_tile_scores(path: Path, slide: str, classes: list[str], expected: int) 
     return TileScores(x[order], y[order], scores[order])
 
 
-def read_compared_scores(run: Path, slide: str, classes: list[str]) -> TileScores | None:
+def read_compared_scores(
+    run: Path, slide: str, classes: list[str]
+) -> tuple[TileScores, TileGrid] | None:
     """Read the scores that the tile classifier of another run gave to the tiles of a slide.
 
     Args:
         run: the folder of the other run.
         slide: its id; None is returned if the other run did not score it.
         classes: of this run.
+
+    Returns:
+        The scores and the tile grid, which may differ from the grid of this run.
 
     Raises:
         UserError: a file is missing or damaged, or the other run has other classes.
@@ -169,13 +174,16 @@ def read_compared_scores(run: Path, slide: str, classes: list[str]) -> TileScore
             f"{described}: has the classes {', '.join(others)}, but this run has "
             f"{', '.join(classes)}; set report.compare to a run with the same labels"
         )
-    tiles = {
-        row["slide"]: row for row in read_table(run / "evaluation/slides.tsv", ["slide", "tiles"])
-    }
+    scored = read_table(run / "evaluation/slides.tsv", ["slide", "tiles"])
+    tiles = {row["slide"]: row for row in scored}
     if slide not in tiles:
         return None
+    state = run / f"tiles/{slide}.json"
+    grid = read_model(SlideState, state).grid
+    if grid is None:
+        raise UserError(f"{state}: has no tile grid, but the slide was scored")
     path = run / "evaluation/tiles.parquet"
-    return read_tile_scores(path, slide, classes, int(tiles[slide]["tiles"]))
+    return read_tile_scores(path, slide, classes, int(tiles[slide]["tiles"])), grid
 
 
 def read_state_of(row: CohortRow, folder: Path) -> SlideState:

@@ -5,7 +5,6 @@ from typing import Any
 
 from gigatile.report.slides.inputs import read_compared_scores
 from gigatile.report.slides.metrics import SlideRun
-from gigatile.report.slides.tile_status import read_status
 from gigatile.report.task_report import Content, Section
 from gigatile.report.whole_slides.comparison import agreement, matched
 from gigatile.report.whole_slides.maps import read_map
@@ -22,12 +21,10 @@ def _content(run: SlideRun) -> Content | None:
         if other is None:
             missing.append(slide.id)
             continue
-        grid = run.states[slide.id].grid
-        assert grid is not None, "a scored slide has a grid"
-        status = read_status(run.files["records_dir"] / f"{slide.id}.parquet", grid)
         path = run.files["evaluation_dir"] / f"maps/{slide.id}.parquet"
-        ours = read_map(path, slide.id, classes).tile_scores(classes, grid, status)
-        pairs[slide.id] = matched(ours, other)
+        source = f"{run.compare}: slide {slide.id!r}"
+        positions = read_map(path, slide.id, classes)
+        pairs[slide.id] = matched(positions, *other, classes, source)
     rows: list[dict[str, Any]] = []
     if pairs:
         for number, name in enumerate(classes):

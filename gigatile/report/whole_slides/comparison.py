@@ -7,7 +7,10 @@ import numpy as np
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
+from gigatile.report.slides import heatmap
 from gigatile.report.slides.inputs import TileScores
+from gigatile.report.whole_slides.maps import PositionMap
+from gigatile.slides.state import TileGrid
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,19 @@ def _auc(predicting: np.ndarray, scores: np.ndarray, number: int) -> float | Non
     return float(roc_auc_score(predicted, scores))
 
 
-def matched(of_map: TileScores, of_tiles: TileScores) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores of both maps for the tiles that both have, (tiles, classes) each."""
-    corners = list(zip(of_map.x.tolist(), of_map.y.tolist(), strict=True))
-    rows = {corner: row for row, corner in enumerate(corners)}
-    pairs = [
-        (rows[corner], other)
-        for other, corner in enumerate(zip(of_tiles.x.tolist(), of_tiles.y.tolist(), strict=True))
-        if corner in rows
-    ]
-    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
-    return of_map.scores[first], of_tiles.scores[second]
+def matched(
+    positions: PositionMap, other: TileScores, grid: TileGrid, classes: Sequence[str], source: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of both maps for the tiles that both have, (tiles, classes) each.
+
+    Args:
+        positions: the map of a slide.
+        other: the scores of the tile classifier.
+        grid: of its tiles.
+        classes: of both.
+        source: file and slide of `other`, for messages.
+    """
+    cells, scores = positions.cell_scores(classes, grid)
+    column, row = heatmap.cells(other, grid, source)
+    _, first, second = np.intersect1d(cells, row * grid.columns + column, return_indices=True)
+    return scores[first], other.scores[second]

@@ -72,15 +72,28 @@ class PositionMap:
         across, down = -(-columns // factor) * factor, -(-rows // factor) * factor
         return heatmap.Box(self.box.x, self.box.y, across * side, down * side)
 
-    def tile_scores(self, classes: Sequence[str], grid: TileGrid, status: TileStatus) -> TileScores:
-        """Return the mean activations of each stored tile with a position."""
+    def cell_scores(self, classes: Sequence[str], grid: TileGrid) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean activations in the cells of a tile grid of the slide.
+
+        The grid may be that of another run, with larger or smaller tiles.
+
+        Returns:
+            The cells with a position, row * columns + column: (n,) int64, sorted; and their scores,
+            (n, classes).
+        """
         half = self.positions["side"].to_numpy() / 2
         column = np.floor((self.positions["x"].to_numpy() + half) / grid.extent).astype(np.int64)
         row = np.floor((self.positions["y"].to_numpy() + half) / grid.extent).astype(np.int64)
-        cells, inverse = np.unique(row * grid.columns + column, return_inverse=True)
+        inside = (column < grid.columns) & (row < grid.rows)
+        cells, inverse = np.unique((row * grid.columns + column)[inside], return_inverse=True)
         counts = np.bincount(inverse)
-        scores = [np.bincount(inverse, self.positions[f"p_{name}"]) / counts for name in classes]
-        return TileScores(status.x[cells], status.y[cells], np.stack(scores, axis=1))
+        sums = [np.bincount(inverse, self.positions[f"p_{name}"][inside]) for name in classes]
+        return cells, np.stack(sums, axis=1) / counts[:, None]
+
+    def tile_scores(self, classes: Sequence[str], grid: TileGrid, status: TileStatus) -> TileScores:
+        """Return the mean activations of each stored tile with a position."""
+        cells, scores = self.cell_scores(classes, grid)
+        return TileScores(status.x[cells], status.y[cells], scores)
 
 
 def read_map(path: Path, slide: str, classes: Sequence[str]) -> PositionMap:

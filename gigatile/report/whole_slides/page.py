@@ -9,7 +9,6 @@ import numpy as np
 from gigatile.report.pages import data_uri
 from gigatile.report.slides.inputs import (
     ScoredSlide,
-    TileScores,
     TrainedClassifier,
     read_compared_scores,
 )
@@ -86,7 +85,7 @@ def read_whole_map(
         _layers(positions, classes),
         f"{inputs.files.results_name}/maps/{scored.id}.parquet",
         _TEXTS,
-        _compared(inputs, scored, tiles, grid),
+        _compared(inputs, scored, positions),
     )
 
 
@@ -108,7 +107,7 @@ def _layers(positions: PositionMap, classes: Sequence[str]) -> list[Layer]:
 
 
 def _compared(
-    inputs: SlidePageInputs, scored: ScoredSlide, tiles: TileScores, grid: TileGrid
+    inputs: SlidePageInputs, scored: ScoredSlide, positions: PositionMap
 ) -> ComparedMap | None:
     folder: Path | None = inputs.options.get("compare")
     if folder is None:
@@ -118,9 +117,10 @@ def _compared(
     if other is None:
         return None
     source = f"{folder}/evaluation/tiles.parquet: slide {scored.id!r}"
-    number = classes.index(scored.call_mean)
+    scores, grid = other
+    pair = matched(positions, scores, grid, classes, source)
     return ComparedMap(
         folder.name,
-        tile_layers(other, classes, grid, source),
-        agreement([matched(tiles, other)], number),
+        tile_layers(scores, classes, grid, source),
+        agreement([pair], classes.index(scored.call_mean)),
     )
