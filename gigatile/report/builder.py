@@ -12,7 +12,7 @@ from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.records.manifest import read_manifest
-from gigatile.report.inputs import read_cohort, read_history
+from gigatile.report.inputs import CohortRow, ScoredRow, read_cohort, read_history
 from gigatile.report.leakage import (
     Check,
     Evidence,
@@ -146,7 +146,14 @@ def _read_run(
         versions=read_json(model_dir / "versions.json"),
         ledger=ledger,
         group_by=group_by,
+        not_scored=task.read_not_scored(evaluation, _unscored_tests(cohort, scored)),
     )
+
+
+def _unscored_tests(cohort: Sequence[CohortRow], scored: Sequence[ScoredRow]) -> list[str]:
+    """Return the usable test slides or cases without scores."""
+    usable = [row.id for row in cohort if row.split == "test" and row.state != "failed"]
+    return [name for name in usable if name not in {row.id for row in scored}]
 
 
 def _check_leakage(task: TaskReport, run: Run) -> list[Check]:

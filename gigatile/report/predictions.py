@@ -78,6 +78,8 @@ def write_prediction_pages(
         matches=cohort_matches.matches_of if cohort_matches else lambda name: (),
         options=options,
     )
+    unscored = [row.id for row in table if row.id not in scored and row.state != "failed"]
+    reasons = task.read_not_scored(files["results_dir"], unscored)
     with write_pages(out, task.folder) as building:
         sums = write_unit_pages(task.pages(inputs), list(scored), building / task.folder)
         add_page_files(ledger, task.page_files, sums, page_files, f"new {task.unit}")
@@ -87,7 +89,7 @@ def write_prediction_pages(
             unit=task.unit,
             in_cohort=cohort_matches,
             failed=[
-                (row.id, row.reason or "no reason was recorded")
+                (row.id, row.reason or reasons.get(row.id, "no reason was recorded"))
                 for row in table
                 if row.id not in scored
             ],

@@ -39,6 +39,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         checks: the checks for leakage.
         group_by: columns of the sheet whose values are compared.
         compare: folder of the other run for the comparison of maps; None: none.
+        not_scored: why usable test slides or cases were not scored, by id.
     """
 
     unit: str
@@ -57,6 +58,7 @@ class Run(Generic[State, Scored, Model, Measured]):
     checks: Sequence[Check] = ()
     group_by: Sequence[str] = ()
     compare: Path | None = None
+    not_scored: Mapping[str, str] = field(default_factory=dict)
 
     def left_out(self) -> list[tuple[CohortRow, str]]:
         """Return the slides or cases that count in no metric, each with the reason."""
@@ -66,9 +68,8 @@ class Run(Generic[State, Scored, Model, Measured]):
             if row.state == "failed" or not row.records:
                 rows.append((row, row.reason or "no reason was recorded"))
             elif row.split == "test" and row.id not in scored:
-                rows.append(
-                    (row, f"a usable test {self.unit}, but the evaluation did not score it")
-                )
+                default = f"a usable test {self.unit}, but the evaluation did not score it"
+                rows.append((row, self.not_scored.get(row.id, default)))
         return rows
 
 
@@ -149,6 +150,8 @@ class TaskReport:
         read_sheet: reads the sample sheet.
         read_state: reads the state of a row from the folder of states; it must match the row.
         read_scored: reads the scores from the folder of the evaluation.
+        read_not_scored: returns why usable slides or cases have no scores, by id. Takes the folder
+            of the evaluation or of the predictions, and their ids.
         read_metrics: reads metrics.json, which must match the scores.
         image_files: returns split, fingerprint and name of each image file of the cohort.
         measure: the metric in history.tsv that the report plots, in addition to the loss.
@@ -175,6 +178,7 @@ class TaskReport:
     read_state: Callable[[Any, Path], Any]
     read_scored: Callable[[Path, Any], Sequence[Any]]
     read_metrics: Callable[[Path, Any, Sequence[Any]], Any]
+    read_not_scored: Callable[[Path, Sequence[str]], Mapping[str, str]] = lambda folder, ids: {}
     image_files: Callable[[Any], Sequence[tuple[str, str, str]]]
     measure: str
     shows: Mapping[str, str]

@@ -30,6 +30,16 @@ class MapState(JsonModel):
     sha256: str
 
 
+class _Failed(JsonModel):
+    reason: str | None = None
+
+
+def read_not_scored(folder: Path, slides: Sequence[str]) -> dict[str, str]:
+    """Return why slides were not scored, by id, from the folder of the evaluation."""
+    states = {slide: read_model(_Failed, folder / f"maps/{slide}.json") for slide in slides}
+    return {slide: state.reason for slide, state in states.items() if state.reason}
+
+
 @dataclass(frozen=True)
 class PositionMap:
     """The map of a slide.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.errors import UserError
+from gigatile.errors import UserError, all_faults
 from gigatile.files import checksums, combined_checksum, sha256_of, write_json
 from gigatile.json_models import JsonModel, read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> None:
 def collect_scores(
     rows: Sequence[Mapping[str, str]], maps: Path, classes: Sequence[str]
 ) -> pd.DataFrame:
-    """Return a row for each slide: slide, patient, label, tiles, p_<class>…, call_mean.
+    """Return a row for each scored slide: slide, patient, label, tiles, p_<class>…, call_mean.
+
+    A slide that was not scored is left out; its reason is in its file and in the log.
 
     Args:
         rows: of the table of slides.
@@ -63,12 +65,16 @@ def collect_scores(
         classes: of the model.
 
     Raises:
-        UserError: a slide was not scored, or by a model with other classes.
+        UserError: a file is of another slide or a model with other classes, or no slide was scored.
     """
-    collected = []
+    collected, reasons = [], []
     for row in rows:
         path = maps / f"{row['slide']}.json"
         state = read_model(SlideScoreState, path)
+        if state.slide == row["slide"] and state.state == "failed":
+            reasons.append(f"{state.slide}: {state.reason}")
+            print(f"not scored: {reasons[-1]}")
+            continue
         if state.slide != row["slide"] or list(state.scores) != list(classes):
             raise UserError(
                 f"{path}: has no scores of slide {row['slide']!r} for {', '.join(classes)}; delete "
@@ -78,6 +84,8 @@ def collect_scores(
         predicted = classes[max(range(len(scores)), key=lambda k: (scores[k], -k))]
         fields = [row.get(key, "") for key in ("slide", "patient", "label")]
         collected.append([*fields, int(row["tiles"]), *scores, predicted])
+    if reasons and not collected:
+        raise all_faults(f"{maps}: no slide was scored", reasons)
     names = [f"p_{name}" for name in classes]
     columns = ["slide", "patient", "label", "tiles", *names, "call_mean"]
     return pd.DataFrame(collected, columns=columns)

@@ -80,7 +80,8 @@ class WholeSlideModel(Model):
                 raise UserError(f"{path}: {error}") from None
             grid = tiles.facts.grid
             assert grid is not None, "a slide with tiles has a grid"
-            self._classifier.check_scale(str(path), grid.mpp)
+            if fault := self._classifier.fault_of_scale(grid.mpp):
+                raise UserError(f"{path}: {fault}")
             with open_tiles(records, grid) as stored:
                 scored = self._classifier.score_with_map(stored)
         scale = grid.extent / grid.size

@@ -10,6 +10,7 @@ from gigatile.settings.section import parse_section
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.slides.state import SlideState
 from gigatile.software import import_less
+from gigatile.tasks.slide_classification.slide_scores import skip_slide, write_scores
 from gigatile.training.cores import limit_pools
 
 
@@ -26,13 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score a slide; skip one that could not be tiled."""
+    """Score a slide; record the reason of one that cannot be scored."""
     window = parse_section(WholeSlideSettings, args.settings, window=args.window).window
     state = read_model(SlideState, args.tiled)
     if state.state == "failed":
-        from gigatile.tasks.slide_classification.slide_scores import skip_slide
-
-        skip_slide(args.slide, args.map, args.out)
+        skip_slide(args.slide, "it could not be tiled", args.map, args.out)
         print(f"{args.slide}: skipped, as it could not be tiled")
         return
     limit_pools(args.cores)
@@ -44,14 +43,16 @@ def run(args: argparse.Namespace) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
     from gigatile.tasks.slide_classification.scoring import SlideClassifier
-    from gigatile.tasks.slide_classification.slide_scores import write_scores
     from gigatile.whole_slides.stored_tiles import open_tiles
 
     grid = state.grid
     if grid is None:
         raise UserError(f"{args.tiled}: slide {args.slide!r} has no tile grid")
     classifier = SlideClassifier(args.model, args.described, window, args.cores)
-    classifier.check_scale(f"slide {args.slide}", grid.mpp)
+    if fault := classifier.fault_of_scale(grid.mpp):
+        skip_slide(args.slide, fault, args.map, args.out)
+        print(f"{args.slide}: skipped: {fault}")
+        return
     with open_tiles(args.records, grid) as slide:
         scored = classifier.score_with_map(slide)
     scale = grid.extent / grid.size

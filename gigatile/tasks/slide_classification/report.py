@@ -10,6 +10,7 @@ from gigatile.report.slides import classification, cohort, left_out, slide_galle
 from gigatile.report.slides.inputs import read_new, read_scored
 from gigatile.report.slides.page import SlidePageInputs
 from gigatile.report.whole_slides import agreement
+from gigatile.report.whole_slides.maps import read_not_scored
 from gigatile.report.whole_slides.page import FILES, WholeSlideClassifier, whole_slide_pages
 from gigatile.tasks.tile_classification.report import REPORT as TILES
 
@@ -23,6 +24,7 @@ def new_slides(inputs: SlidePageInputs) -> dict[str, Any]:
 REPORT = replace(
     TILES,
     model=WholeSlideClassifier,
+    read_not_scored=read_not_scored,
     read_scored=partial(read_scored, votes=False),
     shows={
         "tiles.tsv": "Cohort; Splits (recounted); Slides left out",

@@ -10,7 +10,6 @@ import pandas as pd
 import tensorflow as tf
 from pydantic import JsonValue
 
-from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
 from gigatile.models.slide_classifier import parts_of
@@ -30,7 +29,7 @@ class ClassifierSettings(JsonModel):
 
     classes: list[str]
     sha256: str
-    mpp: float | None
+    mpp: float | None = None
     tiles: dict[str, JsonValue]
     whole_slides: dict[str, JsonValue]
 
@@ -84,21 +83,18 @@ class SlideClassifier:
         self._attention = attention if isinstance(attention, Attention) else None
         self._describe_positions = tf.function(self._activations, reduce_retracing=True)
 
-    def check_scale(self, slide: str, mpp: float | None) -> None:
-        """Refuse a slide with another scale than the slides of the training.
+    def fault_of_scale(self, mpp: float | None) -> str | None:
+        """Return why a slide with tiles of this scale cannot be scored; None: it can.
 
         Args:
-            slide: its id or path, for the message.
             mpp: micrometres per pixel of its tiles; None if unknown.
-
-        Raises:
-            UserError: it differs by more than 10 %.
         """
         if mpp and self.mpp and max(mpp, self.mpp) > MAX_MPP_RATIO * min(mpp, self.mpp):
-            raise UserError(
-                f"{slide}: its tiles have {mpp:g} µm per pixel, but the model was trained at "
+            return (
+                f"its tiles have {mpp:g} µm per pixel, but the model was trained at "
                 f"{self.mpp:g}; train and predict with tiles.mpp: {self.mpp:g}"
             )
+        return None
 
     def score(self, slide: StoredSlide) -> np.ndarray:
         """Return the score of each class, (classes,) float64."""

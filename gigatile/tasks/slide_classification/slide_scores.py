@@ -16,11 +16,12 @@ SCHEMA = 1
 
 
 class SlideScoreState(JsonModel):
-    """The scores of a slide; one that could not be tiled has no fields but the first.
+    """The scores of a slide; one that cannot be scored has the reason instead.
 
     Attributes:
         schema_version: of the file's format.
         slide: the slide's id.
+        reason: why the slide was not scored.
         scores: of each class, with six decimals.
         positions: the number of positions on the map.
         inputs: the SHA-256 of the model and of the slide's records.
@@ -30,6 +31,7 @@ class SlideScoreState(JsonModel):
     schema_version: int = Field(SCHEMA, alias="schema")
     slide: str
     state: Literal["scored", "failed"]
+    reason: str | None = None
     scores: dict[str, float] = Field(default_factory=dict, exclude_if=lambda scores: not scores)
     positions: int = Field(0, exclude_if=lambda positions: not positions)
     inputs: dict[str, str] = Field(default_factory=dict, exclude_if=lambda inputs: not inputs)
@@ -77,8 +79,8 @@ def write_scores(
     )
 
 
-def skip_slide(slide: str, map_path: Path, state: Path) -> None:
-    """Write an empty map and the state of a slide that could not be tiled."""
+def skip_slide(slide: str, reason: str, map_path: Path, state: Path) -> None:
+    """Write an empty map and the state of a slide that cannot be scored."""
     with write_whole(map_path):
         pass
-    write_model(state, SlideScoreState(slide=slide, state="failed"))
+    write_model(state, SlideScoreState(slide=slide, state="failed", reason=reason))
