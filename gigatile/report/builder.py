@@ -152,8 +152,9 @@ def _read_run(
 
 def _unscored_tests(cohort: Sequence[CohortRow], scored: Sequence[ScoredRow]) -> list[str]:
     """Return the usable test slides or cases without scores."""
+    with_scores = {row.id for row in scored}
     usable = [row.id for row in cohort if row.split == "test" and row.state != "failed"]
-    return [name for name in usable if name not in {row.id for row in scored}]
+    return [name for name in usable if name not in with_scores]
 
 
 def _check_leakage(task: TaskReport, run: Run) -> list[Check]:
