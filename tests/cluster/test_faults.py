@@ -246,7 +246,7 @@ def test_a_tile_job_that_needs_more_memory_gets_more(cluster, site):
     """SLURM kills it at its limit; the next attempt asks for twice as much."""
     states = "results/small/tiles/P01-1.json"
     before = (site.folder / states).read_bytes()
-    rules = site.folder / "rules/tile_classification.smk"
+    rules = site.folder / "rules/tiles.smk"
     of_tile = re.compile(r"(?<=^rule tile:\n)(.*?)mem_mb=grow\(.*?\),\n", re.DOTALL | re.MULTILINE)
     text, changed = of_tile.subn(r"\1mem_mb=grow(100),\n", rules.read_text())
     assert changed == 1
