@@ -44,7 +44,7 @@ def draw_tiles() -> list[bytes]:
 class Slides:
     """A network, and slides of any size."""
 
-    def __init__(self, aggregator: str, threads: int, sharing: Any = None) -> None:
+    def __init__(self, aggregator: str, threads: int, window: int, sharing: Any = None) -> None:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         import tensorflow as tf
 
@@ -59,7 +59,7 @@ class Slides:
         settings = TrainSettings(model="whole_small", batch_size=1, ranks_per_node=1)
         self.network = build_slide_classifier(settings, aggregator, CLASSES).trained
         self.parts = parts_of(self.network, aggregator)
-        self.passes = TwoPasses(self.parts.encoder, self.parts.aggregator, sharing)
+        self.passes = TwoPasses(self.parts.encoder, self.parts.aggregator, sharing, window=window)
         self._fields, self._tiles = FieldsBySize(self.parts.encoder), draw_tiles()
 
     def stored(self, side: int, glass: float = 0) -> Any:
@@ -124,7 +124,7 @@ def peak_mb() -> float:
 
 
 def measure_memory(side: int, aggregator: str, window: int, plain: bool) -> dict[str, float]:
-    slides = Slides(aggregator, 2)
+    slides = Slides(aggregator, 2, window)
     slides.two_passes([slides.picture(TILE, window)])  # builds the graphs
     before = peak_mb()
     if plain:
@@ -144,7 +144,7 @@ def measure_time(sides: list[int], window: int, rounds: int) -> dict[str, float]
     """Return megapixels per second, and ratios of times."""
     results: dict[str, float] = {}
     for aggregator, glass in (("mean", 0.0), ("max", 0.5)):
-        slides = Slides(aggregator, 2)
+        slides = Slides(aggregator, 2, window)
         first = sides[0]
         picture, plain = slides.picture(first, window, glass), slides.plain(first, glass)
         for _ in range(2):  # builds the graphs, then allocates the memory
@@ -156,7 +156,7 @@ def measure_time(sides: list[int], window: int, rounds: int) -> dict[str, float]
             plainly.append(seconds_of(plain))
         ratios = [a / b for a, b in zip(ours, plainly, strict=True)]
         results[f"{aggregator}, two passes / plain"] = statistics.median(ratios)
-    slides = Slides("mean", 2)
+    slides = Slides("mean", 2, window)
     for side in sides:
         picture = slides.picture(side, window)
         slides.two_passes([picture])
@@ -188,7 +188,7 @@ def run_rank(core: int, sides: list[int], window: int, rounds: int) -> float:
     from gigatile.training.startup import join_ranks
 
     with join_ranks(1, 600) as ranks:
-        slides = Slides("mean", 1, ranks)
+        slides = Slides("mean", 1, window, ranks)
         pictures = [slides.picture(side, window) for side in sides]
         slides.two_passes(pictures)
         return min(seconds_of(lambda: slides.two_passes(pictures)) for _ in range(rounds))

@@ -3,17 +3,18 @@
 The first pass computes the embeddings of each window, and pools them. Then the gradient of the loss
 with respect to the pooled embedding is known. In the second pass, each window runs again under a
 tape; windows without any gradient are left out. In memory are the activations of one window, and
-the state of the aggregator.
+the state of the aggregator. The last windows of the first pass, as many as one window's memory
+allows, keep their activations, so that they run once: a slide of one window is plain
+backpropagation.
 
 All ranks share all slides: their windows are dealt to the ranks in turn.
 """
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 import keras
@@ -24,14 +25,13 @@ from gigatile.errors import UserError
 from gigatile.whole_slides.aggregators import Aggregator
 from gigatile.whole_slides.windows import Window
 
-# Contents of windows that are kept from the first pass for the second, so that small slides are
-# decoded once.
-KEPT_BYTES = 16 << 20
 # Windows that are read while the encoder uses another one, for each reading thread.
 AHEAD_PER_THREAD = 1
 
 # The pixels of a window, its tissue, and the offset of its positions.
 Content = tuple[np.ndarray, np.ndarray, np.ndarray]
+# The embeddings of a window, with the activations from which they were computed.
+Activations = tuple[tf.GradientTape, tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class TwoPasses:
         aggregator: Aggregator,
         sharing: Sharing | None = None,
         pixels: tf.DType = tf.uint8,
+        window: int = 0,
     ) -> None:
         """Compile both passes.
 
@@ -107,42 +108,54 @@ class TwoPasses:
             aggregator: pools the embeddings.
             sharing: the ranks; None: this process alone.
             pixels: the type of the pixels.
+            window: side of the window whose activations fit into memory. `pool` keeps those of
+                small windows until `gradients`; 0: of none.
         """
         self._encoder, self._aggregator = encoder, aggregator
         self._sharing = Alone() if sharing is None else sharing
         self._channels = encoder.output_shape[-1]
-        self._kept: dict[tuple[int, int], Content] = {}
+        self._area = window**2
+        self._activations: dict[tuple[int, int], Activations] = {}
         self.variables = [*encoder.trainable_variables, *aggregator.variables]
         # Heights and widths are not part of the signature: windows at the border are smaller.
-        window = [
+        content = [
             tf.TensorSpec((None, None, encoder.input_shape[-1]), pixels),
             tf.TensorSpec((None, None), tf.bool),
             tf.TensorSpec((2,), tf.int32),
-            tf.TensorSpec((), tf.int32),
-            tf.TensorSpec((aggregator.rows, self._channels), tf.float64),
         ]
-        self._pool = tf.function(self._pool_window, input_signature=window)
+        number = tf.TensorSpec((), tf.int32)
+        embeddings = tf.TensorSpec((None, self._channels), keras.config.floatx())
+        state = tf.TensorSpec((aggregator.rows, self._channels), tf.float64)
         gradient = tf.TensorSpec((self._channels,), keras.config.floatx())
+        self.embed = tf.function(self._embed, input_signature=content)
+        self._add = tf.function(aggregator.add, input_signature=[state, embeddings, number])
         self._differentiate = tf.function(
-            self._differentiate_window, input_signature=[*window, gradient]
+            self._differentiate_embeddings, input_signature=[embeddings, number, state, gradient]
         )
-        self.embed = tf.function(self._embed, input_signature=window[:3])
 
     def pool(self, pictures: Sequence[Picture]) -> list[np.ndarray]:
         """Return the aggregator's state of each picture: the first pass.
 
         All ranks must call it with the same pictures.
         """
-        self._kept.clear()
+        self._activations.clear()
         states = [self._aggregator.start(self._channels) for _ in pictures]
         every = [
             (number, window)
             for number, picture in enumerate(pictures)
             for window in range(len(picture.windows))
         ]
-        for number, window, content in self._read(pictures, every):
+        own = self._share(pictures, every)
+        lasting = self._last_windows(pictures, own)
+        for pair, content in self._read(pictures, own):
+            number, window = pair
             with _window_fits(content[0]):
-                states[number] = self._pool(*content, window, states[number])
+                if pair in lasting:
+                    self._activations[pair] = self._embed_under_tape(content)
+                    embeddings = self._activations[pair][1]
+                else:
+                    embeddings = self.embed(*content)
+                states[number] = self._add(states[number], embeddings, window)
         gathered = self._sharing.gather(np.stack([np.asarray(s) for s in states]), "states")
         return [self._aggregator.merge(gathered[:, number]) for number in range(len(pictures))]
 
@@ -162,7 +175,7 @@ class TwoPasses:
             gradients: of the loss with respect to the pooled embeddings, (pictures, channels).
 
         Returns:
-            The gradients, and the number of windows of all ranks that ran again.
+            The gradients, and the number of windows of all ranks that have one.
         """
         again = []
         for number, (picture, state, gradient) in enumerate(
@@ -173,37 +186,54 @@ class TwoPasses:
                 needed = set()
             windows = range(len(picture.windows)) if needed is None else sorted(needed)
             again += [(number, window) for window in windows]
+        own = self._share(pictures, again)
         totals = [tf.zeros_like(variable.value) for variable in self.variables]
-        for number, window, content in self._read(pictures, again, keep=False):
-            with _window_fits(content[0]):
-                of_window = self._differentiate(*content, window, states[number], gradients[number])
+
+        def add(pair: tuple[int, int], activations: Activations) -> None:
+            nonlocal totals
+            number, window = pair
+            gradient = gradients[number].astype(keras.config.floatx())
+            of_window = self._of_window(activations, window, states[number], gradient)
             totals = [total + part for total, part in zip(totals, of_window, strict=True)]
-        self._kept.clear()
+
+        # First, as the memory is needed for the others.
+        computed = [pair for pair in own if pair in self._activations]
+        for pair in computed:
+            add(pair, self._activations.pop(pair))
+        self._activations.clear()
+        rest = [pair for pair in own if pair not in computed]
+        for pair, content in self._read(pictures, rest):
+            with _window_fits(content[0]):
+                add(pair, self._embed_under_tape(content))
         return totals, len(again)
 
-    def _read(
-        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]], keep: bool = True
-    ) -> Iterator[tuple[int, int, Content]]:
-        """Yield this rank's share of the windows, with their content; read ahead by threads.
-
-        Args:
-            pictures: the slides.
-            windows: pairs of the numbers of picture and window.
-            keep: whether to keep the first `KEPT_BYTES` for the next call.
-        """
-        sharing = self._sharing
+    def _share(
+        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Return this rank's share of the windows, pairs of the numbers of picture and window."""
         areas = [pictures[number].windows[window].area for number, window in windows]
-        own = [windows[index] for index in deal(areas, sharing.size)[sharing.rank]]
-        for done, (number, window, content) in enumerate(
-            read_ahead(pictures, own, sharing.threads, self._kept), 1
-        ):
-            if keep and self._kept_bytes() + content[0].nbytes <= KEPT_BYTES:
-                self._kept[number, window] = content
-            yield number, window, content
-            sharing.report_progress(f"after window {done} of {len(own)} of a step")
+        return [windows[index] for index in deal(areas, self._sharing.size)[self._sharing.rank]]
 
-    def _kept_bytes(self) -> int:
-        return sum(pixels.nbytes for pixels, *_ in self._kept.values())
+    def _last_windows(
+        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
+    ) -> set[tuple[int, int]]:
+        """Return the last of the windows that fit together into the memory of one window."""
+        left, last = self._area, set()
+        for number, window in reversed(windows):
+            left -= pictures[number].windows[window].area
+            if left < 0:
+                break
+            last.add((number, window))
+        return last
+
+    def _read(
+        self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[tuple[int, int], Content]]:
+        """Yield windows with their content; read ahead by threads, and report progress."""
+        sharing = self._sharing
+        for done, read in enumerate(read_ahead(pictures, windows, sharing.threads), 1):
+            yield read
+            sharing.report_progress(f"after window {done} of {len(windows)} of a step")
 
     def _embed(self, pixels: tf.Tensor, tissue: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
         """Return the embeddings of the positions of a window with tissue, (n, channels)."""
@@ -212,32 +242,34 @@ class TwoPasses:
         exact = outputs[offset[0] : offset[0] + rows, offset[1] : offset[1] + columns]
         return tf.cast(tf.boolean_mask(exact, tissue), keras.config.floatx())
 
-    def _pool_window(
-        self,
-        pixels: tf.Tensor,
-        tissue: tf.Tensor,
-        offset: tf.Tensor,
-        window: tf.Tensor,
-        state: tf.Tensor,
-    ) -> tf.Tensor:
-        return self._aggregator.add(state, self._embed(pixels, tissue, offset), window)
-
-    def _differentiate_window(
-        self,
-        pixels: tf.Tensor,
-        tissue: tf.Tensor,
-        offset: tf.Tensor,
-        window: tf.Tensor,
-        state: tf.Tensor,
-        gradient: tf.Tensor,
-    ) -> list[tf.Tensor]:
+    def _embed_under_tape(self, content: Content) -> Activations:
         with tf.GradientTape() as tape:
-            embeddings = self._embed(pixels, tissue, offset)
+            embeddings = self.embed(*content)
+        return tape, embeddings
+
+    def _of_window(
+        self, activations: Activations, window: int, state: np.ndarray, gradient: np.ndarray
+    ) -> list[tf.Tensor]:
+        """Return a window's part of the gradient of each of `variables`."""
+        tape, embeddings = activations
+        of_embeddings, *of_aggregator = self._differentiate(embeddings, window, state, gradient)
+        of_encoder = tape.gradient(
+            embeddings,
+            [variable.value for variable in self._encoder.trainable_variables],
+            output_gradients=of_embeddings,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return [*of_encoder, *of_aggregator]
+
+    def _differentiate_embeddings(
+        self, embeddings: tf.Tensor, window: tf.Tensor, state: tf.Tensor, gradient: tf.Tensor
+    ) -> list[tf.Tensor]:
+        weights = [variable.value for variable in self._aggregator.variables]
+        with tf.GradientTape() as tape:
+            tape.watch(embeddings)
             surrogate = self._aggregator.surrogate(embeddings, window, state, gradient)
         return tape.gradient(
-            surrogate,
-            [variable.value for variable in self.variables],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            surrogate, [embeddings, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
 
 
@@ -277,20 +309,16 @@ def read_ahead(
     pictures: Sequence[Picture],
     windows: Sequence[tuple[int, int]],
     threads: int,
-    kept: Mapping[tuple[int, int], Content] = MappingProxyType({}),
-) -> Iterator[tuple[int, int, Content]]:
+) -> Iterator[tuple[tuple[int, int], Content]]:
     """Yield windows in order with their content: pixels, tissue, and the offset of its positions.
 
     Args:
         pictures: the slides.
         windows: pairs of the numbers of picture and window.
         threads: to read with.
-        kept: contents that are in memory already.
     """
 
     def read(number: int, index: int) -> Content:
-        if (number, index) in kept:
-            return kept[number, index]
         window = pictures[number].windows[index]
         pixels, tissue = pictures[number].read_pixels(window), pictures[number].tissue_in(window)
         offset = np.array([window.rows.offset, window.columns.offset], np.int32)
@@ -299,14 +327,14 @@ def read_ahead(
     with ThreadPoolExecutor(threads) as pool:
         reading = []
         try:
-            for pair in windows:
-                reading.append((pair, pool.submit(read, *pair)))
+            for following in windows:
+                reading.append((following, pool.submit(read, *following)))
                 if len(reading) > AHEAD_PER_THREAD * threads:
-                    (number, index), future = reading.pop(0)
-                    yield number, index, future.result()
+                    pair, future = reading.pop(0)
+                    yield pair, future.result()
             while reading:
-                (number, index), future = reading.pop(0)
-                yield number, index, future.result()
+                pair, future = reading.pop(0)
+                yield pair, future.result()
         finally:
             for _, future in reading:
                 future.cancel()

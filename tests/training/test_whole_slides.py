@@ -87,8 +87,11 @@ def trained(launcher, manifest, out, ranks=1, **settings) -> Path:
 @pytest.mark.parametrize("aggregator", ["max", "mean", "attention"])
 def test_ranks_share_each_slide(launcher, slides, tmp_path, aggregator):
     """The batch of 3 slides is no multiple of the ranks; the weights are equal to rounding."""
-    alone = trained(launcher, slides, tmp_path / "alone", 1, aggregator=aggregator)
-    together = trained(launcher, slides, tmp_path / "together", 2, aggregator=aggregator)
+    # With seed 1 and attention, rounding decides whether one output of a ReLU is zero, and the
+    # gradient of its filter jumps.
+    options = {"aggregator": aggregator, "seed": 2}
+    alone = trained(launcher, slides, tmp_path / "alone", 1, **options)
+    together = trained(launcher, slides, tmp_path / "together", 2, **options)
     assert_same_to_rounding(alone, together)
 
 

@@ -20,7 +20,7 @@ slides = inputs = keras.Input((None, None, 3))
 for stride in (4, 2):
     slides = keras.layers.Conv2D(8, 5, strides=stride, padding="same", activation="relu")(slides)
 encoder = keras.Model(inputs, slides)
-passes = TwoPasses(encoder, Mean())
+passes = TwoPasses(encoder, Mean(), window=512)
 
 def read(window):
     (top, bottom), (left, right) = window.rows.pixels, window.columns.pixels

@@ -67,7 +67,7 @@ def test_states_and_gradients_do_not_depend_on_the_number_of_ranks(name):
     random = np.random.default_rng(1)
     of_pooled = random.normal(size=(3, 4))
     ranks = [Rank(number) for number in range(MAX_RANKS)]
-    passes = [TwoPasses(encoder, aggregator, rank, pixels=tf.float64) for rank in ranks]
+    passes = [TwoPasses(encoder, aggregator, rank, pixels=tf.float64, window=20) for rank in ranks]
 
     def work(number: int):
         states = passes[number].pool(pictures)
@@ -89,9 +89,10 @@ def test_states_and_gradients_do_not_depend_on_the_number_of_ranks(name):
         sums = [sum(parts) for parts in zip(*(part for _, part, _ in outcomes), strict=True)]
         for ours, expected in zip(sums, gradients, strict=True):
             np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
-        # Each window runs on one rank, once in each pass; all ranks have some of them.
+        # Each window is read by one rank, in the second pass unless its activations were kept; all
+        # ranks have some of them.
         runs = [len(rank.progress) for rank in ranks[:size]]
-        assert sum(runs) == total + again and min(runs) > 0
+        assert total <= sum(runs) <= total + again and min(runs) > 0
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -19,7 +19,6 @@ from random_encoders import (
 )
 
 from gigatile.errors import UserError
-from gigatile.whole_slides import two_passes
 from gigatile.whole_slides.aggregators import Aggregator, Attention, Max, Mean
 from gigatile.whole_slides.receptive_field import receptive_field
 from gigatile.whole_slides.two_passes import TwoPasses
@@ -66,9 +65,9 @@ def plain(encoder, aggregator, pixels, tissue):
     return loss, tape.gradient(loss, [v.value for v in variables], unconnected_gradients=zero)
 
 
-def two(encoder, aggregator, picture):
-    """Return loss, gradients and the number of windows that ran again, by two passes."""
-    passes = TwoPasses(encoder, aggregator, pixels=tf.float64)
+def two(encoder, aggregator, picture, window=0):
+    """Return loss, gradients and the number of windows that have one, by two passes."""
+    passes = TwoPasses(encoder, aggregator, pixels=tf.float64, window=window)
     (state,) = passes.pool([picture])
     pooled = tf.constant(aggregator.pooled(state))
     with tf.GradientTape() as tape:
@@ -103,8 +102,8 @@ PADDED = [("conv", (3, 3), 1, "valid", 1, 0, 0), ("pad", (1, 1), 1, "same", 1, 2
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@example(CROPPED, 20, 21, 9, "attention", 1)
-@example(PADDED, 8, 7, 2, "mean", 1)
+@example(CROPPED, 20, 21, 9, "attention", 1, 0)
+@example(PADDED, 8, 7, 2, "mean", 1, 100)
 @given(
     layer_lists(),
     st.integers(1, 60),
@@ -112,8 +111,9 @@ PADDED = [("conv", (3, 3), 1, "valid", 1, 0, 0), ("pad", (1, 1), 1, "same", 1, 2
     st.integers(1, 20),
     st.sampled_from(AGGREGATORS),
     st.sampled_from([0, 0.1, 0.6, 1]),
+    st.sampled_from([0, 15, 30, 100]),
 )
-def test_gradients_are_those_of_the_whole_picture(layers, height, width, side, name, share):
+def test_gradients_are_those_of_the_whole_picture(layers, height, width, side, name, share, window):
     encoder = build(layers)
     try:
         fields = receptive_field(encoder, height, width)
@@ -123,7 +123,8 @@ def test_gradients_are_those_of_the_whole_picture(layers, height, width, side, n
     pixels, tissue = random_pixels(height, width), random_tissue(fields, share)
     aggregator = build_aggregator(name, encoder.output_shape[-1])
     expected = plain(encoder, aggregator, pixels, tissue)
-    assert_same(two(encoder, aggregator, picture_of(pixels, fields, side, tissue)), expected)
+    picture = picture_of(pixels, fields, side, tissue)
+    assert_same(two(encoder, aggregator, picture, window), expected)
 
 
 @pytest.mark.parametrize("name", ["mean", "attention"])
@@ -143,8 +144,7 @@ def test_halo_one_pixel_too_small_is_wrong(name):
         assert max(np.abs(a - b).max() for a, b in zip(ours[1], expected[1], strict=True)) > 1e-6
 
 
-def test_max_repeats_only_windows_that_matter(monkeypatch):
-    monkeypatch.setattr(two_passes, "KEPT_BYTES", 0)
+def test_max_repeats_only_windows_that_matter():
     encoder = build(ENCODER)
     pixels = random_pixels(200, 190)
     fields = receptive_field(encoder, 200, 190)
@@ -172,31 +172,55 @@ def test_max_repeats_only_windows_that_matter(monkeypatch):
     assert sorted(read) == sorted(set(repeated)) and again == len(set(repeated)) > 1
 
 
-def test_first_windows_are_read_once(monkeypatch):
-    """As many as `KEPT_BYTES` allows; the gradients are the same."""
-    encoder = build(ENCODER)
-    pixels = random_pixels(90, 90)
-    fields = receptive_field(encoder, 90, 90)
-    picture = picture_of(pixels, fields, 8, np.ones([field.size for field in fields], bool))
-    read, results = [], []
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_last_windows_run_once(name):
+    """As many as fit into the memory of one window; the gradients are the same."""
+    encoder, aggregator = build(ENCODER), build_aggregator(name, 4)
+    pixels = random_pixels(90, 70)
+    fields = receptive_field(encoder, 90, 70)
+    tissue = random_tissue(fields, 0.6)
+    picture = picture_of(pixels, fields, 8, tissue)
+    expected = plain(encoder, aggregator, pixels, tissue)
+    areas = [window.area for window in picture.windows]
+    read = []
 
     def read_pixels(window):
         read.append(picture.windows.index(window))
-        return np.asarray(picture.read_pixels(window))
+        return picture.read_pixels(window)
 
-    sizes = [np.asarray(picture.read_pixels(window)).nbytes for window in picture.windows]
-    for kept in (0, sum(sizes[:3]), sum(sizes)):
-        monkeypatch.setattr(two_passes, "KEPT_BYTES", kept)
+    watched = replace(picture, read_pixels=read_pixels)
+    for side in (0, 40, 60, 1000):
+        again = [w for w in range(len(areas)) if sum(areas[w:]) > side**2]
         read.clear()
-        passes = TwoPasses(encoder, Mean(), pixels=tf.float64)
-        watched = [replace(picture, read_pixels=read_pixels)]
-        states = passes.pool(watched)
-        results.append(passes.gradients(watched, states, np.ones((1, 4)))[0])
-        again = {0: len(sizes), sum(sizes): 0}.get(kept, len(sizes) - 3)
-        assert len(read) == len(sizes) + again
-    for other in results[1:]:
-        for gradient, expected in zip(other, results[0], strict=True):
-            np.testing.assert_array_equal(gradient, expected)
+        ours = two(encoder, aggregator, watched, side)
+        assert_same(ours, expected)
+        if name != "max":  # all windows have a gradient
+            assert sorted(read) == sorted([*range(len(areas)), *again]), side
+    assert not again
+
+
+def test_activations_of_an_earlier_step_are_not_used():
+    """A step may end between the passes."""
+    encoder = build(ENCODER)
+    pictures = []
+    for side in (40, 90):
+        fields = receptive_field(encoder, side, side)
+        pixels = random_pixels(side, side, side)
+        pictures.append(picture_of(pixels, fields, 8, random_tissue(fields, 1)))
+    small, large = pictures
+    # The activations of all windows of the small picture fit, but not those of the large one.
+    assert sum(w.area for w in small.windows) <= 80**2 < sum(w.area for w in large.windows[:-4])
+    passes = TwoPasses(encoder, Mean(), pixels=tf.float64, window=80)
+    passes.pool([small])
+    for weight in encoder.trainable_variables:
+        weight.assign(weight * 1.5)
+    states = passes.pool([large])
+    fresh = TwoPasses(encoder, Mean(), pixels=tf.float64)
+    expected, _ = fresh.gradients([large], states, np.ones((1, 4)))
+    for _ in range(2):  # the second time without activations
+        ours, _ = passes.gradients([large], states, np.ones((1, 4)))
+        for gradient, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(gradient, other, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -204,7 +228,7 @@ def test_slides_without_a_gradient_are_not_read_again(name):
     encoder = build(ENCODER)
     fields = receptive_field(encoder, 30, 30)
     picture = picture_of(random_pixels(30, 30), fields, 4, random_tissue(fields, 1))
-    passes = TwoPasses(encoder, build_aggregator(name, 4), pixels=tf.float64)
+    passes = TwoPasses(encoder, build_aggregator(name, 4), pixels=tf.float64, window=1000)
     states = passes.pool([picture, picture])
     first = np.array([[1.0] * 4, [0.0] * 4])
     read = passes.gradients([picture, picture], states, first)[1]

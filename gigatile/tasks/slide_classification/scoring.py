@@ -145,7 +145,7 @@ class SlideClassifier:
         every = [(0, number) for number in range(len(picture.windows))]
         return [
             (window, work(self._passes.embed(*content)))
-            for _, window, content in read_ahead([picture], every, self._threads)
+            for (_, window), content in read_ahead([picture], every, self._threads)
         ]
 
     def _grad_cam_weights(self, picture: Picture, state: np.ndarray) -> np.ndarray:

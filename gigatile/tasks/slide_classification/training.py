@@ -93,7 +93,9 @@ class SlideClassification(TrainingTask):
         parts = self._parts
         assert parts is not None
         if self._passes is None:
-            self._passes = TwoPasses(parts.encoder, parts.aggregator, ranks)
+            self._passes = TwoPasses(
+                parts.encoder, parts.aggregator, ranks, window=self._whole_slides.window
+            )
         pictures = self._pictures(batch)
         states = self._passes.pool(pictures)
         pooled = tf.constant(
