@@ -88,13 +88,16 @@ class Max(Aggregator):
         values = tf.cast(tf.reduce_max(embeddings, axis=0), tf.float64)
         positions = tf.cast(tf.argmax(embeddings, axis=0), tf.float64)
         windows = tf.fill(tf.shape(values), tf.cast(window, tf.float64))
-        # NaN counts as the largest, so that it reaches the loss.
-        return tf.where(~(values <= state[0]), tf.stack([values, windows, positions]), state)
+        # NaN counts as the largest, so that it reaches the loss. The order of the windows does not
+        # matter.
+        larger = ~(tf.math.is_nan(state[0]) | (values <= state[0]))
+        first = (values == state[0]) & (windows < state[1])
+        return tf.where(larger | first, tf.stack([values, windows, positions]), state)
 
     def merge(self, states: np.ndarray) -> np.ndarray:
         """Return the state of all positions."""
         values, windows, _ = states.transpose(1, 0, 2)
-        largest = values == values.max(axis=0)
+        largest = np.isnan(values) | (values == values.max(axis=0))
         first = np.where(largest, windows, np.inf).argmin(axis=0)
         return np.take_along_axis(states, first[None, None], axis=0)[0]
 

@@ -210,9 +210,17 @@ class TwoPasses:
     def _share(
         self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return this rank's share of the windows, pairs of the numbers of picture and window."""
+        """Return this rank's share of the windows, the largest first.
+
+        Smaller ones find room in the memory that larger ones have freed.
+
+        Args:
+            pictures: the slides.
+            windows: pairs of the numbers of picture and window.
+        """
         areas = [pictures[number].windows[window].area for number, window in windows]
-        return [windows[index] for index in deal(areas, self._sharing.size)[self._sharing.rank]]
+        own = deal(areas, self._sharing.size)[self._sharing.rank]
+        return [windows[i] for i in sorted(own, key=lambda i: -areas[i])]
 
     def _last_windows(
         self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]

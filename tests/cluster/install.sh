@@ -8,7 +8,7 @@ readonly PACKAGES=(slurm-wlm slurmdbd slurm-wlm-mysql-plugin mariadb-server mung
     libpmix-dev iproute2 procps
     # Shows which files a job opens: tests/workflow/opened.py.
     strace
-    # Opens pages of the report: tests/report/browser.py.
+    # Opens pages of the report: tests/browser.py.
     chromium chromium-driver)
 
 ((EUID == 0)) && [[ -r /etc/debian_version ]] && command -v apt-get >/dev/null || exit 0

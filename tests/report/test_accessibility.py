@@ -1,35 +1,23 @@
-"""Reports and predictions in a real browser: accessibility, phones, dark mode, print, keyboard.
+"""Reports and predictions in a real browser: accessibility, phones, dark mode, print, keyboard."""
 
-The rules are those of axe-core (https://github.com/dequelabs/axe-core) for WCAG 2.2, levels A and
-AA, and its best practices.
-"""
-
-import importlib.util
 import io
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import case_runs
 import numpy as np
 import pytest
+from axe import ALL, DESKTOP, PHONE, open_page, violations, violations_everywhere
 from browser import Browser, started
 from conftest import add_predictions, build_run, cohort
 from PIL import Image
 from test_style import LEAST_CONTRAST, contrast, rgb
 from written import write_cases, write_new_cases, write_new_slides, write_slides
 
-DESKTOP, PHONE, PAPER = 1200, 390, 718  # CSS pixels; paper: A4 with margins of 10 mm
+PAPER = 718  # CSS pixels: A4 with margins of 10 mm
 SMALLEST = 320  # WCAG 2.2, 1.4.10: content reflows at this width
-ALL = {
-    "type": "tag",
-    "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
-}
-# The rules whose result depends on the colour scheme. They take most of the time.
-COLOURS = ["color-contrast", "link-in-text-block"]
-OF_COLOURS = {"type": "rule", "values": COLOURS}
 PAGES = {
     "slide-report": "slides/index.html",
     "slide": "slides/slides/S03b.html",
@@ -74,57 +62,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The source of axe-core."""
-    package = importlib.util.find_spec("axe_playwright_python")
-    assert package is not None and package.submodule_search_locations
-    return (Path(package.submodule_search_locations[0]) / "axe.min.js").read_text()
-
-
-def open_page(browser: Browser, path: Path, **window: Any) -> None:
-    """Open a page with its details open, so that all of it is tested."""
-    browser.emulate(**window)
-    browser.open(path)
-    browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; });")
-
-
-def violations(browser: Browser, only: dict[str, Any], **options: Any) -> list[str]:
-    """Return the violations that axe finds, as `rule: element`.
-
-    A contrast that axe cannot compute is none. All else that it is not sure of counts.
-
-    Args:
-        only: the rules to check, as in axe's option `runOnly`.
-        options: other options of axe.
-    """
-    options = json.dumps({"runOnly": only, "preload": False, "iframes": False} | options)
-    shown = browser.wait_for(
-        f"""axe.run(document, {options}).then(({{ violations, incomplete }}) =>
-          [...violations, ...incomplete.filter((found) => found.id !== "color-contrast")]
-            .flatMap((found) => found.nodes.map((node) => `${{found.id}}: ${{node.html}}`)))"""
-    )
-    assert isinstance(shown, list), shown
-    return shown
-
-
 @every_page
-def test_axe_finds_nothing(browser, pages, axe, page) -> None:
-    open_page(browser, pages / page)
-    browser.run(axe)
-    assert violations(browser, ALL) == []
-    browser.emulate(DESKTOP, scheme="dark")
-    assert violations(browser, OF_COLOURS) == []
-    browser.emulate(PHONE)
-    without_colours = {rule: {"enabled": False} for rule in COLOURS}
-    assert violations(browser, ALL, rules=without_colours) == []
-    browser.emulate(PHONE, scheme="dark")
-    assert violations(browser, OF_COLOURS) == []
+def test_axe_finds_nothing(browser, pages, page) -> None:
+    assert violations_everywhere(browser, pages / page) == []
 
 
-def test_axe_finds_planted_violations(browser, pages, axe) -> None:
+def test_axe_finds_planted_violations(browser, pages) -> None:
     open_page(browser, pages / PAGES["slide"])
-    browser.run(axe)
     browser.run("""
     document.querySelector(".tiles img").removeAttribute("alt");
     document.querySelector("h1").innerHTML = "<button></button>";

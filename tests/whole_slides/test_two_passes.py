@@ -1,5 +1,6 @@
 """Windows give the pooled embedding and gradients of the whole picture, to rounding."""
 
+import itertools
 from dataclasses import replace
 
 import keras
@@ -172,6 +173,23 @@ def test_max_repeats_only_windows_that_matter():
     assert sorted(read) == sorted(set(repeated)) and again == len(set(repeated)) > 1
 
 
+def test_max_does_not_depend_on_the_order_of_windows_and_keeps_nan():
+    """Of equal values, the one of the first window has the gradient."""
+    values = {0: [1.0, 5, 2], 1: [3.0, 5, np.nan], 2: [3.0, 4, 2]}
+    states = []
+    for order in itertools.permutations(values):
+        state, parts = Max().start(3), []
+        for window in order:
+            embeddings = tf.constant([[0.0] * 3, values[window]], tf.float64)
+            state = Max().add(tf.constant(state), embeddings, tf.constant(window)).numpy()
+            alone = Max().add(tf.constant(Max().start(3)), embeddings, tf.constant(window))
+            parts.append(alone.numpy())
+        states += [state, Max().merge(np.stack(parts))]
+    for state in states:
+        np.testing.assert_array_equal(state[0], [3, 5, np.nan])
+        np.testing.assert_array_equal(state[1], [1, 0, 1])
+
+
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_last_windows_run_once(name):
     """As many as fit into the memory of one window; the gradients are the same."""
@@ -190,7 +208,9 @@ def test_last_windows_run_once(name):
 
     watched = replace(picture, read_pixels=read_pixels)
     for side in (0, 40, 60, 1000):
-        again = [w for w in range(len(areas)) if sum(areas[w:]) > side**2]
+        order = sorted(range(len(areas)), key=lambda number: -areas[number])
+        left = np.cumsum([areas[number] for number in order][::-1])[::-1]
+        again = [number for number, area in zip(order, left, strict=True) if area > side**2]
         read.clear()
         ours = two(encoder, aggregator, watched, side)
         assert_same(ours, expected)

@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from axe import violations_everywhere
+from browser import started
 from opened import check_declared
 from small_cohort import COHORT, whole_settings
 
@@ -97,6 +99,15 @@ def test_report_shows_both_maps_and_their_agreement(whole_run):
     index = (report / "index.html").read_text()
     assert "Agreement with another run" in index and "Rank correlation" in index
     assert "majority vote" not in index
+
+
+def test_report_is_accessible(whole_run, tmp_path):
+    report = whole_run.folder / "results/whole/report"
+    with started(tmp_path) as browser:
+        for page in ("index.html", f"slides/{COHORT['test'][0]}.html"):
+            assert violations_everywhere(browser, report / page) == []
+            browser.emulate(320)
+            assert browser.run("return document.documentElement.scrollWidth") == 320, page
 
 
 def test_model_in_memory_predicts_the_same(whole_run):

@@ -1,0 +1,68 @@
+"""The accessibility of pages, by axe-core (https://github.com/dequelabs/axe-core) in a browser.
+
+The rules are those for WCAG 2.2, levels A and AA, and axe's best practices.
+"""
+
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from browser import Browser
+
+DESKTOP, PHONE = 1200, 390  # CSS pixels
+ALL = {
+    "type": "tag",
+    "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice"],
+}
+# The rules whose result depends on the colour scheme. They take most of the time.
+COLOURS = ["color-contrast", "link-in-text-block"]
+OF_COLOURS = {"type": "rule", "values": COLOURS}
+
+
+@cache
+def source() -> str:
+    """Return the source of axe-core."""
+    package = importlib.util.find_spec("axe_playwright_python")
+    assert package is not None and package.submodule_search_locations
+    return (Path(package.submodule_search_locations[0]) / "axe.min.js").read_text()
+
+
+def open_page(browser: Browser, path: Path, **window: Any) -> None:
+    """Open a page with its details open, so that all of it is tested."""
+    browser.emulate(**window)
+    browser.open(path)
+    browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; });")
+
+
+def violations_everywhere(browser: Browser, path: Path) -> list[str]:
+    """Return what axe finds on a page: on a desktop and a phone, light and dark."""
+    open_page(browser, path)
+    found = violations(browser, ALL)
+    browser.emulate(DESKTOP, scheme="dark")
+    found += violations(browser, OF_COLOURS)
+    browser.emulate(PHONE)
+    found += violations(browser, ALL, rules={rule: {"enabled": False} for rule in COLOURS})
+    browser.emulate(PHONE, scheme="dark")
+    return found + violations(browser, OF_COLOURS)
+
+
+def violations(browser: Browser, only: dict[str, Any], **options: Any) -> list[str]:
+    """Return the violations that axe finds, as `rule: element`.
+
+    A contrast that axe cannot compute is none. All else that it is not sure of counts.
+
+    Args:
+        only: the rules to check, as in axe's option `runOnly`.
+        options: other options of axe.
+    """
+    browser.run(source())
+    options = json.dumps({"runOnly": only, "preload": False, "iframes": False} | options)
+    shown = browser.wait_for(
+        f"""axe.run(document, {options}).then(({{ violations, incomplete }}) =>
+          [...violations, ...incomplete.filter((found) => found.id !== "color-contrast")]
+            .flatMap((found) => found.nodes.map((node) => `${{found.id}}: ${{node.html}}`)))"""
+    )
+    assert isinstance(shown, list), shown
+    return shown
