@@ -39,13 +39,13 @@ def open_page(browser: Browser, path: Path, **window: Any) -> None:
 def violations_everywhere(browser: Browser, path: Path) -> list[str]:
     """Return what axe finds on a page: on a desktop and a phone, light and dark."""
     open_page(browser, path)
-    found = violations(browser, ALL)
+    all_rules = violations(browser, ALL)
     browser.emulate(DESKTOP, scheme="dark")
-    found += violations(browser, OF_COLOURS)
+    dark = violations(browser, OF_COLOURS)
     browser.emulate(PHONE)
-    found += violations(browser, ALL, rules={rule: {"enabled": False} for rule in COLOURS})
+    phone = violations(browser, ALL, rules={rule: {"enabled": False} for rule in COLOURS})
     browser.emulate(PHONE, scheme="dark")
-    return found + violations(browser, OF_COLOURS)
+    return [*all_rules, *dark, *phone, *violations(browser, OF_COLOURS)]
 
 
 def violations(browser: Browser, only: dict[str, Any], **options: Any) -> list[str]:
