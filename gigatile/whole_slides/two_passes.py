@@ -146,11 +146,11 @@ class TwoPasses:
             for window in range(len(picture.windows))
         ]
         own = self._share(pictures, every)
-        lasting = self._last_windows(pictures, own)
+        last = self._last_windows(pictures, own)
         for pair, content in self._read(pictures, own):
             number, window = pair
-            with _window_fits(content[0]):
-                if pair in lasting:
+            with _window_fits(pictures[number].windows[window]):
+                if pair in last:
                     self._activations[pair] = self._embed_under_tape(content)
                     embeddings = self._activations[pair][1]
                 else:
@@ -198,13 +198,14 @@ class TwoPasses:
 
         # First, as the memory is needed for the others.
         computed = [pair for pair in own if pair in self._activations]
-        for pair in computed:
-            add(pair, self._activations.pop(pair))
+        for number, window in computed:
+            with _window_fits(pictures[number].windows[window]):
+                add((number, window), self._activations.pop((number, window)))
         self._activations.clear()
         rest = [pair for pair in own if pair not in computed]
-        for pair, content in self._read(pictures, rest):
-            with _window_fits(content[0]):
-                add(pair, self._embed_under_tape(content))
+        for (number, window), content in self._read(pictures, rest):
+            with _window_fits(pictures[number].windows[window]):
+                add((number, window), self._embed_under_tape(content))
         return totals, len(again)
 
     def _share(
@@ -219,8 +220,7 @@ class TwoPasses:
             windows: pairs of the numbers of picture and window.
         """
         areas = [pictures[number].windows[window].area for number, window in windows]
-        own = deal(areas, self._sharing.size)[self._sharing.rank]
-        return [windows[i] for i in sorted(own, key=lambda i: -areas[i])]
+        return [windows[index] for index in deal(areas, self._sharing.size)[self._sharing.rank]]
 
     def _last_windows(
         self, pictures: Sequence[Picture], windows: Sequence[tuple[int, int]]
@@ -282,12 +282,13 @@ class TwoPasses:
 
 
 @contextlib.contextmanager
-def _window_fits(pixels: np.ndarray) -> Iterator[None]:
+def _window_fits(window: Window) -> Iterator[None]:
     """Turn an error of too little memory into a message that says which setting to change."""
     try:
         yield
     except tf.errors.ResourceExhaustedError:
-        height, width, _ = pixels.shape
+        (top, bottom), (left, right) = window.rows.pixels, window.columns.pixels
+        height, width = bottom - top, right - left
         raise UserError(
             f"a window of {width}×{height} px does not fit into the memory of the device; set "
             f"whole_slides.window to {max(height, width) // 2}"
@@ -295,7 +296,7 @@ def _window_fits(pixels: np.ndarray) -> Iterator[None]:
 
 
 def deal(areas: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the windows of each rank, so that all ranks get about the same area.
+    """Return the windows of each rank, the largest first, so that all get about the same area.
 
     The largest window that is left goes to the rank with the smallest area: Graham 1969,
     https://doi.org/10.1137/0117039.
@@ -310,7 +311,7 @@ def deal(areas: Sequence[int], ranks: int) -> list[list[int]]:
         load, rank = heapq.heappop(loads)
         dealt[rank].append(window)
         heapq.heappush(loads, (load + areas[window], rank))
-    return [sorted(windows) for windows in dealt]
+    return dealt
 
 
 def read_ahead(

@@ -298,3 +298,20 @@ def test_local_normalisations_and_nested_models_are_exact(build_norm):
     tissue = random_tissue(fields, 0.5)
     expected = plain(encoder, aggregator, pixels, tissue)
     assert_same(two(encoder, aggregator, picture_of(pixels, fields, 4, tissue)), expected)
+
+
+@pytest.mark.parametrize("window", [0, 1000])
+@pytest.mark.parametrize("work", ["embed", "_differentiate"])
+def test_window_that_does_not_fit_is_named(work, window):
+    """In either pass, also if its activations were kept."""
+    encoder = build(ENCODER)
+    fields = receptive_field(encoder, 40, 30)
+    picture = picture_of(random_pixels(40, 30), fields, 100, random_tissue(fields, 1))
+    passes = TwoPasses(encoder, Mean(), pixels=tf.float64, window=window)
+
+    def fail(*inputs):
+        raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+    setattr(passes, work, fail)
+    with pytest.raises(UserError, match=r"a window of 30×40 px .*set whole_slides.window to 20"):
+        passes.gradients([picture], passes.pool([picture]), np.ones((1, 4)))
