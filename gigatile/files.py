@@ -55,6 +55,25 @@ def write_whole(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def temporary_link(file: Path, path: Path) -> Iterator[Path]:
+    """Yield a hard link to a file, under a temporary name next to `path`, and remove it at the end.
+
+    Raises:
+        OSError: the file does not exist, or the file system has no hard links.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    link = Path(name)
+    try:
+        link.unlink()
+        link.hardlink_to(file)
+        yield link
+    finally:
+        link.unlink(missing_ok=True)
+
+
 def remove_half_written(*paths: Path) -> None:
     """Remove the temporary files that a killed process left while it wrote these files."""
     for path in paths:

@@ -13,7 +13,7 @@ from gigatile.settings.split import SPLITS
 from gigatile.workflow.inputs import case_options, compared_files, large_files, literal
 from gigatile.workflow.inputs import previous_segment, slide_options, small_files, source_files
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
-from gigatile.workflow.resources import rank_options, tiling_options
+from gigatile.workflow.resources import rank_options, reuse_command, tiling_options
 from gigatile.workflow.rule_provenance import RuleProvenance, recorded
 
 

@@ -1,5 +1,10 @@
 # From slides to tiles, for all tasks with slides: a job per slide.
 
+# Tiles are the same for all tasks, so that runs of different tasks can reuse them.
+TILING = "tile_classification"
+# What the tiles depend on besides the slide.
+MADE_WITH = "--made-with {params.code} {params.settings:q} {params.sample:q}"
+
 
 rule demo_slide:
     output:
@@ -38,19 +43,25 @@ rule tile:
         mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
         runtime=grow(20),
         options=tiling_options(SETTINGS.tiles),
+        reuse=reuse_command(SETTINGS.tiles),
         # On a cluster, one job tiles several slides; see profiles/slurm.
         slide_at_once=1,
     params:
-        **provenance("tile", "prepare", "{slide}", samples=COHORT, states=f"{RUN}/tiles"),
-        task=SETTINGS.task,
+        **provenance(
+            "tile", "prepare", "{slide}", samples=COHORT, states=f"{RUN}/tiles", task=TILING
+        ),
+        task=TILING,
         sample=slide_options(COHORT),
         settings=section("tiles"),
     shell:
         recorded(
-            'python "$SCRIPTS/prepare.py" --task {params.task} --source {input.source:q} --slide {wildcards.slide}'
+            "({resources.reuse} --record {params.record} --outputs {output} --source {input.source:q}"
+            f" --state {{output.state}} {MADE_WITH} ||"
+            ' python "$SCRIPTS/prepare.py" --task {params.task} --source {input.source:q} --slide {wildcards.slide}'
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
-            " --state {output.state} --overview {output.overview} --mask {output.mask}",
+            " --state {output.state} --overview {output.overview} --mask {output.mask})",
+            MADE_WITH,
             source="{input.source:q}",
             state="{output.state}",
         )
@@ -72,8 +83,13 @@ use rule tile as tile_new with:
         f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         **provenance(
-            "tile_new", "prepare", "{slide}", samples=NEW, states=f"{RUN}/predictions/tiles"
+            "tile_new",
+            "prepare",
+            "{slide}",
+            samples=NEW,
+            states=f"{RUN}/predictions/tiles",
+            task=TILING,
         ),
-        task=SETTINGS.task,
+        task=TILING,
         sample=slide_options(NEW),
         settings=section("tiles"),

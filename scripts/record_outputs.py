@@ -17,8 +17,13 @@ def main() -> None:
     )
     parser.add_argument("--manifest", type=Path, help="output that lists shards, recorded as well")
     parser.add_argument("--state", type=Path, help="output that is the state of a slide or case")
+    parser.add_argument(
+        "--made-with", nargs="+", default=(), help="code, settings and options, for reuse"
+    )
     args = parser.parse_args()
-    write_output_record(args.record, args.outputs, args.source, args.manifest, args.state)
+    write_output_record(
+        args.record, args.outputs, args.source, args.manifest, args.state, args.made_with
+    )
 
 
 if __name__ == "__main__":

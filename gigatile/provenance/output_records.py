@@ -5,6 +5,8 @@ Each job writes its record last. A plan checks that each output exists and has i
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +61,7 @@ class OutputRecord(BaseModel):
         outputs: by path, relative to the folder of the run.
         source: what a slide or case was made from.
         stalled_minutes: the time limit that was exceeded, if reading the slide or case stalled.
+        made_with: digest of code, settings and options, for reuse by other runs; see `digest_of`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,10 +69,16 @@ class OutputRecord(BaseModel):
     outputs: dict[str, FileRecord]
     source: SourceRecord | None = None
     stalled_minutes: float | None = None
+    made_with: str | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
         write_text(path, self.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def digest_of(made_with: Sequence[str]) -> str:
+    """Return a SHA-256 of texts, in their order."""
+    return hashlib.sha256(json.dumps(list(made_with)).encode()).hexdigest()
 
 
 def record_path(run: Path, *job: str) -> Path:
@@ -93,6 +102,7 @@ def write_output_record(
     sources: Sequence[Path] = (),
     manifest: Path | None = None,
     state: Path | None = None,
+    made_with: Sequence[str] = (),
 ) -> None:
     """Write the record of a job. Call it after all outputs are complete.
 
@@ -102,6 +112,7 @@ def write_output_record(
         sources: the file of a slide or the files of a case, from which the outputs were made.
         manifest: an output that lists shards, which are recorded with the checksums in it.
         state: an output that is the state of a slide or case.
+        made_with: code, settings and options of the job; empty: its outputs cannot be reused.
     """
     run = run_of(record)
     files = {os.path.relpath(path, run): _file_record(path) for path in files_in(outputs)}
@@ -109,9 +120,12 @@ def write_output_record(
         files |= _shard_records(manifest, run)
     source = _source_record(sources) if sources else None
     stalled = None if state is None else read_json(state).get("stalled_minutes")
-    OutputRecord(outputs=dict(sorted(files.items())), source=source, stalled_minutes=stalled).write(
-        record
-    )
+    OutputRecord(
+        outputs=dict(sorted(files.items())),
+        source=source,
+        stalled_minutes=stalled,
+        made_with=digest_of(made_with) if made_with else None,
+    ).write(record)
 
 
 def read_output_record(path: Path) -> OutputRecord | None:

@@ -2,7 +2,7 @@
 
 from pydantic import Field, field_validator
 
-from gigatile.settings.section import Section
+from gigatile.settings.section import RUN_NAME, Section
 
 
 class ReportSettings(Section):
@@ -17,7 +17,7 @@ class ReportSettings(Section):
 
     compare: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        pattern=RUN_NAME,
         description="Another run in results/, a tile classifier of the same slides: the report of "
         "whole slides shows its\nheat maps, and how far the maps agree. null: none.",
     )

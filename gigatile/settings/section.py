@@ -12,6 +12,9 @@ from gigatile.errors import UserError, all_faults
 # Largest seed: NumPy's and Python's generators, which Keras seeds, take 32 bits.
 MAX_SEED = 2**32 - 1
 
+# Pattern of the name of a run, which is a folder.
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
 # Snakemake's --config passes null as text.
 NULLS = ("null", "Null", "NULL", "~")
 

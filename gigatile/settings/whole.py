@@ -10,7 +10,7 @@ from gigatile.paths import fault_of_path
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.report import ReportSettings
-from gigatile.settings.section import NULLS, Section, check_section
+from gigatile.settings.section import NULLS, RUN_NAME, Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.train import TrainSettings
@@ -23,7 +23,7 @@ class _Run(Section):
     # YAML reads `run: 2026` as a number.
     run: Annotated[str, BeforeValidator(lambda v: str(v) if type(v) is int else v)] = Field(
         "demo",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        pattern=RUN_NAME,
         max_length=150,
         description="Name of this run; its results go to results/<run>/.",
     )
@@ -120,6 +120,8 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:
             raise ValueError(f"report.compare: {self.run} is this run; name another one")
+        if self.tiles.reuse == self.run:
+            raise ValueError(f"tiles.reuse: {self.run} is this run; name another one")
         for key in sorted(TASK_OPTIONS - task.train_options):
             if getattr(self.train, key) != TrainSettings.model_fields[key].default:
                 raise ValueError(f"train.{key}: not used by task: {self.task}; remove it")

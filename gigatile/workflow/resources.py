@@ -44,6 +44,13 @@ def rank_options(train: TrainSettings) -> str:
     )
 
 
+def reuse_command(tiles: TileSettings) -> str:
+    """Return the start of the command that links the tiles of another run, or of one that fails."""
+    if tiles.reuse is None:
+        return "false"
+    return f"python $SCRIPTS/link_outputs.py --from results/{tiles.reuse}"
+
+
 def tiling_options(tiles: TileSettings) -> str:
     """Return the options of tiling that do not change any tile."""
     copy = " --copy-first" if tiles.copy_first else ""

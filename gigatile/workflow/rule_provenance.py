@@ -60,6 +60,7 @@ class RuleProvenance:
         *wildcards: str,
         samples: Mapping[str, Member] | None = None,
         states: str = "",
+        task: str = "",
     ) -> dict[str, str | ParamFunction]:
         """Return the parameters `code`, `record`, and `outputs_changed` or `content`.
 
@@ -69,16 +70,26 @@ class RuleProvenance:
             wildcards: the wildcard of a rule with several jobs, for example "{slide}".
             samples: slides or cases by id, for a rule that processes each of them.
             states: folder of their states, `<id>.json`.
+            task: see `code`.
         """
         record = str(record_path(self._run, rule, *wildcards))
-        params: dict[str, str | ParamFunction] = {"code": self.code(command), "record": record}
+        params: dict[str, str | ParamFunction] = {
+            "code": self.code(command, task),
+            "record": record,
+        }
         if samples is None:
             return params | {"outputs_changed": self._outputs_changed(rule)}
         return params | {"content": self._content(rule, samples, states)}
 
-    def code(self, command: str) -> ParamFunction:
-        """Return a parameter that changes with the code of a command."""
-        path, plugins = self._scripts / f"{command}.py", self._plugins
+    def code(self, command: str, task: str = "") -> ParamFunction:
+        """Return a parameter that changes with the code of a command.
+
+        Args:
+            command: name of its script, without suffix.
+            task: the task that the command runs; default: that of the run.
+        """
+        path = self._scripts / f"{command}.py"
+        plugins = self._plugins._replace(task=task) if task else self._plugins
         # Hash when a job is planned: most processes that Snakemake starts plan a single job.
         return declare_parameters(lambda wildcards: _code_hash(path, plugins))
 
@@ -134,16 +145,17 @@ def _code_hash(path: Path, plugins: Plugins) -> str:
         raise WorkflowError(str(error)) from None
 
 
-def recorded(command: str, **options: str) -> str:
+def recorded(command: str, *more: str, **options: str) -> str:
     """Return a shell command that logs its output and finally records the outputs of the job.
 
     Args:
         command: the command. If it does not mention `{log}`, its output is redirected there.
-        options: further options of scripts/record_outputs.py, for example
-            `state="{output.state}"`.
+        more: further options of scripts/record_outputs.py, as text.
+        options: further options of it with one value, for example `state="{output.state}"`.
     """
     redirected = command if "{log" in command else f"{command} > {{log:q}} 2>&1"
-    extra = "".join(f" --{name} {value}" for name, value in options.items())
+    extra = "".join(f" {option}" for option in more)
+    extra += "".join(f" --{name} {value}" for name, value in options.items())
     return (
         f'{redirected} && python "$SCRIPTS/record_outputs.py" --record {{params.record:q}}'
         f" --outputs {{output:q}}{extra} >> {{log:q}} 2>&1"

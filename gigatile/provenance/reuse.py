@@ -1,0 +1,99 @@
+"""Reuse of the outputs of a job of another run: hard links instead of the same work again.
+
+Two jobs have the same outputs if their code, their settings and the content of their slide are the
+same. The record of a job has a digest of the first two (`made_with`) and the fingerprint of the
+slide.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gigatile.errors import UserError
+from gigatile.files import read_json, sha256_of, temporary_link
+from gigatile.provenance.output_records import (
+    OutputRecord,
+    digest_of,
+    read_output_record,
+    run_of,
+)
+from gigatile.slides.slide_files import fingerprint_of
+
+
+def link_outputs(
+    other_run: Path,
+    record: Path,
+    outputs: Sequence[Path],
+    source: Path,
+    made_with: Sequence[str],
+    state: Path,
+) -> str:
+    """Hard-link the outputs of the same job of another run.
+
+    No output appears unless all of them have their recorded checksums.
+
+    Args:
+        other_run: folder of the run that has them.
+        record: path of this job's record; the other one has the same path in its run.
+        outputs: the files to create, each in the folder of this run.
+        source: the slide's file.
+        made_with: code, settings and options of this job.
+        state: the output that is the state of the slide.
+
+    Returns:
+        Why the outputs cannot be reused; "" if they are linked.
+    """
+    run = run_of(record)
+    other_record = other_run / record.relative_to(run)
+    try:
+        recorded = read_output_record(other_record)
+        if recorded is None:
+            return f"{other_record} does not exist"
+        names = [os.path.relpath(path, run) for path in outputs]
+        if fault := _difference(recorded, names, source, made_with):
+            return fault
+        facts = read_json(other_run / os.path.relpath(state, run))
+        if facts["state"] != "tiled":
+            return "the slide failed there"
+        if facts["source"]["name"] != source.name:
+            return f"the slide's file is {facts['source']['name']} there"
+        return _link(other_run, run, names, recorded)
+    except UserError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or other_run}: {error.strerror}"
+    except (KeyError, TypeError):
+        return f"{other_run}: the state of the slide is damaged"
+
+
+def _difference(
+    recorded: OutputRecord, names: Sequence[str], source: Path, made_with: Sequence[str]
+) -> str:
+    """Return why the recorded job is not the same as this one; "" if it is."""
+    if recorded.made_with is None:
+        return "the other run is of a release that did not record the code and the settings"
+    if recorded.made_with != digest_of(made_with):
+        return "made with other code or settings"
+    if sorted(names) != sorted(recorded.outputs):
+        return "other outputs are recorded there"
+    size = source.stat().st_size
+    if recorded.source is None or recorded.source.fingerprint != fingerprint_of(source):
+        return f"{source} ({size:,} bytes) has another content than there"
+    return ""
+
+
+def _link(other_run: Path, run: Path, names: Sequence[str], recorded: OutputRecord) -> str:
+    """Link files if all have their recorded checksums; return the first that has not."""
+    with ExitStack() as stack:
+        links = {}
+        for name in names:
+            links[name] = stack.enter_context(temporary_link(other_run / name, run / name))
+            # Compare the link, not the file: the other run may replace its file meanwhile.
+            if sha256_of(links[name]) != recorded.outputs[name].sha256:
+                return f"damaged: {other_run / name}"
+        for name, link in links.items():
+            # Renaming a link to a link of the same file does nothing, so remove the old one.
+            (run / name).unlink(missing_ok=True)
+            link.replace(run / name)
+    return ""
