@@ -28,13 +28,14 @@ evaluate: {{resamples: 1000}}
 def whole_settings(
     train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
     more: str = "report: {compare: small}",
+    tiles: str = "size: 64",
 ) -> str:
-    """Return the text of whole.yaml, a run on whole slides of the cohort, with smaller tiles."""
+    """Return the text of whole.yaml, a run on whole slides of the cohort."""
     return f"""\
 run: whole
 task: slide_classification
 samples: cohort/samples.tsv
-tiles: {{size: 64}}
+tiles: {{{tiles}}}
 train: {{{train}}}
 {more}
 """

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from sites import Site, settings
-from small_cohort import whole_settings
+from small_cohort import COHORT, whole_settings
 from small_volumes import volume_settings
 from trained import assert_same_to_rounding
 
@@ -85,21 +85,32 @@ def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tm
     assert site.clone.jobs(*VOLUMES) == {}
 
 
-def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, small_cohort, tmp_path):
-    """Two nodes share each slide, so the batch of one slide is smaller than the ranks."""
-    epochs = "epochs: 2, segment_epochs: 1, batch_size: 1"
-    laptop = small_cohort.copy(tmp_path / "laptop")
-    laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", ""))
+def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tmp_path):
+    """Two nodes share each slide, so the batch of one slide is smaller than the ranks.
+
+    Both reuse the tiles of the tile classifier.
+    """
+    tiles, epochs = "size: 128, mpp: 1, reuse: small", "epochs: 1, segment_epochs: 1, batch_size: 1"
+    laptop = prepared.copy(tmp_path / "laptop")
+    laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", tiles=tiles, more=""))
     laptop.snakemake("--cores", "2", *WHOLE)
-    site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
-    site.clone.write("whole.yaml", whole_settings(f"{epochs}, nodes: 2, ranks_per_node: 1", ""))
+    site = Site(prepared.copy(tmp_path / "cluster"), cluster)
+    nodes = f"{epochs}, nodes: 2, ranks_per_node: 1"
+    site.clone.write("whole.yaml", whole_settings(nodes, tiles=tiles, more=""))
     run = site.start(*WHOLE)
     assert run.end(900) == 0, run.text()
 
+    reused = [
+        path.stem
+        for path in (site.folder / "results/whole/logs/tile").glob("*.log")
+        if path.read_text() == "reused from results/small\n"
+    ]
+    # Of the test slides, `prepared` has no tiles.
+    assert sorted(reused) == sorted(COHORT["train"] + COHORT["valid"])
     assert run.text().count("slurm_logs/group_score") == 1, "slides are scored in one job"
     jobs = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_train/", run.text())
     spread = cluster.run(f"sacct -X -n -P -j {','.join(jobs)} -o nnodes").stdout.split()
-    assert spread == ["2", "2"]
+    assert spread == ["2"]
     assert digests(laptop, run="whole") == digests(site, run="whole")
     there = (*ALSO_THERE, "evaluation/maps/*")
     assert names(laptop, there, "whole") == names(site, there, "whole")

@@ -2,13 +2,11 @@
 
 from clones import Clone
 from edits import flip_a_byte
-from small_cohort import COHORT, small_settings
+from small_cohort import COHORT, whole_settings
 
 TILED = {slide for slides in COHORT.values() for slide in slides}
 FAILED = {"text", "glass", "cut"}
-REUSING = small_settings(tiles="size: 128, reuse: small").replace(
-    "run: small", "run: whole\ntask: slide_classification"
-)
+REUSING = whole_settings(tiles="size: 128, reuse: small", more="")
 TABLES = ("results/whole/tiles.tsv", "results/whole/shards/slides.tsv")
 ASKED = ("--cores", "2", *TABLES, "--configfile", "reusing.yaml")
 
@@ -59,5 +57,4 @@ def test_tiles_are_linked_unless_they_are_damaged(copied_run):
     assert "made with other code or settings" in log_of(copied_run, "P04-1")
     assert not is_linked(copied_run, "P04-1", "tfrecord")
     # The other run is as it was.
-    copied_run.write("small.yaml", small_settings())
     assert "tile" not in copied_run.jobs("--configfile", "small.yaml")
