@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+from functools import cache
 from importlib.metadata import distributions, packages_distributions, requires, version
 from pathlib import Path
 
@@ -54,16 +55,30 @@ def project(tmp_path):
     return tmp_path
 
 
+# The hashes after the last edit of a project.
+LATEST: dict[Path, dict] = {}
+
+
 def codes(project):
     """Return the hash of each command for each task; by a new path, as files are cached."""
     codes.calls = getattr(codes, "calls", 0) + 1
     seen = project.parent / f"seen-{codes.calls}"
     seen.symlink_to(project)
+    return codes_in(seen)
+
+
+def codes_in(folder):
     return {
-        (name, task): code_hash(seen / f"scripts/{name}.py", PLUGINS[task])
+        (name, task): code_hash(folder / f"scripts/{name}.py", PLUGINS[task])
         for name in COMMANDS
         for task in tasks_of(name)
     }
+
+
+@cache
+def codes_of_the_checkout():
+    """Return the hashes in the checkout, of which each project is a copy."""
+    return codes_in(ROOT)
 
 
 def tasks_of(name):
@@ -74,12 +89,13 @@ def tasks_of(name):
 
 def changed(project, file, old, new):
     """Return the commands that an edit changes, with the tasks if it is not all of them."""
-    before, path = codes(project), project / file
+    before, path = LATEST.get(project) or codes_of_the_checkout(), project / file
     text = path.read_text()
     assert text.count(old) >= 1, f"{file} has no {old!r}"
     path.write_text(text.replace(old, new, 1))
     edited: dict[str, set[str]] = {}
-    for (name, task), code in codes(project).items():
+    LATEST[project] = codes(project)
+    for (name, task), code in LATEST[project].items():
         if code != before[name, task]:
             edited.setdefault(name, set()).add(task)
     return {
