@@ -1,4 +1,7 @@
-"""The table of docs/reruns.md for whole slides: edits, and exactly the rules of a dry run."""
+"""The table of docs/reruns.md for whole slides: edits, and exactly the rules of a dry run.
+
+Stages that whole slides share with the tile classifier are in test_reruns.py.
+"""
 
 import pytest
 from edits import (
@@ -30,17 +33,13 @@ RUN = "results/whole"
 COMPARED = {
     "shards/slides.tsv": {"collect_training"} | SHARDS,
     "segments/0001.json": TRAINING,
-    "model/settings.json": MODEL,
     "evaluation/maps/P10-1.json": SCORES,
     "evaluation/slides.tsv": EVALUATION,
-    "evaluation/metrics.json": EVALUATION,
 }
 MISSING = COMPARED | {
-    "tiles/P01-1.tfrecord": TILES,
     "tiles/P10-1.json": {"tile"} | TEST_SLIDES,
     "shards/train-00000-of-00001.tfrecord": SHARDS,
     "evaluation/maps/P10-1.parquet": SCORES,
-    "report/slides/P10-1.html": ENDS,
     "provenance/score/P10-1.json": SCORES,
 }
 MORE = "more\tN1\tlusc\tmore.svs\ttest"
@@ -61,10 +60,7 @@ ROWS = [
         "train={ranks_per_node: 2, cores_per_rank: 2}",
         "windows={overlap: 0.25}",
     ),
-    setting(TRAINING, "train={batch_size: 2}"),
     setting(ENDS, "report={compare: null}"),
-    setting(EVALUATION, "evaluate={seed: 50}"),
-    Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code
     code("gigatile/whole_slides/windows.py", *FUNCTION, TRAINING),
     code("gigatile/records/slide_layout.py", *FUNCTION, SHARDS),
@@ -76,7 +72,6 @@ ROWS = [
     # The sheet
     sheet("a test slide", with_row(MORE), {"tile", "split_patients"} | TEST_SLIDES),
     sheet("test slide removed", without("text"), {"split_patients", "collect"} | EVALUATION),
-    sheet("another split", replaced("glass.svs\ttrain", "glass.svs\tvalid"), SPLITS),
     # Results, also those of the run that is compared
     *results(RUN, MISSING, COMPARED),
     Row(
