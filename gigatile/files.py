@@ -68,7 +68,8 @@ def temporary_link(file: Path, path: Path) -> Iterator[Path]:
     link = Path(name)
     try:
         link.unlink()
-        link.hardlink_to(file)
+        # Linux would link a symbolic link itself, and not the file that it leads to.
+        link.hardlink_to(file.resolve())
         yield link
     finally:
         link.unlink(missing_ok=True)

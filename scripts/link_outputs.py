@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.provenance.reuse import link_outputs
+from gigatile.provenance.reuse import REUSED, link_outputs
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     if reason:
         print(f"not reused from {args.other_run}: {reason}")
         raise SystemExit(1)
-    print(f"reused from {args.other_run}")
+    print(f"{REUSED} {args.other_run}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gigatile.files import read_json
 from gigatile.models import ARCHITECTURES
 from gigatile.planning.stages import TaskPlan
 from gigatile.provenance.output_records import FOLDER, read_output_record
+from gigatile.provenance.reuse import was_reused
 from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table
 from gigatile.tasks import TASKS, find_task, task_part
@@ -200,6 +201,9 @@ def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]
             if stage.model and cohort.model != model:
                 continue
             for file in _files_of(run / "benchmarks", name, ".tsv"):
+                job = file.relative_to(run / "benchmarks")
+                if was_reused(run / "logs" / job.with_suffix(".log")):
+                    continue
                 epoch = int(file.stem) if file.stem.isdecimal() and stage.model else 0
                 work = cohort.slides_in(name, epoch) * cohort.megapixels_in(name)
                 workers = cohort.ranks if name == "train" else 1
@@ -212,8 +216,7 @@ def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]
                 starts[name] += stage.start * workers
                 megapixels[name] += work
                 if stage.storage:
-                    job = file.relative_to(run / "benchmarks").with_suffix(".json")
-                    storage[name] += _output_bytes(run / FOLDER / job)
+                    storage[name] += _output_bytes(run / FOLDER / job.with_suffix(".json"))
     return {
         name: Rate(
             seconds[name] / work if seconds[name] >= starts[name] else None,

@@ -118,7 +118,7 @@ def write_output_record(
     files = {os.path.relpath(path, run): _file_record(path) for path in files_in(outputs)}
     if manifest is not None:
         files |= _shard_records(manifest, run)
-    source = _source_record(sources) if sources else None
+    source = source_record(sources) if sources else None
     stalled = None if state is None else read_json(state).get("stalled_minutes")
     OutputRecord(
         outputs=dict(sorted(files.items())),
@@ -247,7 +247,7 @@ def source_fingerprint(sources: Sequence[Path], path: Path, update: bool = False
     except UserError:
         record = None
     known = record.source if record else None
-    source = _source_record(sources, known)
+    source = source_record(sources, known)
     if update and record and known and source != known and source.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # perhaps another user's file
             if read_output_record(path) == record:  # else a job has replaced it meanwhile
@@ -267,8 +267,11 @@ def _is_same_time(modified: int, recorded: int | None) -> bool:
     return recorded is not None and modified in (recorded, recorded // 10**9 * 10**9)
 
 
-def _source_record(sources: Sequence[Path], known: SourceRecord | None = None) -> SourceRecord:
-    """Return the present record of a source, which is read unless size and time are as known."""
+def source_record(sources: Sequence[Path], known: SourceRecord | None = None) -> SourceRecord:
+    """Return the present record of a source, which is read unless size and time are as known.
+
+    If it cannot be read within `READ_SECONDS`, the fingerprint is the message of the system.
+    """
     try:
         # Take the time before reading: a change in between then has a later time.
         size, modified = size_and_time_of(*sources)

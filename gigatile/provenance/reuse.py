@@ -11,14 +11,26 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, temporary_link
+from gigatile.files import read_json, remove_half_written, sha256_of, temporary_link
 from gigatile.provenance.output_records import (
     OutputRecord,
     digest_of,
     read_output_record,
     run_of,
+    source_record,
 )
-from gigatile.slides.slide_files import fingerprint_of
+
+# Start of the log of a job of which the outputs were linked.
+REUSED = "reused from"
+
+
+def was_reused(log: Path) -> bool:
+    """Return whether the outputs of a job were linked, by its log, which may be missing."""
+    try:
+        with log.open("rb") as handle:
+            return handle.read(len(REUSED)) == REUSED.encode()
+    except OSError:
+        return False
 
 
 def link_outputs(
@@ -44,6 +56,7 @@ def link_outputs(
     Returns:
         Why the outputs cannot be reused; "" if they are linked.
     """
+    remove_half_written(*outputs)  # of a job that was killed
     run = run_of(record)
     other_record = other_run / record.relative_to(run)
     try:
@@ -51,13 +64,21 @@ def link_outputs(
         if recorded is None:
             return f"{other_record} does not exist"
         names = [os.path.relpath(path, run) for path in outputs]
-        if fault := _difference(recorded, names, source, made_with):
+        if fault := _difference(recorded, names, made_with):
             return fault
-        facts = read_json(other_run / os.path.relpath(state, run))
+        name_of_state = os.path.relpath(state, run)
+        facts = read_json(other_run / name_of_state)
         if facts["state"] != "tiled":
             return "the slide failed there"
         if facts["source"]["name"] != source.name:
             return f"the slide's file is {facts['source']['name']} there"
+        # The state has the content that was tiled, the record that at the end of the job.
+        fingerprint = source_record([source]).fingerprint
+        tiled = facts["source"]["fingerprint"]
+        if recorded.source is None or not fingerprint == recorded.source.fingerprint == tiled:
+            return f"{source} is not the slide that was tiled there ({fingerprint})"
+        # The state last, as when a slide is tiled.
+        names.sort(key=lambda name: name == name_of_state)
         return _link(other_run, run, names, recorded)
     except UserError as error:
         return str(error)
@@ -67,9 +88,7 @@ def link_outputs(
         return f"{other_run}: the state of the slide is damaged"
 
 
-def _difference(
-    recorded: OutputRecord, names: Sequence[str], source: Path, made_with: Sequence[str]
-) -> str:
+def _difference(recorded: OutputRecord, names: Sequence[str], made_with: Sequence[str]) -> str:
     """Return why the recorded job is not the same as this one; "" if it is."""
     if recorded.made_with is None:
         return "the other run is of a release that did not record the code and the settings"
@@ -77,9 +96,6 @@ def _difference(
         return "made with other code or settings"
     if sorted(names) != sorted(recorded.outputs):
         return "other outputs are recorded there"
-    size = source.stat().st_size
-    if recorded.source is None or recorded.source.fingerprint != fingerprint_of(source):
-        return f"{source} ({size:,} bytes) has another content than there"
     return ""
 
 
@@ -89,6 +105,9 @@ def _link(other_run: Path, run: Path, names: Sequence[str], recorded: OutputReco
         links = {}
         for name in names:
             links[name] = stack.enter_context(temporary_link(other_run / name, run / name))
+            # A link has the mode of its file, and Snakemake refuses to replace a protected output.
+            if not os.access(links[name], os.W_OK):
+                return f"no permission to write {other_run / name}"
             # Compare the link, not the file: the other run may replace its file meanwhile.
             if sha256_of(links[name]) != recorded.outputs[name].sha256:
                 return f"damaged: {other_run / name}"

@@ -75,7 +75,7 @@ class Aggregator(ABC):
 
 
 class Max(Aggregator):
-    """The maximum of each channel; of equal values, the first one has the gradient."""
+    """The maximum of each channel; of equal values, the first window's first has the gradient."""
 
     rows = 3  # the value, its window, its position in the window
 
@@ -91,14 +91,14 @@ class Max(Aggregator):
         # NaN counts as the largest, so that it reaches the loss. The order of the windows does not
         # matter.
         larger = ~(tf.math.is_nan(state[0]) | (values <= state[0]))
-        first = (values == state[0]) & (windows < state[1])
+        first = (values == state[0]) & ((windows < state[1]) | (state[1] < 0))
         return tf.where(larger | first, tf.stack([values, windows, positions]), state)
 
     def merge(self, states: np.ndarray) -> np.ndarray:
         """Return the state of all positions."""
         values, windows, _ = states.transpose(1, 0, 2)
         largest = np.isnan(values) | (values == values.max(axis=0))
-        first = np.where(largest, windows, np.inf).argmin(axis=0)
+        first = np.where(largest & (windows >= 0), windows, np.inf).argmin(axis=0)
         return np.take_along_axis(states, first[None, None], axis=0)[0]
 
     def pooled(self, state: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import UserError
+from gigatile.whole_slides.receptive_field import Fields
+from gigatile.whole_slides.windows import window_side
 
 # Gradients and temporary arrays need half as much again as the activations; see docs/speed.md.
 FACTOR = 1.5
@@ -64,7 +66,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         for group in [groups / name.lstrip("/"), *(groups / name.lstrip("/")).parents]:
             if group.is_relative_to(groups) and (rest := _left_in(group)) is not None:
                 left.append(rest)
-    return min(left, default=None)
+    return max(0, min(left)) if left else None
 
 
 def _left_in(group: Path) -> int | None:
@@ -83,13 +85,24 @@ def _left_in(group: Path) -> int | None:
     return int(limit) - int(used) + int(statistics.get("file", 0))
 
 
+def largest_side(fields: Fields, side: int) -> int:
+    """Return the pixels along an axis that a window of `side` pixels can read.
+
+    They are more than `side` if the receptive field of one output is larger, and as the start of a
+    window is a multiple of the stride.
+    """
+    outputs = window_side(fields, side)
+    return max(field.last - field.first + 1 + (outputs + 1) * field.stride - 2 for field in fields)
+
+
 def check_window(
-    encoder: keras.Model, side: int, processes: int, available: int | None = None
+    encoder: keras.Model, fields: Fields, side: int, processes: int, available: int | None = None
 ) -> None:
     """Refuse a window that does not fit into memory. On a GPU nothing is checked.
 
     Args:
         encoder: runs on the window.
+        fields: its receptive field.
         side: of the window in pixels.
         processes: that share the memory of this machine.
         available: bytes for all of them; None: what is available.
@@ -101,14 +114,17 @@ def check_window(
         return
     available = available_bytes() if available is None else available
     # In proportion to the pixels. A small window would be mostly its margin.
-    sample = min(side, 512)
+    sample = min(largest_side(fields, side), 512)
     per_pixel = FACTOR * activation_bytes(encoder, sample) / sample**2
-    if available is None or per_pixel * side**2 * processes <= available:
+    needed = per_pixel * largest_side(fields, side) ** 2
+    if available is None or needed * processes <= available:
         return
-    fits = int((available / processes / per_pixel) ** 0.5) // 64 * 64
-    hint = f"set it to {fits} or less" if fits >= 64 else "use fewer ranks per node"
+    pixels = int((available / processes / per_pixel) ** 0.5)
+    sides = range(side // 64 * 64, 0, -64)
+    fits = next((fits for fits in sides if largest_side(fields, fits) <= pixels), None)
+    hint = f"set it to {fits} or less" if fits else "use fewer ranks per node or a smaller model"
     raise UserError(
-        f"whole_slides.window: a window of {side} px needs about "
-        f"{per_pixel * side**2 / 1e9:.1f} GB for {encoder.name}, but {available / 1e9:.1f} GB are "
-        f"available for {processes} process(es); {hint}"
+        f"whole_slides.window: a window of {side} px needs about {needed / 1e9:.1f} GB for "
+        f"{encoder.name}, but {available / 1e9:.1f} GB are available for {processes} process(es); "
+        f"{hint}"
     )

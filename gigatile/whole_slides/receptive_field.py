@@ -168,6 +168,13 @@ def _field_after(layer: Any, before: Sequence[Fields]) -> Fields:
     """
     if not before:
         raise _refused(layer, "its input is not computed by layers from the picture")
+    if not type(layer).__module__.startswith("keras."):
+        raise _refused(layer, "what it computes is not known; use the layers of Keras")
+    activation = getattr(layer, "activation", None)
+    if activation is not None and (
+        isinstance(activation, keras.Layer) or not activation.__module__.startswith("keras.")
+    ):
+        raise _refused(layer, "its activation is not a function of keras.activations")
     if getattr(layer, "data_format", None) == "channels_first":
         raise _refused(layer, "its channels come first")
     if isinstance(layer, _MERGES):

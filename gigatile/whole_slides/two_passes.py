@@ -146,6 +146,11 @@ class TwoPasses:
             for window in range(len(picture.windows))
         ]
         own = self._share(pictures, every)
+        if not all(picture.windows for picture in pictures):
+            raise UserError(
+                "no position of the encoder lies on a stored tile of a slide: its layers need "
+                "`same` padding"
+            )
         last = self._last_windows(pictures, own)
         for pair, content in self._read(pictures, own):
             number, window = pair
@@ -289,9 +294,11 @@ def _window_fits(window: Window) -> Iterator[None]:
     except tf.errors.ResourceExhaustedError:
         (top, bottom), (left, right) = window.rows.pixels, window.columns.pixels
         height, width = bottom - top, right - left
+        outputs = max(stop - start for start, stop in (window.rows.outputs, window.columns.outputs))
+        smaller = f"set whole_slides.window to {max(height, width) // 2}"
+        hint = smaller if outputs > 1 else "no window is smaller; use a smaller model"
         raise UserError(
-            f"a window of {width}×{height} px does not fit into the memory of the device; set "
-            f"whole_slides.window to {max(height, width) // 2}"
+            f"a window of {width}×{height} px does not fit into the memory of the device; {hint}"
         ) from None
 
 

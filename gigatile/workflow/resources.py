@@ -48,7 +48,7 @@ def reuse_command(tiles: TileSettings) -> str:
     """Return the start of the command that links the tiles of another run, or of one that fails."""
     if tiles.reuse is None:
         return "false"
-    return f"python $SCRIPTS/link_outputs.py --from results/{tiles.reuse}"
+    return f'python "$SCRIPTS/link_outputs.py" --from results/{tiles.reuse}'
 
 
 def tiling_options(tiles: TileSettings) -> str:

@@ -1,6 +1,8 @@
 """What is refused before the first job of a run, when its jobs are planned."""
 
 import importlib.util
+from collections.abc import Set
+from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
@@ -9,20 +11,29 @@ from gigatile.workflow.invocation import Invocation
 
 # Stages that mpirun starts; the last one uses Horovod.
 MPI_STAGES = ("write_shards", "train")
+# Stages that can reuse the tiles of another run.
+TILING = ("tile", "tile_new")
 
 
-def check_run(workflow: Any, invocation: Invocation) -> None:
+def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     """Refuse a run that would wait forever, or fail after hours of tiling.
 
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
         invocation: of this process.
+        reuse: the run that has the tiles of the slides; None: none.
 
     Raises:
         UserError: says what to change.
     """
     _check_cores(workflow.resource_settings)
-    _check_software(workflow, invocation)
+    planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    _check_software(workflow, invocation, planned)
+    if reuse and planned & set(TILING) and not Path("results", reuse).is_dir():
+        raise UserError(
+            f"tiles.reuse: results/{reuse} does not exist; name a run of the same slides, or set "
+            "tiles.reuse to null"
+        )
 
 
 def _check_cores(settings: Any) -> None:
@@ -36,14 +47,13 @@ def _check_cores(settings: Any) -> None:
             raise UserError(f"{option} {number}: no job could start; must be at least 1")
 
 
-def _check_software(workflow: Any, invocation: Invocation) -> None:
+def _check_software(workflow: Any, invocation: Invocation, planned: Set[str]) -> None:
     """Refuse stages without their software.
 
     Jobs of a cluster, of conda or of a container have other software, which is not checked.
     """
     if invocation.executor != "local" or workflow.deployment_settings.deployment_method:
         return
-    planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
     stages = [name for name in MPI_STAGES if name in planned]
     missing = []
     if "train" in stages and importlib.util.find_spec("horovod") is None:

@@ -139,6 +139,14 @@ def test_rates_of_earlier_runs(results):
     assert mean_megapixels(results / "one") == 100
 
 
+def test_jobs_whose_outputs_were_linked_do_not_count(results):
+    for file in (results / "one/benchmarks/tile").glob("*.tsv"):
+        log = results / f"one/logs/tile/{file.stem}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("reused from results/other\n")
+    assert set(measured_rates(results, "small_cnn", PLAN)) == {"train", "evaluate"}
+
+
 def test_small_runs_do_not_show_the_storage(results):
     text = (results / "one/model/settings.json").read_text()
     (results / "one/model/settings.json").write_text(text.replace("1000", "100"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gigatile.files import write_text
+from gigatile.files import fingerprint, write_text
 from gigatile.provenance.output_records import (
     outputs_changed,
     read_output_record,
@@ -24,7 +24,8 @@ def write_outputs(run: Path, slide: Path, **changes) -> None:
     (run / "tiles").mkdir(parents=True, exist_ok=True)
     (run / "tiles/S1.tfrecord").write_bytes(b"tiles" * 100)
     (run / "tiles/S1.jpg").write_bytes(b"a picture")
-    state = {"state": "tiled", "source": {"name": slide.name}} | changes
+    source = {"name": slide.name, "fingerprint": fingerprint(slide)}
+    state = {"state": "tiled", "source": source} | changes
     (run / "tiles/S1.json").write_text(json.dumps(state))
 
 
@@ -118,8 +119,14 @@ def _failed(other: Path) -> None:
 
 def _other_file_name(other: Path) -> None:
     slide = other.parents[1] / "slide.svs"
-    write_outputs(other, slide, source={"name": "scan.svs"})
+    write_outputs(other, slide, source={"name": "scan.svs", "fingerprint": fingerprint(slide)})
     record_outputs(other, slide)
+
+
+def _replaced_during_the_job(other: Path) -> None:
+    slide = other.parents[1] / "slide.svs"
+    slide.write_bytes(b"another")
+    record_outputs(other, slide)  # after the tiles
 
 
 def _no_state(other: Path) -> None:
@@ -146,6 +153,7 @@ FAULTS = {
     "state of another kind": (_no_state, "the state of the slide is damaged"),
     "failed slide": (_failed, "the slide failed there"),
     "fewer outputs": (_fewer_outputs, "other outputs"),
+    "slide replaced while it was tiled": (_replaced_during_the_job, "is not the slide"),
     "another file name": (_other_file_name, "the slide's file is scan.svs there"),
 }
 
@@ -174,10 +182,55 @@ def test_texts_cannot_be_shifted_between_the_options(run, other, slide):
 
 def test_nothing_is_linked_for_another_content_of_the_slide(run, other, slide):
     damage(slide)  # of the same size and time
-    assert "has another content" in link(run, other, slide)
+    assert "is not the slide that was tiled there" in link(run, other, slide)
     slide.unlink()
     assert "No such file" in link(run, other, slide)
     assert not files_of(run)
+
+
+def test_slide_that_cannot_be_read_does_not_hang_the_job(run, other, slide, monkeypatch):
+    monkeypatch.setattr("gigatile.provenance.output_records.READ_SECONDS", 0.1)
+    slide.unlink()
+    os.mkfifo(slide)
+    assert "no data within" in link(run, other, slide)
+
+
+def test_protected_files_are_not_linked(run, other, slide, monkeypatch):
+    """Snakemake would refuse to replace such an output of this run."""
+    (other / "tiles/S1.jpg").chmod(0o444)
+    # Root, as whom these tests may run, can write everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: bool(path.stat().st_mode & 0o200))
+    assert "no permission to write" in link(run, other, slide)
+    assert not files_of(run)
+
+
+def test_file_is_linked_and_not_a_symbolic_link_to_it(run, other, slide, tmp_path):
+    archive = tmp_path / "archive.tfrecord"
+    tiles = other / "tiles/S1.tfrecord"
+    tiles.rename(archive)
+    tiles.symlink_to(archive)
+    assert link(run, other, slide) == ""
+    content = archive.read_bytes()
+    archive.unlink()
+    assert (run / "tiles/S1.tfrecord").read_bytes() == content
+
+
+def test_leftovers_of_a_killed_job_are_removed(run, other, slide):
+    (run / "tiles").mkdir(parents=True)
+    (run / "tiles/.S1-abcdefgh.jpg").write_text("half")
+    assert link(run, other, slide) == ""
+    assert files_of(run) == {f"tiles/{name}" for name in NAMES}
+
+
+def test_state_appears_last(run, other, slide, monkeypatch):
+    appeared = []
+    replace = Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda path, to: appeared.append(to.name) or replace(path, to)
+    )
+    assert link(run, other, slide) == ""
+    assert appeared[-1] == "S1.json"
+    assert sorted(appeared) == sorted(NAMES)
 
 
 def test_another_file_system_is_no_error(run, other, slide):

@@ -55,6 +55,16 @@ def test_centres_are_the_middles_of_the_fields():
     assert Field(2, stride=1, first=0, last=0).centres().tolist() == [0.5, 1.5]
 
 
+def centred(x):
+    """Subtract the mean over all positions."""
+    return x - keras.ops.mean(x, axis=(1, 2), keepdims=True)
+
+
+class Centring(L.Conv2D):
+    def call(self, inputs):
+        return centred(super().call(inputs))
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
@@ -79,6 +89,10 @@ def test_centres_are_the_middles_of_the_fields():
         ),
         (lambda x: keras.ops.flip(x, axis=1), "may depend on every pixel"),
         (lambda x: keras.Sequential([L.Conv2D(3, 1), L.Flatten()])(x), "may depend on every"),
+        (lambda x: L.Activation(centred)(x), "not a function of keras.activations"),
+        (lambda x: L.Conv2D(3, 1, activation=centred)(x), "not a function of keras.activations"),
+        (lambda x: L.Dense(3, activation=L.LayerNormalization(axis=1))(x), "not a function of"),
+        (lambda x: Centring(3, 1)(x), "what it computes is not known"),
     ],
 )
 def test_layers_that_are_not_local_are_refused(layer, reason):

@@ -190,6 +190,27 @@ def test_max_does_not_depend_on_the_order_of_windows_and_keeps_nan():
         np.testing.assert_array_equal(state[1], [1, 0, 1])
 
 
+def test_max_of_overflowing_values_has_positions():
+    """Minus infinity is a value, too: a gradient of it must not be looked for in window -1."""
+    lowest = tf.fill((2, 3), tf.constant(-np.inf, tf.float64))
+    none = Max().start(3)
+    state = Max().add(tf.constant(none), lowest, tf.constant(4)).numpy()
+    for merged in (Max().merge(np.stack([none, state])), Max().merge(np.stack([state, none]))):
+        np.testing.assert_array_equal(merged, [[-np.inf] * 3, [4] * 3, [0] * 3])
+    assert Max().windows_with_gradient(state, np.ones(3)) == {4}
+    np.testing.assert_array_equal(Max().merge(np.stack([none, none])), none)
+
+
+def test_slide_without_a_position_is_refused():
+    encoder = build([("conv", (3, 3), 1, "valid", 1, 0, 0)])
+    pixels = random_pixels(20, 20)
+    fields = receptive_field(encoder, 20, 20)
+    picture = picture_of(pixels, fields, 5, np.zeros([field.size for field in fields], bool))
+    for aggregator in (Max(), Mean()):
+        with pytest.raises(UserError, match="no position of the encoder"):
+            TwoPasses(encoder, aggregator, pixels=tf.float64).pool([picture])
+
+
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_last_windows_run_once(name):
     """As many as fit into the memory of one window; the gradients are the same."""

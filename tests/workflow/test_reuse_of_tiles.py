@@ -56,5 +56,10 @@ def test_tiles_are_linked_unless_they_are_damaged(copied_run):
     copied_run.snakemake(*another("P04-1"))
     assert "made with other code or settings" in log_of(copied_run, "P04-1")
     assert not is_linked(copied_run, "P04-1", "tfrecord")
+    # A misspelt run is refused before the first job.
+    copied_run.write("reusing.yaml", REUSING.replace("size: 128, reuse: small", "reuse: smal"))
+    refused = copied_run.snakemake(*another("P05-1"), check=False)
+    assert refused.returncode
+    assert "tiles.reuse: results/smal does not exist" in refused.stdout + refused.stderr
     # The other run is as it was.
     assert "tile" not in copied_run.jobs("--configfile", "small.yaml")

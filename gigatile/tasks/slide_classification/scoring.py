@@ -77,7 +77,8 @@ class SlideClassifier:
         self._parts = parts_of(network, section.aggregator)
         self._fields = FieldsBySize(self._parts.encoder)
         self._passes = TwoPasses(self._parts.encoder, self._parts.aggregator)
-        check_window(self._parts.encoder, window, 1)
+        fields = self._fields.get(self.tiles.size, self.tiles.size)
+        check_window(self._parts.encoder, fields, window, 1)
         self._window, self._threads = window, threads
         attention = self._parts.aggregator
         self._attention = attention if isinstance(attention, Attention) else None

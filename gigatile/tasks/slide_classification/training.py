@@ -79,7 +79,9 @@ class SlideClassification(TrainingTask):
                 f"tiles.size: found {self._tiles.size}; must be at least {fields[0].stride}, the "
                 f"distance of two positions of {settings.model}"
             )
-        check_window(self._parts.encoder, self._whole_slides.window, settings.ranks_per_node)
+        check_window(
+            self._parts.encoder, fields, self._whole_slides.window, settings.ranks_per_node
+        )
         return networks
 
     def shared_gradients(
