@@ -89,7 +89,7 @@ class RuleProvenance:
             task: the task that the command runs; default: that of the run.
         """
         path = self._scripts / f"{command}.py"
-        plugins = self._plugins._replace(task=task) if task else self._plugins
+        plugins = Plugins(task or self._plugins.task, self._plugins.model)
         # Hash when a job is planned: most processes that Snakemake starts plan a single job.
         return declare_parameters(lambda wildcards: _code_hash(path, plugins))
 
