@@ -3,7 +3,7 @@
 # Tiles are the same for all tasks, so that runs of different tasks can reuse them.
 TILING = "tile_classification"
 # What the tiles depend on besides the slide.
-MADE_WITH = "--made-with {params.code} {params.settings:q} {params.sample:q}"
+MADE_WITH = "{params.code} {params.settings:q} {params.sample:q}"
 
 
 rule demo_slide:
@@ -56,14 +56,14 @@ rule tile:
     shell:
         recorded(
             "({resources.reuse} --record {params.record} --outputs {output} --source {input.source:q}"
-            f" --state {{output.state}} {MADE_WITH} ||"
+            f" --state {{output.state}} --made-with {MADE_WITH} ||"
             ' python "$SCRIPTS/prepare.py" --task {params.task} --source {input.source:q} --slide {wildcards.slide}'
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
             " --state {output.state} --overview {output.overview} --mask {output.mask})",
-            MADE_WITH,
             source="{input.source:q}",
             state="{output.state}",
+            made_with=MADE_WITH,
         )
 
 

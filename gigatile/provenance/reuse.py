@@ -112,7 +112,5 @@ def _link(other_run: Path, run: Path, names: Sequence[str], recorded: OutputReco
             if sha256_of(links[name]) != recorded.outputs[name].sha256:
                 return f"damaged: {other_run / name}"
         for name, link in links.items():
-            # Renaming a link to a link of the same file does nothing, so remove the old one.
-            (run / name).unlink(missing_ok=True)
             link.replace(run / name)
     return ""

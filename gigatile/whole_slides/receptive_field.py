@@ -171,9 +171,8 @@ def _field_after(layer: Any, before: Sequence[Fields]) -> Fields:
     if not type(layer).__module__.startswith("keras."):
         raise _refused(layer, "what it computes is not known; use the layers of Keras")
     activation = getattr(layer, "activation", None)
-    if activation is not None and (
-        isinstance(activation, keras.Layer) or not activation.__module__.startswith("keras.")
-    ):
+    name = getattr(activation, "__name__", "")
+    if activation is not None and activation is not getattr(keras.activations, name, None):
         raise _refused(layer, "its activation is not a function of keras.activations")
     if getattr(layer, "data_format", None) == "channels_first":
         raise _refused(layer, "its channels come first")

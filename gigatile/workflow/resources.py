@@ -45,7 +45,7 @@ def rank_options(train: TrainSettings) -> str:
 
 
 def reuse_command(tiles: TileSettings) -> str:
-    """Return the start of the command that links the tiles of another run, or of one that fails."""
+    """Return the command that links the tiles of another run; without one, a command that fails."""
     if tiles.reuse is None:
         return "false"
     return f'python "$SCRIPTS/link_outputs.py" --from results/{tiles.reuse}'

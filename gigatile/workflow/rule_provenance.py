@@ -145,17 +145,16 @@ def _code_hash(path: Path, plugins: Plugins) -> str:
         raise WorkflowError(str(error)) from None
 
 
-def recorded(command: str, *more: str, **options: str) -> str:
+def recorded(command: str, **options: str) -> str:
     """Return a shell command that logs its output and finally records the outputs of the job.
 
     Args:
         command: the command. If it does not mention `{log}`, its output is redirected there.
-        more: further options of scripts/record_outputs.py, as text.
-        options: further options of it with one value, for example `state="{output.state}"`.
+        options: further options of scripts/record_outputs.py, for example
+            `state="{output.state}"`.
     """
     redirected = command if "{log" in command else f"{command} > {{log:q}} 2>&1"
-    extra = "".join(f" {option}" for option in more)
-    extra += "".join(f" --{name} {value}" for name, value in options.items())
+    extra = "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items())
     return (
         f'{redirected} && python "$SCRIPTS/record_outputs.py" --record {{params.record:q}}'
         f" --outputs {{output:q}}{extra} >> {{log:q}} 2>&1"

@@ -12,7 +12,7 @@ from gigatile.workflow.invocation import Invocation
 # Stages that mpirun starts; the last one uses Horovod.
 MPI_STAGES = ("write_shards", "train")
 # Stages that can reuse the tiles of another run.
-TILING = ("tile", "tile_new")
+TILE_STAGES = ("tile", "tile_new")
 
 
 def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
@@ -29,7 +29,7 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     _check_cores(workflow.resource_settings)
     planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
     _check_software(workflow, invocation, planned)
-    if reuse and planned & set(TILING) and not Path("results", reuse).is_dir():
+    if reuse and planned & set(TILE_STAGES) and not Path("results", reuse).is_dir():
         raise UserError(
             f"tiles.reuse: results/{reuse} does not exist; name a run of the same slides, or set "
             "tiles.reuse to null"

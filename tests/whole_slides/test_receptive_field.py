@@ -91,6 +91,7 @@ class Centring(L.Conv2D):
         (lambda x: keras.Sequential([L.Conv2D(3, 1), L.Flatten()])(x), "may depend on every"),
         (lambda x: L.Activation(centred)(x), "not a function of keras.activations"),
         (lambda x: L.Conv2D(3, 1, activation=centred)(x), "not a function of keras.activations"),
+        (lambda x: L.Activation(keras.ops.flip)(x), "not a function of keras.activations"),
         (lambda x: L.Dense(3, activation=L.LayerNormalization(axis=1))(x), "not a function of"),
         (lambda x: Centring(3, 1)(x), "what it computes is not known"),
     ],

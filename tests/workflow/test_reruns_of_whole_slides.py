@@ -27,7 +27,6 @@ TRAINING = {"train", "validate"} | MODEL
 SHARDS = {"write_shards"} | TRAINING
 TABLES = {"collect", "collect_training"} | SHARDS
 TILES = {"tile"} | TABLES
-SPLITS = {"split_patients"} | TABLES
 TEST_SLIDES = {"collect", "score"} | EVALUATION
 RUN = "results/whole"
 COMPARED = {
