@@ -70,7 +70,9 @@ def against_keras(steps: int, rounds: int, batch: int) -> None:
             for first in range(0, len(images), batch):
                 part = slice(first, first + batch)
                 loaded = Batch(images[part], labels[part], weights, batch, 0, 0)
-                learner.step(loaded, tf.convert_to_tensor(images[part]), requests)
+                learner.step(
+                    loaded, tf.convert_to_tensor(images[part]), requests, settings.learning_rate
+                )
 
         def fit() -> None:
             plain.fit(images, labels, batch_size=batch, shuffle=False, verbose=0)
@@ -109,7 +111,7 @@ def run_rank(core: int, steps: int, batch: int) -> None:
         inputs = tf.constant(images)
 
         def step() -> None:
-            learner.step(loaded, inputs, requests)
+            learner.step(loaded, inputs, requests, settings.learning_rate)
 
         for _ in range(3):
             step()

@@ -25,6 +25,9 @@ class Architecture:
             slide_embeddings: `build(slides, settings)` takes slides, (n, height, width, 3) with
             values 0-255, and returns embeddings, (n, rows, columns, channels), as Keras tensors.
             All layers must be local; see `gigatile.whole_slides.receptive_field`.
+            instances: `build(images, settings, frozen)` takes images, (n, height, width, 3) with
+            values 0-255, and the number of stages that are not trained, and returns a `Backbone`;
+            see `gigatile.models.mask_rcnn`.
             voxel_scores: `build(settings, patch, channels, outputs, activation)` returns the
             `Networks` from patches to scores of each voxel.
         module: has the function `build`.
@@ -66,6 +69,25 @@ ARCHITECTURES = {
         "ResNet-50 as an encoder of whole slides, needs GPUs",
         (6.0, 0.06),
         pretrained=True,
+    ),
+    "mask_small": Architecture(
+        "instances",
+        "gigatile.models.mask_small",
+        "Mask R-CNN with a small backbone that learns on two cores",
+        (1.0, 0.05),
+    ),
+    "mask_resnet50": Architecture(
+        "instances",
+        "gigatile.models.mask_resnet50",
+        "Mask R-CNN with ResNet-50 and fixed batch normalisation, needs GPUs",
+        (40.0, 0.15),
+        pretrained=True,
+    ),
+    "mask_resnet50_gn": Architecture(
+        "instances",
+        "gigatile.models.mask_resnet50_gn",
+        "Mask R-CNN with ResNet-50 and group normalisation, needs GPUs",
+        (45.0, 0.2),
     ),
     "small_unet": Architecture(
         "voxel_scores",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gigatile.models import ARCHITECTURES, pretrained_names
-from gigatile.settings.section import MAX_SEED, Section
+from gigatile.settings.section import MAX_SEED, NULLS, Section
 
 # The symmetries of a square; `training.sample_order.apply_view` applies them.
 VIEWS = (
@@ -108,11 +108,60 @@ class TrainSettings(Section):
         description="To try a configuration: train and validate on this many batches per epoch. "
         "null: all.",
     )
-    learning_rate: float = Field(0.001, ge=1e-12, le=1e30, description="Learning rate of Adam.")
+    optimizer: Literal["adam", "sgd"] = Field(
+        "adam", description="adam, or sgd: stochastic gradient descent with momentum."
+    )
+    learning_rate: float = Field(
+        0.001, ge=1e-12, le=1e30, description="Learning rate, before warm-up and decay."
+    )
+    reference_batch: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Batch size that learning_rate is meant for: it is multiplied by "
+        "batch_size / reference_batch.\nnull: used as it is.",
+    )
+    schedule: Literal["constant", "cosine", "steps"] = Field(
+        "constant",
+        description="How the learning rate decays: constant (not at all), cosine (to 0), or steps "
+        "(by a factor at\ngiven epochs).",
+    )
+    decay_epochs: tuple[Annotated[float, Field(gt=0, le=9999)], ...] | None = Field(
+        None,
+        description="cosine: the epoch at which the learning rate is 0, such as [12]. null: that "
+        "of `epochs`.\nsteps: the epochs after which it is multiplied by decay_factor, such as "
+        "[8, 11].",
+    )
+    decay_factor: float = Field(0.1, gt=0, le=1, description="Factor of the schedule `steps`.")
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Steps in which the learning rate rises linearly, from warmup_factor times its "
+        "value.",
+    )
+    warmup_factor: float = Field(
+        0.001, ge=0, le=1, description="Factor of the learning rate at the first step of warm-up."
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
+    weight_decay: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Weight decay of kernels, not of biases and norms. adam: decoupled (AdamW); "
+        "sgd: L2.",
+    )
+    clip_norm: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="Largest norm of the gradient of all weights together; a larger gradient is "
+        "scaled down.\nnull: not limited.",
+    )
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description=f"Initial weights of {pretrained_names()}: none (random), "
+        description=f"Initial weights of {pretrained_names()}: none (random),\n"
         "`imagenet` (downloads), or a local .h5 file.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
@@ -142,6 +191,34 @@ class TrainSettings(Section):
         le=MAX_SEED,
         description="Seed of the initial weights and of the order of the samples.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cosine_ends_with_the_training(cls, values: Any) -> Any:
+        # `epochs` may be increased without training again, and the schedule must not depend on it.
+        if not isinstance(values, dict) or values.get("schedule") != "cosine":
+            return values
+        if values.get("decay_epochs") not in (None, *NULLS):
+            return values
+        epochs = values.get("epochs", cls.model_fields["epochs"].default)
+        return values | {"decay_epochs": [epochs]}
+
+    @model_validator(mode="after")
+    def _epochs_of_the_schedule(self) -> "TrainSettings":
+        given = self.decay_epochs or ()
+        if self.schedule == "constant" and given:
+            raise ValueError("decay_epochs: not used by schedule: constant; remove it")
+        if self.schedule == "steps" and (not given or list(given) != sorted(set(given))):
+            raise ValueError(
+                f"decay_epochs: found {list(given)}; for schedule: steps it must be a list of "
+                "rising epochs, such as [8, 11]"
+            )
+        if self.schedule == "cosine" and (len(given) != 1 or given[0] < self.epochs):
+            raise ValueError(
+                f"decay_epochs: found {list(given)}; for schedule: cosine it must be a single "
+                f"epoch, at least train.epochs ({self.epochs}), where the learning rate is 0"
+            )
+        return self
 
     @field_validator("model")
     @classmethod

@@ -15,6 +15,7 @@ from keras import tree
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch
 from gigatile.training.normalisation import Moments, SharedNormalisation, layers_of
+from gigatile.training.optimizers import Optimizer
 from gigatile.training.ranks import Ranks
 from gigatile.training.task import TrainingTask
 
@@ -64,22 +65,18 @@ class Learner:
         Args:
             network: `Networks.trained` of the task.
             task: computes losses and gradients.
-            settings: learning rate and precision.
+            settings: optimizer and precision.
             ranks: the processes that train together.
         """
         self._network, self._task, self._ranks = network, task, ranks
         self._weights = network.trainable_variables
-        optimizer = keras.optimizers.Adam(settings.learning_rate)
-        if settings.mixed_precision:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizer.build(self._weights)
-        self._optimizer = optimizer
+        self._optimizer = Optimizer(settings, self._weights)
         # `.numpy()` copies; a Variable created from another one's value would share its memory.
         self._averages = [
             keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}")
             for number, weight in enumerate(self._weights)
         ]
-        self.variables = [*network.variables, *optimizer.variables, *self._averages]
+        self.variables = [*network.variables, *self._optimizer.variables, *self._averages]
         self._normalisation = SharedNormalisation(network, ranks)
         self.has_statistics = bool(self._normalisation.layers)
         self._graph = tf.function(self._step, reduce_retracing=True)
@@ -87,7 +84,7 @@ class Learner:
         self._moments_graph = tf.function(self._moments, reduce_retracing=True)
 
     def step(
-        self, batch: Batch, inputs: Any, requests: np.ndarray
+        self, batch: Batch, inputs: Any, requests: np.ndarray, learning_rate: float
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Update the weights with the mean gradient over the global batch.
 
@@ -98,6 +95,7 @@ class Learner:
             batch: this rank's slice.
             inputs: `batch.inputs` as tensors.
             requests: (n,) float32 of this rank.
+            learning_rate: of this step.
 
         Returns:
             The weighted sums of `loss` and of the task's metrics over this rank's samples,
@@ -105,6 +103,7 @@ class Learner:
             separate message would double the latency; the seconds of the exchange between ranks.
             On a GPU, which runs asynchronously, the last includes the rest of the backward pass.
         """
+        self._optimizer.set_learning_rate(learning_rate)
         if self._task.shares_samples:
             sums, gradients = self._task.shared_gradients(
                 self._network, batch, partial(self._scaled, batch.total), self._ranks
@@ -141,7 +140,7 @@ class Learner:
         *gradients, agreed = self._ranks.sum_in_step([*gradients, requests])
         with tf.control_dependencies([*gradients, agreed]):
             exchange = _now() - start
-        self._optimizer.apply(gradients, self._weights)
+        self._optimizer.apply(gradients)
         # The decay grows with the steps, so that the average of a short training forgets its start.
         done = tf.cast(self._optimizer.iterations, tf.float32)
         decay = tf.minimum(AVERAGE_DECAY, (1 + done) / (10 + done))

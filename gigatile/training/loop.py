@@ -21,6 +21,7 @@ from gigatile.training.monitoring import ProgressReporter, StepTimer
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, training_key
 from gigatile.training.sample_order import Epoch
+from gigatile.training.schedules import learning_rate
 from gigatile.training.segments import Segment
 from gigatile.training.task import TrainingTask
 
@@ -111,7 +112,9 @@ def train(
             timer.end_phase("input")
             inputs = tree.map_structure(tf.convert_to_tensor, batch.inputs)
             timer.end_phase("copy")
-            sums, agreed, exchange = learner.step(batch, inputs, saver.requests())
+            progress = epoch + position.step / steps
+            rate = learning_rate(settings, progress, position.done)
+            sums, agreed, exchange = learner.step(batch, inputs, saver.requests(), rate)
             if ranks.writes or not task.shares_samples:
                 position.sums += [*sums, batch.weights.sum()]
             timer.end_phase("model")
@@ -121,7 +124,7 @@ def train(
                 timer.reset()  # the first step builds the graph
             ranks.report_progress(f"in epoch {epoch + 1}, step {position.step} of {steps}")
             if reporter:
-                reporter.end_step(position, timer)
+                reporter.end_step(position, timer, rate)
             saver.handle_requests(agreed, position)
             timer.begin()
         *totals, weights = ranks.sum(position.sums, "sums")

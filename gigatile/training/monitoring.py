@@ -139,7 +139,7 @@ class ProgressReporter:
         self._first, self._steps = position.step, steps
         self._start = self._logged = self._written = time.monotonic()
 
-    def end_step(self, position: Position, timer: StepTimer) -> None:
+    def end_step(self, position: Position, timer: StepTimer, learning_rate: float) -> None:
         """Report a step, but at most one per second."""
         now = time.monotonic()
         if now - self._logged < progress.WRITE_EVERY:
@@ -157,7 +157,7 @@ class ProgressReporter:
             self._events.write(
                 position.done,
                 means
-                | {f"{self._samples} per second": rate}
+                | {"learning rate": learning_rate, f"{self._samples} per second": rate}
                 | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in times},
             )
 

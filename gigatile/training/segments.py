@@ -76,6 +76,7 @@ class ValidationRecord(JsonModel):
     Attributes:
         epoch: complete epochs of the validated model.
         loss: mean over the validation split.
+        criterion: the metric by which the model is chosen; see `Validation`.
         inputs: the SHA-256 of the model and of the manifest.
     """
 
@@ -83,7 +84,19 @@ class ValidationRecord(JsonModel):
 
     epoch: int
     loss: float
+    criterion: str = "loss"
     inputs: dict[str, str]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics but the loss, by name."""
+        extra = (self.model_extra or {}).items()
+        return {name: value for name, value in extra if isinstance(value, float)}
+
+    @property
+    def cost(self) -> float:
+        """What the best model has least of."""
+        return self.loss if self.criterion == "loss" else -self.metrics[self.criterion]
 
     def mean(self, name: str) -> float | None:
         """Return the mean `loss` or metric; None if it was not computed."""
@@ -98,7 +111,8 @@ def segment_states(folder: Path) -> list[Path]:
 def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     """Copy the best segment's model to `out`, and return the segment.
 
-    The best has the lowest validation loss; among equals, the fewest epochs.
+    The best has the lowest validation loss, or the highest value of the metric that the validation
+    names as its criterion; among equals, the fewest epochs.
 
     Args:
         segments: all segments of a training in their order, validated.
@@ -114,27 +128,36 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
                 f"{segment.validated}: validates another {segment.model.name} than the one in "
                 "this folder; delete this file and run again"
             )
-    losses = [record.loss for record in validated]
-    best = losses.index(min(losses))
+    costs = [record.cost for record in validated]
+    best = costs.index(min(costs))
     segment = segments[best]
     trained = read_model(SegmentRecord, segment.described)
     # The record of the last segment has all epochs, including those after the best.
     history = read_model(SegmentRecord, segments[-1].described).history
     names = ("loss", *trained.metrics)
-    valid = {record.epoch: [record.mean(name) for name in names] for record in validated}
+    # A metric of the validation that the training does not have, such as COCO's AP.
+    more = [name for name in validated[0].metrics if name not in names]
+    columns_valid = (*names, *more)
+    valid = {record.epoch: [record.mean(name) for name in columns_valid] for record in validated}
     rows = [
-        [epoch, *map(_format, (*means, *valid.get(int(epoch), [None] * len(names))))]
+        [epoch, *map(_format, (*means, *valid.get(int(epoch), [None] * len(columns_valid))))]
         for epoch, *means in history
     ]
     copy_whole(segment.model, out / "model.keras")
-    columns = ("epoch", *names, *(f"valid_{name}" for name in names))
+    columns = ("epoch", *names, *(f"valid_{name}" for name in columns_valid))
     write_table(out / "history.tsv", columns, rows)
     write_json(out / "versions.json", trained.versions)
     inputs = {
         f"segments/{path.name}": sha256_of(path)
         for path in (segment.model, *(each.validated for each in segments))
     }
-    chosen = {"epoch": segment.epoch, "valid_loss": losses[best], "of": len(segments)}
+    chosen: dict[str, object] = {
+        "epoch": segment.epoch,
+        "valid_loss": validated[best].loss,
+        "of": len(segments),
+    }
+    if validated[best].criterion != "loss":
+        chosen |= {"criterion": validated[best].criterion, "value": -costs[best]}
     omitted = ("versions", "steps", "metrics", "history")
     settings = {k: v for k, v in read_json(segment.described).items() if k not in omitted}
     inputs = trained.inputs | inputs

@@ -18,11 +18,14 @@ class Validation:
         units: what was scored, in the plural, for example `tiles`.
         count: how many of them.
         means: the mean `loss` and the mean of each metric.
+        criterion: the metric by which the model is chosen: the lowest `loss`, or the highest value
+            of another metric.
     """
 
     units: str
     count: int
     means: Mapping[str, float]
+    criterion: str = "loss"
 
 
 def record_validation(
@@ -42,7 +45,10 @@ def record_validation(
         events: folder for TensorBoard; None: none.
     """
     inputs = {f"segments/{segment.model.name}": segment.model, "shards/manifest.json": manifest}
-    result = {"epoch": segment.epoch, validation.units: validation.count, **validation.means}
+    result: dict[str, object] = {"epoch": segment.epoch, validation.units: validation.count}
+    result |= validation.means
+    if validation.criterion != "loss":
+        result["criterion"] = validation.criterion
     write_json(segment.validated, result | {"inputs": checksums(inputs)})
     if events:
         scalars = {f"epoch/{name}": mean for name, mean in validation.means.items()}

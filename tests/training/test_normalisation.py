@@ -67,7 +67,9 @@ def test_averaged_weights_have_matching_statistics():
     learner = Learner(network, TileClassification(TileSettings()), settings, Alone(0, 1, 1))
     for step in range(5):
         training_batch = batch(step)
-        learner.step(training_batch, tf.constant(training_batch.inputs), np.zeros(3, np.float32))
+        requests = np.zeros(3, np.float32)
+        inputs = tf.constant(training_batch.inputs)
+        learner.step(training_batch, inputs, requests, settings.learning_rate)
     before = network.get_weights()
     batches = [batch(8), batch(9, total=5)]
     with learner.averaged(iter(batches)):

@@ -26,17 +26,28 @@ from gigatile.training.resuming import Checkpoints
 from gigatile.training.segments import Segment
 
 EPOCHS = 6
+# A recipe in which each step has another learning rate.
+RECIPE = {
+    "optimizer": "sgd",
+    "learning_rate": 0.05,
+    "schedule": "cosine",
+    "decay_epochs": [EPOCHS],
+    "warmup_steps": 5,
+    "weight_decay": 1e-4,
+    "clip_norm": 1.0,
+}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, ranks):
     """Two ranks save after every step, one rank after every epoch."""
     minutes = {1: 10, 2: 1e-6}[ranks]
+    recipe = {1: {}, 2: RECIPE}[ranks]
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    launcher.train(manifest, uninterrupted, ranks, epochs=EPOCHS)
+    launcher.train(manifest, uninterrupted, ranks, epochs=EPOCHS, **recipe)
 
     arguments = launcher.train_arguments(
-        manifest, killed, ranks, epochs=EPOCHS, save_minutes=minutes
+        manifest, killed, ranks, epochs=EPOCHS, save_minutes=minutes, **recipe
     )
     process = subprocess.Popen(
         launcher.command(ranks, "scripts/train.py", *arguments),
@@ -59,7 +70,7 @@ def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, 
         time.sleep(0.05)
     assert not (killed / "segments").exists()
 
-    again = launcher.train(manifest, killed, ranks, epochs=EPOCHS)
+    again = launcher.train(manifest, killed, ranks, epochs=EPOCHS, **recipe)
     assert "resuming after epoch" in again.stdout
     assert_same_bits(uninterrupted / "segments", killed / "segments")
     assert not (killed / "checkpoints").exists()
@@ -67,15 +78,15 @@ def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, 
 
 def test_segments_end_with_the_model_of_one_training(launcher, manifest, tmp_path):
     """Each segment resumes from the one before, and skips those of another training."""
-    launcher.train(manifest, tmp_path / "one", epochs=3)
+    launcher.train(manifest, tmp_path / "one", epochs=3, **RECIPE)
     for epochs, line in ((1, ""), (3, "resuming after epoch 1 of 3")):
-        assert line in launcher.train(manifest, tmp_path / "two", epochs=epochs).stdout
+        assert line in launcher.train(manifest, tmp_path / "two", epochs=epochs, **RECIPE).stdout
     assert_same_bits(tmp_path / "one/segments", tmp_path / "two/segments")
     assert sorted(path.name for path in (tmp_path / "two/segments").iterdir()) == [
         f"{epoch}.{suffix}" for epoch in ("0001", "0003") for suffix in ("json", "keras", "npz")
     ]
     for other in ({"seed": 2}, {"code": "edited"}):
-        done = launcher.train(manifest, tmp_path / "two", epochs=1, **other)
+        done = launcher.train(manifest, tmp_path / "two", epochs=1, **(RECIPE | other))
         assert done.stdout.count("made with other settings, data or code; skipped") == 1
         assert "resuming" not in done.stdout
 

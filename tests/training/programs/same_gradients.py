@@ -69,10 +69,10 @@ def recorded_gradients(learner):
     """Yield a list to which the gradients of each step are appended."""
     gradients, apply = [], learner._optimizer.apply
 
-    def record(values, variables):
+    def record(values):
         keep = tf.numpy_function(lambda *arrays: gradients.append(arrays) or 0, values, tf.int64)
         with tf.control_dependencies([keep]):
-            apply([tf.identity(value) for value in values], variables)
+            apply([tf.identity(value) for value in values])
 
     learner._optimizer.apply = record
     yield gradients
@@ -94,7 +94,7 @@ def train(build, ranks, steps, dtype="float64", weights=None):
         for step in range(steps):
             images, labels, counted = (array[part] for array in batch(step, dtype))
             own_slice = Batch(images, labels, counted, TOTALS[step], 0, 0)
-            learner.step(own_slice, tf.constant(images), np.zeros(3, dtype))
+            learner.step(own_slice, tf.constant(images), np.zeros(3, dtype), SETTINGS.learning_rate)
     return initial, gradients, [variable.numpy() for variable in network.variables]
 
 

@@ -1,0 +1,126 @@
+"""Detect the instances of images with a trained model."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from gigatile.errors import UserError
+from gigatile.files import read_json
+from gigatile.instances.detection import Detection
+from gigatile.instances.mask_grids import paste_mask
+from gigatile.instances.mask_rcnn import MaskRCNN
+from gigatile.instances.resizing import PADDING, resize_image, resized_shape
+from gigatile.instances.seams import join_windows
+from gigatile.instances.window_grid import MIN_OVERLAP, WindowGrid
+from gigatile.models.mask_rcnn import parts_of
+from gigatile.models.saving import load_model
+from gigatile.settings.detection import DetectionSettings
+from gigatile.settings.instances import InstanceSettings
+from gigatile.settings.section import check_section
+
+# Images are padded to multiples of this many pixels, so that few shapes occur: each one takes
+# seconds to compile.
+PADDED = 128
+# Larger images are divided into overlapping windows, so that memory does not grow with the image:
+# side and overlap in pixels after resizing. Instances of up to the overlap are whole in a window.
+WINDOW, OVERLAP = 2048, 256
+
+
+class Detector:
+    """A trained model and how it was trained.
+
+    Attributes:
+        instances: the section `instances` of the training.
+        detection: the section `detection`; what training does not depend on may differ from it.
+        sha256: of the model's file.
+    """
+
+    def __init__(self, model: Path, described: Path, detection: dict[str, object]) -> None:
+        """Load a model.
+
+        Args:
+            model: the file (.keras).
+            described: its settings.json.
+            detection: keys of the section `detection` that training does not depend on.
+
+        Raises:
+            UserError: a file is missing or damaged, or the model is not the described one.
+        """
+        content = read_json(described)
+        if not isinstance(content, dict) or "detection" not in content:
+            raise UserError(f"{described}: does not describe a model of instances")
+        source = str(described)
+        self.instances = check_section(InstanceSettings, content["instances"], source)
+        values = content["detection"] | detection
+        self.detection = check_section(DetectionSettings, values, source)
+        self.sha256 = str(content["sha256"])
+        network = load_model(model, self.sha256, described)
+        self.model = MaskRCNN(parts_of(network), self.detection)
+        self._graph = cache(self._compiled)
+
+    def _compiled(self, height: int, width: int) -> tf.types.experimental.PolymorphicFunction:
+        """Return the detection of one image of this shape as a graph."""
+
+        @tf.function(
+            input_signature=(
+                tf.TensorSpec((1, height, width, 3), tf.uint8),
+                tf.TensorSpec((1, 2), tf.int32),
+            ),
+            autograph=False,
+        )
+        def detect(images: tf.Tensor, sizes: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            chosen, masks = self.model.detect(images, sizes)
+            return chosen.boxes, chosen.classes, chosen.scores, chosen.exists, masks
+
+        return detect
+
+    def detect(self, image: np.ndarray) -> list[Detection]:
+        """Return the instances of an image, best first: at most `detections_per_image`.
+
+        Args:
+            image: (height, width, 3) uint8.
+        """
+        height, width = image.shape[:2]
+        grid = self._windows(height, width)
+        if grid is None:
+            return self._detect(image)
+        windows = (
+            (number, self._detect(image[y1:y2, x1:x2]))
+            for number, (y1, x1, y2, x2) in enumerate(grid.boxes.tolist())
+        )
+        joined = sorted(join_windows(grid, windows), key=lambda instance: -instance.score)
+        return joined[: self.detection.detections_per_image]
+
+    def _windows(self, height: int, width: int) -> WindowGrid | None:
+        """Return the windows of an image, in its pixels; None: it is not larger than a window."""
+        settings = self.detection
+        if settings.short_edge is not None:
+            return None  # resized to at most `max_edge`
+        side = max(2 * MIN_OVERLAP, round(WINDOW / settings.scale))
+        if max(height, width) <= side:
+            return None
+        return WindowGrid(height, width, side, max(MIN_OVERLAP, round(OVERLAP / settings.scale)))
+
+    def _detect(self, image: np.ndarray) -> list[Detection]:
+        """Return the instances of an image or a window, best first."""
+        height, width = image.shape[:2]
+        tall, wide = resized_shape(height, width, self.detection)
+        shape = [math.ceil(side / PADDED) * PADDED for side in (tall, wide)]
+        canvas = np.empty((1, *shape, 3), np.uint8)
+        canvas[:] = PADDING
+        canvas[0, :tall, :wide] = resize_image(image, tall, wide)
+        sizes = np.array([[tall, wide]], np.int32)
+        outputs = self._graph(*shape)(tf.constant(canvas), tf.constant(sizes))
+        boxes, classes, scores, exists, masks = (np.asarray(output)[0] for output in outputs)
+        factor = np.array([height / tall, width / wide] * 2)
+        detections = []
+        for index in np.flatnonzero(exists).tolist():
+            box = boxes[index].astype(np.float64) * factor
+            mask, top, left = paste_mask(masks[index], box, height, width)
+            if mask.any():
+                category, score = int(classes[index]), float(scores[index])
+                detections.append(Detection(mask, top, left, category, score, box))
+        return detections
