@@ -1,0 +1,196 @@
+"""The average precision of COCO in all draws of patient weights, for the intervals.
+
+The matches in an image do not depend on the other images. So pycocotools matches once, and
+`weighted_precision` repeats its accumulation for many sets of image weights. With all weights 1,
+the precisions equal those of pycocotools.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pycocotools.cocoeval import COCOeval
+
+from gigatile.evaluation.coco import ALL_AREAS, IOU50, IOU75, RECALLS
+from gigatile.evaluation.intervals import Draws, Weights
+
+# A recall this close to 1 is 1: all instances are matched, and the rest is rounding of weights.
+_FULL_RECALL = 1 - 1e-9
+# Largest number of values in an array of detections × resamples.
+_MAX_VALUES = 2**22
+
+
+@dataclass(frozen=True)
+class CategoryMatches:
+    """The matches of the d detections of a category, in descending order of their scores.
+
+    Attributes:
+        image_of: (d,) int64, the index of the image of each detection.
+        matched: (10, d) bool, at each IoU threshold, whether it is matched with an instance.
+        ignored: (10, d) bool, whether it does not count, because it is matched with a crowd.
+        instances: (images,) int64, number of instances of each image, without crowds.
+    """
+
+    image_of: np.ndarray
+    matched: np.ndarray
+    ignored: np.ndarray
+    instances: np.ndarray
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The weights of an unseen patient for a category: three arrays (resamples,), or 0.
+
+    Attributes:
+        missed: of its instances that no detection matches.
+        detected: of its instances that the detections with the highest scores match, at all IoU
+            thresholds.
+        false: of its detections without an instance, with the highest scores.
+    """
+
+    missed: np.ndarray | float = 0.0
+    detected: np.ndarray | float = 0.0
+    false: np.ndarray | float = 0.0
+
+
+@dataclass(frozen=True)
+class PrecisionDraws:
+    """The average precision of a category in all draws, mean of the thresholds and at two."""
+
+    ap: Draws
+    ap50: Draws
+    ap75: Draws
+
+
+def category_matches(evaluation: COCOeval) -> list[CategoryMatches]:
+    """Return the matches of each category, of all areas, from `match_detections`."""
+    images = len(evaluation.params.imgIds)
+    areas = len(evaluation.params.areaRng)
+    thresholds = len(evaluation.params.iouThrs)
+    categories = []
+    for k in range(len(evaluation.params.catIds)):
+        start = (k * areas + ALL_AREAS) * images
+        image_of, scores = [np.empty(0, np.int64)], [np.empty(0)]
+        matched, ignored = [np.empty((thresholds, 0), bool)], [np.empty((thresholds, 0), bool)]
+        instances = np.zeros(images, np.int64)
+        for image, matches in enumerate(evaluation.evalImgs[start : start + images]):
+            if matches is None:
+                continue
+            image_of.append(np.full(len(matches["dtScores"]), image))
+            scores.append(np.array(matches["dtScores"], np.float64))
+            ignored.append(np.asarray(matches["dtIgnore"], bool))
+            matched.append((matches["dtMatches"] > 0) & ~ignored[-1])
+            instances[image] = np.count_nonzero(np.asarray(matches["gtIgnore"]) == 0)
+        # Stable, as in pycocotools: equal scores are in the order of the images.
+        order = np.argsort(-np.concatenate(scores), kind="stable")
+        categories.append(
+            CategoryMatches(
+                image_of=np.concatenate(image_of)[order],
+                matched=np.concatenate(matched, axis=1)[:, order],
+                ignored=np.concatenate(ignored, axis=1)[:, order],
+                instances=instances,
+            )
+        )
+    return categories
+
+
+def weighted_precision(
+    matches: CategoryMatches, weights: np.ndarray, unseen: Sequence[Unseen] = (Unseen(),)
+) -> np.ndarray:
+    """Return the precision of a category at each recall, for many sets of image weights.
+
+    The instances and detections of an image count as often as its weight says. The precision at a
+    recall is the highest at this recall or above, and 0 if the recall is not reached, as in
+    `COCOeval.accumulate`.
+
+    Args:
+        matches: from `category_matches`; at least one instance has a weight above 0.
+        weights: (images, resamples) from 0.
+        unseen: additional patients, one at a time.
+
+    Returns:
+        (len(unseen), 10 IoU thresholds, 101 recall points, resamples) float64.
+    """
+    resamples = weights.shape[1]
+    has_instances = np.flatnonzero(matches.instances)
+    counts = matches.instances[has_instances, None].astype(np.float64)
+    instances = (weights[has_instances] * counts).sum(axis=0)
+    rows = weights[matches.image_of]
+    detections = np.cumsum(rows, axis=0)
+
+    precision = np.zeros((len(unseen), len(matches.matched), len(RECALLS), resamples))
+    for threshold, matched in enumerate(matches.matched):
+        # The envelope of the precision has steps only at matched detections. The first row has
+        # none; it becomes the instances of an unseen patient, if all of them are detected.
+        hits = np.flatnonzero(matched)
+        true, counted = np.zeros((2, len(hits) + 1, resamples))
+        np.cumsum(rows[hits], axis=0, out=true[1:])
+        counted[1:] = detections[hits]
+        ignored = np.flatnonzero(matches.ignored[threshold])
+        if len(ignored):
+            sums = np.zeros((len(ignored) + 1, resamples))
+            np.cumsum(rows[ignored], axis=0, out=sums[1:])
+            counted[1:] -= sums[np.searchsorted(ignored, hits)]
+        for patient, added in enumerate(unseen):
+            total = instances + added.missed + added.detected
+            recall = (true + added.detected) / total
+            recall[recall > _FULL_RECALL] = 1
+            # As in pycocotools, the small number avoids a division by 0.
+            every = counted + added.detected + added.false + np.spacing(1)
+            precision[patient, threshold] = _at_recalls(recall, (true + added.detected) / every)
+    return precision
+
+
+def _at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Return the precision at each of `RECALLS`: (101, resamples).
+
+    Args:
+        recall, precision: (n, resamples); recall does not decrease along the first axis.
+    """
+    rows, resamples = recall.shape
+    envelope = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+    # The first row that reaches a recall point is the number of rows that reach fewer points.
+    reached = np.searchsorted(RECALLS, recall, side="right")
+    cells = (reached * resamples + np.arange(resamples)).ravel()
+    bins = (len(RECALLS) + 1, resamples)
+    histogram = np.bincount(cells, minlength=bins[0] * resamples).reshape(bins)
+    first = histogram.cumsum(axis=0)[: len(RECALLS)]
+    values = np.take_along_axis(envelope, np.minimum(first, rows - 1), axis=0)
+    return np.where(first < rows, values, 0.0)
+
+
+def draw_precision(
+    matches: CategoryMatches, weights: Weights, patient_of: np.ndarray
+) -> PrecisionDraws:
+    """Return the average precision of a category in all draws.
+
+    The unseen patient has as many instances as the patient with the most. At its best, the
+    detections with the highest scores are exactly its instances. At its worst, none of its
+    instances is matched, and the same number of false detections have the highest scores. Missed
+    instances and false detections have half its weight each, as the classes of a ranking do.
+
+    Args:
+        matches: of the category, with at least one instance.
+        weights: the weights of the images.
+        patient_of: (images,) int64, the index of the patient of each image.
+    """
+    most = np.bincount(patient_of, weights=matches.instances).max()
+    missed, false = weights.halves(2).T * most
+    detected = weights.unseen * most
+    resamples, thresholds = len(detected), len(matches.matched)
+    means = np.empty((2, 3, resamples))
+    step = max(_MAX_VALUES // max(len(matches.image_of), 2 * thresholds * len(RECALLS)), 1)
+    for start in range(0, resamples, step):
+        part = slice(start, start + step)
+        precision = weighted_precision(
+            matches,
+            np.ascontiguousarray(weights.cases[part].T),
+            (
+                Unseen(missed=missed[part], false=false[part]),
+                Unseen(detected=detected[part]),
+            ),
+        ).mean(axis=2)
+        means[:, 0, part] = precision.mean(axis=1)
+        means[:, 1:, part] = precision[:, (IOU50, IOU75)]
+    worst, best = means
+    return PrecisionDraws(*(Draws(*ends) for ends in zip(worst, best, strict=True)))
