@@ -8,12 +8,15 @@ a separate descriptor pool, so that TensorFlow can declare the same names in the
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
 Value = bytes | str | float | int
+# One value, or a list or array of values of one kind.
+Values = Value | Sequence[Value] | np.ndarray
 
 
 def _declare() -> Any:
@@ -69,19 +72,27 @@ def _declare() -> Any:
 _Example = _declare()
 
 
-def encode_example(features: Mapping[str, Value]) -> bytes:
-    """Return a serialised Example with one value per feature; equal input gives equal bytes."""
+def encode_example(features: Mapping[str, Values]) -> bytes:
+    """Return a serialised Example; equal input gives equal bytes.
+
+    Args:
+        features: a value, or several, by name. An empty list has no kind, and is left out.
+    """
     example = _Example()
     for name, value in features.items():
+        single = isinstance(value, bytes | str | float | int)
+        values: list[Any] = [value] if single else list(value)  # type: ignore[arg-type]
+        if not values:
+            continue
         feature = example.features.feature[name]
-        if isinstance(value, str):
-            feature.bytes_list.value.append(value.encode())
-        elif isinstance(value, bytes):
-            feature.bytes_list.value.append(value)
-        elif isinstance(value, int):
-            feature.int64_list.value.append(value)
+        if isinstance(values[0], str):
+            feature.bytes_list.value.extend(text.encode() for text in values)
+        elif isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], int | np.integer):
+            feature.int64_list.value.extend(values)
         else:
-            feature.float_list.value.append(value)
+            feature.float_list.value.extend(values)
     return example.SerializeToString(deterministic=True)
 
 
@@ -129,6 +140,19 @@ def decode_example(data: bytes) -> dict[str, bytes | float | int]:
         if len(listed):
             values[name] = listed[0]
     return values
+
+
+def decode_lists(data: bytes) -> dict[str, list[Any]]:
+    """Return all values of each feature: bytes, int, or float in single precision.
+
+    Raises:
+        ValueError: the data are not an Example.
+    """
+    lists = {}
+    for name, feature in _parse(data).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        lists[name] = list(getattr(feature, kind).value) if kind else []
+    return lists
 
 
 def _parse(data: bytes) -> Any:

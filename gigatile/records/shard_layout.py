@@ -17,6 +17,7 @@ import numpy as np
 
 from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
+from gigatile.records.parts import span_of
 from gigatile.records.shards import INDEX
 from gigatile.records.shuffle import key64, random64
 from gigatile.records.tfrecord import record_offsets
@@ -29,6 +30,10 @@ RUN_RECORDS = 1 << 18
 # A run is an array (4, n) uint64 with these rows.
 KEY, SOURCE, OFFSET, LENGTH = range(4)
 MAX_KEY = np.uint64(2**64 - 1)
+
+
+# Returns the slide, case or image that records belong to: of a file, or from a byte of it on.
+RecordId = Callable[..., str]
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Source:
 
     Attributes:
         grid: the tile grid, needed to keep a slide together; else None.
+        span: offset and size of its records in a file that others share; None: the whole file.
     """
 
     slide: str
@@ -54,6 +60,7 @@ class Source:
     label: str
     records: Path
     grid: SlideGrid | None = None
+    span: tuple[int, int] | None = None
 
     @classmethod
     def from_row(cls, row: Mapping[str, str], unit: str, folder: Path) -> "Source":
@@ -68,8 +75,10 @@ class Source:
         if "extent" in row:
             mpp = float(row["mpp"]) if row["mpp"] else None
             grid = SlideGrid(int(row["columns"]), int(row["rows"]), float(row["extent"]), mpp)
-        records = folder / f"{row[unit]}.tfrecord"
-        return cls(row[unit], row["patient"], row.get("label", ""), records, grid)
+        part = row.get("part", "")
+        span = span_of(folder, part, row[unit]) if part else None
+        records = folder / f"{part or row[unit]}.tfrecord"
+        return cls(row[unit], row["patient"], row.get("label", ""), records, grid, span)
 
     @property
     def sheet_fields(self) -> bytes:
@@ -151,7 +160,7 @@ def lay_out_shards(
     sources: Sequence[Source],
     settings: ShardSettings,
     folder: Path,
-    record_id: Callable[[Path], str] = slide_or_case_of,
+    record_id: RecordId = slide_or_case_of,
 ) -> ShardLayout:
     """Compute the shard layout of a split. Collective: every rank must call it.
 
@@ -204,11 +213,13 @@ def file_sizes(sources: Sequence[Source]) -> np.ndarray:
     Raises:
         UserError: names every file that is missing.
     """
-    missing = [source.records for source in sources if not source.records.is_file()]
+    files = dict.fromkeys(source.records for source in sources)
+    missing = [path for path in files if not path.is_file()]
     if missing:
         faults = [f"{path}: no such record file" for path in missing]
         raise UserError(faults[0]) if len(faults) == 1 else all_faults("missing files", faults)
-    return np.array([source.records.stat().st_size for source in sources], np.int64)
+    sizes = [source.span[1] if source.span else source.records.stat().st_size for source in sources]
+    return np.array(sizes, np.int64)
 
 
 def assigned_sources(sizes: np.ndarray, world: World) -> list[int]:
@@ -231,7 +242,7 @@ class _Scan:
         sources: Sequence[Source],
         assigned: Sequence[int],
         seed: int,
-        record_id: Callable[[Path], str],
+        record_id: RecordId,
         report_progress: Callable[[str], None],
     ) -> None:
         self._sources, self._assigned, self._seed = sources, assigned, seed
@@ -259,22 +270,23 @@ class _Scan:
 
     def _records(self, index: int) -> np.ndarray:
         source = self._sources[index]
-        offsets = record_offsets(source.records)
+        begin, size = source.span or (0, source.records.stat().st_size)
+        offsets = record_offsets(source.records, begin, begin + size)
         if len(offsets):
             check_id(source, self._record_id)
-        size = source.records.stat().st_size
         records = np.empty((4, len(offsets)), np.uint64)
         key = key64("shards", self._seed, source.slide)
         records[KEY] = random64(key, np.arange(len(offsets)))
         records[SOURCE] = index
         records[OFFSET] = offsets
-        records[LENGTH] = np.diff(offsets, append=size)
+        records[LENGTH] = np.diff(offsets, append=begin + size)
         return records
 
 
-def check_id(source: Source, record_id: Callable[[Path], str]) -> None:
+def check_id(source: Source, record_id: RecordId) -> None:
     """Refuse a record file of another slide or case."""
-    recorded_id = record_id(source.records)
+    begin = (source.span[0],) if source.span else ()
+    recorded_id = record_id(source.records, *begin)
     if recorded_id != source.slide:
         raise UserError(
             f"{source.records}: contains the records of {recorded_id!r}, expected "

@@ -60,6 +60,14 @@ def read_records(path: Path) -> Iterator[bytes]:
             offset += HEADER.size + length + FOOTER.size
 
 
+def read_record_at(path: Path, offset: int) -> bytes:
+    """Return the data of the record at a byte of a file; both CRCs are checked."""
+    with _open(path) as handle:
+        header = os.pread(handle.fileno(), HEADER.size, offset)
+        size = HEADER.size + length_of(header, path, offset) + FOOTER.size
+        return read_sized(handle.fileno(), offset, size, path)
+
+
 def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
     """Return the data of a record with the `offset` and `size` of an index; checks both CRCs.
 
@@ -92,21 +100,26 @@ def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, 
     frame[end - FOOTER.size :] = more + FOOTER.pack(_mask(google_crc32c.extend(crc, more)))
 
 
-def record_offsets(path: Path) -> np.ndarray:
+def record_offsets(path: Path, begin: int = 0, end: int | None = None) -> np.ndarray:
     """Return the offset of each record in bytes: (n,) int64.
 
     Reads and checks the headers only, not the data.
+
+    Args:
+        path: the file.
+        begin: of the first record in the file, in bytes.
+        end: of the last record; None: the end of the file.
     """
     offsets = []
     with _open(path) as handle:
-        size = handle.seek(0, os.SEEK_END)
-        offset = 0
+        size = handle.seek(0, os.SEEK_END) if end is None else end
+        offset = begin
         while offset < size:
             offsets.append(offset)
             header = os.pread(handle.fileno(), HEADER.size, offset)
             offset += HEADER.size + length_of(header, path, offset) + FOOTER.size
     if offset != size:
-        raise damaged(path, offsets[-1], "the file ends inside it")
+        raise damaged(path, offsets[-1] if offsets else begin, "the file ends inside it")
     return np.asarray(offsets, np.int64)
 
 

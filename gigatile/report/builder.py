@@ -128,7 +128,7 @@ def _read_run(
     states = {row.id: task.read_state(row, files["records_dir"]) for row in cohort}
     for name, shows in task.shows.items():
         if name.startswith(f"{task.records}/*"):
-            group = [name.replace("*", row.id) for row in cohort]
+            group = [name.replace("*", row.file) for row in cohort]
             sums = {file: checksum(files["records_dir"] / Path(file).name) for file in group}
             ledger.add_group(name, sums, shows)
     return Run(
@@ -184,6 +184,7 @@ def _check_leakage(task: TaskReport, run: Run) -> list[Check]:
             },
             chain=chain_check(run.ledger, run.model.chosen.epoch, run.model.inputs, needed),
             chosen=run.model.chosen,
+            criterion=task.criterion,
             history=run.history,
         )
     )

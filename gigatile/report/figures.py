@@ -12,6 +12,9 @@ from matplotlib.ticker import MaxNLocator
 # Okabe & Ito's colours, safe for colour-blind readers; lines differ in their dashes too.
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#6b7280"
 
+# Metrics with values from 0 to 1.
+FRACTIONS = ("accuracy", "dice", "mask_ap", "mask_ap50", "box_ap", "box_ap50")
+
 STYLE: Any = {
     "svg.hashsalt": "gigatile",
     # Text as outlines, so a page looks the same without the font.
@@ -58,7 +61,7 @@ def training_curve(
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        if name in ("accuracy", "dice"):
+        if name in FRACTIONS:
             axes.set_ylim(0, 1.02)
         else:
             axes.set_ylim(bottom=0)

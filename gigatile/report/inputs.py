@@ -17,10 +17,18 @@ from gigatile.tables import read_table
 
 
 class Chosen(JsonModel):
-    """The epoch of the model, which has the least validation loss of all `validated` epochs."""
+    """The epoch of the model, which is the best of all `validated` epochs by a criterion.
+
+    Attributes:
+        valid_loss: its validation loss.
+        criterion: `loss`: it has the lowest validation loss; another metric: the highest value.
+        value: of that metric.
+    """
 
     epoch: int
     valid_loss: float
+    criterion: str = "loss"
+    value: float | None = None
     validated: int = Field(alias="of")
 
 
@@ -58,6 +66,11 @@ class CohortRow:
     sha256: str
     site: str = ""
     cells: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The name of its files of records and states, without suffix; images share them."""
+        return self.cells.get("part") or self.id
 
 
 def read_cohort(

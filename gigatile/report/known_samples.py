@@ -13,7 +13,7 @@ import numpy as np
 
 from gigatile.cohort.names import same_names
 from gigatile.report.inputs import CohortRow
-from gigatile.report.records import HASHES, RecordKind, hash_of, iterate_records
+from gigatile.report.records import HASHES, RecordKind, hash_of, iterate_records, records_file
 from gigatile.tables import write_table
 
 COLUMNS = ("in_cohort", "patient", "split", "same", "equal_images")
@@ -103,13 +103,13 @@ def compare_with_cohort(
             same[index].append("id")
         for index in patients.get(spelling.get(known.patient, known.patient), ()):
             same[index].append("patient")
-        path = folder / f"{known.id}.tfrecord"
+        path = records_file(known, folder)
         images: dict[int, int] = defaultdict(int)
         if known.state != "failed" and not path.exists():
             missing.append(known.id)
         elif known.state != "failed":
             compared.append(known.id)
-            for _, record in iterate_records(path, kind):
+            for _, record in iterate_records(known, folder, kind):
                 for image in record.images:
                     for index in images_of_new.having(image):
                         images[index] += 1
@@ -152,7 +152,7 @@ def _hashes(rows: Sequence[CohortRow], folder: Path, kind: RecordKind) -> Iterat
         if row.state != "failed":
             hashes = [
                 (hash_of(image), index, offset)
-                for offset, record in iterate_records(folder / f"{row.id}.tfrecord", kind)
+                for offset, record in iterate_records(row, folder, kind)
                 for image in record.images
             ]
             yield np.array(hashes, HASHES)

@@ -3,6 +3,7 @@
 Every number is counted again from tables and records, and compared with what the stages recorded.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Evidence:
         scored: for each scored slide or case, its attributes in the evaluation, by name.
         chain: whether shards, model and evaluation belong together.
         chosen: the epoch of the model.
+        criterion: the metric of the validation by which the task chooses it.
         history: for each column of history.tsv, a value for each epoch.
     """
 
@@ -73,6 +75,7 @@ class Evidence:
     scored: Mapping[str, Mapping[str, str | None]]
     chain: Check
     chosen: Chosen
+    criterion: str
     history: Mapping[str, Sequence[float]]
 
 
@@ -126,7 +129,7 @@ def leakage_checks(evidence: Evidence) -> list[Check]:
             _count_faults(evidence.splits, cohort, f"{unit}s"),
             f"{len(cohort)} rows counted",
         ),
-        _choice_check(evidence.chosen, evidence.history),
+        _choice_check(evidence),
         evidence.chain,
     ]
 
@@ -277,31 +280,51 @@ def chain_check(
     )
 
 
-def _choice_check(chosen: Chosen, history: Mapping[str, Sequence[float]]) -> Check:
-    """Check that the model of the run is the one with the least validation loss.
+def _choice_check(evidence: Evidence) -> Check:
+    """Check that the model of the run is the one with the best validation.
 
-    Choosing it by the test split would be a leak.
+    Choosing it by the test split, or afterwards by another metric, would be a leak.
     """
-    losses = {
-        int(epoch): loss
-        for epoch, loss in zip(history["epoch"], history["valid_loss"], strict=True)
-        if loss == loss  # not NaN
-    }
+    chosen, history, name = evidence.chosen, evidence.history, evidence.criterion
+    least = name == "loss"
     faults = []
-    if chosen.epoch not in losses or abs(losses[chosen.epoch] - chosen.valid_loss) > ROUNDING:
-        faults.append(f"history.tsv has another validation loss of epoch {chosen.epoch}")
-    elif losses[chosen.epoch] > min(losses.values()) + ROUNDING:
-        best = min(losses, key=losses.__getitem__)
-        faults.append(f"epoch {best} has less validation loss than epoch {chosen.epoch}")
-    if len(losses) != chosen.validated:
+    if chosen.criterion != name:
+        faults.append(f"the model was chosen by {chosen.criterion}; must be {name}")
+    stated = (
+        {"loss": chosen.valid_loss} if least else {"loss": chosen.valid_loss, name: chosen.value}
+    )
+    for metric, value in stated.items():
+        in_history = _validated(history, metric).get(chosen.epoch)
+        if in_history is None or value is None or not abs(in_history - value) <= ROUNDING:
+            faults.append(f"history.tsv has another validation {metric} of epoch {chosen.epoch}")
+    values = _validated(history, name)
+    sign = 1 if least else -1
+    best = min(values, key=lambda epoch: sign * values[epoch], default=chosen.epoch)
+    if not faults and sign * (values[chosen.epoch] - values[best]) > ROUNDING:
         faults.append(
-            f"history.tsv has {len(losses)} validated epochs, must have {chosen.validated}"
+            f"epoch {best} has {'less' if least else 'more'} validation {name} than epoch "
+            f"{chosen.epoch}"
+        )
+    if len(values) != chosen.validated:
+        faults.append(
+            f"history.tsv has {len(values)} validated epochs, must have {chosen.validated}"
         )
     return Check(
-        "the model is that of the epoch with the least validation loss",
+        f"the model is that of the epoch with the {'least' if least else 'highest'} validation "
+        f"{name}",
         faults,
-        f"validated epochs: {len(losses)}",
+        f"validated epochs: {len(values)}",
     )
+
+
+def _validated(history: Mapping[str, Sequence[float]], metric: str) -> dict[int, float]:
+    """Return a metric of the validation by epoch; empty: history.tsv does not have it."""
+    values = history.get(f"valid_{metric}", ())
+    return {
+        int(epoch): value
+        for epoch, value in zip(history["epoch"], values, strict=False)
+        if not math.isnan(value)
+    }
 
 
 def _scored_faults(

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gigatile.records.parts import span_of
 from gigatile.records.tfrecord import FOOTER, HEADER, length_of, record_offsets
+from gigatile.report.inputs import CohortRow
 
 # Hash of an image, index of its slide or case, offset of its record in the file.
 HASHES = np.dtype([("hash", "<u8"), ("member", "<u4"), ("offset", "<i8")])
@@ -58,15 +60,27 @@ class RecordKind:
     segmented: bool = False
 
 
-def iterate_records(path: Path, kind: RecordKind) -> Iterator[tuple[int, Record]]:
-    """Yield the offset and the content of each record in a file.
+def records_file(row: CohortRow, folder: Path) -> Path:
+    """Return the file with the records of a slide, case or image."""
+    return folder / f"{row.file}.tfrecord"
+
+
+def iterate_records(row: CohortRow, folder: Path, kind: RecordKind) -> Iterator[tuple[int, Record]]:
+    """Yield the offset and the content of each record of a slide, case or image.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    offsets = record_offsets(path)
+    path = records_file(row, folder)
+    if row.file == row.id:
+        offsets = record_offsets(path)
+        end = path.stat().st_size
+    else:
+        begin, size = span_of(folder, row.file, row.id)
+        end = begin + size
+        offsets = record_offsets(path, begin, end)
     with path.open("rb", buffering=0) as handle:
-        ends = [*offsets[1:].tolist(), path.stat().st_size]
+        ends = [*offsets[1:].tolist(), end]
         for offset, end in zip(offsets.tolist(), ends, strict=True):
             yield offset, kind.read(handle.fileno(), offset, end - offset, path)
 

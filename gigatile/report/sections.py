@@ -54,7 +54,12 @@ def _splits(run: Run) -> Content:
 
 def _training(samples: str, caption: str, run: Run) -> Content:
     history, curves = run.history, []
-    for name in [name for name in history if f"valid_{name}" in history]:
+    names = [name for name in history if f"valid_{name}" in history]
+    # Metrics of the validation alone, such as COCO's average precision.
+    alone = [name.removeprefix("valid_") for name in history if name.startswith("valid_")]
+    nothing = [float("nan")] * len(history["epoch"])
+    history = {**{name: nothing for name in alone if name not in history}, **history}
+    for name in [*names, *(name for name in alone if name not in names)]:
         train, valid = history[name], history[f"valid_{name}"]
         image = alt = ""
         if np.isfinite([*train, *valid]).any():

@@ -5,6 +5,7 @@ shard is read, through the index as in training, and every record of the cohort.
 record stay in memory.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -25,6 +26,7 @@ from gigatile.report.records import (
     hash_of,
     iterate_records,
     read_record,
+    records_file,
     same_hashes,
 )
 
@@ -121,17 +123,21 @@ def _read_originals(
     faults: list[str] = []
     images, labels = [np.empty(0, HASHES)], [np.empty(0, HASHES)]
     for number, row in enumerate(rows):
-        path, total = folder / f"{row.id}.tfrecord", _Sum()
+        path, total = records_file(row, folder), _Sum()
         image_hashes, label_hashes = [], []
+        content = hashlib.sha256()
         try:
-            for offset, record in iterate_records(path, kind):
+            for offset, record in iterate_records(row, folder, kind):
                 if record.id != row.id:
                     raise damaged(path, offset, f"it is of {record.id!r}")
                 total.add(record.data)
+                content.update(record.data)
                 image_hashes += [(hash_of(image), number, offset) for image in record.images]
                 if record.labels:
                     label_hashes.append((hash_of(record.labels), number, offset))
-            if sha256_of(path) != row.sha256:
+            # Of an image that shares its file with others, the checksum is that of its records.
+            sha256 = sha256_of(path) if row.file == row.id else content.hexdigest()
+            if sha256 != row.sha256:
                 faults.append(f"{row.split}: {row.id} has other records than the table states")
         except UserError as error:
             faults.append(f"{row.split}: {row.id}: {_without_folders(error, path)}")
@@ -238,7 +244,7 @@ def _shared(
         if len({rows[member].split for member in members}) < 2:
             continue
         if folder and kind and kind.is_plain:
-            path = folder / f"{rows[same[0]['member']].id}.tfrecord"
+            path = records_file(rows[same[0]["member"]], folder)
             images = read_record(path, int(same[0]["offset"]), kind).images
             if any(hash_of(image) == same[0]["hash"] and kind.is_plain(image) for image in images):
                 continue

@@ -155,6 +155,8 @@ class TaskReport:
         read_metrics: reads metrics.json, which must match the scores.
         image_files: returns split, fingerprint and name of each image file of the cohort.
         measure: the metric in history.tsv that the report plots, in addition to the loss.
+        criterion: the metric of the validation by which the model is chosen; see
+            `gigatile.training.validation.Validation`.
         shows: what the report shows of its inputs: the table, the model's settings, files of the
             evaluation, and of each slide or case (`{records}/*.json`).
         page_files: the files of a page (`{records}/{id}.json`), and what it shows of them.
@@ -181,6 +183,7 @@ class TaskReport:
     read_not_scored: Callable[[Path, Sequence[str]], Mapping[str, str]] = lambda folder, ids: {}
     image_files: Callable[[Any], Sequence[tuple[str, str, str]]]
     measure: str
+    criterion: str = "loss"
     shows: Mapping[str, str]
     page_files: Mapping[str, str]
     pages: Callable[[Any], WritePage]

@@ -80,7 +80,14 @@ def test_prediction_pages(run: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["report", "tasks.tile_classification.report", "tasks.volume_segmentation.report"],
+    [
+        "report",
+        *(
+            f"tasks.{task}.{part}"
+            for task in ("tile_classification", "volume_segmentation", "instance_segmentation")
+            for part in ("report", "evaluation", "prediction")
+        ),
+    ],
 )
 def test_nothing_imports_tensorflow(module: str) -> None:
     code = f"import sys, gigatile.{module}; sys.exit('tensorflow' in sys.modules)"

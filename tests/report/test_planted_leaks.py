@@ -228,6 +228,7 @@ def broken(unit: str, **values: Any) -> dict[str, list[str]]:
         "scored": {"T": {"patient": "P-T"}},
         "chain": Check("chain", [], ""),
         "chosen": Chosen(epoch=2, valid_loss=0.5, validated=2),
+        "criterion": "loss",
         "history": {"epoch": [1, 2, 3], "valid_loss": [0.6, 0.5, float("nan")]},
     }  # fmt: skip
     checks = leakage_checks(Evidence(**(evidence | values)))
@@ -266,6 +267,34 @@ def test_sound_evidence_passes_all_checks(unit: str) -> None:
 )  # fmt: skip
 def test_each_fault_fails_one_check(unit: str, values: dict[str, Any], fault: str) -> None:
     assert list(broken(unit, **values).values()) == [[fault]]
+
+
+AP = {"epoch": [1, 2, 3], "valid_loss": [0.6, 0.7, 0.8], "valid_ap": [0.2, 0.4, float("nan")]}
+BEST = {"epoch": 2, "valid_loss": 0.7, "criterion": "ap", "value": 0.4, "validated": 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "history", "faults"),
+    [
+        ({}, AP, []),
+        ({"epoch": 1, "valid_loss": 0.6, "value": 0.2}, AP,
+         ["epoch 2 has more validation ap than epoch 1"]),
+        ({"value": 0.5}, AP, ["history.tsv has another validation ap of epoch 2"]),
+        ({"value": None}, AP, ["history.tsv has another validation ap of epoch 2"]),
+        ({"valid_loss": 0.6}, AP, ["history.tsv has another validation loss of epoch 2"]),
+        ({"validated": 3}, AP, ["history.tsv has 2 validated epochs, must have 3"]),
+        ({"criterion": "loss"}, AP, ["the model was chosen by loss; must be ap"]),
+        ({}, {name: AP[name] for name in ("epoch", "valid_loss")},
+         ["history.tsv has another validation ap of epoch 2",
+          "history.tsv has 0 validated epochs, must have 2"]),
+    ],
+)  # fmt: skip
+def test_model_chosen_by_another_metric(
+    changed: dict[str, Any], history: dict[str, list[float]], faults: list[str]
+) -> None:
+    chosen = Chosen.model_validate(BEST | changed)
+    claims = broken("case", chosen=chosen, history=history, criterion="ap")
+    assert list(claims.values()) == ([faults] if faults else [])
 
 
 @UNITS
