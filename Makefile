@@ -9,10 +9,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-volumes plan test lint format site bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo demo-volumes demo-instances plan test lint format site bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv from envs/requirements.lock (once; about 3 minutes)
 	@PYTHON="$(PYTHON)" bash envs/setup.sh
@@ -22,6 +22,9 @@ demo: setup ## run the workflow on the demo cohort and print the path of the rep
 
 demo-volumes: setup ## the same on the demo cohort of brain volumes
 	@gigatile run demo/volumes.yaml --cores $(CORES)
+
+demo-instances: setup ## the same on the demo cohort of annotated nuclei
+	@gigatile run demo/instances.yaml --cores $(CORES)
 
 plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)

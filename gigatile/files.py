@@ -120,11 +120,24 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+# Suffixes of text files, which users edit.
+TEXTS = (".json", ".geojson")
+
+
+def sha256_of_bytes(*parts: bytes) -> str:
+    """Return the SHA-256 of bytes that follow each other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
     """Return a hash of a file's content whose cost does not grow with the file.
 
     BLAKE2b of the size and of `blocks` blocks at equal distances from the first byte to the last:
-    the whole file up to 1 MiB, 1 MiB of a larger file. It detects a rescan, another slide and a
+    the whole file up to 1 MiB, 1 MiB of a larger file. Annotations (`TEXTS`) are read as a whole,
+    since an edit changes a few of their bytes. It detects a rescan, another slide and a
     truncated or longer file. It misses a change of equal length between the blocks of a large file.
     """
     size = path.stat().st_size
@@ -132,6 +145,9 @@ def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
     with path.open("rb") as handle:
         if size <= blocks * block_bytes:
             digest.update(handle.read())
+        elif path.suffix in TEXTS:
+            while data := handle.read(1 << 20):
+                digest.update(data)
         else:
             for block in range(blocks):
                 handle.seek((size - block_bytes) * block // (blocks - 1))

@@ -62,8 +62,17 @@ def read_model(model: type[M], path: Path) -> M:
     Raises:
         UserError: the file is missing, is not JSON, or has missing or wrong fields.
     """
+    return check_model(model, read_json(path), path)
+
+
+def check_model(model: type[M], content: Any, path: Path) -> M:
+    """Return the content of a JSON file, or a part of it, as `model`.
+
+    Raises:
+        UserError: it has missing or wrong fields; names the file `path`.
+    """
     try:
-        return model.model_validate(read_json(path))
+        return model.model_validate(content)
     except ValidationError as error:
         raise UserError(
             f"{path}: damaged, or not written by this release ({_faults(error)}); delete it and "

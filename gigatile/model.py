@@ -29,8 +29,9 @@ class Model(ABC):
 
         Returns:
             A model of its task: `gigatile.tasks.tile_classification.model.SlideModel`,
-            `gigatile.tasks.slide_classification.model.WholeSlideModel`, or
-            `gigatile.tasks.volume_segmentation.model.CaseModel`.
+            `gigatile.tasks.slide_classification.model.WholeSlideModel`,
+            `gigatile.tasks.volume_segmentation.model.CaseModel`, or
+            `gigatile.tasks.instance_segmentation.model.InstanceModel`.
 
         Raises:
             UserError: a file is missing or damaged, or the model is not the described one.

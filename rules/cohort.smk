@@ -3,7 +3,10 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
+from gigatile.records.parts import part_of
+from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
 from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
@@ -17,8 +20,8 @@ if ELSEWHERE:
 
 def may_be_missing(path):
     """Return whether a file of a sheet may be missing: elsewhere, or the demo will create it."""
-    demo = (Path("demo/slides"), Path("demo/volumes"))
-    return ELSEWHERE or path.parent == demo[0] or path.parent.parent == demo[1]
+    demo = (Path("demo/slides"), Path("demo/images"))
+    return ELSEWHERE or path.parent in demo or path.parent.parent == Path("demo/volumes")
 
 
 try:
@@ -34,6 +37,20 @@ except UserError as error:
 
 RUN = f"results/{SETTINGS.run}"
 UNIT, RECORDS = TASK.unit, TASK.records
+# The number of parts of each split in which images are prepared, a job for each. None: a job for each slide or case.
+PARTS = TASK.parts(SETTINGS)
+ROWS = rows_of_splits(COHORT.values(), SETTINGS.split, *SPLITS)
+NEW_ROWS = [{UNIT: name} for name in NEW]
+PARTS_OPTION = "" if PARTS is None else f"--parts {PARTS}"
+
+
+def record_names(rows):
+    """Return the names of the files of records of some rows, each once; rows of new data have no split."""
+    if PARTS is None:
+        return [row[UNIT] for row in rows]
+    return list(dict.fromkeys(part_of(row[UNIT], row.get("split", ""), PARTS) for row in rows))
+
+
 # Tables of the slides or cases for training, of all of them, and of new data.
 TRAINING_TABLE = f"{RUN}/shards/{UNIT}s.tsv"
 ALL_TABLE, NEW_TABLE = f"{RUN}/{TASK.table}", f"{RUN}/predictions/{TASK.table}"
@@ -51,8 +68,8 @@ def outputs_with_metadata():
     yield from (f"{RUN}/splits.tsv", ALL_TABLE, NEW_TABLE, TRAINING_TABLE)
     yield from (f"{RUN}/{name}" for name in ("shards/manifest.json", "model/settings.json"))
     yield f"{RUN}/report/index.html"
-    yield from (f"{RUN}/{RECORDS}/{name}.json" for name in COHORT)
-    yield from (f"{RUN}/predictions/{RECORDS}/{name}.json" for name in NEW)
+    yield from (f"{RUN}/{RECORDS}/{name}.json" for name in record_names(ROWS))
+    yield from (f"{RUN}/predictions/{RECORDS}/{name}.json" for name in record_names(NEW_ROWS))
 
 
 try:

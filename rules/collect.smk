@@ -26,11 +26,12 @@ rule collect:
         task=SETTINGS.task,
         settings=section("split"),
         splits=SPLITS,
+        parts=PARTS_OPTION,
         checksums=["--checksums", ALL_STATES],
     shell:
         recorded(
             'python "$SCRIPTS/collect_states.py" --task {params.task} --samples {input.samples:q} --settings {params.settings:q}'
-            " --of {params.splits} --rows {params.rows} --states {params.states:q} --out {output.table:q} {params.checksums:q}"
+            " --of {params.splits} --rows {params.rows} --states {params.states:q} {params.parts} --out {output.table:q} {params.checksums:q}"
         )
 
 
@@ -53,13 +54,14 @@ use rule collect as collect_training with:
         task=SETTINGS.task,
         settings=section("split"),
         splits=("train", "valid"),
+        parts=PARTS_OPTION,
         checksums=[],
 
 
 rule collect_new:
     input:
         samples=ancient(SETTINGS.predict.samples or []),
-        states=expand(f"{RUN}/predictions/{RECORDS}/{{member}}.json", member=NEW),
+        states=expand(f"{RUN}/predictions/{RECORDS}/{{name}}.json", name=record_names(NEW_ROWS)),
     output:
         table=NEW_TABLE,
         states=NEW_STATES,
@@ -77,8 +79,9 @@ rule collect_new:
         task=SETTINGS.task,
         sheet=sheet(SETTINGS.predict.samples),
         states=folder(f"predictions/{RECORDS}"),
+        parts=PARTS_OPTION,
     shell:
         recorded(
             'python "$SCRIPTS/collect_states.py" --task {params.task} --new {input.samples:q} --states {params.states:q}'
-            " --out {output.table:q} --checksums {output.states:q}"
+            " {params.parts} --out {output.table:q} --checksums {output.states:q}"
         )

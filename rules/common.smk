@@ -10,7 +10,13 @@ from gigatile.files import sha256_of
 from gigatile.provenance.code import Plugins
 from gigatile.settings.section import canonical
 from gigatile.settings.split import SPLITS
-from gigatile.workflow.inputs import case_options, compared_files, large_files, literal
+from gigatile.workflow.inputs import (
+    case_options,
+    compared_files,
+    images_of_part,
+    large_files,
+    literal,
+)
 from gigatile.workflow.inputs import previous_segment, slide_options, small_files, source_files
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
 from gigatile.workflow.resources import rank_options, reuse_command, tiling_options
@@ -54,8 +60,9 @@ def members_of(*splits):
 
 
 def states_of(*splits):
-    """Return the states of the slides or cases of splits."""
-    return [f"{RUN}/{RECORDS}/{row[UNIT]}.json" for row in members_of(*splits)]
+    """Return the states of the slides, cases or images of splits."""
+    names = record_names(members_of(*splits))
+    return [f"{RUN}/{RECORDS}/{name}.json" for name in names]
 
 
 def segmentations_of(*splits):

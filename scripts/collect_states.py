@@ -28,6 +28,11 @@ def main() -> None:
     parser.add_argument(
         "--states", type=Path, required=True, help="folder of <slide>.json or <case>.json"
     )
+    parser.add_argument(
+        "--parts",
+        type=int,
+        help="number of jobs that prepared the images of each split",
+    )
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
     parser.add_argument(
         "--checksums", type=Path, help="also write the SHA-256 of each state (.tsv)"
@@ -45,11 +50,11 @@ def main() -> None:
         rows = rows_of_splits(members, settings, *args.of)
         if args.rows not in (None, checksum_of(rows)):
             raise UserError(f"{args.samples}: changed while the workflow ran; run it again")
-        collect_states(rows, args.states, args.out, args.checksums, tables)
+        collect_states(rows, args.states, args.out, args.checksums, tables, args.parts)
         check_remaining(args.out, args.of)
     else:
         rows = rows_of_sheet(members)
-        collect_states(rows, args.states, args.out, args.checksums, tables)
+        collect_states(rows, args.states, args.out, args.checksums, tables, args.parts)
         check_any(args.out)
 
 

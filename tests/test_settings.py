@@ -143,7 +143,7 @@ def test_all_faults_are_listed():
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
         "nonsense: no such key; known keys: run, task, samples, tiles, whole_slides, volumes, "
-        "patches, windows, split, shards, train, evaluate, report, predict",
+        "patches, windows, instances, detection, split, shards, train, evaluate, report, predict",
     ]
 
 
@@ -199,6 +199,21 @@ def test_run_may_be_a_number():
             "train.views: no such view: 'sideways'; must be random, or a list of identity",
         ),
         ("train: {views: [flip, flip]}", "train.views: a view is listed twice; must be random, or"),
+        (
+            "train: {schedule: steps}",
+            "train: decay_epochs: found []; for schedule: steps it must be a list of rising",
+        ),
+        (
+            "train: {schedule: steps, decay_epochs: [8, 8]}",
+            "train: decay_epochs: found [8.0, 8.0]; for schedule: steps it must be",
+        ),
+        (
+            "train: {schedule: cosine, epochs: 9, decay_epochs: [8]}",
+            "train: decay_epochs: found [8.0]; for schedule: cosine it must be a single epoch, at "
+            "least train.epochs (9)",
+        ),
+        ("train: {decay_epochs: [8]}", "train: decay_epochs: not used by schedule: constant"),
+        ("train: {clip_norm: 0}", "train.clip_norm: found 0; must be greater than 0"),
         ("train: {views: []}", "train.views: found []; must be random, or a list of identity"),
         ("train: {boost: 2}", "train.boost: found 2; must be a valid dictionary"),
         ("train: {boost: {lusc: -1}}", "train.boost.lusc: found -1; must be greater than or equal"),
@@ -210,6 +225,13 @@ def test_run_may_be_a_number():
 def test_invalid_value_is_refused(text, fault):
     (message,) = faults(text)
     assert message.startswith(fault)
+
+
+def test_cosine_ends_with_the_training():
+    assert load("train: {schedule: cosine, epochs: 9}").train.decay_epochs == (9,)
+    volumes = "task: volume_segmentation\nvolumes: {regions: labels, labels: {tumour: 1}}\n"
+    text = f"{volumes}train: {{schedule: cosine, epochs: null, decay_epochs: null}}"
+    assert load(text).train.decay_epochs == (8,)
 
 
 def test_views_are_random_or_named():
@@ -238,10 +260,9 @@ def test_shares_must_add_up():
 
 def test_small_cnn_takes_no_weights():
     load("train: {model: resnet50, weights: imagenet}")
-    assert (
-        "only resnet50, whole_resnet50 can start from pretrained weights, not small_cnn"
-        in faults("train: {weights: imagenet}")[0]
-    )
+    models = "resnet50, whole_resnet50, mask_resnet50"
+    fault = f"only {models} can start from pretrained weights, not small_cnn"
+    assert fault in faults("train: {weights: imagenet}")[0]
 
 
 def test_other_sheet_needs_another_run_name():

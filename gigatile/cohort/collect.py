@@ -1,5 +1,7 @@
 """Collect the states of all slides or cases of a cohort into one table."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ from gigatile.cohort.sheet import Member
 from gigatile.cohort.state_tables import STATE_TABLES, StateTable
 from gigatile.errors import UserError, all_faults
 from gigatile.files import sha256_of
-from gigatile.json_models import read_model
+from gigatile.json_models import check_model, read_model
+from gigatile.records.parts import image_state, part_of
 from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table, write_table
 
@@ -22,8 +25,9 @@ def collect_states(
     out: Path,
     sums: Path | None = None,
     tables: Mapping[str, StateTable[Any]] = STATE_TABLES,
+    parts: int | None = None,
 ) -> None:
-    """Write the table of slides (tiles.tsv) or cases (cases.tsv).
+    """Write the table of slides (tiles.tsv), cases (cases.tsv) or images (images.tsv).
 
     Args:
         rows: one per slide or case: the id under `slide` or `case`, which comes first, the patient,
@@ -35,19 +39,30 @@ def collect_states(
             other files of its slide or case, so this table changes if any of them changes. The
             first table does not change if only a picture or a measurement does.
         tables: the columns by unit.
+        parts: number of parts of each split in which images were prepared; see
+            `gigatile.records.parts`. None: there is a state file for each row.
     """
     unit = unit_of(rows[0])
     table = tables[unit]
-    written = []
+    written, rows_of_sums = [], []
     for row in rows:
-        state = read_model(table.model, states_dir / f"{row[unit]}.json")
+        name = row[unit]
+        if parts is None:
+            path = states_dir / f"{name}.json"
+            state, checksum = read_model(table.model, path), sha256_of(path)
+        else:
+            part = part_of(name, row.get("split", ""), parts)
+            path = states_dir / f"{part}.json"
+            content = image_state(states_dir, part, name)
+            state = check_model(table.model, content, path)
+            checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+            row |= {"part": part}
         cells = row | {"state": state.state, "reason": state.reason, "sha256": state.records.sha256}
         cells |= table.cells(state)
         written.append([cells.get(column, "") for column in table.columns])
+        rows_of_sums.append((name, checksum))
     write_table(out, table.columns, written)
     if sums is not None:
-        names = [row[unit] for row in rows]
-        rows_of_sums = [(name, sha256_of(states_dir / f"{name}.json")) for name in names]
         write_table(sums, (unit, "state_sha256"), rows_of_sums)
 
 

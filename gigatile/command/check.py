@@ -112,9 +112,10 @@ def _read_sheet(
 
 
 def is_made_by_the_demo(path: Path) -> bool:
-    """Return whether the workflow makes a file: a slide or volume of the demo."""
+    """Return whether the workflow makes a file: a slide, volume or image of the demo."""
     demo = project_folder() / "demo"
-    return path.parent == demo / "slides" or path.parent.parent == demo / "volumes"
+    made = (demo / "slides", demo / "images")
+    return path.parent in made or path.parent.parent == demo / "volumes"
 
 
 def _check_cohort(settings: Settings, cohort: Sequence[Member], new: Sequence[Member]) -> list[str]:

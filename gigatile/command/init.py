@@ -1,10 +1,11 @@
-"""Write a sample sheet and a configuration for a folder of slides or brain volumes.
+"""Write a sample sheet and a configuration for a folder of slides, brain volumes or images.
 
-No slide or volume is opened. Existing files are never overwritten.
+No slide, volume or image is opened. Existing files are never overwritten.
 """
 
 import argparse
 import functools
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -20,19 +21,23 @@ from gigatile.cohort.case_folders import (
 from gigatile.cohort.sheet import PLACEHOLDER, Member
 from gigatile.cohort.splits import assign, imbalance, usable_seed
 from gigatile.command.configuration import CONFIGURATION
+from gigatile.command.image_folder import (
+    ImageFolder,
+    coco_files,
+    read_coco_folder,
+    read_geojson_folder,
+    read_label_folder,
+    write_image_sheet,
+)
 from gigatile.command.slide_folder import is_slide, read_slide_folder, write_slide_sheet
 from gigatile.errors import UserError
 from gigatile.files import write_text
 from gigatile.settings.split import SplitSettings
-from gigatile.tasks import TASKS
 from gigatile.tasks.sheets import read_any_sheet
 
-SLIDES, CASES = "samples.tsv", "cases.tsv"
+SLIDES, CASES, IMAGES = "samples.tsv", "cases.tsv", "images.tsv"
 _NAMED = 5  # files that a message names
 _NIFTI = (".nii", ".nii.gz")
-# A COCO file: its keys, which are near its beginning or after a list of images.
-_COCO = re.compile(rb'"(images|annotations|categories|licenses)"\s*:')
-_COCO_BYTES = 1 << 16
 
 SLIDE_SETTINGS = """\
 # The settings of this run; all others have the values of the project's config.yaml, which explains
@@ -57,6 +62,31 @@ train:
   # slide_classification, whole_resnet50.
   model: null
 """
+IMAGE_SETTINGS = """\
+# The settings of this run; all others have the values of the project's config.yaml, which explains
+# them. Paths are relative to this folder.
+
+# Name of this run; its results go to results/{run}/.
+run: {run}
+
+task: instance_segmentation
+
+# The sample sheet: image, patient, path, annotations.
+samples: {sheet}
+
+instances:
+  # In the order of the model's outputs.
+  categories: {categories}
+
+detection:
+  # Nuclei and other objects of 10 to 20 pixels are detected best at twice their size.
+  scale: 1
+  anchor_sizes: [16, 32, 64, 128, 256]
+
+train:
+  # null: a small model that trains on two cores. With GPUs: mask_resnet50.
+  model: null
+"""
 VOLUME_COMMENTS = {
     "run:": "# Name of this run; its results go to results/<run>/.",
     "samples:": "# The sample sheet: case, patient, a column per modality or `image`, and so on.",
@@ -71,15 +101,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         metavar="FOLDER",
-        help="slides, best in a subfolder for each label; or a Decathlon, nnU-Net or BraTS folder",
+        help="slides, best in a subfolder for each label; a Decathlon, nnU-Net or BraTS folder; or "
+        "images with annotations in COCO's format, QuPath's GeoJSON or label images",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
         required=True,
-        help=f"the folder to write {SLIDES} (or {CASES}) and {CONFIGURATION} to; the run has its "
-        "name",
+        help=f"the folder to write {SLIDES} (or {CASES}, {IMAGES}) and {CONFIGURATION} to; the run "
+        "has its name",
     )
 
 
@@ -90,14 +121,17 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: not a folder")
-    present = [name for name in (SLIDES, CASES, CONFIGURATION) if (out / name).exists()]
+    present = [name for name in (SLIDES, CASES, IMAGES, CONFIGURATION) if (out / name).exists()]
     if present:
         raise UserError(
             f"{out}: already has {' and '.join(present)}; nothing was written. Choose another "
             "folder, or delete the file"
         )
     files = _files_of(folder)
-    slides = [path for path in files if is_slide(path)]
+    coco = coco_files(files)
+    outlined = None if coco else read_geojson_folder(files)
+    labelled = outlined if coco or outlined else read_label_folder(files)
+    slides = [] if coco or labelled else [path for path in files if is_slide(path)]
     volumes = [path for path in files if path.name.lower().endswith(_NIFTI)]
     task = (folder / "dataset.json").exists() or (folder / "imagesTr").is_dir()
     if slides and (volumes or task):
@@ -109,14 +143,13 @@ def run(args: argparse.Namespace) -> None:
         _write_volumes(folder, out)
     elif slides:
         _write_slides(folder, files, out)
-    elif coco := _coco_file(folder, files):
-        raise UserError(
-            f"{coco}: a COCO file of annotated objects; Gigatile has no task for instances yet, so "
-            f"this folder cannot be used. Tasks: {', '.join(TASKS)}"
-        )
+    elif coco:
+        _write_images(read_coco_folder(folder, files, coco), out)
+    elif labelled:
+        _write_images(labelled, out)
     else:
         raise UserError(
-            f"{folder}: no slide and no NIfTI volume in it or its subfolders; "
+            f"{folder}: no slide, no NIfTI volume and no annotated image in it or its subfolders; "
             + (_name_some(len(files), files, folder) if files else "it is empty")
         )
     print(f"next: gigatile check {out}")
@@ -163,6 +196,16 @@ def _write_volumes(folder: Path, out: Path) -> None:
         comment = VOLUME_COMMENTS.get(line.split(" ")[0])
         lines += ["", comment, line] if comment else [line]
     _write_configuration(out, CASES, "\n".join(lines) + "\n")
+
+
+def _write_images(content: ImageFolder, out: Path) -> None:
+    for remark in content.remarks:
+        print(remark, file=sys.stderr)
+    write_image_sheet(content.images, out / IMAGES)
+    print(f"{out / IMAGES}: {len(content.images)} image(s)")
+    categories = json.dumps(list(content.categories), ensure_ascii=False)
+    settings = IMAGE_SETTINGS.format(run=run_name(out), sheet=IMAGES, categories=categories)
+    _write_configuration(out, IMAGES, settings)
 
 
 def _write_configuration(out: Path, sheet: str, settings: str) -> None:
@@ -213,13 +256,3 @@ def _name_some(count: int, files: Sequence[Path], folder: Path) -> str:
     start = folder.resolve()
     names = ", ".join(str(path.relative_to(start)) for path in files[:_NAMED])
     return f"{count} other file(s) skipped: {names}{', …' if count > _NAMED else ''}"
-
-
-def _coco_file(folder: Path, files: Sequence[Path]) -> Path | None:
-    """Return the first JSON file of a folder that looks like one of COCO; None: there is none."""
-    for path in files:
-        if path.suffix.lower() == ".json":
-            with path.open("rb") as handle:
-                if _COCO.search(handle.read(_COCO_BYTES)):
-                    return folder / path.relative_to(folder.resolve())
-    return None

@@ -65,7 +65,7 @@ def read_slide_folder(folder: Path, files: Sequence[Path]) -> SlideFolder:
     taken: set[str] = set()
     for path in paths:
         name = path.parent.name if path.suffix.lower() == ".dcm" else path.stem
-        slide = _unique_id(name, path, taken)
+        slide = unique_id(name, path, taken)
         barcode = _BARCODE.match(name)
         patient = barcode[0].upper() if barcode else slide
         slides.append(FolderSlide(slide, patient, labels.get(path, PLACEHOLDER), path))
@@ -119,7 +119,7 @@ def _labels(folder: Path, paths: Sequence[Path]) -> dict[Path, str]:
     return labels
 
 
-def _unique_id(name: str, path: Path, taken: set[str]) -> str:
+def unique_id(name: str, path: Path, taken: set[str]) -> str:
     """Return an id that is safe as a file name and differs from those `taken`; add it to them."""
     safe = _UNSAFE.sub("_", name).lstrip("._-")[:_MAX_ID] or "slide"
     folder = _UNSAFE.sub("_", path.parent.name).lstrip("._-")

@@ -21,7 +21,8 @@ _PATTERNS = {
     "lusc": patterns.draw_squamous_carcinoma,
     "normal": patterns.draw_normal_lung,
 }
-_GLASS = {"north": (248.0, 247.0, 248.0), "south": (249.0, 248.0, 246.0)}  # by scanner
+# The colour of glass, by scanner.
+GLASS = {"north": (248.0, 247.0, 248.0), "south": (249.0, 248.0, 246.0)}
 _INK = (0.16, 0.52, 0.30)  # transmittance of a green marker for red, green and blue
 _INK_SCALE = 4  # downsample at which the mark is rendered, to soften its border
 
@@ -89,7 +90,7 @@ def draw_slide(slide: DemoSlide) -> np.ndarray:
 
     depths = section.haematoxylin.astype(np.uint16) << 8
     depths |= section.eosin
-    pixels = np.take(stain_of(slide).table(_GLASS[slide.site]), depths, axis=0)
+    pixels = np.take(stain_of(slide).table(GLASS[slide.site]), depths, axis=0)
     if slide.oddity == "pen_mark":
         draw_pen_mark(rng, pixels, inside)
     illumination = _illumination(rng, shape)

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+# Signals with which a process ends if its own code crashes, such as that of a decoder.
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP")
 
 
 class Stalled(Exception):
@@ -25,12 +27,14 @@ class Stalled(Exception):
 class Crashed(Exception):
     """A signal ended the work's process, such as a segmentation fault in a codec.
 
-    `by` is the name of the signal, `last` the last report.
+    `by` is the name of the signal, `last` the last report. `killed` is whether the system or a user
+    sent the signal: usually, the process needed too much memory or time.
     """
 
     def __init__(self, by: int, last: Any) -> None:
         super().__init__(by, last)
         self.by, self.last = signal.Signals(by).name, last
+        self.killed = self.by not in _CRASHES
 
 
 def run_supervised(work: Callable[[Callable[[Any], None]], T], minutes: float) -> T:

@@ -59,6 +59,8 @@ class Cohort:
         count = self.slides
         if stage in self.plan.per_unit:
             return 1
+        if stage.endswith("_new"):
+            return count["new"]
         match stage:
             case "collect_training" | "write_shards":
                 return count["train"] + count["valid"]
@@ -69,7 +71,7 @@ class Cohort:
                 return count["valid"]
             case "evaluate" | "report":
                 return count["test"]
-            case "collect_new" | "predict" | "prediction_pages":
+            case "predict" | "prediction_pages":
                 return count["new"]
             case "choose_model":
                 return 0
@@ -120,10 +122,11 @@ class Cost:
     measured: bool
 
 
-def estimate_seconds(job: PlannedJob, cohort: Cohort, rate: Rate = Rate()) -> float:
-    """Return the estimated duration of a job."""
+def estimate_seconds(job: PlannedJob, cohort: Cohort, rate: Rate = Rate(), jobs: int = 1) -> float:
+    """Return the estimated duration of a job, one of `jobs` of its stage."""
     stage = cohort.plan.stages[job.stage]
-    slides = cohort.slides_in(job.stage, job.epoch)
+    divisor = jobs if job.stage in cohort.plan.divided else 1
+    slides = cohort.slides_in(job.stage, job.epoch) / divisor
     megapixels = slides * cohort.megapixels_in(job.stage)
     workers = cohort.ranks if job.stage == "train" else 1
     if rate.megapixel is not None:
@@ -148,10 +151,12 @@ def estimate_costs(
         if name not in by_stage:
             continue
         rate = rates.get(name, Rate())
-        seconds = [estimate_seconds(job, cohort, rate) for job in by_stage[name]]
+        jobs_of_stage = len(by_stage[name])
+        seconds = [estimate_seconds(job, cohort, rate, jobs_of_stage) for job in by_stage[name]]
         pairs = list(zip(by_stage[name], seconds, strict=True))
         storage = stage.storage if rate.storage is None else rate.storage
         slides = sum(cohort.slides_in(name, job.epoch) for job in by_stage[name])
+        slides //= jobs_of_stage if name in cohort.plan.divided else 1
         costs[name] = Cost(
             jobs=len(seconds),
             seconds=sum(seconds) if name == "train" else max(seconds),
@@ -200,12 +205,14 @@ def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]
                 continue
             if stage.model and cohort.model != model:
                 continue
-            for file in _files_of(run / "benchmarks", name, ".tsv"):
+            files = _files_of(run / "benchmarks", name, ".tsv")
+            divisor = len(files) if name in plan.divided else 1
+            for file in files:
                 job = file.relative_to(run / "benchmarks")
                 if was_reused(run / "logs" / job.with_suffix(".log")):
                     continue
                 epoch = int(file.stem) if file.stem.isdecimal() and stage.model else 0
-                work = cohort.slides_in(name, epoch) * cohort.megapixels_in(name)
+                work = cohort.slides_in(name, epoch) * cohort.megapixels_in(name) / divisor
                 workers = cohort.ranks if name == "train" else 1
                 try:
                     (row,) = read_table(file, ("s",))

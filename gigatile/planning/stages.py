@@ -34,6 +34,7 @@ class TaskPlan:
     Attributes:
         stages: all stages in their order; see `with_shared_stages`.
         per_unit: stages with a job for each slide or case.
+        divided: stages whose jobs divide the units between them; see `gigatile.records.parts`.
         column: column of the table of units that counts what was prepared of each. It also names
             the option of `make plan`, such as `--tiles-per-slide`.
         estimate: what that column will say, until it is known.
@@ -49,6 +50,7 @@ class TaskPlan:
     column: str
     estimate: float
     megapixels: Callable[[Mapping[str, Any]], float]
+    divided: frozenset[str] = frozenset()
     per_epoch: Callable[[Mapping[str, Any]], float | None] = lambda settings: None
     most_megapixels: Callable[[Any], float] | None = None
 

@@ -23,3 +23,9 @@ class EvaluationSettings(Section):
         "area, as in\nsurface-distance and BraTS since 2023; or between edge `voxels` with equal "
         "weights, as in MONAI.",
     )
+    score_threshold: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Lowest score of a predicted instance, for AJI, panoptic quality and F1.",
+    )

@@ -174,7 +174,8 @@ def _with_defaults(key: str, description: str | None) -> str | None:
     for task in TASKS:
         by_value.setdefault(str(find_task(task).train_defaults[key]), []).append(task)
     values = [f"{value} ({' and '.join(tasks)})" for value, tasks in by_value.items()]
-    separator = ", " if len(values) < 3 else ",\n"  # for a line that is not too long
+    # For lines that are not too long.
+    separator = ", " if len(values) < 3 and len(", ".join(values)) < 90 else ",\n"
     return description.replace(f"{{{key}}}", separator.join(values))
 
 

@@ -25,8 +25,6 @@ from gigatile.slides.tile_filter import count_tiles
 from gigatile.states import OtherFile, RecordsFile
 
 OVERVIEW_QUALITY = 80
-# Signals with which a process ends if a decoder crashes.
-DECODER_SIGNALS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP")
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _run_supervised(
         return tiling.give_up(reason, stalled.last, settings.stall_minutes)
     except Crashed as crash:
         remove_half_written(*vars(files).values())
-        if crash.by not in DECODER_SIGNALS:  # sent by the system: out of memory or time, usually
+        if crash.killed:
             raise UserError(
                 f"slide {slide_id} ({source}): the tiling process was killed by {crash.by}; it may "
                 "need more memory or time"

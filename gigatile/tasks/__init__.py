@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from gigatile.tasks.task import Task
 
-TASKS = ("tile_classification", "slide_classification", "volume_segmentation")
+TASKS = (
+    "tile_classification",
+    "slide_classification",
+    "volume_segmentation",
+    "instance_segmentation",
+)
 
 Part = Literal[
     "cohort",

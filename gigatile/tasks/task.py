@@ -58,6 +58,8 @@ class Task:
         validation: further settings that its validation depends on.
         execution: settings of its training and validation that do not change the result, such as
             how much memory they use.
+        parts: returns the number of parts in which units are prepared, a job for each part (see
+            `gigatile.records.parts`); None: a job for each unit.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
         compares: whether its report can compare the maps of slides with those of another run.
@@ -79,6 +81,7 @@ class Task:
     training: Callable[[Any], Mapping[str, Any]]
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     execution: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    parts: Callable[[Any], int | None] = lambda settings: None
     predicts: bool = True
     compares: bool = False
     train_options: frozenset[str] = field(default_factory=frozenset)

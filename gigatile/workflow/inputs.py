@@ -4,14 +4,15 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
 from gigatile.cohort.cases import Case
+from gigatile.cohort.images import Part
 from gigatile.cohort.samples import Sample
-from gigatile.cohort.sheet import Member
+from gigatile.cohort.splits import checksum_of
 from gigatile.workflow.snakemake_internals import declare_parameters
 
 # Types of files that grow with the model or the cohort. Snakemake compares files up to 10 MB by
@@ -89,7 +90,15 @@ def literal(text: str) -> Callable[[Any], str]:
     return unchanged
 
 
-def source_files(samples: Mapping[str, Member]) -> Callable[[Any], list[str]]:
+class HasFiles(Protocol):
+    """A slide, a case, or images that are prepared together."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """All files."""
+
+
+def source_files(samples: Mapping[str, HasFiles]) -> Callable[[Any], list[str]]:
     """Return an input function: the file of a slide, or the files of a case."""
 
     @declare_parameters
@@ -115,6 +124,29 @@ def slide_options(samples: Mapping[str, Sample]) -> Callable[[Any], str]:
         return "" if mpp is None else shlex.join(["--mpp", repr(mpp)])
 
     return options
+
+
+def images_of_part(parts: Mapping[str, Part]) -> Callable[[Any], str]:
+    """Return a parameter that changes with the rows of a part's images.
+
+    Patient, split and site are not among them: a correction of these does not change any record.
+    """
+
+    @declare_parameters
+    def rows(wildcards: Any) -> str:
+        return checksum_of(
+            [
+                {
+                    "image": image.id,
+                    "path": os.path.normpath(image.path),
+                    "annotations": os.path.normpath(image.annotations or ""),
+                    "mpp": repr(image.mpp),
+                }
+                for image in parts[wildcards.part].images
+            ]
+        )
+
+    return rows
 
 
 def case_options(cases: Mapping[str, Case]) -> Callable[[Any], str]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError
 from gigatile.provenance.code import Plugins, code_hash
 from gigatile.provenance.output_records import (
@@ -21,6 +20,7 @@ from gigatile.provenance.output_records import (
     source_fingerprint,
     stall_limit_raised,
 )
+from gigatile.workflow.inputs import HasFiles
 from gigatile.workflow.invocation import Invocation
 from gigatile.workflow.snakemake_internals import declare_parameters, forget_params
 
@@ -58,7 +58,7 @@ class RuleProvenance:
         rule: str,
         command: str,
         *wildcards: str,
-        samples: Mapping[str, Member] | None = None,
+        samples: Mapping[str, HasFiles] | None = None,
         states: str = "",
         task: str = "",
     ) -> dict[str, str | ParamFunction]:
@@ -68,8 +68,8 @@ class RuleProvenance:
             rule: name of the rule.
             command: name of its script, without suffix.
             wildcards: the wildcard of a rule with several jobs, for example "{slide}".
-            samples: slides or cases by id, for a rule that processes each of them.
-            states: folder of their states, `<id>.json`.
+            samples: slides, cases or parts by name, for a rule that processes each of them.
+            states: folder of their states, `<name>.json`.
             task: see `code`.
         """
         record = str(record_path(self._run, rule, *wildcards))
@@ -109,7 +109,7 @@ class RuleProvenance:
 
         return changed
 
-    def _content(self, rule: str, samples: Mapping[str, Member], states: str) -> ParamFunction:
+    def _content(self, rule: str, samples: Mapping[str, HasFiles], states: str) -> ParamFunction:
         """Return a parameter that changes with the content of a slide or case, not with its time.
 
         It also changes if an output is missing or damaged, and if the slide stalled and the time

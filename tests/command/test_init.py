@@ -1,5 +1,6 @@
 """`gigatile init`: sheets and configurations from folders."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from gigatile.cohort.cases import read_cases
+from gigatile.cohort.images import read_images
 from gigatile.cohort.samples import read_samples
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.command import init
@@ -127,7 +129,10 @@ def test_nothing_is_overwritten(call, tmp_path, name):
     ("names", "message"),
     [
         ([], "it is empty"),
-        (["a.txt", "b.png"], r"no slide and no NIfTI volume .* 2 other file\(s\) skipped: a.txt"),
+        (
+            ["a.txt", "b.png"],
+            r"no slide, no NIfTI volume and no annotated image .* 2 other file\(s\) skipped: a.txt",
+        ),
         (["a.svs", "b.nii.gz"], "name a folder with slides or volumes only"),
         (["b.nii.gz"], "no case with images and a segmentation"),
     ],
@@ -182,13 +187,109 @@ def test_brats_folder_gives_cases(call, tmp_path):
     assert len(read_cases(tmp_path / "run/cases.tsv", modalities)) == 6
 
 
-def test_coco_folder_is_recognised(call, shared_data, tmp_path):
-    with pytest.raises(UserError, match=r"COCO file .* no task for instances yet"):
-        call(init, shared_data / "coco", "--out", tmp_path / "run")
+def test_coco_folder_gives_images(call, shared_data, tmp_path, capsys):
+    call(init, shared_data / "coco", "--out", tmp_path / "run")
+    images = read_images(tmp_path / "run/images.tsv")
+    settings = load(tmp_path / "run/config.yaml")
+    assert len(images) == 32 and settings.task == "instance_segmentation"
+    assert settings.instances.categories[:3] == ("person", "bicycle", "car")
+    assert len(settings.instances.categories) == 80
+    assert "assumed to be of another patient" in capsys.readouterr().err
 
 
-def test_small_coco_folder_is_recognised(call, tmp_path):
-    touch(tmp_path / "coco", "images/1.jpg", "annotations/all.json")
-    (tmp_path / "coco/annotations/all.json").write_text('{"images": [], "annotations": []}')
-    with pytest.raises(UserError, match=r"COCO file .* no task for instances yet"):
+def test_coco_folder_with_missing_and_ambiguous_images(call, tmp_path, capsys):
+    coco = touch(tmp_path / "coco", "a/1.jpg", "b/1.jpg", "b/2.jpg", "notes.txt")
+    content = {
+        "images": [
+            {"id": n, "file_name": name} for n, name in enumerate(("1.jpg", "2.jpg", "3.jpg"))
+        ],
+        "annotations": [],
+        "categories": [{"id": 7, "name": "yes"}, {"id": 2, "name": "b: c"}],
+    }
+    (coco / "all.json").write_text(json.dumps(content))
+    call(init, coco, "--out", tmp_path / "run")
+    printed = capsys.readouterr().err
+    assert "1 image(s) of the annotations are not in" in printed
+    assert "several files are named 1.jpg, as 1 image(s); left out" in printed
+    (image,) = read_images(tmp_path / "run/images.tsv")
+    assert image.path.resolve() == coco / "b/2.jpg"
+    assert load(tmp_path / "run/config.yaml").instances.categories == ("b: c", "yes")
+
+
+def test_validation_images_of_coco_are_test_images(call, tmp_path):
+    coco = touch(tmp_path / "coco", "train2017/1.jpg", "val2017/2.jpg")
+    (coco / "annotations").mkdir()
+    for number, name in ((1, "instances_train2017"), (2, "instances_val2017"), (3, "captions")):
+        images = [{"id": number, "file_name": f"{number}.jpg"}]
+        content = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+        (coco / f"annotations/{name}.json").write_text(json.dumps(content))
+    call(init, coco, "--out", tmp_path / "run")
+    images = read_images(tmp_path / "run/images.tsv")
+    assert [(image.id, image.split) for image in images] == [("1", ""), ("2", "test")]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"images": [], "annotations": []}', "categories is missing or not a list of objects"),
+        ('{"images": [], "annotations": [], "categories": []}', "has no image that"),
+        (
+            '{"images": [{"id": 1}, {"id": 1}], "annotations": [], "categories": []}',
+            "appears twice",
+        ),
+        ('{"images": [', "not valid JSON"),
+    ],
+)
+def test_damaged_coco_folder_is_refused(call, tmp_path, text, fault):
+    (touch(tmp_path / "coco", "1.jpg") / "all.json").write_text(text)
+    with pytest.raises(UserError, match=fault):
         call(init, tmp_path / "coco", "--out", tmp_path / "run")
+
+
+def test_geojson_of_qupath_gives_images_and_slides(call, tmp_path, capsys):
+    folder = touch(tmp_path / "project", "slides/a.svs", "slides/b.tif", "slides/c.svs")
+
+    def feature(name, kind):
+        ring = [[0, 0], [9, 0], [9, 9], [0, 0]]
+        classified = {} if name is None else {"classification": {"name": name}}
+        return {
+            "type": "Feature",
+            "geometry": {"type": "Polygon", "coordinates": [ring]},
+            "properties": {"objectType": kind, **classified},
+        }
+
+    (folder / "export").mkdir()
+    objects = [feature("Region*", "annotation"), feature("Tumor", "cell"), feature(None, "cell")]
+    for name in ("a.geojson", "b.tif.geojson", "other.geojson"):
+        (folder / "export" / name).write_text(json.dumps(objects))
+    call(init, folder, "--out", tmp_path / "run")
+    images = read_images(tmp_path / "run/images.tsv")
+    assert [(image.id, image.annotations.name) for image in images] == [
+        ("a", "a.geojson"), ("b", "b.tif.geojson"),
+    ]  # fmt: skip
+    assert load(tmp_path / "run/config.yaml").instances.categories == ("Tumor",)
+    printed = capsys.readouterr().err
+    assert "1 GeoJSON file(s) have no image or slide; left out" in printed
+    assert "2 annotated region(s), 4 instances" in printed
+    (folder / "export/a.geojson").write_text('{"type": "Feature", "geometry": 1}')
+    with pytest.raises(UserError, match=r"a\.geojson: objects that cannot be used"):
+        call(init, folder, "--out", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("images/a.png", "labels/a.png", "images/b.tif", "labels/b.npy", "images/c.png"),
+        ("images/a.png", "masks/a_mask.png", "images/b.tif", "masks/b-label.tif", "images/c.png"),
+        ("a.png", "a_instances.png", "b.tif", "b_label.tiff", "c.png"),
+    ],
+)
+def test_label_images_give_images(call, tmp_path, capsys, names):
+    folder = touch(tmp_path / "nuclei", *names)
+    call(init, folder, "--out", tmp_path / "run")
+    images = read_images(tmp_path / "run/images.tsv")
+    assert [image.id for image in images] == ["a", "b"]
+    pairs = {str(path.resolve().relative_to(folder)) for image in images for path in image.files}
+    assert pairs == set(names[:4])
+    assert load(tmp_path / "run/config.yaml").instances.categories == ("object",)
+    assert "1 image(s) have no label image; left out" in capsys.readouterr().err

@@ -13,10 +13,13 @@ from typing import Any
 import yaml
 from clones import ROOT
 from markdown_pages import Block, pattern
+from PIL import Image
+from small_images import nuclei
 from volume_set import blurring, write_model
 
 from gigatile.demo.cases import MODALITIES
 from gigatile.demo.cohort import COHORT
+from gigatile.instances.label_images import instances_of_labels
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.whole import load_settings
@@ -174,6 +177,32 @@ def cases_with_a_bad_one(folder: Path) -> None:
     draw_cases(folder / "head", {f"C{number}": name for number, name in enumerate(names, 1)})
 
 
+def annotated_nuclei(folder: Path) -> None:
+    """Draw images of nuclei, annotated in COCO's format."""
+    images = folder / "nuclei-images/images"
+    images.mkdir(parents=True)
+    content: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": []}
+    for number in range(1, 17):
+        pixels, labels = nuclei(number)
+        Image.fromarray(pixels).save(images / f"N{number}.png")
+        size = {"height": labels.shape[0], "width": labels.shape[1]}
+        content["images"].append({"id": number, "file_name": f"N{number}.png", **size})
+        annotated = instances_of_labels(labels)
+        for index in range(len(annotated)):
+            y1, x1, y2, x2 = annotated.boxes[index].tolist()
+            content["annotations"].append(
+                {
+                    "id": len(content["annotations"]) + 1,
+                    "image_id": number,
+                    "category_id": 1,
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "segmentation": annotated.image_rle(index, *labels.shape),
+                }
+            )
+    content["categories"] = [{"id": 1, "name": "nucleus"}]
+    (folder / "nuclei-images/annotations.json").write_text(json.dumps(content))
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
     "mine/slides": slides_of_the_sheet,
     "mine/cohort.csv": sheet_with_commas,
@@ -186,6 +215,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "head/new": new_cases,
     "head/model": segmentation_model,
     "head/bad": cases_with_a_bad_one,
+    "nuclei": annotated_nuclei,
     "BraTS-GLI": brats_folder,
     "brats": brats_cases,
 }

@@ -17,6 +17,7 @@ from gigatile.planning.costs import (
 from gigatile.planning.runs import cohort_of
 from gigatile.provenance.output_records import record_path, write_output_record
 from gigatile.settings.whole import load_settings
+from gigatile.tasks.instance_segmentation.planning import PLAN as INSTANCES
 from gigatile.tasks.tile_classification.planning import PLAN
 
 SLIDES = {"train": 60, "valid": 20, "test": 20, "new": 10}
@@ -43,6 +44,21 @@ COHORT = Cohort(SLIDES, megapixels=500, segments=[4, 8], model="resnet50", ranks
 )
 def test_slides_that_a_job_processes(stage, epoch, expected):
     assert COHORT.slides_in(stage, epoch) == expected
+
+
+def test_jobs_that_divide_the_images():
+    plan = INSTANCES
+    cohort = Cohort(SLIDES, megapixels=2, segments=[4], model="mask_small", ranks=2, plan=plan)
+    stage = plan.stages["prepare"]
+    jobs = [PlannedJob("prepare")] * 4 + [PlannedJob("prepare_new")] * 2
+    costs = estimate_costs(jobs, cohort, {})
+    expected = stage.start + 100 / 4 * 2 * stage.megapixel
+    assert costs["prepare"].seconds == pytest.approx(expected)
+    assert costs["prepare"].core_hours == pytest.approx(4 * expected / 3600)
+    assert costs["prepare"].storage == pytest.approx(100 * 2 * stage.storage)
+    new = costs["prepare_new"]
+    assert new.seconds == pytest.approx(stage.start + 10 / 2 * 2 * stage.megapixel)
+    assert new.storage == pytest.approx(10 * 2 * stage.storage)
 
 
 def test_duration_of_a_job():

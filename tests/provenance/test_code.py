@@ -228,7 +228,12 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/report/cases/slices.py", "\n    return ", "\n    return None or ", CASE_PAGES),
         ("gigatile/report/cases/templates/case.css", "flex", "grid", CASE_PAGES),
-        ("gigatile/demo/tissue.py", "\n    return ", "\n    return None or ", {"make_demo_slide"}),
+        (
+            "gigatile/demo/tissue.py",
+            "\n    return ",
+            "\n    return None or ",
+            {"make_demo_slide", "make_demo_images"},
+        ),
         ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
         ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),
         ("envs/requirements.lock", "matplotlib==", "matplotlib==9", PAGES),

@@ -28,7 +28,7 @@ def toy(tmp_path_factory) -> Clone:
     shutil.copy(TOY / "image_brightness.smk", clone.folder / "rules")
     registry = clone.folder / "gigatile/tasks/__init__.py"
     text = registry.read_text()
-    added, lines = re.subn(r"(?m)^(TASKS = .*)\)$", r'\1, "image_brightness")', text)
+    added, lines = re.subn(r"(?m)^(TASKS = \([^)]*)\)$", r'\1    "image_brightness",\n)', text)
     assert lines == 1
     registry.write_text(added)
     random = np.random.default_rng(1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from clones import Clone
 from small_cohort import whole_settings
+from small_images import make_small_images
 
 
 @pytest.fixture
@@ -25,6 +26,14 @@ def volumes_run(small_volumes: Clone) -> Clone:
     """Return the clone with volumes after the whole workflow. Do not change it."""
     small_volumes.traced("--cores", "2", "--configfile", "volumes.yaml")
     return small_volumes
+
+
+@pytest.fixture(scope="session")
+def instances_run(tmp_path_factory) -> Clone:
+    """Return a clone with images after the whole workflow. Do not change it."""
+    run = make_small_images(tmp_path_factory.mktemp("images"))
+    run.traced("--cores", "2", "--configfile", "images.yaml")
+    return run
 
 
 @pytest.fixture(scope="session")

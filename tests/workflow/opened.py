@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from clones import Clone
 
-from gigatile.files import sha256_of
+from gigatile.files import read_json, sha256_of
 from gigatile.provenance.code import Plugins, reachable_files
 
 # Files that Snakemake does not compare by content, because rules declare them `ancient` or find
@@ -25,8 +25,10 @@ SHARDS = ("shards/*.tfrecord", "shards/*.index.npy")
 MODEL = ("model/model.keras",)
 SLIDES = ("tiles/*.tfrecord", "tiles/*.json", "tiles/*.jpg", "tiles/*.parquet")
 CASES = ("volumes/*.tfrecord", "volumes/*.json")
+# Records and states of several images. The table of images has the checksums of each.
+PARTS = ("images/*.tfrecord", "images/*.json")
 REACHED: dict[str, Sequence[str]] = {
-    "write_shards": ("tiles/*.tfrecord", "volumes/*.tfrecord"),
+    "write_shards": ("tiles/*.tfrecord", "volumes/*.tfrecord", *PARTS),
     "train": SHARDS,
     "validate": (*SHARDS, "segments/*.keras"),
     "choose_model": ("segments/*.keras",),
@@ -34,20 +36,25 @@ REACHED: dict[str, Sequence[str]] = {
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
     "score": (*MODEL, "tiles/*.tfrecord"),
     "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
-    "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz"),
+    "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz", *PARTS),
     "report": (
         *MODEL,
         *SHARDS,
         *SLIDES,
         *CASES,
+        *PARTS,
         "evaluation/*.parquet",
         "evaluation/segmentations/*.nii.gz",
     ),
-    "predict": (*MODEL, "predictions/tiles/*.tfrecord"),
+    "predict": (
+        *MODEL,
+        "predictions/tiles/*.tfrecord",
+        *(f"predictions/{name}" for name in PARTS),
+    ),
     "prediction_pages": (
         *MODEL,
-        *(f"predictions/{name}" for name in (*SLIDES, *CASES)),
-        *("tiles/*.tfrecord", "volumes/*.tfrecord"),
+        *(f"predictions/{name}" for name in (*SLIDES, *CASES, *PARTS)),
+        *("tiles/*.tfrecord", "volumes/*.tfrecord", *PARTS),
         "predictions/tiles.parquet",
         "predictions/segmentations/*.nii.gz",
         "predictions/maps/*.parquet",
@@ -60,8 +67,8 @@ CHECKED = {"train": "segments/*.npz"}
 LISTED = {
     "tile": ("tiles", "removes temporary files of a killed job"),
     "tile_new": ("predictions/tiles", "removes temporary files of a killed job"),
-    "prepare": ("volumes", "removes temporary files of a killed job"),
-    "prepare_new": ("predictions/volumes", "removes temporary files of a killed job"),
+    "prepare": ("[iv]*s", "removes temporary files of a killed job"),
+    "prepare_new": ("predictions/[iv]*s", "removes temporary files of a killed job"),
     "write_shards": ("shards", "removes shards of an earlier run"),
     "train": ("segments", "resumes from a state only if its key is that of this training"),
 }
@@ -143,11 +150,24 @@ def undeclared(project: Path, job: Job) -> dict[str, str]:
         sums = {checksum for path in naming for checksum in _sums_in(project / path)}
         reached = [path for path in faults if any(fnmatch(path, name) for name in patterns)]
         faults |= dict.fromkeys(reached, "no declared file lists its SHA-256")
-        naming = [path for path in reached if _sum_of(project / path) in sums]
+        naming = [
+            path
+            for path in reached
+            if _sum_of(project / path) in sums or _has_listed_images(project / path, sums)
+        ]
         for path in naming:
             del faults[path]
         naming = [path for path in naming if path.endswith(COMPARED)]
     return faults
+
+
+def _has_listed_images(path: Path, sums: set[str]) -> bool:
+    """Return whether a file has the records or states of images with these checksums of records."""
+    state = path.with_suffix(".json")
+    if not any(fnmatch(str(path), f"*/{pattern}") for pattern in PARTS) or not state.exists():
+        return False
+    images = [image for image in read_json(state)["images"] if image["state"] != "failed"]
+    return bool(images) and all(image["records"]["sha256"] in sums for image in images)
 
 
 def jobs_of(project: Path, trace: Path) -> list[Job]:
@@ -242,6 +262,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
             Plugins("tile_classification", "small_cnn"),
             Plugins("slide_classification", "whole_small"),
             Plugins("volume_segmentation", "small_unet"),
+            Plugins("instance_segmentation", "mask_small"),
         )
         for path in reachable_files(project / name, plugins)
     ]

@@ -1,0 +1,148 @@
+"""Sample sheets of images with annotated instances."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from gigatile.cohort.mpp import parse_mpp
+from gigatile.cohort.sheet import Row, SheetLayout
+from gigatile.cohort.sheet_reading import read_sheet
+from gigatile.cohort.splits import assign
+from gigatile.errors import UserError, all_faults
+from gigatile.records.parts import part_of
+from gigatile.settings.split import SplitSettings
+
+# The column of the file with the annotations.
+ANNOTATIONS = "annotations"
+# Annotations of many images in one file: COCO's format.
+SHARED_SUFFIX = ".json"
+# Annotations of an image as an image, in which each pixel has the number of its instance.
+LABEL_SUFFIXES = (".png", ".tif", ".tiff", ".npy")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of a patient, or a slide with annotated regions.
+
+    Attributes:
+        image: its id, unique in the sheet and safe as a file name.
+        patient: the patient; all images of a patient are in the same split.
+        path: the file.
+        annotations: the file with its instances; None: an image to predict.
+        mpp: micrometres per pixel, if the sheet has it.
+        split: the split that the sheet fixes, or empty.
+        site: where the image comes from, or empty.
+        row: the line number in the sheet; the header is line 1.
+        cells: all cells of the row, by column.
+    """
+
+    unit: ClassVar[str] = "image"
+    label: ClassVar[str] = ""
+    image: str
+    patient: str
+    path: Path
+    annotations: Path | None
+    mpp: float | None
+    split: str
+    site: str
+    row: int
+    cells: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The image's id."""
+        return self.image
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The image's file and, unless other images share it, the file with its annotations."""
+        if self.annotations is None or self.annotations.suffix == SHARED_SUFFIX:
+            return (self.path,) if self.path.name else ()
+        return (self.path, self.annotations)
+
+    @property
+    def segmentation(self) -> Path | None:
+        """The file that may equal that of another patient: two images may have no instances."""
+        return self.annotations
+
+
+def _build(row: Row) -> tuple[Image, list[str]]:
+    mpp, faults = None, []
+    if text := row.cells.get("mpp"):
+        try:
+            mpp = parse_mpp(text)
+        except UserError as error:
+            faults.append(str(error))
+    path = row.files.get("path", Path())
+    places = (row.split, row.site, row.number, row.cells)
+    return Image(row.id, row.patient, path, row.reference, mpp, *places), faults
+
+
+IMAGE_SHEET = SheetLayout(unit="image", build=_build, files=("path",), reference=ANNOTATIONS)
+
+
+def read_images(
+    sheet: Path,
+    labelled: bool = True,
+    may_be_missing: Callable[[Path], bool] = lambda path: False,
+    look: bool = True,
+) -> list[Image]:
+    """Read and check a sheet of images; see `read_sheet`.
+
+    Raises:
+        UserError: lists all faults of the sheet, or the missing files with annotations.
+    """
+    images = read_sheet(Path(sheet), IMAGE_SHEET, labelled, may_be_missing, look)
+    if look:
+        shared: dict[Path, int] = {}
+        for image in images:
+            if image.annotations is not None:
+                shared.setdefault(image.annotations, image.row)
+        faults = [
+            f"row {row}: no file {path}"
+            for path, row in shared.items()
+            if not path.exists() and not may_be_missing(path)
+        ]
+        if faults:
+            raise all_faults(f"{sheet}: {len(faults)} fault(s)", faults)
+    return images
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images that one job prepares together.
+
+    Attributes:
+        images: in the order of the sheet.
+    """
+
+    images: Sequence[Image]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the images and their annotations, each once."""
+        files: dict[Path, None] = {}
+        for image in self.images:
+            files |= dict.fromkeys((image.path,))
+            if image.annotations is not None:
+                files[image.annotations] = None
+        return tuple(files)
+
+
+def parts_of(
+    images: Sequence[Image], parts: int, settings: SplitSettings | None = None
+) -> dict[str, Part]:
+    """Return the parts that have images, by name.
+
+    Args:
+        images: of a sheet.
+        parts: number of parts of each split.
+        settings: of the splits; None: new images.
+    """
+    splits = {} if settings is None else assign(images, settings)
+    by_name: dict[str, list[Image]] = {}
+    for image in images:
+        name = part_of(image.id, splits.get(image.patient, ""), parts)
+        by_name.setdefault(name, []).append(image)
+    return {name: Part(members) for name, members in sorted(by_name.items())}

@@ -1,0 +1,1 @@
+"""Segmentation of instances: their boxes, classes and masks, with Mask R-CNN."""

@@ -1,0 +1,24 @@
+"""Assumptions about the stages of instance segmentation, for estimates."""
+
+from gigatile.planning.stages import Stage, TaskPlan, with_shared_stages
+
+# Measured on a core of a server, per megapixel of the files.
+PLAN = TaskPlan(
+    stages=with_shared_stages(
+        demo={"demo_images": Stage(start=1)},
+        prepare={"prepare": Stage(("demo_images",), start=2, megapixel=1, storage=2_000_000)},
+        evaluate={
+            "evaluate": Stage(("collect", "choose_model"), start=10, model=0.5, storage=500_000)
+        },
+        predict={
+            "predict": Stage(("collect_new", "choose_model"), start=10, model=0.5, storage=500_000)
+        },
+        shards=Stage(megapixel=0.01, storage=2_000_000),
+        validate=0.8,
+    ),
+    per_unit=frozenset(),
+    column="megapixels",
+    estimate=0.3,
+    megapixels=lambda settings: 1.0,
+    divided=frozenset(("prepare", "prepare_new")),
+)

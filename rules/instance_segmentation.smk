@@ -1,0 +1,182 @@
+# Segmentation of instances.
+from gigatile.cohort.images import parts_of
+from gigatile.demo.fields import COHORT as DEMO_COHORT
+from gigatile.demo.fields import NEW as DEMO_NEW
+
+DEMO_FIELDS = [field.image for field in (*DEMO_COHORT, *DEMO_NEW)]
+# The images of each job that prepares them.
+COHORT_PARTS = parts_of(list(COHORT.values()), PARTS, SETTINGS.split)
+NEW_PARTS = parts_of(list(NEW.values()), PARTS)
+
+
+wildcard_constraints:
+    part=r"(train|valid|test|new)-\d{4}",
+
+
+rule demo_images:
+    output:
+        [f"demo/images/{field}{ending}.png" for field in DEMO_FIELDS for ending in ("", "-labels")],
+    log:
+        "demo/images/images.log",
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(10),
+    params:
+        code=code("make_demo_images"),
+        demo=subpath(output[0], ancestor=2),
+    shell:
+        'python "$SCRIPTS/make_demo_images.py" --out {params.demo} > {log} 2>&1'
+
+
+# --- From images and annotations to records: a job per part
+
+
+rule prepare:
+    input:
+        source=ancient(source_files(COHORT_PARTS)),
+        samples=ancient(SETTINGS.samples),
+    output:
+        records=f"{RUN}/images/{{part}}.tfrecord",
+        state=f"{RUN}/images/{{part}}.json",
+    log:
+        f"{RUN}/logs/prepare/{{part}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/prepare/{{part}}.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(120),
+        options=f"--stall-minutes {SETTINGS.instances.stall_minutes:g}",
+    params:
+        **provenance("prepare", "prepare", "{part}", samples=COHORT_PARTS, states=f"{RUN}/images"),
+        images=images_of_part(COHORT_PARTS),
+        # A change of the splits moves images between parts, which `images` notices.
+        splits=section("split"),
+        parts=PARTS,
+        settings=section("instances"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/prepare.py" --task instance_segmentation --samples {input.samples:q} --part {wildcards.part}'
+            " --splits {params.splits:q} --parts {params.parts} --settings {params.settings:q} {resources.options} --records {output.records:q}"
+            " --state {output.state:q}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )
+
+
+# --- Evaluation of the model on the test split
+
+
+rule evaluate:
+    input:
+        table=ALL_TABLE,
+        states=states_of("test"),
+        records=ancient([path.replace(".json", ".tfrecord") for path in states_of("test")]),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        images=report(
+            f"{RUN}/evaluation/images.tsv",
+            caption="captions/images.rst",
+            category="Evaluation",
+            labels={"table": "metrics of the test images"},
+        ),
+        truth=f"{RUN}/evaluation/truth.json",
+        detections=f"{RUN}/evaluation/detections.json",
+        metrics=report(
+            f"{RUN}/evaluation/metrics.json",
+            caption="captions/image_metrics.rst",
+            category="Evaluation",
+            labels={"table": "metrics with confidence intervals"},
+        ),
+    log:
+        f"{RUN}/logs/evaluate.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=grow(8000),
+        runtime=grow(480),
+    params:
+        **provenance("evaluate", "evaluate"),
+        records=folder("images"),
+        out=subpath(output.images, parent=True),
+        detection=task_settings("validation"),
+        settings=section("evaluate"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/evaluate.py" --task instance_segmentation --table {input.table:q} --records {params.records:q}'
+            " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
+            " --settings {params.settings:q} --cores {threads} --out {params.out:q}"
+        )
+
+
+# --- Prediction of new images, prepared in the same way as the cohort
+
+
+use rule prepare as prepare_new with:
+    input:
+        source=ancient(source_files(NEW_PARTS)),
+        samples=ancient(SETTINGS.predict.samples or []),
+    output:
+        records=f"{RUN}/predictions/images/{{part}}.tfrecord",
+        state=f"{RUN}/predictions/images/{{part}}.json",
+    log:
+        f"{RUN}/logs/prepare_new/{{part}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/prepare_new/{{part}}.tsv"
+    params:
+        **provenance(
+            "prepare_new",
+            "prepare",
+            "{part}",
+            samples=NEW_PARTS,
+            states=f"{RUN}/predictions/images",
+        ),
+        images=images_of_part(NEW_PARTS),
+        splits="new",
+        parts=PARTS,
+        settings=section("instances"),
+
+
+rule predict:
+    input:
+        table=NEW_TABLE,
+        records=ancient(
+            expand(f"{RUN}/predictions/images/{{name}}.tfrecord", name=record_names(NEW_ROWS))
+        ),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        images=f"{RUN}/predictions/images.predicted.tsv",
+        detections=f"{RUN}/predictions/detections.json",
+    log:
+        f"{RUN}/logs/predict.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=grow(8000),
+        runtime=grow(480),
+    params:
+        **provenance("predict", "predict"),
+        records=folder("predictions/images"),
+        detection=task_settings("validation"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/predict.py" --task instance_segmentation --table {input.table:q} --records {params.records:q}'
+            " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
+            " --cores {threads} --images {output.images:q} --detections {output.detections:q}"
+        )
+
+
+# The files of the evaluation and of the prediction that the pages show.
+EVALUATED = rules.evaluate.output
+PREDICTED = rules.predict.output if NEW else []

@@ -1,0 +1,121 @@
+"""The whole workflow on images with instances, as a user runs it."""
+
+import json
+import re
+
+import pytest
+from clones import Clone
+from opened import check_declared
+from PIL import Image
+from small_images import BAD, SPLITS, image_settings
+from test_files_opened import SHARED
+
+from gigatile.files import read_json
+from gigatile.tables import read_table
+
+ASKED = ("--cores", "2", "--configfile", "images.yaml")
+
+
+def test_each_image_has_a_state_and_the_run_continues(instances_run: Clone):
+    run = instances_run.folder / "results/small"
+    rows = {row["image"]: row for row in read_table(run / "images.tsv")}
+    assert set(rows) == {name for names in SPLITS.values() for name in names}
+    assert {name for name, row in rows.items() if row["state"] == "failed"} == BAD
+    assert "damaged" in rows["TB"]["reason"]
+    reason = "label image EB-labels.png has 96 × 95 pixels, but the image has 96 × 96"
+    assert rows["EB"]["reason"] == reason
+    assert {row["part"] for row in rows.values()} == {"train-0000", "valid-0000", "test-0000"}
+    scored = {row["image"] for row in read_table(run / "evaluation/images.tsv")}
+    assert scored == {"E1", "E2", "E3"}
+    assert {path.stem for path in (run / "report/images").glob("*.html")} == scored
+    metrics = read_json(run / "evaluation/metrics.json")
+    assert metrics["n"] == 3 and metrics["instances"] == sum(
+        int(rows[name]["instances"]) for name in scored
+    )
+    truth = read_json(run / "evaluation/truth.json")
+    assert len(truth["annotations"]) == metrics["instances"]
+    report = (run / "report/index.html").read_text()
+    assert "No test image could be scored" not in report and "EB-labels.png" in report
+    assert instances_run.jobs("--configfile", "images.yaml") == {}
+
+
+def test_commands_on_images_read_declared_files_only(instances_run: Clone):
+    check_declared(instances_run, "prepare", *SHARED)
+
+
+def test_verify_finds_a_damaged_detection(instances_run: Clone, tmp_path):
+    copy = instances_run.copy(tmp_path)
+    done = copy.snakemake("verify", *ASKED)
+    assert "all files are current and undamaged" in done.stdout
+    path = copy.folder / "results/small/evaluation/detections.json"
+    path.write_text(path.read_text().replace('"image_id": 1,', '"image_id": 2,', 1))
+    done = copy.snakemake("verify", *ASKED, check=False)
+    assert done.returncode == 1
+    assert re.search(r"damaged +evaluate: .*detections\.json", done.stdout + done.stderr)
+
+
+def test_new_images_are_predicted(instances_run: Clone, tmp_path):
+    copy = instances_run.copy(tmp_path)
+    copy.write("new.tsv", "image\tpath\nN1\tcohort/E1.png\nN2\tcohort/TB.png\n")
+    copy.write("images.yaml", image_settings("predict: {samples: new.tsv}\n"))
+    done = copy.traced(*ASKED)
+    assert "rule train:" not in done.stdout + done.stderr
+    check_declared(copy, "prepare_new", "collect_new", "predict", "prediction_pages")
+    run = copy.folder / "results/small"
+    truth = read_json(run / "evaluation/truth.json")
+    (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
+    evaluated = read_json(run / "evaluation/detections.json")
+    predicted = read_json(run / "predictions/detections.json")
+    compared = ("bbox", "segmentation", "score", "category_id")
+    assert [[entry[key] for key in compared] for entry in predicted] == [
+        [entry[key] for key in compared] for entry in evaluated if entry["image_id"] == number
+    ]
+    rows = {row["image"]: row for row in read_table(run / "predictions/images.predicted.tsv")}
+    assert int(rows["N1"]["detections"]) == len(predicted) > 0
+    assert rows["N2"]["detections"] == "" and "damaged" in rows["N2"]["reason"]
+    (match,) = read_table(run / "predictions/in_cohort.tsv")
+    assert (match["image"], match["in_cohort"], match["same"]) == ("N1", "E1", "pixels")
+    assert "This image is in the cohort." in (run / "predictions/pages/images/N1.html").read_text()
+
+
+def test_planted_copy_is_reported_as_a_leak(instances_run: Clone, tmp_path):
+    """A test image is a train image under another name, in another encoding."""
+    copy = instances_run.copy(tmp_path)
+    with Image.open(copy.folder / "cohort/T1.png") as image:
+        image.save(copy.folder / "cohort/E2.png", compress_level=1, optimize=False)
+    copy.snakemake(*ASKED)
+    report = (copy.folder / "results/small/report/index.html").read_text()
+    assert "The splits are not clean." in report
+    assert "T1 (train) = E2 (test), 1 equal" in report
+
+
+def test_models_file_detects_instances_without_the_run(instances_run: Clone):
+    script = (
+        "from gigatile.model import Model\n"
+        "model = Model.open('results/small/model')\n"
+        "print(len(model.predict('cohort/E1.png')), model.categories)\n"
+    )
+    done = instances_run.run("python", "-c", script)
+    count = int(done.stdout.split()[0])
+    truth = read_json(instances_run.folder / "results/small/evaluation/truth.json")
+    (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
+    detections = json.loads(
+        (instances_run.folder / "results/small/evaluation/detections.json").read_text()
+    )
+    assert "nucleus" in done.stdout
+    assert count <= sum(entry["image_id"] == number for entry in detections)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ("train={model: small_cnn}", "for task: instance_segmentation it must be mask_small or"),
+        ("detection={canvas: [96, 100]}", "both sides must be multiples of 32"),
+        ("instances={categories: [a, a]}", "a category is listed twice"),
+    ],
+)
+def test_wrong_settings_are_refused(instances_run: Clone, settings, fault):
+    done = instances_run.snakemake(
+        "-n", "--configfile", "images.yaml", "--config", settings, check=False
+    )
+    assert done.returncode == 1 and fault in done.stdout + done.stderr
