@@ -244,29 +244,23 @@ class MaskRCNN:
         logits, moves = self._box_head(pyramid, proposals, training=False)
         scores = tf.nn.softmax(logits)[..., 1:]
         boxes = decode_boxes(moves, proposals[:, :, None], BOX_WEIGHTS)
-        classes = scores.shape[-1]
-        flat = clip_boxes(tf.reshape(boxes, (tf.shape(boxes)[0], -1, 4)), sizes)
+        shape, number = tf.shape(boxes), scores.shape[-1]
+        boxes = clip_boxes(tf.reshape(boxes, (shape[0], -1, 4)), sizes)
+        boxes = tf.reshape(boxes, (shape[0], limits.after, number, 4))
         usable = proposed[..., None] & (scores > settings.score_threshold)
-        flat_scores = tf.reshape(tf.where(usable, scores, ABSENT), (tf.shape(boxes)[0], -1))
-        empty = tf.reduce_any(flat[..., 2:] <= flat[..., :2], axis=-1)
-        flat_scores = tf.where(empty, ABSENT, flat_scores)
-        groups = tf.range(tf.shape(flat)[1]) % classes
+        usable &= tf.reduce_all(boxes[..., 2:] > boxes[..., :2], axis=-1)
+        scores = tf.where(usable, scores, ABSENT)
+        # The classes don't suppress each other.
+        boxes, scores = tf.transpose(boxes, (0, 2, 1, 3)), tf.transpose(scores, (0, 2, 1))
         count = settings.detections_per_image
-
-        def select(values: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            image_boxes, image_scores = values
-            kept, exists = keep_best(
-                image_boxes, image_scores, groups, count, settings.nms_threshold
-            )
-            return (
-                tf.where(exists[:, None], tf.gather(image_boxes, kept), 0),
-                tf.where(exists, tf.gather(groups, kept), 0),
-                tf.where(exists, tf.gather(image_scores, kept), 0),
-                exists,
-            )
-
-        kinds = (flat.dtype, tf.int32, flat_scores.dtype, tf.bool)
-        chosen = tf.map_fn(select, (flat, flat_scores), fn_output_signature=kinds)
-        detections = Detections(*chosen)
-        masks = self._mask_head(pyramid, chosen[0], chosen[1], training=False)
+        kept, exists = keep_best(boxes, scores, count, settings.nms_threshold)
+        boxes = tf.gather(tf.reshape(boxes, (shape[0], -1, 4)), kept, batch_dims=1)
+        scores = tf.gather(tf.reshape(scores, (shape[0], -1)), kept, batch_dims=1)
+        detections = Detections(
+            tf.where(exists[..., None], boxes, 0),
+            tf.where(exists, kept // limits.after, 0),
+            tf.where(exists, scores, 0),
+            exists,
+        )
+        masks = self._mask_head(pyramid, detections.boxes, detections.classes, training=False)
         return detections, tf.sigmoid(masks)
