@@ -25,8 +25,8 @@ RECALLS = np.linspace(0, 1, 101)
 # Positions of the IoU thresholds 0.5 and 0.75 in 0.5, 0.55, … 0.95.
 IOU50, IOU75 = 0, 5
 # Positions of the ranges of areas and of the limits of detections in the arrays of pycocotools.
-ALL_AREAS, _SMALL, _MEDIUM, _LARGE = range(4)
-_LIMIT_1, _LIMIT_10, _LAST_LIMIT = range(3)
+ALL_AREAS, SMALL, MEDIUM, LARGE = range(4)
+LIMIT_1, LIMIT_10, LAST_LIMIT = range(3)
 
 
 @dataclass(frozen=True)
@@ -233,33 +233,33 @@ def coco_figures(evaluation: COCOeval) -> CocoFigures:
     `summarize` itself computes AP only for a limit of 100 detections.
     """
     precision, recall = evaluation.eval["precision"], evaluation.eval["recall"]
-    ap = [_mean(precision[..., area, _LAST_LIMIT]) for area in range(4)]
-    ar = [_mean(recall[..., area, _LAST_LIMIT]) for area in range(4)]
+    ap = [_mean(precision[..., area, LAST_LIMIT]) for area in range(4)]
+    ar = [_mean(recall[..., area, LAST_LIMIT]) for area in range(4)]
     return CocoFigures(
         ap=ap[ALL_AREAS],
-        ap50=_mean(precision[IOU50, ..., ALL_AREAS, _LAST_LIMIT]),
-        ap75=_mean(precision[IOU75, ..., ALL_AREAS, _LAST_LIMIT]),
-        ap_small=ap[_SMALL],
-        ap_medium=ap[_MEDIUM],
-        ap_large=ap[_LARGE],
-        ar_1=_mean(recall[..., ALL_AREAS, _LIMIT_1]),
-        ar_10=_mean(recall[..., ALL_AREAS, _LIMIT_10]),
+        ap50=_mean(precision[IOU50, ..., ALL_AREAS, LAST_LIMIT]),
+        ap75=_mean(precision[IOU75, ..., ALL_AREAS, LAST_LIMIT]),
+        ap_small=ap[SMALL],
+        ap_medium=ap[MEDIUM],
+        ap_large=ap[LARGE],
+        ar_1=_mean(recall[..., ALL_AREAS, LIMIT_1]),
+        ar_10=_mean(recall[..., ALL_AREAS, LIMIT_10]),
         ar_max=ar[ALL_AREAS],
-        ar_small=ar[_SMALL],
-        ar_medium=ar[_MEDIUM],
-        ar_large=ar[_LARGE],
+        ar_small=ar[SMALL],
+        ar_medium=ar[MEDIUM],
+        ar_large=ar[LARGE],
     )
 
 
 def category_precision(evaluation: COCOeval) -> np.ndarray:
     """Return the average precision of each category: (categories,), NaN without truth."""
-    precision = evaluation.eval["precision"][..., ALL_AREAS, _LAST_LIMIT]
+    precision = evaluation.eval["precision"][..., ALL_AREAS, LAST_LIMIT]
     return np.array([_mean(precision[..., k]) for k in range(precision.shape[-1])])
 
 
 def precision_curves(evaluation: COCOeval) -> PrecisionCurves:
     """Return the precision-recall curves of all instances, from `match_detections`."""
-    precision = evaluation.eval["precision"][..., ALL_AREAS, _LAST_LIMIT]
+    precision = evaluation.eval["precision"][..., ALL_AREAS, LAST_LIMIT]
     by_category = precision[..., (precision > -1).all(axis=(0, 1))]
     if not by_category.shape[-1]:
         return PrecisionCurves(*np.full((3, len(RECALLS)), np.nan))

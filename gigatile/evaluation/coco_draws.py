@@ -1,4 +1,4 @@
-"""The average precision of COCO in all draws of patient weights, for the intervals.
+"""Average precision and recall of COCO in all draws of patient weights, for the intervals.
 
 The matches in an image do not depend on the other images. So pycocotools matches once, and
 `weighted_precision` repeats its accumulation for many sets of image weights. With all weights 1,
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from pycocotools.cocoeval import COCOeval
 
-from gigatile.evaluation.coco import ALL_AREAS, IOU50, IOU75, RECALLS
+from gigatile.evaluation.coco import ALL_AREAS, IOU50, IOU75, LAST_LIMIT, RECALLS
 from gigatile.evaluation.intervals import Draws, Weights
 
 # A recall this close to 1 is 1: all instances are matched, and the rest is rounding of weights.
@@ -27,8 +27,10 @@ class CategoryMatches:
     Attributes:
         image_of: (d,) int64, the index of the image of each detection.
         matched: (10, d) bool, at each IoU threshold, whether it is matched with an instance.
-        ignored: (10, d) bool, whether it does not count, because it is matched with a crowd.
-        instances: (images,) int64, number of instances of each image, without crowds.
+        ignored: (10, d) bool, whether it does not count, because it is matched with a crowd or with
+            an instance outside the range of areas.
+        instances: (images,) int64, number of instances of each image in the range of areas, without
+            crowds.
     """
 
     image_of: np.ndarray
@@ -62,24 +64,36 @@ class PrecisionDraws:
     ap75: Draws
 
 
-def category_matches(evaluation: COCOeval) -> list[CategoryMatches]:
-    """Return the matches of each category, of all areas, from `match_detections`."""
+def category_matches(
+    evaluation: COCOeval, area: int = ALL_AREAS, limit: int = LAST_LIMIT
+) -> list[CategoryMatches]:
+    """Return the matches of each category.
+
+    Args:
+        evaluation: from `match_detections`.
+        area: the range of areas: `coco.ALL_AREAS`, `coco.SMALL`, …
+        limit: the limit of detections per image: `coco.LAST_LIMIT`, `coco.LIMIT_1`, …
+    """
     images = len(evaluation.params.imgIds)
+    most = evaluation.params.maxDets[limit]
     areas = len(evaluation.params.areaRng)
     thresholds = len(evaluation.params.iouThrs)
     categories = []
     for k in range(len(evaluation.params.catIds)):
-        start = (k * areas + ALL_AREAS) * images
+        start = (k * areas + area) * images
         image_of, scores = [np.empty(0, np.int64)], [np.empty(0)]
         matched, ignored = [np.empty((thresholds, 0), bool)], [np.empty((thresholds, 0), bool)]
         instances = np.zeros(images, np.int64)
         for image, matches in enumerate(evaluation.evalImgs[start : start + images]):
             if matches is None:
                 continue
-            image_of.append(np.full(len(matches["dtScores"]), image))
-            scores.append(np.array(matches["dtScores"], np.float64))
-            ignored.append(np.asarray(matches["dtIgnore"], bool))
-            matched.append((matches["dtMatches"] > 0) & ~ignored[-1])
+            is_ignored = np.asarray(matches["dtIgnore"], bool)[:, :most]
+            # Without the detections that never count, such as those outside the range of areas.
+            counted = np.flatnonzero(~is_ignored.all(axis=0))
+            image_of.append(np.full(len(counted), image))
+            scores.append(np.array(matches["dtScores"], np.float64)[counted])
+            ignored.append(is_ignored[:, counted])
+            matched.append((matches["dtMatches"][:, counted] > 0) & ~ignored[-1])
             instances[image] = np.count_nonzero(np.asarray(matches["gtIgnore"]) == 0)
         # Stable, as in pycocotools: equal scores are in the order of the images.
         order = np.argsort(-np.concatenate(scores), kind="stable")
@@ -194,3 +208,32 @@ def draw_precision(
         means[:, 1:, part] = precision[:, (IOU50, IOU75)]
     worst, best = means
     return PrecisionDraws(*(Draws(*ends) for ends in zip(worst, best, strict=True)))
+
+
+def draw_recall(
+    matches: CategoryMatches, weights: Weights, patient_of: np.ndarray, limit: int
+) -> Draws:
+    """Return the average recall of a category in all draws, the mean of the IoU thresholds.
+
+    The unseen patient has the images and instances of the patient with the most instances. At its
+    worst none of them is detected, at its best as many as the limit allows.
+
+    Args:
+        matches: of the category, with at least one instance.
+        weights: the weights of the images.
+        patient_of: (images,) int64, the index of the patient of each image.
+        limit: number of detections per image that count.
+    """
+    found = np.bincount(
+        matches.image_of, weights=matches.matched.mean(axis=0), minlength=len(matches.instances)
+    )
+    used = np.flatnonzero(matches.instances)
+    cases = weights.cases[:, used]
+    # Sums, because the rounding of a matrix product depends on the number of threads.
+    detected = (cases * found[used]).sum(axis=1)
+    instances = (cases * matches.instances[used]).sum(axis=1)
+    most = np.bincount(patient_of, weights=matches.instances)
+    allowed = np.bincount(patient_of, weights=np.minimum(matches.instances, limit))
+    every = instances + weights.unseen * most.max()
+    best = weights.unseen * allowed[most.argmax()]
+    return Draws(detected / every, (detected + best) / every)

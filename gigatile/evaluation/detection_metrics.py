@@ -6,23 +6,36 @@ COCO's figures are those of `coco`, with the intervals of `coco_draws`; the othe
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+from pycocotools.cocoeval import COCOeval
 from pydantic import Field, model_validator
 
 from gigatile.errors import UserError
 from gigatile.evaluation.coco import (
+    ALL_AREAS,
+    LARGE,
+    LAST_LIMIT,
+    LIMIT_1,
+    LIMIT_10,
     MAX_DETECTIONS,
+    MEDIUM,
     RECALLS,
+    SMALL,
+    CocoFigures,
     PrecisionCurves,
     category_precision,
     coco_figures,
     match_detections,
     precision_curves,
 )
-from gigatile.evaluation.coco_draws import category_matches, draw_precision
+from gigatile.evaluation.coco_draws import (
+    category_matches,
+    draw_precision,
+    draw_recall,
+)
 from gigatile.evaluation.coco_input import CocoData, read_coco
 from gigatile.evaluation.instances import (
     SCORE_THRESHOLD,
@@ -45,6 +58,18 @@ from gigatile.json_models import JsonModel
 from gigatile.settings.evaluate import EvaluationSettings
 
 SCHEMA = 1
+# COCO's figures of recall: the name after "ar_", the range of areas and the limit of detections.
+# Those of precision have the last limit.
+RANGES = (
+    ("1", ALL_AREAS, LIMIT_1),
+    ("10", ALL_AREAS, LIMIT_10),
+    ("max", ALL_AREAS, LAST_LIMIT),
+    ("small", SMALL, LAST_LIMIT),
+    ("medium", MEDIUM, LAST_LIMIT),
+    ("large", LARGE, LAST_LIMIT),
+)
+# Of each category for which a figure is defined: the draws and the number of patients.
+DrawsOfCategories = dict[str, tuple[Draws, int]]
 
 
 class PrecisionRecall(JsonModel):
@@ -70,15 +95,15 @@ class CocoMetrics(JsonModel):
     ap: Interval
     ap50: Interval
     ap75: Interval
-    ap_small: float | None
-    ap_medium: float | None
-    ap_large: float | None
-    ar_1: float | None
-    ar_10: float | None
-    ar_max: float | None
-    ar_small: float | None
-    ar_medium: float | None
-    ar_large: float | None
+    ap_small: Interval
+    ap_medium: Interval
+    ap_large: Interval
+    ar_1: Interval
+    ar_10: Interval
+    ar_max: Interval
+    ar_small: Interval
+    ar_medium: Interval
+    ar_large: Interval
     per_category: dict[str, Interval]
     curves: PrecisionRecall
 
@@ -223,49 +248,54 @@ def _coco_metrics(
     data: CocoData, kind: str, max_detections: int, weights: Weights, patient_of: np.ndarray
 ) -> CocoMetrics:
     evaluation = match_detections(data, kind, max_detections)
-    figures = asdict(coco_figures(evaluation))
-    values = category_precision(evaluation)
-    per_category, draws, patients = {}, [], {}
-    for name, value, matches in zip(
-        data.categories, values, category_matches(evaluation), strict=True
-    ):
-        count = weights.patients(matches.instances > 0)
-        drawn = draw_precision(matches, weights, patient_of) if count else None
-        per_category[name] = with_interval(
-            value,
-            drawn.ap if drawn else None,
-            count,
-            too_few_patients({f"of category {name}": count}),
-        )
-        if drawn is not None:
-            draws.append(drawn)
-            patients[name] = count
+    draws = _draws_of_figures(evaluation, data.categories, weights, patient_of)
     means = {
-        name: _mean_of_categories(figures[name], [getattr(d, name) for d in draws], patients)
-        for name in ("ap", "ap50", "ap75")
+        name: _mean_of_categories(value, draws[name])
+        for name, value in asdict(coco_figures(evaluation)).items()
     }
-    others = {name: _or_none(value) for name, value in figures.items() if name not in means}
+    per_category = {}
+    for name, value in zip(data.categories, category_precision(evaluation), strict=True):
+        drawn, count = draws["ap"].get(name, (None, 0))
+        too_few = too_few_patients({f"of category {name}": count})
+        per_category[name] = with_interval(value, drawn, count, too_few)
     curves = _curves(precision_curves(evaluation))
-    return CocoMetrics.model_validate(
-        {**means, **others, "per_category": per_category, "curves": curves}
-    )
+    return CocoMetrics.model_validate({**means, "per_category": per_category, "curves": curves})
 
 
-def _mean_of_categories(
-    value: float, draws: Sequence[Draws], patients: Mapping[str, int]
-) -> Interval:
+def _draws_of_figures(
+    evaluation: COCOeval, categories: Sequence[str], weights: Weights, patient_of: np.ndarray
+) -> dict[str, DrawsOfCategories]:
+    """Return the draws of COCO's twelve figures, from `match_detections`."""
+    draws: dict[str, DrawsOfCategories] = {field.name: {} for field in fields(CocoFigures)}
+    for name, area, limit in RANGES:
+        most = evaluation.params.maxDets[limit]
+        for category, matches in zip(
+            categories, category_matches(evaluation, area, limit), strict=True
+        ):
+            count = weights.patients(matches.instances > 0)
+            if not count:
+                continue
+            drawn = {f"ar_{name}": draw_recall(matches, weights, patient_of, most)}
+            if limit == LAST_LIMIT:
+                precision = draw_precision(matches, weights, patient_of)
+                drawn |= vars(precision) if area == ALL_AREAS else {f"ap_{name}": precision.ap}
+            for figure, values in drawn.items():
+                draws[figure][category] = values, count
+    return draws
+
+
+def _mean_of_categories(value: float, drawn: DrawsOfCategories) -> Interval:
     """Return the mean of a figure over the categories for which it is defined.
 
     Args:
         value: the mean; NaN if there is no such category.
-        draws: of each category.
-        patients: number of patients of each category.
+        drawn: of these categories.
     """
-    if not draws:
+    if not drawn:
         return with_interval(value, None, 0)
-    name, fewest = min(patients.items(), key=lambda item: item[1])
+    name, (_, fewest) = min(drawn.items(), key=lambda item: item[1][1])
     too_few = too_few_patients({f"of category {name}": fewest})
-    return with_interval(value, Draws.mean(list(draws)), fewest, too_few)
+    return with_interval(value, Draws.mean([draws for draws, _ in drawn.values()]), fewest, too_few)
 
 
 def _instance_metrics(
@@ -306,7 +336,8 @@ def _ratio_metrics(
     by_category = {name: ratios(counts, k) for k, name in enumerate(categories)}
     metrics = {}
     for metric in ("pq", "f1", "sq", "precision", "recall"):
-        per_category, values, draws, patients = {}, [], [], {}
+        per_category, values = {}, []
+        draws: DrawsOfCategories = {}
         for name in categories:
             ratio = by_category[name][metric]
             count = weights.patients(ratio.denominator > 0)
@@ -316,10 +347,8 @@ def _ratio_metrics(
             )
             if drawn is not None:
                 values.append(ratio.value)
-                draws.append(drawn)
-                patients[name] = count
-        value = float(np.mean(values)) if values else math.nan
-        macro = _mean_of_categories(value, draws, patients)
+                draws[name] = drawn, count
+        macro = _mean_of_categories(float(np.mean(values)) if values else math.nan, draws)
         metrics[metric] = ByClass(macro=macro, per_class=per_category)
     return metrics
 
@@ -336,7 +365,3 @@ def _curves(curves: PrecisionCurves) -> PrecisionRecall:
         iou75=to_list(curves.iou75),
         mean=to_list(curves.mean),
     )
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else rounded(value)

@@ -13,7 +13,10 @@ from matplotlib.ticker import MaxNLocator
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#6b7280"
 
 # Metrics with values from 0 to 1.
-FRACTIONS = ("accuracy", "dice", "mask_ap", "mask_ap50", "box_ap", "box_ap50")
+FRACTIONS = (
+    *("accuracy", "dice", "mask_ap", "mask_ap50", "mask_ap75"),
+    *("box_ap", "box_ap50", "box_ap75"),
+)
 
 STYLE: Any = {
     "svg.hashsalt": "gigatile",
@@ -39,6 +42,7 @@ def training_curve(
     valid: Sequence[float],
     name: str,
     chosen: int | None = None,
+    title: str | None = None,
 ) -> bytes:
     """Plot a metric over the epochs, train solid and valid dashed; return SVG.
 
@@ -46,6 +50,7 @@ def training_curve(
         epochs, train, valid: of one length; NaN: not measured.
         name: of the metric.
         chosen: the epoch of the model; a dotted line marks it.
+        title: what the page calls the metric; None: its name.
     """
     with matplotlib.rc_context():
         figure, axes = canvas(4.6, 3.1)
@@ -55,11 +60,13 @@ def training_curve(
             (valid, {"color": ORANGE, "label": "valid", "linestyle": (0, (4, 2))}),
         ):
             measured = np.isfinite(values)
+            if not measured.any():
+                continue
             axes.plot(np.array(epochs)[measured], np.array(values)[measured], **style, **marker)
         if chosen is not None:
             axes.axvline(chosen, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)))
         axes.set_xlabel("epoch")
-        axes.set_ylabel(name)
+        axes.set_ylabel(title or name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if name in FRACTIONS:
             axes.set_ylim(0, 1.02)
@@ -70,14 +77,16 @@ def training_curve(
         return svg(figure)
 
 
-def describe_curve(history: Mapping[str, Sequence[float]], name: str) -> str:
-    """Return a training curve in words, as text for screen readers."""
+def describe_curve(
+    history: Mapping[str, Sequence[float]], name: str, title: str | None = None
+) -> str:
+    """Return a training curve in words, as text for screen readers; see `training_curve`."""
     spans = []
     for split, key in (("train", name), ("valid", f"valid_{name}")):
         measured = [value for value in history[key] if np.isfinite(value)]
         span = f"from {measured[0]:.3f} to {measured[-1]:.3f}" if measured else "not measured"
         spans.append(f"{split} {span}")
-    return f"{name} over {len(history['epoch'])} epochs: {', '.join(spans)}"
+    return f"{title or name} over {len(history['epoch'])} epochs: {', '.join(spans)}"
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Any]:

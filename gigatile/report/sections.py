@@ -1,6 +1,8 @@
 """The sections of the first page that the reports of all tasks have."""
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,14 +13,17 @@ from gigatile.report.task_report import Banner, Content, Run, Section
 from gigatile.settings.split import SPLITS
 
 
-def training_section(samples: str, caption: str) -> Section:
+def training_section(
+    samples: str, caption: str, titles: Mapping[str, str] = MappingProxyType({})
+) -> Section:
     """Return the section with the training curves.
 
     Args:
         samples: what the loss is a mean of: `tiles` or `cases`.
         caption: of each curve, after the name of the metric.
+        titles: what the page calls a metric, if not by its name.
     """
-    content = partial(_training, samples, caption)
+    content = partial(_training, samples, caption, titles)
     return Section("training", "Training", TEMPLATES / "training.html.j2", content)
 
 
@@ -52,7 +57,7 @@ def _splits(run: Run) -> Content:
     return Content(values, [banner])
 
 
-def _training(samples: str, caption: str, run: Run) -> Content:
+def _training(samples: str, caption: str, titles: Mapping[str, str], run: Run) -> Content:
     history, curves = run.history, []
     names = [name for name in history if f"valid_{name}" in history]
     # Metrics of the validation alone, such as COCO's average precision.
@@ -62,14 +67,19 @@ def _training(samples: str, caption: str, run: Run) -> Content:
     for name in [*names, *(name for name in alone if name not in names)]:
         train, valid = history[name], history[f"valid_{name}"]
         image = alt = ""
+        title = titles.get(name, name)
         if np.isfinite([*train, *valid]).any():
             curve = figures.training_curve(
-                history["epoch"], train, valid, name, run.model.chosen.epoch
+                history["epoch"], train, valid, name, run.model.chosen.epoch, title
             )
-            image, alt = data_uri(curve, "image/svg+xml"), figures.describe_curve(history, name)
-        curves.append({"name": name, "image": image, "alt": alt})
+            image = data_uri(curve, "image/svg+xml")
+            alt = figures.describe_curve(history, name, title)
+        curves.append({"title": title, "image": image, "alt": alt})
+    chosen = run.model.chosen
     values = {"unit": run.unit, "samples": samples, "caption": caption, "curves": curves}
-    return Content(values | {"chosen": run.model.chosen})
+    return Content(
+        values | {"chosen": chosen, "criterion": titles.get(chosen.criterion, chosen.criterion)}
+    )
 
 
 def _settings(run: Run) -> Content:

@@ -1,5 +1,6 @@
 """COCO's figures equal those of pycocotools, also when images are weighted."""
 
+import itertools
 import json
 from dataclasses import astuple
 
@@ -31,6 +32,7 @@ from gigatile.evaluation.coco_draws import (
     Unseen,
     category_matches,
     draw_precision,
+    draw_recall,
     weighted_precision,
 )
 from gigatile.evaluation.coco_input import read_coco
@@ -44,6 +46,8 @@ SETTINGS = EvaluationSettings()
 SEEDS = st.integers(0, 2**32 - 1)
 # Areas and limits of detections in pycocotools' arrays: all areas, the last limit.
 ALL_LAST = (..., 0, 2)
+AREAS = (coco.ALL_AREAS, coco.SMALL, coco.MEDIUM, coco.LARGE)
+LIMITS = (coco.LIMIT_1, coco.LIMIT_10, coco.LAST_LIMIT)
 
 
 def evaluate(truth, results, kind, max_detections=100):
@@ -160,14 +164,22 @@ def test_weights_of_1_equal_accumulate(seed, decimals):
 
 def assert_equals_accumulate(expected, evaluation):
     """Equal, not almost equal: at weights of 1 no arithmetic differs."""
-    precision = expected.eval["precision"][ALL_LAST]
-    for k, matches in enumerate(category_matches(evaluation)):
-        if not matches.instances.any():
-            assert (precision[..., k] == -1).all()
-            continue
-        weighted = weighted_precision(matches, np.ones((len(matches.instances), 2)))
-        assert np.array_equal(weighted[0, ..., 0], precision[..., k])
-        assert np.array_equal(weighted[0, ..., 1], precision[..., k])
+    for area, limit in itertools.product(AREAS, LIMITS):
+        precision = expected.eval["precision"][..., area, limit]
+        recall = expected.eval["recall"][..., area, limit]
+        for k, matches in enumerate(category_matches(evaluation, area, limit)):
+            images = len(matches.instances)
+            if not matches.instances.any():
+                assert (precision[..., k] == -1).all() and (recall[..., k] == -1).all()
+                continue
+            weighted = weighted_precision(matches, np.ones((images, 2)))
+            assert np.array_equal(weighted[0, ..., 0], precision[..., k])
+            assert np.array_equal(weighted[0, ..., 1], precision[..., k])
+            weights = Weights(np.arange(images), EvaluationSettings(resamples=1000))
+            weights.cases, weights.unseen = np.ones((2, images)), np.zeros(2)
+            draws = draw_recall(matches, weights, np.arange(images), 100)
+            assert np.array_equal(draws.worst, draws.best)
+            assert draws.worst == pytest.approx(recall[:, k].mean())
 
 
 def repeated(truth, results, times):
@@ -343,6 +355,22 @@ def test_the_unseen_patient_has_as_many_instances_as_the_patient_with_the_most()
     assert draws.ap50.best == pytest.approx((np.floor(share * 100 + 1e-9) + 1) / 101)
 
 
+def test_the_recall_of_the_unseen_patient_is_what_the_limit_allows():
+    """The patient with the most instances has two images, with 2 and 3 instances."""
+    patient_of = np.array([0, 0, 1, 2])
+    instances = np.array([2, 3, 1, 4])
+    matched = np.zeros((10, 3), bool)
+    matched[:6] = True
+    matches = CategoryMatches(np.array([0, 1, 3]), matched, np.zeros_like(matched), instances)
+    weights = Weights(patient_of, SETTINGS)
+    found = 0.6 * weights.cases[:, [0, 1, 3]].sum(axis=1)
+    total = weights.cases @ instances + 5 * weights.unseen
+    for limit, allowed in ((1, 2), (2, 4), (100, 5)):
+        draws = draw_recall(matches, weights, patient_of, limit)
+        assert draws.worst == pytest.approx(found / total)
+        assert draws.best == pytest.approx((found + allowed * weights.unseen) / total)
+
+
 def test_curves_are_means_over_the_categories_with_truth(real):
     evaluation = evaluate(*real, "segm")
     figures, curves = coco_figures(evaluation), precision_curves(evaluation)
@@ -368,8 +396,8 @@ def test_no_detections_no_truth_and_only_a_crowd():
         assert np.isnan(category_precision(evaluation)).all()
         assert np.isnan(precision_curves(evaluation).mean).all()
         assert average_precision(without, results, "segm")["ap"] is None
-    ignored = category_matches(evaluate(crowd, results, "segm"))[0].ignored
-    assert ignored.all() and ignored.shape == (10, 1)
+    (matches, _) = category_matches(evaluate(crowd, results, "segm"))
+    assert matches.ignored.shape == (10, 0) and not matches.instances.any()
 
 
 def test_detections_in_a_crowd_do_not_count():

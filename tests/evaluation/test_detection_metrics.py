@@ -15,7 +15,12 @@ from random_instances import (
 
 from gigatile.errors import UserError
 from gigatile.evaluation.coco import average_precision
-from gigatile.evaluation.coco_draws import CategoryMatches, draw_precision, weighted_precision
+from gigatile.evaluation.coco_draws import (
+    CategoryMatches,
+    draw_precision,
+    draw_recall,
+    weighted_precision,
+)
 from gigatile.evaluation.coco_input import read_coco
 from gigatile.evaluation.detection_metrics import DetectionMetrics, evaluate_detections
 from gigatile.evaluation.instances import InstanceCounts, aji, count_instances, ratios
@@ -99,9 +104,17 @@ def test_metrics_of_a_cohort():
     total = sum(metrics.instances_of_categories.values())
     assert total == metrics.instances
     every = intervals_of(metrics.to_json())
-    assert len(every) == 2 * (3 + 2) + 2 + 3 * len(FIGURES)
-    for interval in every:
-        assert interval["no_interval"] is None
+    assert len(every) == 2 * (12 + 2) + 2 + 3 * len(FIGURES)
+    # One instance has more than 32² pixels, and none more than 96².
+    for part in (metrics.box, metrics.mask):
+        assert part.ap_small.patients == part.ar_small.patients == 9
+        for interval in (part.ap_medium, part.ar_medium):
+            assert interval.no_interval == "fewer than 5 patients of category category 3 (1)"
+        for interval in (part.ap_large, part.ar_large):
+            assert interval.no_interval == "the figure is not defined"
+    with_ends = [interval for interval in every if interval["no_interval"] is None]
+    assert len(with_ends) == len(every) - 8
+    for interval in with_ends:
         assert interval["low"] <= interval["value"] <= interval["high"]
         assert 0 <= interval["low"] < interval["high"] <= 1
     assert DetectionMetrics.model_validate(json.loads(json.dumps(metrics.to_json()))) == metrics
@@ -110,9 +123,10 @@ def test_metrics_of_a_cohort():
 def test_limit_of_detections_is_that_of_the_settings():
     for limit, name in ((1, "ar_1"), (10, "ar_10")):
         limited, whole = metrics_of(max_detections=limit)[2], metrics_of()[2]
-        assert limited.mask.ar_max == getattr(whole.mask, name) <= whole.mask.ar_max
+        assert limited.mask.ar_max == getattr(whole.mask, name)
         assert limited.box.ar_max == getattr(whole.box, name)
-    assert whole.mask.ar_1 < whole.mask.ar_max
+        assert getattr(whole.mask, name).value <= whole.mask.ar_max.value
+    assert whole.mask.ar_1.value < whole.mask.ar_max.value
 
 
 def test_metrics_of_a_category_that_is_missing_are_refused():
@@ -152,8 +166,9 @@ def test_patients_are_weighted_not_images():
 def test_one_patient_has_figures_but_no_intervals():
     _, _, metrics = metrics_of(patients=1)
     for interval in intervals_of(metrics.to_json()):
-        assert interval["value"] is not None and interval["low"] is None
-        assert interval["no_interval"].startswith("fewer than 5 patients")
+        assert interval["low"] is None
+        why = "fewer than 5 patients" if interval["value"] is not None else "the figure is not"
+        assert interval["no_interval"].startswith(why)
     assert metrics.mask.ap.no_interval == "fewer than 5 patients of category category 3 (1)"
 
 
@@ -185,7 +200,7 @@ def test_cohort_without_truth(crowd):
     truth = one_image(annotations)
     results = [detection(1, 1, SQUARE, 0.9)]
     metrics = evaluate_detections(truth, results, {1: "p"}, SETTINGS)
-    assert metrics.mask.ap.value is None and metrics.mask.ap_small is None
+    assert metrics.mask.ap.value is metrics.mask.ap_small.value is None
     assert metrics.mask.curves.mean is None
     assert metrics.mask.ap.no_interval == "the figure is not defined"
     expected = None if crowd else 0
@@ -220,8 +235,10 @@ def test_real_nuclei_have_intervals(shared_data):
     patients = {image: f"p{number % 12}" for number, image in enumerate(sorted(kept))}
     metrics = evaluate_detections(truth, results, patients, SETTINGS, 500, 0.1)
     assert metrics.mask.ap.value < metrics.mask.ap50.value
+    assert metrics.mask.ar_small.patients == 12
     for interval in intervals_of(metrics.to_json()):
-        assert interval["low"] < interval["value"] < interval["high"]
+        if interval["no_interval"] is None:
+            assert interval["low"] < interval["value"] < interval["high"]
 
 
 # Distributions of instances per patient and of the share of detected ones. In the last, patients
@@ -278,10 +295,12 @@ def draw_cohort(random, patients, population):
 
 
 def figures_of(matches, counts, patients):
-    """Return the value and the draws of AP50 and of the ratios."""
+    """Return the value and the draws of AP50, of AR and of the ratios."""
     weights = Weights(np.arange(patients), SETTINGS)
     value = weighted_precision(matches, np.ones((patients, 1)))[0, 0].mean()
     yield "ap50", value, draw_precision(matches, weights, np.arange(patients)).ap50
+    recall = matches.matched.mean(axis=0).sum() / matches.instances.sum()
+    yield "ar_max", recall, draw_recall(matches, weights, np.arange(patients), 100)
     for name, ratio in ratios(counts, 0).items():
         yield name, ratio.value, ratio.draw(weights, np.arange(patients))
 
@@ -290,6 +309,7 @@ def true_figures(population):
     """Return the figures of a large cohort."""
     matches, counts = draw_cohort(np.random.default_rng(0), 20_000, population)
     values = {name: ratio.value for name, ratio in ratios(counts, 0).items()}
+    values["ar_max"] = matches.matched.mean(axis=0).sum() / matches.instances.sum()
     return values | {"ap50": weighted_precision(matches, np.ones((20_000, 1)))[0, 0].mean()}
 
 

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 
 from gigatile.evaluation.detection_metrics import CocoMetrics, evaluate_detections
-from gigatile.evaluation.metrics_file import Interval
+from gigatile.evaluation.instances import SCORE_THRESHOLD
 from gigatile.files import read_json
 from gigatile.report.figures import BLUE, GREEN, ORANGE, canvas, svg
 from gigatile.report.groups import Figure
@@ -27,12 +27,12 @@ COCO = (
     ("ap_small", "AP, small", "below 32² pixels"),
     ("ap_medium", "AP, medium", "32² to 96² pixels"),
     ("ap_large", "AP, large", "above 96² pixels"),
-    ("ar_1", "AR, 1", "at most 1 detection per image"),
+    ("ar_1", "AR, 1", "at most 1 detection per image and category"),
     ("ar_10", "AR, 10", "at most 10 detections"),
     ("ar_max", "AR", "at most {max} detections"),
-    ("ar_small", "AR, small", ""),
-    ("ar_medium", "AR, medium", ""),
-    ("ar_large", "AR, large", ""),
+    ("ar_small", "AR, small", "below 32² pixels"),
+    ("ar_medium", "AR, medium", "32² to 96² pixels"),
+    ("ar_large", "AR, large", "above 96² pixels"),
 )
 # The figures of instances without overlap.
 SEPARATE = (
@@ -57,7 +57,6 @@ def _metrics(run: ImageRun) -> Content:
             "note": note.format(max=metrics.max_detections),
             "mask": getattr(metrics.mask, name),
             "box": getattr(metrics.box, name),
-            "interval": isinstance(getattr(metrics.mask, name), Interval),
         }
         for name, title, note in COCO
     ]
@@ -188,7 +187,11 @@ def new_images(inputs: ImagePageInputs) -> dict[str, Any]:
         }
         for image in inputs.scored
     ]
-    return {"rows": rows, "categories": inputs.model.categories}
+    return {
+        "rows": rows,
+        "categories": inputs.model.categories,
+        "threshold": SCORE_THRESHOLD,
+    }
 
 
 METRICS = Section(

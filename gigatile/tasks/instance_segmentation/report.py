@@ -21,6 +21,15 @@ from gigatile.report.instances.records import IMAGES
 from gigatile.report.task_report import NewSamples, TaskReport
 from gigatile.tasks.instance_segmentation.definition import CRITERION
 
+# The losses and metrics of history.tsv, as the page calls them.
+TITLES = {
+    "objectness": "loss of objectness",
+    "proposal_boxes": "loss of proposal boxes",
+    "classes": "loss of classes",
+    "boxes": "loss of boxes",
+    "masks": "loss of masks",
+} | {f"{part}_ap{iou}": f"{part} AP{iou}" for part in ("mask", "box") for iou in ("", "50", "75")}
+
 
 def read_sheet(path: Path) -> Sequence[Member]:
     """Read the sample sheet; the files of the images may have been moved since the run."""
@@ -74,6 +83,7 @@ REPORT = TaskReport(
             "images",
             "after each epoch: train, solid, with augmentation; valid, dashed, without. The dotted "
             "line is the model.",
+            TITLES,
         ),
         sections.SETTINGS_SECTION,
         sections.PROVENANCE_SECTION,
