@@ -34,6 +34,10 @@ def roi_align(
     Each bin is the mean of `SAMPLES`² bilinear samples. A sample more than one cell outside the
     feature map is 0; others outside take the value at the border.
 
+    Half-precision features are pooled in single precision, as in torchvision: the gradient of a
+    cell is the sum over the bins of hundreds of boxes, and half precision would lose the terms that
+    come last.
+
     Args:
         features: feature maps (n, height, width, channels) of consecutive levels; a cell of level l
             has a side of 2^l pixels.
@@ -44,14 +48,14 @@ def roi_align(
     Returns:
         (n, k, size, size, channels).
     """
-    channels, kind = features[0].shape[-1], features[0].dtype
+    channels, given = features[0].shape[-1], features[0].dtype
+    kind = tf.float32 if given in (tf.float16, tf.bfloat16) else given
     images, count = tf.shape(boxes)[0], tf.shape(boxes)[1]
     shapes = tf.stack([tf.shape(level)[1:3] for level in features])
     cells = tf.reduce_prod(shapes, axis=1)
-    flat = tf.reshape(
-        tf.concat([tf.reshape(level, (images, -1, channels)) for level in features], axis=1),
-        (-1, channels),
-    )
+    # Cast before the reshape, whose gradient adds up the terms of each cell.
+    levels = [tf.reshape(tf.cast(level, kind), (images, -1, channels)) for level in features]
+    flat = tf.reshape(tf.concat(levels, axis=1), (-1, channels))
     boxes = tf.stop_gradient(boxes)
     coordinates = boxes.dtype
     level = roi_levels(boxes, lowest, lowest + len(features) - 1)
@@ -86,7 +90,7 @@ def roi_align(
                     # TensorFlow may also add large terms in the order in which they are ready.
                     with tf.control_dependencies([pooled]):
                         pooled += weights * tf.gather(flat, chosen)
-    return tf.reshape(pooled, (images, count, size, size, channels))
+    return tf.cast(tf.reshape(pooled, (images, count, size, size, channels)), given)
 
 
 def _corners(

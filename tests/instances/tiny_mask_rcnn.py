@@ -30,10 +30,10 @@ SETTINGS = DetectionSettings(
 FACTORS = {"objectness": 20, "deltas": 5, "classes": 20, "box_deltas": 200, "mask_logits": 300}
 
 
-def build_tiny_network(categories: int = 2, **changed: float) -> keras.Model:
+def build_tiny_network(categories: int = 2, mixed: bool = False, **changed: float) -> keras.Model:
     """Build the Keras model; `changed` are factors other than those of `FACTORS`."""
     factors = FACTORS | changed
-    settings = TrainSettings(model="mask_small", seed=5)
+    settings = TrainSettings(model="mask_small", seed=5, mixed_precision=mixed)
     network = build_mask_rcnn(settings, categories, len(SETTINGS.anchor_ratios), 0).model
     parts = parts_of(network)
     for part in (parts.trunk, parts.box_head, parts.mask_head):
@@ -96,10 +96,10 @@ def draw_images() -> list[Image]:
     return [whole, padded, empty, tiny]
 
 
-def batch_of(images: list[Image], slots: int = 0, more_pixels: int = 3):
-    """Return inputs (n, 64, 64, 3) float32 and the targets of `MaskRCNN.losses`."""
+def batch_of(images: list[Image], slots: int = 0, more_pixels: int = 3, canvas=(CANVAS, CANVAS)):
+    """Return inputs (n, *canvas, 3) float32 and the targets of `MaskRCNN.losses`."""
     slots = max(slots, *(len(image.masks) for image in images), 1)
-    inputs = np.full((len(images), CANVAS, CANVAS, 3), 117, np.float32)
+    inputs = np.full((len(images), *canvas, 3), 117, np.float32)
     shapes = {"boxes": (slots, 4), "classes": (slots,), "crops": (slots, 4), "offsets": (slots,)}
     targets = {name: np.zeros((len(images), *shape), np.int32) for name, shape in shapes.items()}
     targets["boxes"] = targets["boxes"].astype(np.float32)
