@@ -32,6 +32,23 @@ def anchors_of_level(
     return boxes.reshape(-1, 4).astype(np.float32)
 
 
+def cells_of_level(rows: int, columns: int, stride: int, ratios: int) -> np.ndarray:
+    """Return the first row and column, in pixels, of the cell of each anchor: (n, 2) int32.
+
+    The order is that of `anchors_of_level`; `ratios` is the number of anchors of a cell.
+    """
+    corners = np.stack(np.mgrid[:rows, :columns], axis=-1) * stride
+    return corners.reshape(-1, 2).repeat(ratios, axis=0).astype(np.int32)
+
+
+def pyramid_cells(height: int, width: int, strides: Sequence[int], ratios: int) -> list[np.ndarray]:
+    """Return the cells of each level of a pyramid; see `cells_of_level` and `pyramid_anchors`."""
+    return [
+        cells_of_level(math.ceil(height / stride), math.ceil(width / stride), stride, ratios)
+        for stride in strides
+    ]
+
+
 def pyramid_anchors(
     height: int,
     width: int,

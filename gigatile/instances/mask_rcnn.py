@@ -3,7 +3,7 @@
 He et al. 2017, https://arxiv.org/abs/1703.06870. `gigatile.models.mask_rcnn` has the layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.instances import losses
-from gigatile.instances.anchors import pyramid_anchors
+from gigatile.instances.anchors import pyramid_anchors, pyramid_cells
 from gigatile.instances.boxes import clip_boxes, decode_boxes, encode_boxes, pairwise_iou
 from gigatile.instances.mask_grids import mask_targets
 from gigatile.instances.matching import IGNORED, match_boxes, sample_batch
@@ -79,6 +79,16 @@ class MaskRCNN:
         height, width = images.shape[1:3]
         return [tf.constant(level, kind) for level in self._level_anchors(height, width)]
 
+    def _within(self, images: tf.Tensor, sizes: tf.Tensor) -> list[tf.Tensor]:
+        """Return for each level which anchors have their cell in the image, (n, a) bool.
+
+        The others are not used: of an 800 x 1,333 image on COCO's canvas, 4 of 10 anchors lie on
+        padding, and the loss would learn little from them.
+        """
+        height, width = images.shape[1:3]
+        cells = pyramid_cells(height, width, STRIDES, len(self.settings.anchor_ratios))
+        return [tf.reduce_all(level < sizes[:, None], axis=-1) for level in cells]
+
     def losses(self, images: tf.Tensor, targets: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the terms of the loss of each image: (n,) each.
 
@@ -95,9 +105,11 @@ class MaskRCNN:
         boxes = tf.cast(targets["boxes"], kind)
         exists = targets["classes"] > 0
         seeds = targets["seeds"]
-        terms = self._proposal_losses(objectness, deltas, anchors, boxes, exists, seeds)
+        within = self._within(images, targets["sizes"])
+        terms = self._proposal_losses(objectness, deltas, anchors, within, boxes, exists, seeds)
         settings = self.settings
         limits = ProposalLimits(settings.rpn_pre_nms_topk_train, settings.rpn_post_nms_topk_train)
+        objectness = _absent_outside(objectness, within)
         proposals, proposed = propose(objectness, deltas, anchors, targets["sizes"], limits)
         # With the true boxes, there are matched proposals from the first step on.
         proposals = tf.concat([proposals, boxes], axis=1)
@@ -116,6 +128,7 @@ class MaskRCNN:
         objectness: list[tf.Tensor],
         deltas: list[tf.Tensor],
         anchors: list[tf.Tensor],
+        within: list[tf.Tensor],
         boxes: tf.Tensor,
         exists: tf.Tensor,
         seeds: tf.Tensor,
@@ -123,12 +136,14 @@ class MaskRCNN:
         logits, moves = tf.concat(objectness, axis=1), tf.concat(deltas, axis=1)
         every_anchor = tf.concat(anchors, axis=0)
 
-        def match(image_boxes: tf.Tensor, image_exists: tf.Tensor) -> tf.Tensor:
-            iou = pairwise_iou(every_anchor, image_boxes)
-            return match_boxes(iou, image_exists, *ANCHOR_IOU, keep_best=True)
+        def match(image_boxes: tf.Tensor, image_exists: tf.Tensor, inside: tf.Tensor) -> tf.Tensor:
+            iou = tf.where(inside[:, None], pairwise_iou(every_anchor, image_boxes), 0)
+            matches = match_boxes(iou, image_exists, *ANCHOR_IOU, keep_best=True)
+            return tf.where(inside, matches, IGNORED)
 
         count = self.settings.rpn_batch_size_per_image
-        sampled = sample_batch(match, (boxes, exists), seeds, count, MATCHED_ANCHORS)
+        inputs = boxes, exists, tf.concat(within, axis=1)
+        sampled = sample_batch(match, inputs, seeds, count, MATCHED_ANCHORS)
         matched, matched_exist, chosen = sampled.matched, sampled.matched_exist, sampled.all
         labels = tf.cast(tf.range(tf.shape(chosen)[1]) < tf.shape(matched)[1], tf.int32)
         labels = tf.broadcast_to(labels, tf.shape(chosen))
@@ -240,6 +255,7 @@ class MaskRCNN:
         pyramid, objectness, deltas = self._trunk(images, training=False)
         anchors = self._anchors(images, deltas[0].dtype)
         limits = ProposalLimits(settings.rpn_pre_nms_topk_test, settings.rpn_post_nms_topk_test)
+        objectness = _absent_outside(objectness, self._within(images, sizes))
         proposals, proposed = propose(objectness, deltas, anchors, sizes, limits)
         logits, moves = self._box_head(pyramid, proposals, training=False)
         scores = tf.nn.softmax(logits)[..., 1:]
@@ -264,3 +280,11 @@ class MaskRCNN:
         )
         masks = self._mask_head(pyramid, detections.boxes, detections.classes, training=False)
         return detections, tf.sigmoid(masks)
+
+
+def _absent_outside(
+    objectness: Sequence[tf.Tensor], within: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    return [
+        tf.where(inside, logits, ABSENT) for logits, inside in zip(objectness, within, strict=True)
+    ]

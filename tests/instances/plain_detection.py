@@ -65,6 +65,22 @@ def anchor_boxes(rows, columns, stride, size, ratios) -> list[list[float]]:
     return boxes
 
 
+def cells_within(canvas, stride, size) -> list[bool]:
+    """Return for the anchors of a square canvas whether their cell begins in an image."""
+    starts = range(0, canvas, stride)
+    return [
+        row < size[0] and column < size[1] for row in starts for column in starts for _ in range(3)
+    ]
+
+
+def drop_outside(within, *values) -> list[list]:
+    """Return the values of each level without those of anchors that are not in the image."""
+    return [
+        [np.asarray(level)[inside] for level, inside in zip(levels, within, strict=True)]
+        for levels in values
+    ]
+
+
 def match(iou, exists, low, high, keep_best) -> list[int]:
     """Return the instance of each box, -1 for background, -2 for ignored: `Matcher`, detectron2."""
     instances = [number for number, real in enumerate(exists) if real]

@@ -3,7 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from plain_detection import area, clip, decode, propose, roi_align, suppress
+from plain_detection import (
+    area,
+    cells_within,
+    clip,
+    decode,
+    drop_outside,
+    propose,
+    roi_align,
+    suppress,
+)
 from tiny_mask_rcnn import CANVAS, SETTINGS, batch_of, build_tiny_model, draw_images
 
 from gigatile.instances.anchors import pyramid_anchors
@@ -25,7 +34,9 @@ def plain_detections(model, inputs, size, index) -> list[tuple[int, float, list,
     )
     anchors = [level.astype(np.float64) for level in anchors]
     before, after = SETTINGS.rpn_pre_nms_topk_test, SETTINGS.rpn_post_nms_topk_test
-    proposals = propose(outputs[5:10], outputs[10:], anchors, size, before, after, 0.7)
+    within = [cells_within(CANVAS, stride, size) for stride in (4, 8, 16, 32, 64)]
+    of_levels = drop_outside(within, outputs[5:10], outputs[10:], anchors)
+    proposals = propose(*of_levels, size, before, after, 0.7)
     boxes, scores, groups = [], [], []
     for proposal in proposals:
         pooled = roi_align(levels, proposal, 7)[None].astype(np.float32)

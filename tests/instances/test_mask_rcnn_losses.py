@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 from plain_detection import (
     anchor_boxes,
+    cells_within,
     cross_entropy,
+    drop_outside,
     encode,
     mask_target,
     match,
@@ -40,11 +42,13 @@ def random_numbers(seed: np.ndarray, count: int) -> list[float]:
     return tf.random.stateless_uniform((count,), seed, alg="philox").numpy().tolist()
 
 
-def proposal_losses(logits, deltas, anchors, boxes, seed) -> tuple[float, float]:
+def proposal_losses(logits, deltas, anchors, within, boxes, seed) -> tuple[float, float]:
     """Return the losses of the region proposal network for an image."""
     # In single precision: anchors that contain a tiny instance have equal overlaps, to rounding.
     iou = overlaps(np.array(anchors, np.float32), boxes).astype(np.float32)
+    iou[~np.array(within)] = 0
     matches = match(iou.tolist(), [True] * len(boxes), 0.3, 0.7, keep_best=True)
+    matches = [index if inside else -2 for index, inside in zip(matches, within, strict=True)]
     count = SETTINGS.rpn_batch_size_per_image
     matched, background = sample(matches, random_numbers(seed, len(anchors)), count, 0.5)
     total = sum(sigmoid_cross_entropy(logits[index], 1) for index in matched)
@@ -102,9 +106,16 @@ def plain_losses(model, inputs, image, index) -> dict[str, float]:
     ]
     seed = np.array([image.seed, -image.seed], np.int32)
     every_anchor = [anchor for level in anchors for anchor in level]
+    within = [cells_within(CANVAS, stride, image.pixels.shape) for stride in STRIDES]
     rpn = proposal_losses(
-        np.concatenate(logits), np.concatenate(deltas), every_anchor, image.boxes, seed
+        np.concatenate(logits),
+        np.concatenate(deltas),
+        every_anchor,
+        np.concatenate(within),
+        image.boxes,
+        seed,
     )
+    logits, deltas, anchors = drop_outside(within, logits, deltas, anchors)
     limits = (
         SETTINGS.rpn_pre_nms_topk_train,
         SETTINGS.rpn_post_nms_topk_train,
