@@ -12,6 +12,7 @@ SMALL = {
     "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
+    "nuclei_baseline": (["--limit", "2"], "all: 2 images"),
     "preparation": (["--drawn", "3", "--spacing", "3", "--rounds", "1"], "ours, 3 mm"),
     "reading": (["--tiles", "128", "--shard-mb", "1", "--rounds", "1"], "ours / bare decoding"),
     "records": (["--tiles", "50", "--rounds", "1"], "ours / TensorFlow's reader"),
