@@ -1,6 +1,8 @@
 """Detect the instances of images with a trained model."""
 
+import copy
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -61,13 +63,15 @@ class Detector:
         self.model = MaskRCNN(parts_of(network), self.detection)
         self._graph = cache(self._compiled)
 
-    def _compiled(self, height: int, width: int) -> tf.types.experimental.PolymorphicFunction:
-        """Return the detection of one image of this shape as a graph."""
+    def _compiled(
+        self, count: int, height: int, width: int
+    ) -> tf.types.experimental.PolymorphicFunction:
+        """Return the detection of `count` images of this shape as a graph."""
 
         @tf.function(
             input_signature=(
-                tf.TensorSpec((1, height, width, 3), tf.uint8),
-                tf.TensorSpec((1, 2), tf.int32),
+                tf.TensorSpec((count, height, width, 3), tf.uint8),
+                tf.TensorSpec((count, 2), tf.int32),
             ),
             autograph=False,
         )
@@ -76,6 +80,48 @@ class Detector:
             return chosen.boxes, chosen.classes, chosen.scores, chosen.exists, masks
 
         return detect
+
+    @property
+    def categories(self) -> Sequence[str]:
+        """The names of the categories, by `Detection.category`."""
+        return self.instances.categories
+
+    @property
+    def limit(self) -> int:
+        """The most detections of a window of `for_windows`."""
+        return self.detection.detections_per_image
+
+    @property
+    def window(self) -> int:
+        """The side of an image that the model sees like those in training, in its pixels."""
+        settings = self.detection
+        if settings.short_edge is not None:
+            return settings.short_edge
+        return max(2 * MIN_OVERLAP, round(min(settings.canvas) / settings.scale))
+
+    def for_windows(self, side: int) -> "Detector":
+        """Return a detector for windows of a slide.
+
+        The settings limit the proposals and detections of an image, which has about the size of
+        `detection.canvas`. A larger window may have more of them.
+
+        Args:
+            side: of the windows, in pixels before resizing.
+        """
+        settings = self.detection
+        tall, wide = resized_shape(side, side, settings)
+        share = max(1.0, tall * wide / math.prod(settings.canvas))
+        names = ("rpn_pre_nms_topk_test", "rpn_post_nms_topk_test", "detections_per_image")
+        limits = {name: math.ceil(share * getattr(settings, name)) for name in names}
+        return self._with(settings.model_copy(update=limits))
+
+    def _with(self, detection: DetectionSettings) -> "Detector":
+        """Return a detector with the same model and other settings."""
+        other = copy.copy(self)
+        other.detection = detection
+        other.model = MaskRCNN(self.model.parts, detection)
+        other._graph = cache(other._compiled)
+        return other
 
     def detect(self, image: np.ndarray) -> list[Detection]:
         """Return the instances of an image, best first: at most `detections_per_image`.
@@ -106,15 +152,48 @@ class Detector:
 
     def _detect(self, image: np.ndarray) -> list[Detection]:
         """Return the instances of an image or a window, best first."""
-        height, width = image.shape[:2]
+        (detections,) = self.detect_windows([image])
+        return detections
+
+    def detect_windows(self, windows: Sequence[np.ndarray]) -> list[list[Detection]]:
+        """Return the instances of each window, best first.
+
+        Args:
+            windows: (height, width, 3) uint8, all of the same shape.
+        """
+        height, width = windows[0].shape[:2]
         tall, wide = resized_shape(height, width, self.detection)
         shape = [math.ceil(side / PADDED) * PADDED for side in (tall, wide)]
-        canvas = np.empty((1, *shape, 3), np.uint8)
+        canvas = np.empty((len(windows), *shape, 3), np.uint8)
         canvas[:] = PADDING
-        canvas[0, :tall, :wide] = resize_image(image, tall, wide)
-        sizes = np.array([[tall, wide]], np.int32)
-        outputs = self._graph(*shape)(tf.constant(canvas), tf.constant(sizes))
-        boxes, classes, scores, exists, masks = (np.asarray(output)[0] for output in outputs)
+        for index, window in enumerate(windows):
+            canvas[index, :tall, :wide] = resize_image(window, tall, wide)
+        sizes = np.array([[tall, wide]] * len(windows), np.int32)
+        try:
+            outputs = self._graph(len(windows), *shape)(tf.constant(canvas), tf.constant(sizes))
+        except tf.errors.ResourceExhaustedError:
+            raise UserError(
+                f"{len(windows)} windows of {height} × {width} pixels do not fit into memory; use "
+                "smaller ones or another device"
+            ) from None
+        arrays = [np.asarray(output) for output in outputs]
+        return [
+            self._pasted([array[index] for array in arrays], (tall, wide), (height, width))
+            for index in range(len(windows))
+        ]
+
+    def _pasted(
+        self, outputs: Sequence[np.ndarray], resized: tuple[int, int], size: tuple[int, int]
+    ) -> list[Detection]:
+        """Return the detections of an image in its pixels.
+
+        Args:
+            outputs: of the model: boxes, classes, scores, exists, masks.
+            resized: height and width as the model sees it, without padding.
+            size: height and width before resizing.
+        """
+        boxes, classes, scores, exists, masks = outputs
+        (tall, wide), (height, width) = resized, size
         factor = np.array([height / tall, width / wide] * 2)
         detections = []
         for index in np.flatnonzero(exists).tolist():

@@ -13,6 +13,7 @@ from gigatile.instances.annotations import Instances
 from gigatile.instances.coco_file import CocoFile
 from gigatile.instances.image_files import ImageError, read_image
 from gigatile.instances.label_images import instances_of_labels, read_label_image
+from gigatile.instances.slide_input import plan_input
 from gigatile.instances.slide_regions import (
     RegionImage,
     image_regions,
@@ -82,16 +83,9 @@ def _slide_records(
     with open_slide(image.path) as slide:
         facts.height, facts.width = slide.height, slide.width
         facts.mpp = find_scale(slide, image.mpp, TileSettings().objectives).mpp
-        factor = 1.0
-        if settings.mpp is not None:
-            if facts.mpp is None:
-                raise ImageError(
-                    "the slide does not say its scale, which instances.mpp needs; set the column "
-                    "mpp of the sheet"
-                )
-            factor = settings.mpp / facts.mpp
+        source = plan_input(slide, facts.mpp, settings.mpp, "instances.mpp")
         name = annotations.name
-        for region in slide_regions(slide, objects, factor, name, settings.region_class):
+        for region in slide_regions(slide, source, objects, name, settings.region_class):
             yield _region_record(image, region, settings.mpp or facts.mpp)
             report_progress(None)
 

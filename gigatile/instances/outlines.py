@@ -63,14 +63,14 @@ def polygons_of(mask: np.ndarray) -> list[list[np.ndarray]]:
         For each polygon its outer ring, then its holes: (n, 2) int64, x and y in pixels. With y
         upwards, outer rings are counter-clockwise and holes clockwise, as in RFC 7946.
     """
-    pixels = np.pad(np.asarray(mask) != 0, 1).view(np.uint8)
+    pixels = _padded(np.asarray(mask) != 0)
     count, labels = cv2.connectedComponents(pixels, connectivity=4)
     if count == 2:
         return [_polygon(pixels)]
     polygons: list[list[np.ndarray]] = []
     for rows, columns in ndimage.find_objects(labels):
         label = len(polygons) + 1
-        part = np.pad(labels[rows, columns] == label, 1).view(np.uint8)
+        part = _padded(labels[rows, columns] == label)
         offset = (columns.start - 1, rows.start - 1)
         polygons.append([ring + offset for ring in _polygon(part)])
     return polygons
@@ -91,14 +91,27 @@ def _polygon(pixels: np.ndarray) -> list[np.ndarray]:
         # The corner next to each subpixel, in the other direction. In a concave corner, two
         # subpixels have the same one.
         corners = (contour[::-1, 0].astype(np.int64) + 1) // 2 - 1
-        rings.append(corners[(corners != np.roll(corners, 1, axis=0)).any(axis=1)])
+        rings.append(corners[(corners != np.concatenate([corners[-1:], corners[:-1]])).any(axis=1)])
     return sorted(rings, key=_twice_area, reverse=True)
+
+
+def _padded(mask: np.ndarray) -> np.ndarray:
+    """Return a mask with a border of one pixel, (rows + 2, columns + 2) uint8."""
+    # Like `np.pad` and, for small arrays, several times as fast; so is `_next` for `np.roll`.
+    pixels = np.zeros((mask.shape[0] + 2, mask.shape[1] + 2), np.uint8)
+    pixels[1:-1, 1:-1] = mask
+    return pixels
+
+
+def _next(values: np.ndarray) -> np.ndarray:
+    """Return the next one of each value; of the last one, the first: (n,)."""
+    return np.concatenate([values[1:], values[:1]])
 
 
 def _twice_area(ring: np.ndarray) -> int:
     """Return twice the area of a ring; positive if it is counter-clockwise with y upwards."""
     x, y = ring.T
-    return int(x @ np.roll(y, -1) - y @ np.roll(x, -1))
+    return int(x @ _next(y) - y @ _next(x))
 
 
 def to_level_0(
@@ -121,7 +134,7 @@ def shape_of(mask: np.ndarray) -> Shape:
     Args:
         mask: (rows, columns); not 0 is inside. It must not be empty.
     """
-    pixels = np.pad(np.asarray(mask) != 0, 1).view(np.uint8)
+    pixels = _padded(np.asarray(mask) != 0)
     moments = cv2.moments(pixels, binaryImage=True)
     area = moments["m00"]
     xx, yy, xy = (moments[name] / area for name in ("mu20", "mu02", "mu11"))
@@ -164,7 +177,7 @@ def _hull_area(pixels: np.ndarray) -> int:
     centres = 2 * np.concatenate(contours)
     hull = cv2.convexHull(np.concatenate([centres + offset for offset in _MIDDLES]))[:, 0]
     x, y = hull.T.astype(np.float64)
-    next_x, next_y = np.roll(x, -1), np.roll(y, -1)
+    next_x, next_y = _next(x), _next(y)
     sloped = y != next_y
     x, y, next_x, next_y = (values[sloped] for values in (x, y, next_x, next_y))
     rows = np.arange(y.min() + 1, y.max(), 2)[:, None]

@@ -14,7 +14,8 @@ from gigatile.errors import UserError
 from gigatile.instances.annotations import Instances, empty_instances, stack_instances
 from gigatile.instances.geojson import OutlinedObject, rasterise, read_geojson
 from gigatile.instances.image_files import MAX_PIXELS, ImageError
-from gigatile.instances.resizing import PADDING, resize_image
+from gigatile.instances.resizing import PADDING
+from gigatile.instances.slide_input import SlideInput
 from gigatile.settings.instances import InstanceSettings
 from gigatile.slides.reader import Slide
 
@@ -132,14 +133,14 @@ def image_regions(
 
 
 def slide_regions(
-    slide: Slide, objects: AnnotatedObjects, factor: float, name: str, region_class: str
+    slide: Slide, source: SlideInput, objects: AnnotatedObjects, name: str, region_class: str
 ) -> Iterator[RegionImage]:
     """Yield the regions of a slide.
 
     Args:
         slide: the open slide.
+        source: how it is read.
         objects: of its GeoJSON file.
-        factor: pixels of level 0 per pixel of the result.
         name: of the GeoJSON file, for messages.
         region_class: name of the class of regions, for messages.
 
@@ -153,35 +154,26 @@ def slide_regions(
             f"{name} has no region. In QuPath, draw annotations of the class {region_class} (or "
             "without a class) around the areas in which all instances are outlined"
         )
-    level = max(
-        (number for number, down in enumerate(slide.downsamples) if down <= factor * 1.01),
-        default=0,
-    )
-    across, down = slide.scales[level]
+    step = (source.across, source.down)
     for region in objects.regions:
-        points = np.concatenate([ring for polygon in region for ring in polygon])
-        scale = np.array([across, down])
-        low = np.floor(points.min(axis=0) / scale).astype(int)
-        high = np.ceil(points.max(axis=0) / scale).astype(int)
-        high = np.minimum(high, slide.level_sizes[level])
-        low = np.clip(low, 0, high - 1)
-        (columns, rows) = (high - low).tolist()
-        wide, tall = (
-            max(1, round(side * part / factor))
-            for side, part in zip((columns, rows), (across, down), strict=True)
-        )
+        points = np.concatenate([ring for polygon in region for ring in polygon]) / step
+        limit = (source.width, source.height)
+        high = np.clip(np.ceil(points.max(axis=0)), 1, limit).astype(np.int64)
+        low = np.clip(np.floor(points.min(axis=0)), 0, high - 1).astype(np.int64)
+        wide, tall = (high - low).tolist()
+        boxes, spans = source.boxes(np.array([[*low[::-1], *high[::-1]]]))
+        left, top, columns, rows = boxes[0].tolist()
         if max(wide * tall, rows * columns) > MAX_PIXELS:
             raise ImageError(
                 f"{name}: a region of {wide} × {tall} pixels; a region has at most {MAX_PIXELS:,}"
             )
-        read = np.asarray(slide.region(int(low[0]), int(low[1]), level, columns, rows))
-        pixels = resize_image(read, tall, wide).copy()
-        corner = low * scale
-        step = (columns * across / wide, rows * down / tall)
+        read = np.asarray(slide.region(left, top, source.level, columns, rows))
+        pixels = source.resize(read, spans[0], tall, wide).copy()
+        corner = low * step
         inside = _mask(region, corner, step, tall, wide)
         pixels[~inside] = PADDING
         instances = _instances_in(objects, (corner[0], corner[1]), step, inside)
-        end = corner + np.array(step) * (wide, tall)
+        end = high * step
         yield RegionImage(pixels, (corner[0], corner[1], end[0], end[1]), instances)
 
 

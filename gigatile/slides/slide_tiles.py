@@ -28,13 +28,10 @@ from gigatile.slides.regions import (
     with_openslide_fallback,
 )
 from gigatile.slides.scale import find_scale
-from gigatile.slides.scanner import scanner_of
-from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
+from gigatile.slides.slide_source import describe_source
 from gigatile.slides.stain_reference import plan_normalisation
 from gigatile.slides.state import (
-    Level,
     SlideFacts,
-    SlideSource,
     TileCounts,
     TileGrid,
     UnreadableTile,
@@ -118,11 +115,7 @@ class SlideTiles:
             SlideError: the slide cannot be used, or no tile is kept.
         """
         facts, settings, report_progress = self.facts, self._settings, self._report_progress
-        try:
-            facts.source = _describe_source(self._source, slide)
-        except OSError as error:  # another file of the slide than the one in the sheet
-            name = Path(error.filename or "").name
-            raise SlideError(f"{name} cannot be opened: {error.strerror}") from None
+        facts.source = describe_source(self._source, slide)
         check_directories(path, slide)
         scale = find_scale(slide, self._sheet_mpp, settings.objectives)
         facts.mpp, facts.mpp_from = scale.mpp, scale.source
@@ -251,20 +244,3 @@ class SlideTiles:
             if result.image is not None:
                 tissue = float(index.areas["tissue"][tile])
                 yield Tile(result.image, self._slide_id, x, y, grid.extent, grid.mpp, tissue)
-
-
-def _describe_source(source: Path, slide: Slide) -> SlideSource:
-    return SlideSource(
-        name=source.name,
-        bytes=size_and_time_of(source)[0],
-        fingerprint=fingerprint_of(source),
-        vendor=slide.vendor,
-        width=slide.width,
-        height=slide.height,
-        levels=[
-            Level(width=width, height=height, downsample=down)
-            for (width, height), down in zip(slide.level_sizes, slide.downsamples, strict=True)
-        ],
-        objective_power=slide.objective_power,
-        scanner=scanner_of(slide.properties),
-    )

@@ -75,9 +75,9 @@ def test_model_sees_at_most_a_window(
 ) -> None:
     shapes, compiled = set(), Detector._compiled
 
-    def record(self: Detector, height: int, width: int) -> object:
+    def record(self: Detector, count: int, height: int, width: int) -> object:
         shapes.add((height, width))
-        return compiled(self, height, width)
+        return compiled(self, count, height, width)
 
     monkeypatch.setattr(Detector, "_compiled", record)
     for shape in ((700, 90), (129, 500), (20, 1000), (128, 128)):

@@ -106,7 +106,11 @@ def test_regions_are_read_at_the_scale_of_the_settings(tmp_path, slide, pixels):
     # Between two levels: resized, and the objects stay in place within half a pixel.
     settings = SETTINGS.model_copy(update={"mpp": 0.4})
     _, (record,) = prepare(tmp_path, slide, features, settings)
-    np.testing.assert_allclose(record.instances.boxes, [[12.5, 31.25, 25, 43.75]], atol=1.01)
+    # The pixels are those of a grid over the slide, so the region starts up to a pixel earlier.
+    left, top, right, bottom = record.region
+    assert 148.4 < left <= 150 and 78.4 < top <= 80 and right < 251.6 and bottom < 141.6
+    expected = (np.array([100, 200, 120, 220]) - [top, left, top, left]) / 1.6
+    np.testing.assert_allclose(record.instances.boxes, [expected], atol=0.51)
     purple = record.pixels()[..., 1] < 110
     rows, columns = (np.flatnonzero(purple.any(axis=axis)) for axis in (1, 0))
     box = [rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]

@@ -1,0 +1,46 @@
+"""The section `slide_instances`."""
+
+from pydantic import Field
+
+from gigatile.settings.section import Section
+
+
+class SlideInstanceSettings(Section):
+    """How the instances of whole slides are detected."""
+
+    mpp: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="Micrometres per pixel at which slides are read: that of the training images."
+        "\nnull: instances.mpp; without that, level 0.",
+    )
+    window: int | None = Field(
+        None,
+        ge=64,
+        le=8192,
+        description="Side of the windows in which a slide is processed, in pixels at this scale."
+        "\nnull: the shorter side of detection.canvas.",
+    )
+    overlap: int = Field(
+        64,
+        ge=20,
+        le=4096,
+        description="Overlap of neighbouring windows in pixels; at most half of a window. "
+        "Instances up to this size\nare whole in at least one window.",
+    )
+    score_threshold: float = Field(0.5, ge=0, lt=1, description="Lowest score of an instance.")
+    max_unreadable: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Unreadable windows are left out; a slide with a larger fraction of them "
+        "fails.",
+    )
+    density_um: float = Field(
+        100,
+        gt=0,
+        le=100_000,
+        description="Side of the squares of the density map in micrometres. On slides of unknown "
+        "scale, a pixel\nof level 0 counts as 0.5 micrometres.",
+    )
