@@ -125,52 +125,58 @@ def weighted_precision(
     Returns:
         (len(unseen), 10 IoU thresholds, 101 recall points, resamples) float64.
     """
-    resamples = weights.shape[1]
+    # The draws first: their sums over the detections are in order in memory.
+    by_draw = np.ascontiguousarray(weights.T)
+    resamples = len(by_draw)
     has_instances = np.flatnonzero(matches.instances)
-    counts = matches.instances[has_instances, None].astype(np.float64)
-    instances = (weights[has_instances] * counts).sum(axis=0)
-    rows = weights[matches.image_of]
-    detections = np.cumsum(rows, axis=0)
+    counts = matches.instances[has_instances].astype(np.float64)
+    instances = (by_draw[:, has_instances] * counts).sum(axis=1)
+    columns = by_draw[:, matches.image_of]
+    detections = np.cumsum(columns, axis=1)
 
     precision = np.zeros((len(unseen), len(matches.matched), len(RECALLS), resamples))
     for threshold, matched in enumerate(matches.matched):
-        # The envelope of the precision has steps only at matched detections. The first row has
-        # none; it becomes the instances of an unseen patient, if all of them are detected.
+        # The precision is highest at a matched detection. The first column is none; it becomes the
+        # instances of an unseen patient, if all of them are detected.
         hits = np.flatnonzero(matched)
-        true, counted = np.zeros((2, len(hits) + 1, resamples))
-        np.cumsum(rows[hits], axis=0, out=true[1:])
-        counted[1:] = detections[hits]
+        true, counted = np.zeros((2, resamples, len(hits) + 1))
+        np.cumsum(columns[:, hits], axis=1, out=true[:, 1:])
+        counted[:, 1:] = detections[:, hits]
         ignored = np.flatnonzero(matches.ignored[threshold])
         if len(ignored):
-            sums = np.zeros((len(ignored) + 1, resamples))
-            np.cumsum(rows[ignored], axis=0, out=sums[1:])
-            counted[1:] -= sums[np.searchsorted(ignored, hits)]
+            sums = np.zeros((resamples, len(ignored) + 1))
+            np.cumsum(columns[:, ignored], axis=1, out=sums[:, 1:])
+            counted[:, 1:] -= sums[:, np.searchsorted(ignored, hits)]
         for patient, added in enumerate(unseen):
-            total = instances + added.missed + added.detected
-            recall = (true + added.detected) / total
-            recall[recall > _FULL_RECALL] = 1
+            missed, detected, false = np.broadcast_arrays(
+                *(np.reshape(part, (-1, 1)) for part in (added.missed, added.detected, added.false))
+            )
+            found = true + detected
+            recall = found / (instances[:, None] + missed + detected)
             # As in pycocotools, the small number avoids a division by 0.
-            every = counted + added.detected + added.false + np.spacing(1)
-            precision[patient, threshold] = _at_recalls(recall, (true + added.detected) / every)
+            found /= counted + (detected + false + np.spacing(1))
+            precision[patient, threshold] = _at_recalls(recall, found).T
     return precision
 
 
 def _at_recalls(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Return the precision at each of `RECALLS`: (101, resamples).
+    """Return the highest precision at each of `RECALLS` or above: (resamples, 101).
 
     Args:
-        recall, precision: (n, resamples); recall does not decrease along the first axis.
+        recall, precision: (resamples, n); recall does not decrease along the second axis.
     """
-    rows, resamples = recall.shape
-    envelope = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
-    # The first row that reaches a recall point is the number of rows that reach fewer points.
-    reached = np.searchsorted(RECALLS, recall, side="right")
-    cells = (reached * resamples + np.arange(resamples)).ravel()
-    bins = (len(RECALLS) + 1, resamples)
-    histogram = np.bincount(cells, minlength=bins[0] * resamples).reshape(bins)
-    first = histogram.cumsum(axis=0)[: len(RECALLS)]
-    values = np.take_along_axis(envelope, np.minimum(first, rows - 1), axis=0)
-    return np.where(first < rows, values, 0.0)
+    resamples, count = recall.shape
+    points = np.append(RECALLS[:-1], np.nextafter(_FULL_RECALL, 1))
+    # A column without precision: the first one that reaches a recall point that is not reached. It
+    # also ends the last range of each draw.
+    padded = np.zeros((resamples, count + 1))
+    padded[:, :-1] = precision
+    first = np.full((resamples, len(points) + 1), count)
+    for draw in range(resamples):
+        first[draw, :-1] = np.searchsorted(recall[draw], points)
+    first += (count + 1) * np.arange(resamples)[:, None]
+    highest = np.maximum.reduceat(padded.ravel(), first.ravel()).reshape(first.shape)
+    return np.maximum.accumulate(highest[:, ::-1], axis=1)[:, :0:-1]
 
 
 def draw_precision(
