@@ -37,8 +37,9 @@ def cells_of_level(rows: int, columns: int, stride: int, ratios: int) -> np.ndar
 
     The order is that of `anchors_of_level`; `ratios` is the number of anchors of a cell.
     """
-    corners = np.stack(np.mgrid[:rows, :columns], axis=-1) * stride
-    return corners.reshape(-1, 2).repeat(ratios, axis=0).astype(np.int32)
+    y, x = (np.arange(count, dtype=np.int32) * stride for count in (rows, columns))
+    corners = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1)
+    return corners.reshape(-1, 2).repeat(ratios, axis=0)
 
 
 def pyramid_cells(height: int, width: int, strides: Sequence[int], ratios: int) -> list[np.ndarray]:

@@ -9,11 +9,20 @@ from gigatile.settings.detection import DetectionSettings
 PADDING = (124, 117, 104)
 
 
-def resized_shape(height: int, width: int, settings: DetectionSettings) -> tuple[int, int]:
-    """Return height and width of an image as the model sees it."""
+def resized_shape(
+    height: int, width: int, settings: DetectionSettings, short_edge: int | None = None
+) -> tuple[int, int]:
+    """Return height and width of an image as the model sees it.
+
+    Args:
+        height, width: of the image.
+        settings: its size.
+        short_edge: used instead of that of the settings.
+    """
     factor = settings.scale
-    if settings.short_edge is not None:
-        factor = settings.short_edge / min(height, width)
+    short_edge = short_edge or settings.short_edge
+    if short_edge is not None:
+        factor = short_edge / min(height, width)
         factor = min(factor, settings.max_edge / max(height, width))
     return max(1, round(factor * height)), max(1, round(factor * width))
 

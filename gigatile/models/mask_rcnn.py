@@ -30,6 +30,7 @@ class Backbone:
         hidden: units of each of the two dense layers of the box head.
         convolutions: of the mask head.
         normalise: returns a normalisation layer for pyramid and heads; None: none.
+        initial: initial weights of the pyramid, the region proposal network and the box head.
     """
 
     levels: Sequence[keras.KerasTensor]
@@ -37,6 +38,7 @@ class Backbone:
     hidden: int
     convolutions: int
     normalise: Callable[[], keras.layers.Layer] | None = None
+    initial: str = "he_normal"
 
 
 def build_mask_rcnn(
@@ -79,9 +81,11 @@ def _normalised(x: keras.KerasTensor, backbone: Backbone) -> keras.KerasTensor:
     return x if backbone.normalise is None else backbone.normalise()(x)
 
 
-def _convolution(channels: int, size: int, name: str, **options: object) -> keras.layers.Layer:
+def _convolution(
+    channels: int, size: int, name: str, initial: str, **options: object
+) -> keras.layers.Layer:
     return layers.Conv2D(
-        channels, size, padding="same", kernel_initializer="he_normal", name=name, **options
+        channels, size, padding="same", kernel_initializer=initial, name=name, **options
     )
 
 
@@ -89,7 +93,7 @@ def _pyramid(backbone: Backbone) -> list[keras.KerasTensor]:
     """Return the feature maps of levels 2 to 6: Lin et al. 2017, section 3."""
     merged: list[keras.KerasTensor] = []
     for number in range(5, 1, -1):
-        lateral = _convolution(backbone.channels, 1, f"lateral_{number}")(
+        lateral = _convolution(backbone.channels, 1, f"lateral_{number}", backbone.initial)(
             backbone.levels[number - 2]
         )
         lateral = _normalised(lateral, backbone)
@@ -99,7 +103,7 @@ def _pyramid(backbone: Backbone) -> list[keras.KerasTensor]:
         merged.append(lateral)
     outputs = []
     for number, level in zip(range(2, 6), reversed(merged), strict=True):
-        x = _convolution(backbone.channels, 3, f"pyramid_{number}")(level)
+        x = _convolution(backbone.channels, 3, f"pyramid_{number}", backbone.initial)(level)
         outputs.append(_normalised(x, backbone))
     last = layers.MaxPooling2D(1, strides=2, name="pyramid_6")(outputs[-1])
     return [*outputs, last]
@@ -110,7 +114,7 @@ def _region_proposals(
 ) -> list[keras.KerasTensor]:
     """Return the objectness of all levels, then their deltas."""
     small = keras.initializers.RandomNormal(stddev=0.01)
-    shared = _convolution(backbone.channels, 3, "rpn", activation="relu")
+    shared = _convolution(backbone.channels, 3, "rpn", backbone.initial, activation="relu")
     objectness = layers.Conv2D(anchors, 1, kernel_initializer=small, name="objectness")
     deltas = layers.Conv2D(4 * anchors, 1, kernel_initializer=small, name="deltas")
     hidden = [shared(level) for level in levels]
@@ -126,7 +130,7 @@ def _box_head(backbone: Backbone, classes: int) -> keras.Model:
         x = layers.Dense(
             backbone.hidden,
             activation="relu",
-            kernel_initializer="he_normal",
+            kernel_initializer=backbone.initial,
             name=f"hidden_{number}",
         )(x)
     scores = layers.Dense(
@@ -149,7 +153,8 @@ def _mask_head(backbone: Backbone, classes: int) -> keras.Model:
     pooled = keras.Input((MASK_SIZE, MASK_SIZE, backbone.channels), name="pooled_masks")
     x = pooled
     for number in range(1, backbone.convolutions + 1):
-        x = _normalised(_convolution(backbone.channels, 3, f"mask_{number}")(x), backbone)
+        convolution = _convolution(backbone.channels, 3, f"mask_{number}", "he_normal")
+        x = _normalised(convolution(x), backbone)
         x = layers.ReLU()(x)
     x = layers.Conv2DTranspose(
         backbone.channels,

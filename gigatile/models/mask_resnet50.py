@@ -25,7 +25,15 @@ def build(images: keras.KerasTensor, settings: TrainSettings, frozen: int) -> Ba
     for layer in network.layers:
         fixed = isinstance(layer, keras.layers.BatchNormalization)
         layer.trainable = not (fixed or layer.name.startswith(STAGES[:frozen]))
-    return Backbone(levels_of(network, images), channels=256, hidden=1024, convolutions=4)
+    return Backbone(
+        levels_of(network, images),
+        channels=256,
+        hidden=1024,
+        convolutions=4,
+        # Half the variance of He et al., as in detectron2 and tensorpack: without normalisation,
+        # the sums of the pyramid would make its lower levels large.
+        initial="lecun_normal",
+    )
 
 
 def levels_of(network: keras.Model, images: keras.KerasTensor) -> list[keras.KerasTensor]:

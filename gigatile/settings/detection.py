@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from gigatile.settings.section import Section
 
 Side = Annotated[int, Field(ge=64, le=8192)]
+Edge = Annotated[int, Field(ge=64, le=8192)]
 Positive = Annotated[float, Field(gt=0, le=10_000)]
 # Sides of an image are padded to a multiple of the largest stride of the pyramid's convolutions.
 STRIDE = 32
@@ -35,6 +36,12 @@ class DetectionSettings(Section):
         le=8192,
         description="Resize each image so that its shorter side has this many pixels, such as 800 "
         "for COCO.\nnull: use scale.",
+    )
+    train_short_edges: tuple[Edge, ...] | None = Field(
+        None,
+        min_length=1,
+        description="With short_edge: in training, one of these lengths of the shorter side at "
+        "random, such as\n[640, 672, 704, 736, 768, 800]. null: short_edge.",
     )
     max_edge: int = Field(
         1333,
@@ -120,6 +127,12 @@ class DetectionSettings(Section):
     detections_per_image: int = Field(
         100, ge=1, le=10_000, description="Most detections per image (COCO: 100)."
     )
+
+    @model_validator(mode="after")
+    def _edges_need_short_edge(self) -> "DetectionSettings":
+        if self.train_short_edges is not None and self.short_edge is None:
+            raise ValueError("train_short_edges: needs short_edge, the length for detection")
+        return self
 
     @model_validator(mode="after")
     def _sides_are_multiples(self) -> "DetectionSettings":

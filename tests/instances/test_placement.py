@@ -10,6 +10,7 @@ from tiny_mask_rcnn import box_of, ellipse
 from whole_images import COLOUR, on_canvas, placements, turned
 
 from gigatile.instances.annotations import stack_instances
+from gigatile.instances.resizing import resized_shape
 from gigatile.settings.detection import DetectionSettings
 from gigatile.tasks.instance_segmentation.placement import (
     Placement,
@@ -132,6 +133,21 @@ def test_size_follows_from_the_settings(seed, height, width):
     for placement in (short, scaled):
         assert placement.canvas == (512, 512) and (placement.top, placement.left) == (0, 0)
         assert placement.visible == (placement.height, placement.width)
+
+
+def test_short_edge_of_training_is_one_of_several():
+    settings = DetectionSettings(short_edge=80, max_edge=150, train_short_edges=(64, 72, 96))
+    placements = [place(200, 300, seed, settings) for seed in range(600)]
+    edges = [min(placement.height, placement.width) for placement in placements]
+    counts = [edges.count(edge) for edge in (64, 72, 96)]
+    assert sum(counts) == 600 and min(counts) > 150
+    # Neither the turn nor the colours say which one.
+    for values in ([p.view % 2 for p in placements], [p.colour[0] > 0.5 for p in placements]):
+        assert abs(np.corrcoef(edges, values)[0, 1]) < 0.15
+    # The longer side of a long image limits it, and detection does not use them.
+    longest = [place(100, 1000, seed, settings) for seed in range(9)]
+    assert {max(placement.height, placement.width) for placement in longest} == {150}
+    assert resized_shape(200, 300, settings) == (80, 120)
 
 
 def test_equal_seeds_give_equal_samples():

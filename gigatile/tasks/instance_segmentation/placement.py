@@ -19,7 +19,7 @@ from gigatile.settings.detection import DetectionSettings
 cv2.setNumThreads(1)
 
 # The counters of a sample's random numbers, by their use.
-_VIEW, _SCALE, _CORNER, _CHOICES, _COLOUR = 0, 1, slice(2, 4), slice(4, 6), slice(6, 12)
+_VIEW, _SCALE, _CORNER, _EDGE, _COLOUR = 0, 1, slice(2, 4), 4, slice(6, 12)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def place(height: int, width: int, seed: int, settings: DetectionSettings) -> Pl
     }[settings.flips]
     if view % 2:
         height, width = width, height
-    tall, wide = resized_shape(height, width, settings)
+    edges = settings.train_short_edges
+    edge = edges[int(uniform[_EDGE] * len(edges))] if edges else None
+    tall, wide = resized_shape(height, width, settings, edge)
     factor = 1 + settings.scale_jitter * (2 * uniform[_SCALE] - 1)
     tall, wide = max(1, round(factor * tall)), max(1, round(factor * wide))
     canvas = settings.canvas

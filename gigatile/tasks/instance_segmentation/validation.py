@@ -62,7 +62,7 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
 
 
 def _mean_losses(detector: Detector, reader: ShardReader, images: int) -> dict[str, float]:
-    plain = {"flips": "none", "scale_jitter": 0.0, "intensity": 0.0}
+    plain = {"flips": "none", "scale_jitter": 0.0, "intensity": 0.0, "train_short_edges": None}
     source = Images(reader, detector.detection.model_copy(update=plain))
     graph = tf.function(detector.model.losses, reduce_retracing=True)
     totals = np.zeros(len(LOSSES))
