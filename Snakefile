@@ -42,3 +42,4 @@ rule all:
     input:
         f"{RUN}/report/index.html",
         f"{RUN}/predictions/pages/index.html" if NEW else [],
+        f"{RUN}/predictions/slide_pages/index.html" if SLIDES else [],

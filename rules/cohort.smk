@@ -10,7 +10,7 @@ from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
 from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
-from gigatile.workflow.sheets import check_sheets, read_sheet
+from gigatile.workflow.sheets import check_sheets, read_sheet, read_slides
 
 # A setting of this machine, not of the run: the slides are on another machine.
 ELSEWHERE = config.get("slides") == "elsewhere"
@@ -30,6 +30,8 @@ try:
     # The rows of the sheets by id: of the cohort, and of new data.
     COHORT = read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
+    # Whole slides, of which instances are detected.
+    SLIDES = read_slides(INVOCATION, SETTINGS, may_be_missing)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -70,10 +72,11 @@ def outputs_with_metadata():
     yield f"{RUN}/report/index.html"
     yield from (f"{RUN}/{RECORDS}/{name}.json" for name in record_names(ROWS))
     yield from (f"{RUN}/predictions/{RECORDS}/{name}.json" for name in record_names(NEW_ROWS))
+    yield from (f"{RUN}/predictions/slides/{name}.json" for name in SLIDES)
 
 
 try:
-    check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE)
+    check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE, slides=SLIDES)
     INVOCATION.check_writable(".", "results", RUN)
     keep_metadata_in_results(INVOCATION)
     INVOCATION.await_earlier_jobs()

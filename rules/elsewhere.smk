@@ -2,7 +2,8 @@
 import os
 import sys
 
-FILES = {os.path.normpath(path) for row in [*COHORT.values(), *NEW.values()] for path in row.files}
+ROWS_WITH_FILES = [*COHORT.values(), *NEW.values(), *SLIDES.values()]
+FILES = {os.path.normpath(path) for row in ROWS_WITH_FILES for path in row.files}
 ABSENT = sorted(path for path in FILES if not os.path.exists(path))
 
 if INVOCATION.is_main_process:

@@ -177,6 +177,96 @@ rule predict:
         )
 
 
+# --- Instances of whole slides: a job per slide, then a page for each
+
+
+rule detect_slide:
+    input:
+        source=ancient(source_files(SLIDES)),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        table=f"{RUN}/predictions/slides/{{slide}}.parquet",
+        outlines=f"{RUN}/predictions/slides/{{slide}}.geojson.gz",
+        overview=f"{RUN}/predictions/slides/{{slide}}.jpg",
+        state=f"{RUN}/predictions/slides/{{slide}}.json",
+    log:
+        f"{RUN}/logs/detect_slide/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/detect_slide/{{slide}}.tsv"
+    conda:
+        "../envs/gpu.yaml"
+    threads: 2
+    resources:
+        mem_mb=grow(8000),
+        runtime=grow(480),
+        options=f"--stall-minutes {SETTINGS.instances.stall_minutes:g} --on-error {SETTINGS.instances.on_error}",
+    params:
+        **provenance(
+            "detect_slide",
+            "detect_slide",
+            "{slide}",
+            samples=SLIDES,
+            states=f"{RUN}/predictions/slides",
+        ),
+        options=slide_options(SLIDES),
+        detection=task_settings("validation"),
+        settings=section("slide_instances"),
+    shell:
+        recorded(
+            'python "$SCRIPTS/detect_slide.py" --slide {wildcards.slide} --source {input.source[0]:q} {params.options}'
+            " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
+            " --settings {params.settings:q} {resources.options} --cores {threads} --table {output.table:q}"
+            " --outlines {output.outlines:q} --overview {output.overview:q} --state {output.state:q}",
+            source="{input.source:q}",
+            state="{output.state}",
+        )
+
+
+DETECTED = expand(rules.detect_slide.output, slide=SLIDES)
+
+
+rule slide_pages:
+    input:
+        slides=ancient(SETTINGS.predict.slides or []),
+        table=ALL_TABLE,
+        states=ALL_STATES,
+        detected=[path for path in DETECTED if path.endswith(".json")],
+        # Their checksums are in the states.
+        large=ancient([path for path in DETECTED if not path.endswith(".json")]),
+        model=small_files(rules.choose_model.output),
+        weights=large_files(rules.choose_model.output),
+    output:
+        index=report(
+            f"{RUN}/predictions/slide_pages/index.html",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"page": "whole slides"},
+        ),
+        pages=directory(f"{RUN}/predictions/slide_pages/slides"),
+        table=f"{RUN}/predictions/slides.tsv",
+        matches=f"{RUN}/predictions/slides_in_cohort.tsv",
+    log:
+        f"{RUN}/logs/slide_pages.log",
+    benchmark:
+        f"{RUN}/benchmarks/slide_pages.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+    params:
+        **provenance("slide_pages", "write_slide_pages"),
+        sheet=sheet(SETTINGS.predict.slides),
+        run=folder(),
+        out=subpath(output.index, parent=True),
+    shell:
+        recorded(
+            'python "$SCRIPTS/write_slide_pages.py" --run-dir {params.run:q} --slides {input.slides:q}'
+            " --table {output.table:q} --matches {output.matches:q} --out {params.out:q}"
+        )
+
+
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = rules.evaluate.output
 PREDICTED = rules.predict.output if NEW else []

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import UserError
-from gigatile.files import read_json
+from gigatile.instances.description import read_description
 from gigatile.instances.detection import Detection
 from gigatile.instances.mask_grids import paste_mask
 from gigatile.instances.mask_rcnn import MaskRCNN
@@ -20,8 +20,6 @@ from gigatile.instances.window_grid import MIN_OVERLAP, WindowGrid
 from gigatile.models.mask_rcnn import parts_of
 from gigatile.models.saving import load_model
 from gigatile.settings.detection import DetectionSettings
-from gigatile.settings.instances import InstanceSettings
-from gigatile.settings.section import check_section
 
 # Images are padded to multiples of this many pixels, so that few shapes occur: each one takes
 # seconds to compile.
@@ -51,14 +49,9 @@ class Detector:
         Raises:
             UserError: a file is missing or damaged, or the model is not the described one.
         """
-        content = read_json(described)
-        if not isinstance(content, dict) or "detection" not in content:
-            raise UserError(f"{described}: does not describe a model of instances")
-        source = str(described)
-        self.instances = check_section(InstanceSettings, content["instances"], source)
-        values = content["detection"] | detection
-        self.detection = check_section(DetectionSettings, values, source)
-        self.sha256 = str(content["sha256"])
+        values = read_description(described, detection)
+        self.instances, self.detection = values.instances, values.detection
+        self.sha256 = values.sha256
         network = load_model(model, self.sha256, described)
         self.model = MaskRCNN(parts_of(network), self.detection)
         self._graph = cache(self._compiled)
@@ -91,15 +84,7 @@ class Detector:
         """The most detections of a window of `for_windows`."""
         return self.detection.detections_per_image
 
-    @property
-    def window(self) -> int:
-        """The side of an image that the model sees like those in training, in its pixels."""
-        settings = self.detection
-        if settings.short_edge is not None:
-            return settings.short_edge
-        return max(2 * MIN_OVERLAP, round(min(settings.canvas) / settings.scale))
-
-    def for_windows(self, side: int) -> "Detector":
+    def for_windows(self, side: int, threshold: float) -> "Detector":
         """Return a detector for windows of a slide.
 
         The settings limit the proposals and detections of an image, which has about the size of
@@ -107,13 +92,15 @@ class Detector:
 
         Args:
             side: of the windows, in pixels before resizing.
+            threshold: the lowest score.
         """
         settings = self.detection
         tall, wide = resized_shape(side, side, settings)
         share = max(1.0, tall * wide / math.prod(settings.canvas))
         names = ("rpn_pre_nms_topk_test", "rpn_post_nms_topk_test", "detections_per_image")
         limits = {name: math.ceil(share * getattr(settings, name)) for name in names}
-        return self._with(settings.model_copy(update=limits))
+        lowest = {"score_threshold": max(threshold, settings.score_threshold)}
+        return self._with(settings.model_copy(update=limits | lowest))
 
     def _with(self, detection: DetectionSettings) -> "Detector":
         """Return a detector with the same model and other settings."""

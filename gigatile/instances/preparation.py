@@ -110,7 +110,7 @@ def _prepare(
     facts = ImageFacts(image=image.id, mpp=image.mpp)
     try:
         files = [path for path in (image.path, image.annotations) if path is not None]
-        facts.fingerprint = fingerprint_of(*files)
+        facts.fingerprint, facts.file = fingerprint_of(*files), fingerprint_of(image.path)
         report_progress(None)
         records = list(read_records(image, settings, facts, report_progress))
         annotated = [record.instances for record in records if record.instances is not None]

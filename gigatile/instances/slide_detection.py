@@ -88,7 +88,7 @@ class SlideJob:
         source: the slide's file.
         mpp: micrometres per pixel of level 0 from the sheet; None: those of the file.
         requested_mpp: micrometres per pixel at which it is read; None: those of level 0.
-        window: side of the windows in pixels.
+        window, overlap: side and overlap of the windows in pixels.
         settings: the section `slide_instances`.
         cores: threads that read windows.
         stall_minutes: the longest time without progress.
@@ -100,6 +100,7 @@ class SlideJob:
     mpp: float | None
     requested_mpp: float | None
     window: int
+    overlap: int
     settings: SlideInstanceSettings
     cores: int = 1
     stall_minutes: float = 10
@@ -142,6 +143,8 @@ def detect_slide(
         UserError: the slide cannot be used, and `job.stop_on_error`; or the fork was killed.
     """
     remove_half_written(*vars(files).values())  # of a job that was killed
+    # Ends OpenCV's threads: a fork of a process with OpenCV's threads hangs.
+    cv2.setNumThreads(1)
     detection = _SlideDetection(job, open_detector, sha256, files)
     try:
         return run_supervised(detection.run, job.stall_minutes)
@@ -183,8 +186,6 @@ class _SlideDetection:
 
     def run(self, report: Callable[[DetectionFacts | None], None]) -> DetectionState:
         """Detect the instances; called in the supervised process."""
-        # Threads are started here, and OpenCV's own would compete with them.
-        cv2.setNumThreads(1)
         try:
             with open_slide(self._job.source) as slide:
                 self._detect(slide, report)
@@ -247,7 +248,7 @@ class _SlideDetection:
         facts.contradictions = list(scale.contradictions)
         report(facts)
         source = plan_input(slide, scale.mpp, job.requested_mpp, "slide_instances.mpp")
-        grid = WindowGrid(source.height, source.width, job.window, job.settings.overlap)
+        grid = WindowGrid(source.height, source.width, job.window, job.overlap)
         facts.input = InputGrid(
             height=source.height,
             width=source.width,

@@ -18,6 +18,7 @@ class ImageFacts(StateModel):
         state: `failed`: it cannot be used.
         reason: why it failed; else None.
         fingerprint: of its files; None: they could not be read.
+        file: fingerprint of the file of the image or slide alone.
         annotated: whether annotations were read.
         height, width: of the file in pixels; None: not known.
         mpp: micrometres per pixel; None: not known.
@@ -32,6 +33,7 @@ class ImageFacts(StateModel):
     state: Literal["prepared", "failed"] = "failed"
     reason: str | None = None
     fingerprint: str | None = None
+    file: str | None = None
     annotated: bool = False
     height: int | None = None
     width: int | None = None

@@ -44,11 +44,15 @@ class CohortMatches:
         matches: in the order of the new slides or cases.
         compared: ids in the cohort whose pixels were compared.
         missing: ids in the cohort whose records are missing, so their pixels were not compared.
+        what: was compared of them: their pixels or files.
+        unit: of the cohort, if it is not that of the new ones.
     """
 
     matches: Sequence[Match]
     compared: Sequence[str]
     missing: Sequence[str]
+    what: str = "pixels"
+    unit: str = ""
 
     def matches_of(self, new: str) -> list[Match]:
         """Return the matches of one new slide or case."""

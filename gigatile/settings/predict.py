@@ -15,7 +15,13 @@ class PredictSettings(Section):
         "\nThe predictions are written to results/<run>/predictions/.",
     )
 
-    @field_validator("samples")
+    slides: str | None = Field(
+        None,
+        description="For task: instance_segmentation: sheet of whole slides of which to detect all "
+        "instances\n(columns slide, path; optional patient, mpp); null: none.",
+    )
+
+    @field_validator("samples", "slides")
     @classmethod
     def _path_that_can_be_passed_on(cls, path: str | None) -> str | None:
         if path is not None and (fault := fault_of_path(path)):

@@ -116,6 +116,12 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             )
         if self.predict.samples and not task.predicts:
             raise ValueError(f"predict.samples: task: {self.task} cannot predict; remove it")
+        if self.predict.slides and not task.detects_on_slides:
+            raise ValueError(
+                f"predict.slides: not used by task: {self.task}; new slides are in predict.samples"
+                if task.unit == "slide"
+                else f"predict.slides: not used by task: {self.task}; remove it"
+            )
         if self.report.compare and not task.compares:
             raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:

@@ -62,6 +62,8 @@ class Task:
             `gigatile.records.parts`); None: a job for each unit.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
             `model`.
+        detects_on_slides: whether its models detect the instances of whole slides: it uses
+            `predict.slides`.
         compares: whether its report can compare the maps of slides with those of another run.
         train_options: keys of the section `train` that this task uses and others do not.
         train_defaults: the values of keys of the section `train` that are null.
@@ -83,6 +85,7 @@ class Task:
     execution: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     parts: Callable[[Any], int | None] = lambda settings: None
     predicts: bool = True
+    detects_on_slides: bool = False
     compares: bool = False
     train_options: frozenset[str] = field(default_factory=frozenset)
     train_defaults: Mapping[str, Any] = field(

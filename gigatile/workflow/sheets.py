@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from gigatile.cohort.copies import check_copies, copies_in_cohort
+from gigatile.cohort.samples import Sample, read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels
@@ -37,12 +39,31 @@ def read_sheet(
     return {member.id: member for member in members}
 
 
+def read_slides(
+    invocation: Invocation, settings: Settings, may_be_missing: Callable[[Path], bool]
+) -> dict[str, Sample]:
+    """Return the rows of the sheet of whole slides by id, none without a sheet; print warnings.
+
+    Raises:
+        UserError: lists all faults of the sheet.
+    """
+    sheet = settings.predict.slides
+    if not sheet:
+        return {}
+    look = invocation.is_main_process
+    slides = read_samples(Path(sheet), False, may_be_missing, look)
+    if look:
+        _print_warnings(f"{sheet}: {warning}" for warning in sheet_warnings(slides))
+    return {slide.id: slide for slide in slides}
+
+
 def check_sheets(
     invocation: Invocation,
     settings: Settings,
     cohort: Mapping[str, Member],
     new: Mapping[str, Member],
     with_files: bool,
+    slides: Mapping[str, Member] = MappingProxyType({}),
 ) -> None:
     """Check splits and files in the main process; print warnings about copies.
 
@@ -52,6 +73,7 @@ def check_sheets(
         cohort: rows of its sheet.
         new: rows of the sheet of new data.
         with_files: whether the files are on this machine.
+        slides: rows of the sheet of whole slides, of which instances are detected.
 
     Raises:
         UserError: a split lacks a label, or two patients have the same file.
@@ -63,9 +85,10 @@ def check_sheets(
     check_labels(members, assign(members, settings.split), sheet, settings.split)
     if with_files:
         _print_warnings(check_copies(members, sheet))
-        if new:
-            new_sheet = Path(str(settings.predict.samples))
-            _print_warnings(copies_in_cohort(list(new.values()), members, new_sheet))
+        for rows, other in ((new, settings.predict.samples), (slides, settings.predict.slides)):
+            if rows:
+                new_sheet = Path(str(other))
+                _print_warnings(copies_in_cohort(list(rows.values()), members, new_sheet))
 
 
 def _print_warnings(warnings: Iterable[str]) -> None:

@@ -37,7 +37,8 @@ def detect(
     folder: Path, source: Path, detector: DarkObjects | None = None, **changed: object
 ) -> tuple[DetectionState, dict[str, np.ndarray], DetectionFiles]:
     """Detect the instances of a slide; return state, table and files."""
-    values = {"mpp": None, "requested_mpp": None, "window": 256, "settings": SETTINGS} | changed
+    sizes = {"window": 256, "overlap": 64}
+    values = {"mpp": None, "requested_mpp": None, "settings": SETTINGS} | sizes | changed
     job = SlideJob("s", source, **values)
     files = files_in(folder)
     state = detect_slide(job, lambda: detector or DarkObjects(), "0" * 64, files)
@@ -57,8 +58,7 @@ def check_each_once(slide: DrawnSlide, table: dict[str, np.ndarray], tolerance: 
 @pytest.mark.parametrize(("window", "overlap"), [(256, 64), (100, 40), (2000, 64)])
 def test_each_nucleus_is_found_once(tmp_path, window, overlap):
     slide = draw_slide(tmp_path / "s.svs", 31, 47, seed=1, share=0.8)
-    settings = SETTINGS.model_copy(update={"overlap": overlap})
-    state, table, files = detect(tmp_path, slide.path, window=window, settings=settings, cores=2)
+    state, table, files = detect(tmp_path, slide.path, window=window, overlap=overlap, cores=2)
     assert state.state == "detected", state.reason
     check_each_once(slide, table, tolerance=1.0)
     assert state.instances == {"nucleus": len(slide.centroids)} and state.cut == 0

@@ -7,6 +7,7 @@ from typing import Any
 from gigatile.cohort.images import Image, read_images
 from gigatile.settings.detection import DetectionSettings
 from gigatile.settings.instances import InstanceSettings
+from gigatile.settings.slide_instances import SlideInstanceSettings, window_size
 from gigatile.tasks.instance_segmentation.cohort import RECORDS
 from gigatile.tasks.task import Task
 
@@ -32,6 +33,10 @@ def _training(settings: Any) -> Mapping[str, Any]:
     }
 
 
+def _check_windows(settings: Any) -> None:
+    window_size(settings.slide_instances, settings.detection)
+
+
 def _validation(settings: Any) -> Mapping[str, Any]:
     return {"detection": settings.detection.model_dump(include=set(DetectionSettings.INFERENCE))}
 
@@ -46,6 +51,10 @@ TASK = Task(
     sections={
         "instances": (InstanceSettings, "From images and annotations to records."),
         "detection": (DetectionSettings, "How the model sees images, and what it detects."),
+        "slide_instances": (
+            SlideInstanceSettings,
+            "Instances of whole slides, detected with the trained model.",
+        ),
     },
     preparation="instances",
     read_sheet=_read_sheet,
@@ -53,5 +62,7 @@ TASK = Task(
     validation=_validation,
     parts=lambda settings: settings.instances.jobs,
     train_defaults={"model": "mask_small", "epochs": 40, "segment_epochs": 8, "batch_size": 2},
+    detects_on_slides=True,
     headline=("mask AP", "mask.ap"),
+    check=_check_windows,
 )

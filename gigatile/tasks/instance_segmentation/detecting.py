@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that evaluation and prediction share."""
     parser.add_argument("--records", type=Path, required=True, help="folder of the images' records")
+    add_model_arguments(parser)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a model's inference."""
     parser.add_argument(
         "--detection",
         default="{}",

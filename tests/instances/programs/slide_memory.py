@@ -10,7 +10,7 @@ from gigatile.instances.slide_detection import DetectionFiles, SlideJob, detect_
 from gigatile.settings.slide_instances import SlideInstanceSettings
 
 source, folder = map(Path, sys.argv[1:])
-job = SlideJob("s", source, None, None, 512, SlideInstanceSettings())
+job = SlideJob("s", source, None, None, 512, 64, SlideInstanceSettings())
 names = ("s.parquet", "s.geojson.gz", "s.jpg", "s.json")
 state = detect_slide(job, DarkObjects, "0" * 64, DetectionFiles(*(folder / n for n in names)))
 assert state.state == "detected", state.reason
