@@ -14,7 +14,7 @@ from gigatile.instances.description import read_description
 from gigatile.instances.detection import Detection
 from gigatile.instances.mask_grids import paste_mask
 from gigatile.instances.mask_rcnn import MaskRCNN
-from gigatile.instances.resizing import PADDING, resize_image, resized_shape
+from gigatile.instances.resizing import pad_image, resize_image, resized_shape
 from gigatile.instances.seams import join_windows
 from gigatile.instances.window_grid import MIN_OVERLAP, WindowGrid
 from gigatile.models.mask_rcnn import parts_of
@@ -152,9 +152,8 @@ class Detector:
         tall, wide = resized_shape(height, width, self.detection)
         shape = [math.ceil(side / PADDED) * PADDED for side in (tall, wide)]
         canvas = np.empty((len(windows), *shape, 3), np.uint8)
-        canvas[:] = PADDING
         for index, window in enumerate(windows):
-            canvas[index, :tall, :wide] = resize_image(window, tall, wide)
+            pad_image(resize_image(window, tall, wide), canvas[index])
         sizes = np.array([[tall, wide]] * len(windows), np.int32)
         try:
             outputs = self._graph(len(windows), *shape)(tf.constant(canvas), tf.constant(sizes))

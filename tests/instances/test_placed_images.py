@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_mask_rcnn import box_of, ellipse
-from whole_images import COLOUR, on_canvas, placed_image, placements, turned
+from whole_images import (
+    COLOUR,
+    mirrored_on_canvas,
+    on_canvas,
+    placed_image,
+    placements,
+    turned,
+)
 
 from gigatile.instances.annotations import stack_instances
-from gigatile.instances.resizing import PADDING
 from gigatile.settings.detection import DetectionSettings
 from gigatile.tasks.instance_segmentation.placement import (
     Placement,
@@ -33,7 +39,7 @@ def test_image_of_the_same_size_keeps_its_pixels(case, seed):
         min(placement.left, max(0, wide - placement.canvas[1])),
         *(placement.canvas, COLOUR),
     )
-    np.testing.assert_array_equal(placed_image(image, same), on_canvas(expected, same, PADDING))
+    np.testing.assert_array_equal(placed_image(image, same), mirrored_on_canvas(expected, same))
 
 
 @pytest.mark.parametrize("view", range(8))
@@ -43,7 +49,7 @@ def test_smaller_image_has_the_means_of_its_blocks(view):
     tall, wide = whole.shape[0] // 2, whole.shape[1] // 3
     placement = Placement(view, tall, wide, 1, 2, (8, 64), COLOUR)
     means = whole.reshape(tall, 2, wide, 3, 3).mean(axis=(1, 3))
-    expected = on_canvas(means, placement, PADDING)
+    expected = mirrored_on_canvas(means, placement)
     assert abs(placed_image(image, placement) - expected).max() <= 1
 
 
@@ -111,14 +117,15 @@ def test_image_and_masks_stay_aligned():
     assert abs(np.mean(differences, axis=0)).max() < 0.04
 
 
-def test_colours_change_monotonically_and_not_in_the_padding():
+def test_colours_change_monotonically_also_of_the_mirror_images():
     image = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
     for seed in range(30):
         colour = np.random.default_rng(seed).random(6)
         placement = Placement(0, 1, 256, 0, 0, (2, 300), colour)
         out = placed_image(image, placement)
         change_colours(out, placement, 0.4)
-        assert (out[1:] == PADDING).all() and (out[:, 256:] == PADDING).all()
+        np.testing.assert_array_equal(out[1], out[0])
+        np.testing.assert_array_equal(out[:, 256:], out[:, 212:256][:, ::-1])
         levels = out[0, :256].astype(int)
         assert (np.diff(levels, axis=0) >= 0).all()
         # 0.4 of the range for brightness, and as much around the middle for contrast.

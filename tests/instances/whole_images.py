@@ -23,6 +23,14 @@ def on_canvas(array: np.ndarray, placement: Placement, fill=0) -> np.ndarray:
     return canvas
 
 
+def mirrored_on_canvas(array: np.ndarray, placement: Placement) -> np.ndarray:
+    """As `on_canvas`, padded with mirror images."""
+    rows, columns = placement.visible
+    part = on_canvas(array, placement)[:rows, :columns]
+    sides = [(0, side - n) for side, n in zip(placement.canvas, (rows, columns), strict=True)]
+    return np.pad(part, [*sides, (0, 0)], mode="symmetric")
+
+
 @st.composite
 def placements(draw):
     """Return height and width of an image, and any placement of it on a canvas."""

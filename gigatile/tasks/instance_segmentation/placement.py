@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from gigatile.instances.annotations import Instances
-from gigatile.instances.resizing import PADDING, resize_image, resized_shape
+from gigatile.instances.resizing import pad_image, resize_image, resized_shape
 from gigatile.records.shuffle import random64
 from gigatile.settings.detection import DetectionSettings
 
@@ -87,23 +87,19 @@ def place_image(image: np.ndarray, placement: Placement, out: np.ndarray) -> Non
     turned = resize_image(turned, placement.height, placement.width)
     rows, columns = placement.visible
     top, left = placement.top, placement.left
-    if (rows, columns) != placement.canvas:
-        out[:] = PADDING
-    out[:rows, :columns] = turned[top : top + rows, left : left + columns]
+    pad_image(turned[top : top + rows, left : left + columns], out)
 
 
 def change_colours(image: np.ndarray, placement: Placement, limit: float) -> None:
     """Change brightness and contrast of each channel at random, in place."""
     common, contrast, *channels = 2 * placement.colour - 1
-    rows, columns = placement.visible
-    part = image[:rows, :columns]
     levels = np.arange(256.0)
     for channel in range(3):
         # Most of the change is common to the channels, so that hues change little.
         factor = 1 + limit * (0.7 * contrast + 0.3 * channels[channel])
         summand = 128 * limit * (0.7 * common + 0.3 * channels[channel])
         table = np.clip((levels - 128) * factor + 128 + summand, 0, 255).round().astype(np.uint8)
-        part[..., channel] = table[part[..., channel]]
+        image[..., channel] = table[image[..., channel]]
 
 
 def _turned(image: np.ndarray, view: int) -> np.ndarray:
