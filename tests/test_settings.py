@@ -143,7 +143,8 @@ def test_all_faults_are_listed():
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
         "nonsense: no such key; known keys: run, task, samples, tiles, whole_slides, volumes, "
-        "patches, windows, instances, detection, split, shards, train, evaluate, report, predict",
+        "patches, windows, instances, detection, slide_instances, split, shards, train, evaluate, "
+        "report, predict",
     ]
 
 

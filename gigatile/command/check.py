@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
+from gigatile.cohort.samples import Sample, read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels, classes_of
@@ -84,16 +85,26 @@ def check(path: Path, threads: int) -> list[str]:
     if settings.predict.samples:
         new, more = _read_sheet(settings, settings.predict.samples, labelled=False)
         errors += more
+    slides: Sequence[Sample] = []
+    if settings.predict.slides:
+        try:
+            slides = read_samples(Path(settings.predict.slides), False)
+        except UserError as error:
+            errors.append(str(error))
     weights = settings.train.weights
     if weights and weights != "imagenet" and not Path(weights).is_file():
         errors.append(f"train.weights: no file {weights}")
     if cohort:
         errors += _check_cohort(settings, cohort, new)
-    checked = [_Checked(rows, _check_files(rows, settings, threads)) for rows in (cohort, new)]
+    checked = [
+        _Checked(rows, _check_files(rows, settings, threads)) for rows in (cohort, new, slides)
+    ]
     if cohort:
         _print_counts(settings, checked[0])
     if new:
         print(f"new: {_count(len(new), new[0])}")
+    if slides:
+        print(f"whole slides: {len(slides):,}")
     errors += _unusable(settings, *checked)
     return errors
 
@@ -166,11 +177,11 @@ def _check_files(members: Sequence[Member], settings: Settings, threads: int) ->
     return {member.id: fault for member, fault in left_out}
 
 
-def _unusable(settings: Settings, cohort: _Checked, new: _Checked) -> list[str]:
+def _unusable(settings: Settings, cohort: _Checked, new: _Checked, slides: _Checked) -> list[str]:
     """Return errors of slides or cases that would be left out, if the run would then stop."""
     errors = []
     section = find_task(settings.task).preparation
-    count = len(cohort.left_out) + len(new.left_out)
+    count = len(cohort.left_out) + len(new.left_out) + len(slides.left_out)
     if count and getattr(settings, section).on_error == "stop":
         errors.append(f"{section}.on_error is `stop`, and {count} row(s) cannot be used: see above")
     if cohort.left_out:

@@ -88,9 +88,10 @@ def with_paths_from(settings: Settings, folder: Path) -> Settings:
         return text
 
     changes: dict[str, Any] = {"samples": absolute(settings.samples, "samples")}
-    if new := settings.predict.samples:
-        predict = settings.predict.model_copy(update={"samples": absolute(new, "predict.samples")})
-        changes["predict"] = predict
+    sheets = settings.predict.model_dump(exclude_none=True)
+    changes["predict"] = settings.predict.model_copy(
+        update={key: absolute(path, f"predict.{key}") for key, path in sheets.items()}
+    )
     if (weights := settings.train.weights) and weights != "imagenet":
         changes["train"] = settings.train.model_copy(
             update={"weights": absolute(weights, "train.weights")}

@@ -8,12 +8,14 @@ from gigatile.cohort.cases import Case
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet import Member
 from gigatile.errors import describe_error
+from gigatile.instances.slide_input import plan_input
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.settings.whole import Settings
 from gigatile.slides.grid import plan_grid
 from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.scale import find_scale
 from gigatile.slides.tiff import check_directories
+from gigatile.tasks import find_task
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.case_volumes import CaseVolumes
 
@@ -88,7 +90,11 @@ def header_fault(member: Member, settings: Settings) -> str:
             with open_slide(member.path) as slide:
                 check_directories(member.path, slide)
                 scale = find_scale(slide, member.mpp, settings.tiles.objectives)
-                plan_grid(slide, scale.mpp, settings.tiles)
+                if find_task(settings.task).detects_on_slides:
+                    requested = settings.slide_instances.mpp or settings.instances.mpp
+                    plan_input(slide, scale.mpp, requested, "slide_instances.mpp")
+                else:
+                    plan_grid(slide, scale.mpp, settings.tiles)
         elif isinstance(member, Case):
             volumes = settings.volumes
             CaseVolumes(member.case, member.images, member.segmentation, volumes).check_headers()

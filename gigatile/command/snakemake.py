@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gigatile.cohort.sheet_reading import columns_of
 from gigatile.command.configuration import folder_of_paths, project_folder
 from gigatile.errors import UserError
+from gigatile.settings.whole import Settings
+from gigatile.tasks import find_task
 
 # `WorkflowError in file "/…/cohort.smk", line 31:`, the message, and the lines of the Snakefile.
 ERROR = re.compile(
@@ -60,16 +64,46 @@ def command_line(configuration: Path, options: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "snakemake", *options, *arguments]
 
 
-def predict_options(configuration: Path, sheet: Path) -> list[str]:
-    """Return the options with which a run predicts the slides or cases of a sheet.
+@dataclass(frozen=True)
+class NewData:
+    """What a run predicts for a sheet of new data.
+
+    Attributes:
+        setting: key of the section `predict` for the sheet.
+        unit: of its rows.
+        table, page: of the predictions, in the folder `predictions` of the run.
+    """
+
+    setting: str
+    unit: str
+    table: str
+    page: str
+
+
+def new_data(settings: Settings, sheet: Path) -> NewData:
+    """Return what a run predicts for a sheet: its columns say what is in its rows.
 
     Raises:
         UserError: there is no such sheet.
     """
     if not sheet.is_file():
         raise UserError(f"{sheet}: no such sheet")
-    samples = os.path.relpath(sheet.absolute(), folder_of_paths(configuration))
-    return ["--config", f"predict={json.dumps({'samples': samples})}"]
+    task = find_task(settings.task)
+    columns = columns_of(sheet)
+    if task.detects_on_slides and "slide" in columns and task.unit not in columns:
+        return NewData("slides", "slide", "slides.tsv", "slide_pages/index.html")
+    return NewData("samples", task.unit, task.table, "pages/index.html")
+
+
+def predict_options(configuration: Path, settings: Settings, sheet: Path) -> list[str]:
+    """Return the options with which a run predicts the slides, cases or images of a sheet.
+
+    Raises:
+        UserError: there is no such sheet.
+    """
+    setting = new_data(settings, sheet).setting
+    path = os.path.relpath(sheet.absolute(), folder_of_paths(configuration))
+    return ["--config", f"predict={json.dumps({setting: path})}"]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.command.progress import duration
+from gigatile.command.snakemake import new_data
 from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.settings.whole import Settings
@@ -35,12 +36,15 @@ def summary_lines(
     run = Path("results", settings.run)
     task = find_task(settings.task)
     ran = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
-    table = run / task.table if new is None else run / "predictions" / task.table
-    page = run / ("report" if new is None else "predictions/pages") / "index.html"
+    table, unit, page = run / task.table, task.unit, run / "report/index.html"
+    if new is not None:
+        predicted = new_data(settings, new)
+        folder = run / "predictions"
+        table, unit, page = folder / predicted.table, predicted.unit, folder / predicted.page
     name = configuration.parent if configuration.name == "config.yaml" else configuration
     rows = {
         "ran": f"{ran} in {duration(seconds)}" if ran else "nothing: all results are up to date",
-        "left out": left_out(table, task.unit),
+        "left out": left_out(table, unit),
         "result": result_line(run, task.headline)
         if new is None
         else str((page.parent.parent).absolute()),

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     settings = load(configuration)
     options = ["verify", "--cores", "all"]
     if args.samples:
-        options += predict_options(configuration, args.samples)
+        options += predict_options(configuration, settings, args.samples)
     result = folder_of_paths(configuration) / "results" / settings.run / "logs" / "verify.log"
     result.unlink(missing_ok=True)
     log = log_file(folder_of_paths(configuration))

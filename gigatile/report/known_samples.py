@@ -46,6 +46,7 @@ class CohortMatches:
         missing: ids in the cohort whose records are missing, so their pixels were not compared.
         what: was compared of them: their pixels or files.
         unit: of the cohort, if it is not that of the new ones.
+        file: name of the table that `write` writes.
     """
 
     matches: Sequence[Match]
@@ -53,6 +54,7 @@ class CohortMatches:
     missing: Sequence[str]
     what: str = "pixels"
     unit: str = ""
+    file: str = "in_cohort.tsv"
 
     def matches_of(self, new: str) -> list[Match]:
         """Return the matches of one new slide or case."""

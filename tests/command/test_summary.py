@@ -13,13 +13,14 @@ from gigatile.errors import UserError
 from gigatile.settings.whole import Settings
 
 
-def lines_after(folder: Path, new: Path | None) -> dict[str, str]:
+def lines_after(folder: Path, new: Path | None, settings: Settings | None = None) -> dict[str, str]:
     config = folder / "config.yaml"
-    lines = summary_lines(Settings(), {"predict": 1}, 3.0, folder / "log", config, new)
+    lines = summary_lines(settings or Settings(), {"predict": 1}, 3.0, folder / "log", config, new)
     return {line[:9].strip(): line[10:] for line in lines}
 
 
 def test_prediction_ends_with_its_pages_and_the_command_that_verifies_them(tmp_path):
+    (tmp_path / "new.tsv").write_text("slide\tpath\n")
     lines = lines_after(tmp_path, tmp_path / "new.tsv")
     assert lines["report"].endswith("/predictions/pages/index.html")
     assert f"gigatile verify {tmp_path} {tmp_path}/new.tsv checks" in lines["next"]
@@ -42,12 +43,31 @@ def test_slides_left_out_are_counted(tmp_path, reasons, text):
     assert left_out(tmp_path / "tiles.tsv", "slide") == text
 
 
+def test_sheet_of_slides_is_for_their_instances(tmp_path):
+    """The columns of a sheet say whether its rows are images or whole slides."""
+    settings = Settings(run="a", task="instance_segmentation", samples="a.tsv", train={})
+    for header, setting in (
+        ("slide\tpath", "slides"),
+        ("image\tpath", "samples"),
+        ("image\tslide\tpath", "samples"),
+    ):
+        sheet = tmp_path / "new.tsv"
+        sheet.write_text(f"{header}\n")
+        _, value = predict_options(tmp_path / "config.yaml", settings, sheet)
+        assert json.loads(value.removeprefix("predict=")) == {setting: "new.tsv"}
+    lines = lines_after(tmp_path, sheet, settings)
+    assert lines["report"].endswith("/predictions/pages/index.html")
+    sheet.write_text("slide\tpath\n")
+    lines = lines_after(tmp_path, sheet, settings)
+    assert lines["report"].endswith("/predictions/slide_pages/index.html")
+
+
 def test_sheet_to_predict_is_relative_to_the_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^new.tsv: no such sheet$"):
-        predict_options(tmp_path / "study/config.yaml", Path("new.tsv"))
+        predict_options(tmp_path / "study/config.yaml", Settings(), Path("new.tsv"))
     Path("new.tsv").touch()
-    option, value = predict_options(tmp_path / "study/config.yaml", Path("new.tsv"))
+    option, value = predict_options(tmp_path / "study/config.yaml", Settings(), Path("new.tsv"))
     assert (option, json.loads(value.removeprefix("predict="))) == (
         "--config",
         {"samples": "../new.tsv"},

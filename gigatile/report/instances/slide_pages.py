@@ -41,6 +41,9 @@ FILES = {
     "outlines": (".geojson.gz", "nothing; they are the outlines for QuPath"),
     "overview": (".jpg", "Slide pages: overviews"),
 }
+MATCHES = "slides_in_cohort.tsv"
+# More instances that a window cuts are worth a warning, as a share of all instances.
+MANY_CUT = 0.01
 COLUMNS = ("slide", "patient", "state", "reason", "mpp", "tissue_mm2", "cut", "full_windows")
 
 
@@ -103,7 +106,7 @@ class SlidePage:
                 f"{windows.unreadable:,} of {windows.tissue:,} windows cannot be read; at x "
                 f"{first.x:,}, y {first.y:,}: {first.reason}"
             )
-        if self.state.cut:
+        if self.state.cut > MANY_CUT * sum(self.state.instances.values()):
             found.append(
                 f"{self.state.cut:,} instances are cut at the border of a window, because no other "
                 "window shows them. If they are large, raise slide_instances.overlap."
@@ -336,7 +339,7 @@ def _compare(
                 same.setdefault(known.id, []).append(what)
         matches += [Match(row.id, rows[name], what, 0) for name, what in same.items()]
     compared = [known.id for group in by_file.values() for known in group]
-    return CohortMatches(matches, compared, [], "files", "image")
+    return CohortMatches(matches, compared, [], "files", "image", MATCHES)
 
 
 def _write_table(

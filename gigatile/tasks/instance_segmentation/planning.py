@@ -15,8 +15,13 @@ PLAN = TaskPlan(
         },
         shards=Stage(megapixel=0.01, storage=2_000_000),
         validate=0.8,
-    ),
-    per_unit=frozenset(),
+    )
+    | {
+        # A slide has a hundred times the megapixels of an image, or more: `slide`, not `megapixel`.
+        "detect_slide": Stage(("choose_model",), start=10, slide=600, storage=0),
+        "slide_pages": Stage(("collect", "detect_slide"), start=5),
+    },
+    per_unit=frozenset(("detect_slide",)),
     column="megapixels",
     estimate=0.3,
     megapixels=lambda settings: 1.0,
