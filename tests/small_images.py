@@ -28,11 +28,9 @@ detection:
   rpn_pre_nms_topk_train: 50
   rpn_post_nms_topk_train: 50
   roi_batch_size_per_image: 16
-  rpn_pre_nms_topk_test: 50
-  rpn_post_nms_topk_test: 50
   score_threshold: 0.001
 train: {{ranks_per_node: 1, epochs: 2, segment_epochs: 1, batch_size: 2}}
-evaluate: {{resamples: 1000}}
+evaluate: {{resamples: 1000, score_threshold: 0.01}}
 {more}"""
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from clones import Clone
 from small_cohort import whole_settings
-from small_images import make_small_images
+from small_images import image_settings, make_small_images
 
 
 @pytest.fixture
@@ -34,6 +34,20 @@ def instances_run(tmp_path_factory) -> Clone:
     run = make_small_images(tmp_path_factory.mktemp("images"))
     run.traced("--cores", "2", "--configfile", "images.yaml")
     return run
+
+
+@pytest.fixture(scope="session")
+def predicted_images(instances_run: Clone, tmp_path_factory) -> Clone:
+    """Return a copy of the run after the prediction of two new images. Do not change it.
+
+    N1 is an image of the cohort, and N2 is damaged.
+    """
+    copy = instances_run.copy(tmp_path_factory.mktemp("new images"))
+    copy.write("new.tsv", "image\tpath\nN1\tcohort/E1.png\nN2\tcohort/TB.png\n")
+    copy.write("images.yaml", image_settings("predict: {samples: new.tsv}\n"))
+    done = copy.traced("--cores", "2", "--configfile", "images.yaml")
+    assert "rule train:" not in done.stdout + done.stderr
+    return copy
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 from clones import Clone
 from opened import check_declared
 from PIL import Image
-from small_images import BAD, SPLITS, image_settings
+from small_images import BAD, SPLITS
 from test_files_opened import SHARED
 
 from gigatile.files import read_json
@@ -54,14 +54,9 @@ def test_verify_finds_a_damaged_detection(instances_run: Clone, tmp_path):
     assert re.search(r"damaged +evaluate: .*detections\.json", done.stdout + done.stderr)
 
 
-def test_new_images_are_predicted(instances_run: Clone, tmp_path):
-    copy = instances_run.copy(tmp_path)
-    copy.write("new.tsv", "image\tpath\nN1\tcohort/E1.png\nN2\tcohort/TB.png\n")
-    copy.write("images.yaml", image_settings("predict: {samples: new.tsv}\n"))
-    done = copy.traced(*ASKED)
-    assert "rule train:" not in done.stdout + done.stderr
-    check_declared(copy, "prepare_new", "collect_new", "predict", "prediction_pages")
-    run = copy.folder / "results/small"
+def test_new_images_are_predicted(predicted_images: Clone):
+    check_declared(predicted_images, "prepare_new", "collect_new", "predict", "prediction_pages")
+    run = predicted_images.folder / "results/small"
     truth = read_json(run / "evaluation/truth.json")
     (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
     evaluated = read_json(run / "evaluation/detections.json")
@@ -93,17 +88,19 @@ def test_models_file_detects_instances_without_the_run(instances_run: Clone):
     script = (
         "from gigatile.model import Model\n"
         "model = Model.open('results/small/model')\n"
-        "print(len(model.predict('cohort/E1.png')), model.categories)\n"
+        "print(*(i.score for i in model.predict('cohort/E1.png')), *model.categories)\n"
     )
-    done = instances_run.run("python", "-c", script)
-    count = int(done.stdout.split()[0])
+    *scores, category = instances_run.run("python", "-c", script).stdout.split()
+    assert category == "nucleus" and scores
     truth = read_json(instances_run.folder / "results/small/evaluation/truth.json")
     (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
     detections = json.loads(
         (instances_run.folder / "results/small/evaluation/detections.json").read_text()
     )
-    assert "nucleus" in done.stdout
-    assert count <= sum(entry["image_id"] == number for entry in detections)
+    expected = [entry["score"] for entry in detections if entry["image_id"] == number]
+    # Without settings, a detection has a score of at least 0.05.
+    expected = sorted((score for score in expected if score > 0.05), reverse=True)
+    assert [float(score) for score in scores] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
