@@ -13,9 +13,17 @@ SPLITS = {
 }
 BAD = {"TB", "EB"}
 SIDE = 96
+# The sections of the settings that predict images and whole slides, with the scores of a model that
+# was hardly trained.
+PREDICTED = """\
+predict: {samples: new.tsv, slides: slides.tsv}
+slide_instances: {score_threshold: 0.02}
+"""
 
 
-def image_settings(more: str = "") -> str:
+def image_settings(
+    more: str = "", train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1, batch_size: 2"
+) -> str:
     """Return the text of images.yaml."""
     return f"""\
 run: small
@@ -29,7 +37,7 @@ detection:
   rpn_post_nms_topk_train: 50
   roi_batch_size_per_image: 16
   score_threshold: 0.001
-train: {{ranks_per_node: 1, epochs: 2, segment_epochs: 1, batch_size: 2}}
+train: {{{train}}}
 evaluate: {{resamples: 1000, score_threshold: 0.01}}
 {more}"""
 

@@ -5,6 +5,9 @@ from pydantic import Field
 from gigatile.settings.detection import DetectionSettings
 from gigatile.settings.section import Section
 
+# Micrometres per pixel of level 0 for the density map of a slide of unknown scale.
+ASSUMED_MPP = 0.5
+
 
 class SlideInstanceSettings(Section):
     """How the instances of whole slides are detected."""

@@ -1,11 +1,14 @@
 """Three nodes give the same results as a laptop; validation runs while training continues."""
 
 import hashlib
+import json
 import re
 
+import numpy as np
 import pytest
-from sites import Site, settings
+from sites import SEGMENTS, Site, settings
 from small_cohort import COHORT, whole_settings
+from small_images import image_settings, make_small_images
 from small_volumes import volume_settings
 from trained import assert_same_to_rounding
 
@@ -18,8 +21,12 @@ TRAIN = "epochs: 2, segment_epochs: 1, batch_size: 16"
 SMALL = ("--configfile", "small.yaml")
 WHOLE = ("--configfile", "whole.yaml")
 VOLUMES = ("--configfile", "volumes.yaml")
+IMAGES = ("--configfile", "images.yaml")
 SAME_VOLUMES = ("volumes/*", "*.tsv", "*.json", "shards/*")
 VOLUMES_THERE = ("segments/*", "model/*", "evaluation/**/*", "report/*.html", "report/cases/*.html")
+SAME_IMAGES = ("images/*", "*.tsv", "*.json", "shards/*", "evaluation/truth.json")
+DETECTIONS = "results/small/evaluation/detections.json"
+IMAGES_THERE = ("segments/*", "model/*", "evaluation/*", "report/*.html", "report/images/*.html")
 
 
 def digests(site, same=SAME_BYTES, run="small"):
@@ -117,3 +124,42 @@ def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tm
     results = "results/whole/segments"
     assert_same_to_rounding(laptop.folder / results, site.folder / results)
     assert site.clone.jobs(*WHOLE) == {}
+
+
+def test_images_with_instances_on_three_nodes_are_those_of_a_laptop(cluster, tmp_path):
+    """Each node has one of the two images of a batch."""
+    epochs = "epochs: 1, segment_epochs: 1, batch_size: 2"
+    laptop = make_small_images(tmp_path / "laptop")
+    site = Site(laptop.copy(tmp_path / "cluster"), cluster)
+    laptop.write("images.yaml", image_settings(train=f"{epochs}, ranks_per_node: 2"))
+    laptop.snakemake("--cores", "2", *IMAGES)
+    nodes = f"{epochs}, nodes: 2, ranks_per_node: 1"
+    site.clone.write("images.yaml", image_settings(train=nodes))
+    run = site.start(*IMAGES)
+    assert run.end(900) == 0, run.text()
+
+    (job,) = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_train/", run.text())
+    spread = cluster.run(f"sacct -X -n -P -j {job} -o nnodes").stdout.strip()
+    assert spread == "2"
+    assert digests(laptop, SAME_IMAGES) == digests(site, SAME_IMAGES)
+    assert names(laptop, IMAGES_THERE) == names(site, IMAGES_THERE)
+    assert_same_to_rounding(laptop.folder / SEGMENTS, site.folder / SEGMENTS)
+    assert_same_detections(*(folder.folder / DETECTIONS for folder in (laptop, site)))
+    assert site.clone.jobs(*IMAGES) == {}
+
+
+def assert_same_detections(first, second):
+    """Check that detections have the same categories, scores and boxes, up to rounding."""
+    found = [json.loads(path.read_text()) for path in (first, second)]
+    keys, numbers = zip(
+        *(
+            (
+                [(entry["image_id"], entry["category_id"]) for entry in entries],
+                np.array([[entry["score"], *entry["bbox"]] for entry in entries]),
+            )
+            for entries in found
+        ),
+        strict=True,
+    )
+    assert keys[0] == keys[1] and len(keys[0]) > 0
+    np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-2, atol=1e-2)

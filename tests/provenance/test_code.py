@@ -36,14 +36,17 @@ PLUGINS = {
     "volumes": Plugins("volume_segmentation", "small_unet"),
 }
 TILING = {"prepare of tiles and whole slides"}
+# The command that detects instances reads slides, too.
+READING = TILING | {"detect_slide"}
 TRAINING = {"train", "validate"}
 TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
 SCORING = {"validate of whole slides", "predict of whole slides"}
-MODELS = TRAINING | {"evaluate of tiles", "predict"}
-PAGES = {"write_report", "write_prediction_pages"}
+MODELS = TRAINING | {"evaluate of tiles", "predict", "detect_slide"}
+TASK_PAGES = {"write_report", "write_prediction_pages"}
+PAGES = TASK_PAGES | {"write_slide_pages"}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
-SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in PAGES}
-CASE_PAGES = {f"{name} of volumes" for name in PAGES}
+SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in TASK_PAGES} | {"write_slide_pages"}
+CASE_PAGES = {f"{name} of volumes" for name in TASK_PAGES}
 
 
 @pytest.fixture
@@ -136,16 +139,26 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "args.mpp or None",
             TILING,
         ),
-        ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", TILING),
+        ("gigatile/slides/tissue.py", "\n    return ", "\n    return None or ", READING),
         ("gigatile/slides/tiling.py", "OVERVIEW_QUALITY = 80", "OVERVIEW_QUALITY = 81", TILING),
-        ("gigatile/models/__init__.py", "(0.2, 0.02)", "(0.3, 0.02)", TILE_MODELS),
+        (
+            "gigatile/models/__init__.py",
+            "(0.2, 0.02)",
+            "(0.3, 0.02)",
+            TILE_MODELS | {"detect_slide"},
+        ),
         (
             "gigatile/settings/tiles.py",
             "224",
             "256",
-            TILING | {"train of tiles and whole slides"} | SCORING,
+            READING | {"train of tiles and whole slides"} | SCORING,
         ),
-        ("gigatile/settings/train.py", "0.001", "0.002", TRAINING | {"predict of whole slides"}),
+        (
+            "gigatile/settings/train.py",
+            "0.001",
+            "0.002",
+            TRAINING | {"predict of whole slides", "detect_slide"},
+        ),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
         ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"} | PAGES),
         (
@@ -209,9 +222,10 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/evaluation/metrics.py",
             "\n    return ",
             "\n    return None or ",
-            {"evaluate of tiles and whole slides"} | SLIDE_PAGES,
+            {"evaluate of tiles and whole slides"}
+            | {f"{name} of tiles and whole slides" for name in TASK_PAGES},
         ),
-        ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", PAGES),
+        ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", TASK_PAGES),
         ("gigatile/report/templates/style.css", "color", "background", PAGES),
         (
             "gigatile/report/slides/heatmap.py",
@@ -224,7 +238,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/report/whole_slides/agreement.py",
             "\n    return ",
             "\n    return None or ",
-            {f"{name} of whole slides" for name in PAGES},
+            {f"{name} of whole slides" for name in TASK_PAGES},
         ),
         ("gigatile/report/cases/slices.py", "\n    return ", "\n    return None or ", CASE_PAGES),
         ("gigatile/report/cases/templates/case.css", "flex", "grid", CASE_PAGES),
@@ -237,7 +251,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
         ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),
         ("envs/requirements.lock", "matplotlib==", "matplotlib==9", PAGES),
-        ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", TILING),
+        ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", READING),
         ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
         # What only other packages import.
         ("envs/requirements.lock", "h5py==", "h5py==9", MODELS),
@@ -255,12 +269,12 @@ def test_docstrings_change_no_hash(project):
         "\n\n\ndef ",
         "\n\n\ndef first() -> None:\n    pass\n\n\ndef ",
     )
-    assert added == TILING
+    assert added == READING
     documented = ("def first() -> None:\n    pass", 'def first() -> None:\n    """Say."""')
     assert changed(project, "gigatile/slides/tissue.py", *documented) == set()
     longer = (
-        "def _describe_source(",
-        "def _other() -> int:\n    return 1\n\n\ndef _describe_source(",
+        "class SlideTiles:",
+        "def _other() -> int:\n    return 1\n\n\nclass SlideTiles:",
     )
     assert changed(project, "gigatile/slides/slide_tiles.py", *longer) == TILING
     documented = ("    return 1", '    """Say."""\n    return 1')

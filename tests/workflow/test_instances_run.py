@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow.parquet as pq
 import pytest
 from clones import Clone
 from opened import check_declared
@@ -11,8 +12,14 @@ from small_images import BAD, SPLITS
 from test_files_opened import SHARED
 
 from gigatile.files import read_json
+from gigatile.instances.geojson import read_geojson
 from gigatile.tables import read_table
 
+# The keys of `detection` in small_images.py that detection depends on.
+DETECTION = (
+    '{"detection": {"rpn_pre_nms_topk_test": 50, "rpn_post_nms_topk_test": 50, '
+    '"score_threshold": 0.001}}'
+)
 ASKED = ("--cores", "2", "--configfile", "images.yaml")
 
 
@@ -71,6 +78,73 @@ def test_new_images_are_predicted(predicted_images: Clone):
     (match,) = read_table(run / "predictions/in_cohort.tsv")
     assert (match["image"], match["in_cohort"], match["same"]) == ("N1", "E1", "pixels")
     assert "This image is in the cohort." in (run / "predictions/pages/images/N1.html").read_text()
+
+
+def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_path):
+    check_declared(predicted_images, "detect_slide", "slide_pages")
+    predictions = predicted_images.folder / "results/small/predictions"
+    first, second = read_table(predictions / "slides.tsv")
+    assert (first["slide"], first["state"]) == ("S1", "detected")
+    assert second["state"] == "failed" and "not a slide format" in second["reason"]
+    table = pq.read_table(predictions / "slides/S1.parquet").to_pydict()
+    assert len(table["id"]) == int(first["nucleus_count"]) > 0
+    assert min(table["score"]) >= 0.02 and max(table["x"]) <= 288 and max(table["y"]) <= 240
+    assert len(read_geojson(predictions / "slides/S1.geojson.gz")) == len(table["id"])
+    (match,) = read_table(predictions / "slides_in_cohort.tsv")
+    assert (match["slide"], match["in_cohort"], match["same"]) == ("S1", "T1", "patient")
+    page = (predictions / "slide_pages/slides/S1.html").read_text()
+    assert "The patient of this slide is in the cohort." in page
+    assert "not a slide format" in (predictions / "slide_pages/index.html").read_text()
+    # The same command with the same model gives the same bytes.
+    done = predicted_images.run(
+        *("python", "scripts/detect_slide.py", "--slide=S1", "--source=slides/S1.svs"),
+        *(
+            "--model=results/small/model/model.keras",
+            "--described=results/small/model/settings.json",
+        ),
+        *("--settings", '{"score_threshold": 0.02}', f"--table={tmp_path}/a.parquet"),
+        *(f"--outlines={tmp_path}/a.geojson.gz", f"--overview={tmp_path}/a.jpg"),
+        *(f"--state={tmp_path}/a.json", "--detection", DETECTION),
+    )
+    assert "nucleus" in done.stdout
+    for ending in ("parquet", "geojson.gz", "jpg"):
+        again, before = tmp_path / f"a.{ending}", predictions / f"slides/S1.{ending}"
+        assert again.read_bytes() == before.read_bytes()
+
+
+def test_edits_detect_the_instances_of_slides_again(predicted_images: Clone, tmp_path):
+    """Exactly if the slide, the model or how it is applied has changed."""
+    copy = predicted_images.copy(tmp_path)
+    detected = {"detect_slide": 2, "slide_pages": 1, "all": 1}
+    every = ("--configfile", "images.yaml", "--config")
+    assert copy.jobs("--configfile", "images.yaml") == {}
+    assert copy.jobs(*every, "slide_instances={score_threshold: 0.5}") == detected
+    assert copy.jobs(*every, "instances={stall_minutes: 5}") == {}
+    sheet = (copy.folder / "slides.tsv").read_text()
+    copy.write("slides.tsv", sheet.replace("PT1", "P9"))
+    assert copy.jobs("--configfile", "images.yaml") == {"slide_pages": 1, "all": 1}
+    copy.write("slides.tsv", sheet)
+    path = copy.folder / "slides/S1.svs"
+    path.write_bytes(path.read_bytes() + b"\0")
+    detected["detect_slide"] = 1
+    assert copy.jobs("--configfile", "images.yaml") == detected
+    (copy.folder / "results/small/predictions/slides/S2.geojson.gz").write_bytes(b"other")
+    detected["detect_slide"] = 2
+    assert copy.jobs("--configfile", "images.yaml") == detected
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ("predict={slides: none.tsv}", "none.tsv: no such file"),
+        ("slide_instances={overlap: 60}", "must be at most half of a window, which has 96 pixels"),
+    ],
+)
+def test_wrong_settings_of_slides_are_refused(predicted_images: Clone, settings, fault):
+    done = predicted_images.snakemake(
+        "-n", "--configfile", "images.yaml", "--config", settings, check=False
+    )
+    assert done.returncode == 1 and fault in done.stdout + done.stderr
 
 
 def test_planted_copy_is_reported_as_a_leak(instances_run: Clone, tmp_path):

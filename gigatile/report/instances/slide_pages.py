@@ -31,7 +31,7 @@ from gigatile.report.pages import (
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.slides.heatmap import COLOURS, colour_bar, png
 from gigatile.report.slides.inputs import mpp_source
-from gigatile.slides.tissue import ASSUMED_MPP
+from gigatile.settings.slide_instances import ASSUMED_MPP
 from gigatile.tables import write_table
 
 TEMPLATES = Path(__file__).parent / "templates"
