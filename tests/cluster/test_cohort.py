@@ -162,4 +162,4 @@ def assert_same_detections(first, second):
         strict=True,
     )
     assert keys[0] == keys[1] and len(keys[0]) > 0
-    np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-2, atol=1e-2)
+    np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-3, atol=1e-2)
