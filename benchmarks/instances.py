@@ -31,6 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import cv2
 import numpy as np
+import yaml
 
 from gigatile.instances.detection import Detection
 from gigatile.instances.seams import SeamJoiner
@@ -69,8 +70,6 @@ def medians(
 
 def documented_settings() -> dict[str, dict[str, Any]]:
     """Return the settings for nuclei from docs/instances.md."""
-    import yaml
-
     page = (ROOT / "docs/instances.md").read_text()
     block = page.split("<!-- file: nuclei.yaml -->\n```yaml\n")[1].split("```")[0]
     settings: dict[str, dict[str, Any]] = yaml.safe_load(block)
@@ -149,7 +148,7 @@ def time_input(images: int, steps: int, rounds: int) -> None:
         seconds = medians({"input": read, "model": train}, rounds, warm_up=True)
         reader.close()
     shown = {"input": len(epoch), "model": len(kept) * size}
-    print(f"{images} images of 256² px, canvas {given['detection']['canvas']}, {CORES} cores")
+    print(f"\n{images} images of 256² px, canvas {given['detection']['canvas']}, {CORES} cores")
     speeds = {}
     for name, (processor, clock) in seconds.items():
         speeds[name] = shown[name] / processor
@@ -350,10 +349,9 @@ def time_joining(nuclei: int, rounds: int) -> None:
         for name, values in ratios.items():
             values.append(seconds[name] / seconds["ours"])
         speeds.append(count / seconds["ours"])
-    per_detection = joined / count
-    print(f"\n{joined} nuclei, detected {count} times in {len(slide.grid)} windows of {WINDOW} px")
+    print(f"{joined} nuclei, detected {count} times in {len(slide.grid)} windows of {WINDOW} px")
     speed = statistics.median(speeds)
-    print(f"{speed:.0f} detections, {speed * per_detection:.0f} instances joined per second")
+    print(f"{speed:.0f} detections, {speed * joined / count:.0f} instances joined per second")
     print(
         f"joined / box and area of each mask, speed: {statistics.median(ratios['lower bound']):.3f}"
     )

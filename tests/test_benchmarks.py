@@ -12,6 +12,20 @@ SMALL = {
     "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
+    "instances": (
+        [
+            *("--images", "4", "--steps", "1", "--coco-images", "10", "--nuclei", "900"),
+            *("--rounds", "1"),
+        ],
+        "input / model",
+    ),
+    "instances": (
+        [
+            *("--images", "4", "--steps", "1", "--coco-images", "10", "--nuclei", "400"),
+            *("--rounds", "1"),
+        ],
+        "input / model",
+    ),
     "nuclei_baseline": (["--limit", "2"], "all: 2 images"),
     "preparation": (["--drawn", "3", "--spacing", "3", "--rounds", "1"], "ours, 3 mm"),
     "reading": (["--tiles", "128", "--shard-mb", "1", "--rounds", "1"], "ours / bare decoding"),

@@ -29,7 +29,7 @@ train:
   batch_size: 1
   epochs: 1
   limit_batches: 1
-evaluate: {resamples: 100}
+evaluate: {resamples: 1000}
 """
 # Base-RCNN-FPN.yaml, mask_rcnn_R_50_FPN_1x.yaml and the defaults of detectron2.
 DETECTION = {
@@ -91,7 +91,8 @@ def test_schedule_is_that_of_detectron2_to_three_percent():
 
 def test_no_training_image_of_coco_is_a_test_image():
     """COCO's ids are numbers up to 581,929; every 37th one is tried."""
-    splits = [split_of(f"{number:012d}", settings().split) for number in range(1, 581_930, 37)]
+    split = settings().split
+    splits = [split_of(f"{number:012d}", split) for number in range(1, 581_930, 37)]
     assert set(splits) == {"train", "valid"} and 100 < splits.count("valid") < 220
 
 
