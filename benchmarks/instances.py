@@ -78,7 +78,8 @@ def documented_settings() -> dict[str, dict[str, Any]]:
 
 def write_images(count: int, folder: Path) -> Path:
     """Write shards of images of the demo cohort, repeated; return their manifest."""
-    from gigatile.demo.fields import COHORT, draw_field
+    from gigatile.demo.fields import draw_field
+    from gigatile.demo.images import COHORT
     from gigatile.instances.label_images import instances_of_labels
     from gigatile.records import write_records
     from gigatile.records.instances import AnnotatedImage, encode_annotated, encode_png

@@ -26,7 +26,8 @@ from skimage.morphology import disk, opening
 from skimage.segmentation import watershed
 
 from gigatile.cohort.images import read_images
-from gigatile.demo.fields import COHORT, draw_field
+from gigatile.demo.fields import draw_field
+from gigatile.demo.images import COHORT
 from gigatile.errors import UserError, run_command
 from gigatile.evaluation.detection_metrics import DetectionMetrics, evaluate_detections
 from gigatile.evaluation.metrics_file import Interval

@@ -62,7 +62,8 @@ def test_verify_finds_a_damaged_detection(instances_run: Clone, tmp_path):
 
 
 def test_new_images_are_predicted(predicted_images: Clone):
-    check_declared(predicted_images, "prepare_new", "collect_new", "predict", "prediction_pages")
+    of_images = ("prepare_new", "collect_new", "predict", "prediction_pages")
+    check_declared(predicted_images, *of_images, "detect_slide", "slide_pages")
     run = predicted_images.folder / "results/small"
     truth = read_json(run / "evaluation/truth.json")
     (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
@@ -81,7 +82,6 @@ def test_new_images_are_predicted(predicted_images: Clone):
 
 
 def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_path):
-    check_declared(predicted_images, "detect_slide", "slide_pages")
     predictions = predicted_images.folder / "results/small/predictions"
     first, second = read_table(predictions / "slides.tsv")
     assert (first["slide"], first["state"]) == ("S1", "detected")
