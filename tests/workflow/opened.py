@@ -59,6 +59,12 @@ REACHED: dict[str, Sequence[str]] = {
         "predictions/segmentations/*.nii.gz",
         "predictions/maps/*.parquet",
     ),
+    "detect_slide": MODEL,
+    "slide_pages": (
+        *MODEL,
+        *PARTS,
+        *(f"predictions/slides/*.{kind}" for kind in ("parquet", "geojson.gz", "jpg")),
+    ),
 }
 # Files that contain a digest of themselves and a key, such as the state of an earlier segment: the
 # command refuses any other content (gigatile.training.checkpoints).
@@ -69,11 +75,12 @@ LISTED = {
     "tile_new": ("predictions/tiles", "removes temporary files of a killed job"),
     "prepare": ("[iv]*s", "removes temporary files of a killed job"),
     "prepare_new": ("predictions/[iv]*s", "removes temporary files of a killed job"),
+    "detect_slide": ("predictions/slides", "removes temporary files of a killed job"),
     "write_shards": ("shards", "removes shards of an earlier run"),
     "train": ("segments", "resumes from a state only if its key is that of this training"),
 }
 # Rules that read files of the sheet. A parameter, or the table of cases, has their fingerprints.
-FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate"}
+FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate", "detect_slide"}
 # Types of files that Snakemake compares by content. For the sheet, a parameter has the SHA-256 or
 # the rows.
 COMPARED = (".json", ".tsv")

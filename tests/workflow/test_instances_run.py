@@ -95,7 +95,7 @@ def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_pat
     page = (predictions / "slide_pages/slides/S1.html").read_text()
     assert "The patient of this slide is in the cohort." in page
     assert "not a slide format" in (predictions / "slide_pages/index.html").read_text()
-    # The same command with the same model gives the same bytes.
+    # The same command with the same model and number of cores gives the same bytes.
     done = predicted_images.run(
         *("python", "scripts/detect_slide.py", "--slide=S1", "--source=slides/S1.svs"),
         *(
@@ -104,7 +104,7 @@ def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_pat
         ),
         *("--settings", '{"score_threshold": 0.02}', f"--table={tmp_path}/a.parquet"),
         *(f"--outlines={tmp_path}/a.geojson.gz", f"--overview={tmp_path}/a.jpg"),
-        *(f"--state={tmp_path}/a.json", "--detection", DETECTION),
+        *(f"--state={tmp_path}/a.json", "--detection", DETECTION, "--cores=2"),
     )
     assert "nucleus" in done.stdout
     for ending in ("parquet", "geojson.gz", "jpg"):
@@ -136,7 +136,7 @@ def test_edits_detect_the_instances_of_slides_again(predicted_images: Clone, tmp
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ("predict={slides: none.tsv}", "none.tsv: no such file"),
+        ("predict={slides: none.tsv}", "none.tsv: no such sample sheet"),
         ("slide_instances={overlap: 60}", "must be at most half of a window, which has 96 pixels"),
     ],
 )
