@@ -9,7 +9,8 @@
   each mask once. The usual way pastes all masks into an image of the slide and labels it, so nuclei
   that touch are one. Peak memory is measured in separate processes.
 
-Rounds alternate. Ratios are of processor time, which other processes affect less.
+Rounds alternate; COCO's figures take minutes, so they have one round. Ratios are of processor time,
+which other processes affect less.
 """
 
 import argparse

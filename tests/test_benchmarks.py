@@ -14,13 +14,6 @@ SMALL = {
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
     "instances": (
         [
-            *("--images", "4", "--steps", "1", "--coco-images", "10", "--nuclei", "900"),
-            *("--rounds", "1"),
-        ],
-        "input / model",
-    ),
-    "instances": (
-        [
             *("--images", "4", "--steps", "1", "--coco-images", "10", "--nuclei", "400"),
             *("--rounds", "1"),
         ],
