@@ -1,7 +1,7 @@
 # Segmentation of instances.
 from gigatile.cohort.images import parts_of
-from gigatile.demo.fields import COHORT as DEMO_COHORT
-from gigatile.demo.fields import NEW as DEMO_NEW
+from gigatile.demo.images import COHORT as DEMO_COHORT
+from gigatile.demo.images import NEW as DEMO_NEW
 
 DEMO_FIELDS = [field.image for field in (*DEMO_COHORT, *DEMO_NEW)]
 # The images of each job that prepares them.

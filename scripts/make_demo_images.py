@@ -6,7 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from gigatile.demo.fields import COHORT, NEW, draw_field
+from gigatile.demo.fields import draw_field
+from gigatile.demo.images import COHORT, NEW
 from gigatile.errors import run_command
 from gigatile.files import write_whole
 

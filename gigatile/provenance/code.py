@@ -6,7 +6,6 @@ dependencies, and Python's minor version. Comments, docstrings and formatting ar
 """
 
 import ast
-import copy
 import hashlib
 import json
 import re
@@ -123,12 +122,41 @@ def _read(path: Path) -> bytes:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
+class _Code(NamedTuple):
+    """What is needed of the code of a file.
+
+    Attributes:
+        imported: the dotted names that it imports: modules, and names from modules.
+        plugins: its calls that import modules by name: the function, and the expression that names
+            the stage.
+        sha256: of the code without comments and docstrings.
+    """
+
+    imported: frozenset[str]
+    plugins: tuple[tuple[str, str], ...]
+    sha256: str
+
+
 @cache
-def _tree(path: Path) -> ast.Module:
+def _code(path: Path) -> _Code:
     try:
-        return ast.parse(_read(path))
+        return _analysed(_read(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not valid Python: {error}") from None
+
+
+@cache
+def _analysed(content: bytes) -> _Code:
+    tree = ast.parse(content)
+    imported = set()
+    for node in _statements(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # All imports of the library are absolute; a test checks it.
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    plugins = tuple(_plugin_calls(tree))
+    return _Code(frozenset(imported), plugins, _tree_hash(tree))
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -141,24 +169,22 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _statements(node)
 
 
-@cache
-def _imported_names(path: Path) -> frozenset[str]:
-    """Return the dotted names that a file imports: modules, and names from modules."""
-    names = set()
-    for node in _statements(_tree(path)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            # All imports of the library are absolute; a test checks it.
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return frozenset(names)
+def _plugin_calls(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in ("find_task", "load_builder"):
+            yield name, "'definition'"
+        elif name == "task_part":
+            yield name, ", ".join(ast.unparse(argument) for argument in node.args[1:])
 
 
 @cache
 def _imported_files(path: Path, project: Path) -> tuple[Path, ...]:
     """Return the files of the library that a file imports."""
     return tuple(
-        sorted({file for name in _imported_names(path) for file in _files_of_module(name, project)})
+        sorted({file for name in _code(path).imported for file in _files_of_module(name, project)})
     )
 
 
@@ -185,38 +211,26 @@ def _plugin_modules(path: Path, plugins: Plugins) -> Iterator[str]:
     Raises:
         UserError: the stage of a task is not a literal.
     """
-    for name, stage in _plugin_calls(path):
+    for name, stage in _code(path).plugins:
         if name == "load_builder":
             yield ARCHITECTURES[plugins.model].module
+        elif not re.fullmatch(r"'\w+'", stage):
+            raise UserError(f"{path}: the stage of {name}() must be a literal, found {stage!r}")
         else:
-            yield f"{LIBRARY}.tasks.{plugins.task}.{stage}"
+            yield f"{LIBRARY}.tasks.{plugins.task}.{stage[1:-1]}"
 
 
 @cache
-def _plugin_calls(path: Path) -> tuple[tuple[str, str], ...]:
-    """Return the calls of a file that import modules by name, with the stage that they name."""
-    calls = []
-    for node in ast.walk(_tree(path)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if name in ("find_task", "load_builder"):
-            calls.append((name, "definition"))
-        elif name == "task_part":
-            stage = node.args[1] if len(node.args) == 2 else None
-            if not isinstance(stage, ast.Constant):
-                raise UserError(f"{path}: the stage in {ast.unparse(node)} must be a literal")
-            calls.append((name, str(stage.value)))
-    return tuple(calls)
-
-
-def _data(package: Path) -> Iterator[Path]:
-    """Yield the data files of a package, without hidden files and those of packages in it."""
-    for path in package.rglob("*"):
-        if path.suffix in DATA and not path.name.startswith(".") and path.is_file():
-            nearest = next(parent for parent in path.parents if (parent / "__init__.py").exists())
-            if nearest == package:
-                yield path
+def _data(package: Path) -> tuple[Path, ...]:
+    """Return the data files of a package, without hidden files and those of packages in it."""
+    return tuple(
+        path
+        for path in package.rglob("*")
+        if path.suffix in DATA
+        and not path.name.startswith(".")
+        and path.is_file()
+        and package == next(p for p in path.parents if (p / "__init__.py").exists())
+    )
 
 
 @cache
@@ -224,7 +238,7 @@ def _imported_packages(path: Path) -> frozenset[str]:
     """Return the packages that a file imports, as the lock file names them."""
     if path.suffix != ".py":
         return frozenset()
-    tops = {name.split(".")[0] for name in _imported_names(path)}
+    tops = {name.split(".")[0] for name in _code(path).imported}
     others = tops - sys.stdlib_module_names - {LIBRARY}
     return frozenset(name for top in others for name in distributions_of(top))
 
@@ -239,16 +253,17 @@ def _file_hash(path: Path) -> str:
     """Return the SHA-256 of a file; of Python code, without comments and docstrings."""
     if path.suffix != ".py":
         return hashlib.sha256(_read(path)).hexdigest()
-    return _tree_hash(_tree(path))
+    return _code(path).sha256
 
 
+@cache
 def _registry_hash(path: Path, variable: str, field: str, plugins: Plugins) -> str:
     """Return the SHA-256 of a registry with a single entry, the one that the run uses.
 
     So a new task or model does not rerun the runs of the others.
     """
     name = getattr(plugins, field)
-    tree = copy.deepcopy(_tree(path))
+    tree = ast.parse(_read(path))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
             value = node.value

@@ -9,7 +9,8 @@ from PIL import Image
 
 from gigatile.cohort.images import read_images
 from gigatile.cohort.splits import assign
-from gigatile.demo.fields import COHORT, NEW, SIDE, draw_field, labelled_sheet, new_sheet
+from gigatile.demo.fields import SIDE, draw_field
+from gigatile.demo.images import COHORT, NEW, labelled_sheet, new_sheet
 from gigatile.instances.label_images import instances_of_labels
 from gigatile.settings.split import SPLITS, SplitSettings
 
