@@ -73,9 +73,9 @@ class DarkObjects:
     def _detect(self, window: np.ndarray) -> list[Detection]:
         dark = (window[..., 1] < 125).view(np.uint8)
         _, labels, stats, _ = cv2.connectedComponentsWithStats(dark, connectivity=4)
-        found = []
+        detections = []
         for label, (left, top, width, height, area) in enumerate(stats[1:].tolist(), 1):
             if area > 3:
                 mask = labels[top : top + height, left : left + width] == label
-                found.append(Detection(mask, top, left, 0, self.score))
-        return found
+                detections.append(Detection(mask, top, left, 0, self.score))
+        return detections

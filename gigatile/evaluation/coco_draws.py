@@ -151,11 +151,11 @@ def weighted_precision(
             missed, detected, false = np.broadcast_arrays(
                 *(np.reshape(part, (-1, 1)) for part in (added.missed, added.detected, added.false))
             )
-            found = true + detected
-            recall = found / (instances[:, None] + missed + detected)
+            hits = true + detected
+            recall = hits / (instances[:, None] + missed + detected)
             # As in pycocotools, the small number avoids a division by 0.
-            found /= counted + (detected + false + np.spacing(1))
-            precision[patient, threshold] = _at_recalls(recall, found).T
+            hits /= counted + (detected + false + np.spacing(1))
+            precision[patient, threshold] = _at_recalls(recall, hits).T
     return precision
 
 
@@ -230,13 +230,13 @@ def draw_recall(
         patient_of: (images,) int64, the index of the patient of each image.
         limit: number of detections per image that count.
     """
-    found = np.bincount(
+    counted_cases = np.bincount(
         matches.image_of, weights=matches.matched.mean(axis=0), minlength=len(matches.instances)
     )
     used = np.flatnonzero(matches.instances)
     cases = weights.cases[:, used]
     # Sums, because the rounding of a matrix product depends on the number of threads.
-    detected = (cases * found[used]).sum(axis=1)
+    detected = (cases * counted_cases[used]).sum(axis=1)
     instances = (cases * matches.instances[used]).sum(axis=1)
     most = np.bincount(patient_of, weights=matches.instances)
     allowed = np.bincount(patient_of, weights=np.minimum(matches.instances, limit))

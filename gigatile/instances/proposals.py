@@ -69,10 +69,10 @@ def keep_best(
         parallel_iterations=8,
     )
     remaining = tf.reshape(remaining, (-1, boxes.shape[1] * members))
-    found = min(count, remaining.shape[1])
-    best, kept = tf.math.top_k(remaining, found)
-    exists = tf.pad(best > ABSENT / 2, [[0, 0], [0, count - found]])
-    return tf.where(exists, tf.pad(kept, [[0, 0], [0, count - found]]), 0), exists
+    chosen = min(count, remaining.shape[1])
+    best, kept = tf.math.top_k(remaining, chosen)
+    exists = tf.pad(best > ABSENT / 2, [[0, 0], [0, count - chosen]])
+    return tf.where(exists, tf.pad(kept, [[0, 0], [0, count - chosen]]), 0), exists
 
 
 def propose(

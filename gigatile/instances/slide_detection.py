@@ -344,8 +344,8 @@ class _SlideDetection:
     ) -> Iterator[tuple[int, list[Detection]]]:
         windows = self._facts.windows
         assert windows is not None
-        found = detector.detect_windows([pixels for _, pixels in batch])
-        for (window, _), detections in zip(batch, found, strict=True):
+        by_window = detector.detect_windows([pixels for _, pixels in batch])
+        for (window, _), detections in zip(batch, by_window, strict=True):
             windows.full += len(detections) >= detector.limit
             yield window, [d for d in detections if d.score >= self._job.settings.score_threshold]
 

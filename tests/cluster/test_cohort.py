@@ -150,14 +150,14 @@ def test_images_with_instances_on_three_nodes_are_those_of_a_laptop(cluster, tmp
 
 def assert_same_detections(first, second):
     """Check that detections have the same categories, scores and boxes, up to rounding."""
-    found = [json.loads(path.read_text()) for path in (first, second)]
+    both = [json.loads(path.read_text()) for path in (first, second)]
     keys, numbers = zip(
         *(
             (
                 [(entry["image_id"], entry["category_id"]) for entry in entries],
                 np.array([[entry["score"], *entry["bbox"]] for entry in entries]),
             )
-            for entries in found
+            for entries in both
         ),
         strict=True,
     )

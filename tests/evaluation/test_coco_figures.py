@@ -363,12 +363,12 @@ def test_the_recall_of_the_unseen_patient_is_what_the_limit_allows():
     matched[:6] = True
     matches = CategoryMatches(np.array([0, 1, 3]), matched, np.zeros_like(matched), instances)
     weights = Weights(patient_of, SETTINGS)
-    found = 0.6 * weights.cases[:, [0, 1, 3]].sum(axis=1)
+    hits = 0.6 * weights.cases[:, [0, 1, 3]].sum(axis=1)
     total = weights.cases @ instances + 5 * weights.unseen
     for limit, allowed in ((1, 2), (2, 4), (100, 5)):
         draws = draw_recall(matches, weights, patient_of, limit)
-        assert draws.worst == pytest.approx(found / total)
-        assert draws.best == pytest.approx((found + allowed * weights.unseen) / total)
+        assert draws.worst == pytest.approx(hits / total)
+        assert draws.best == pytest.approx((hits + allowed * weights.unseen) / total)
 
 
 def test_curves_are_means_over_the_categories_with_truth(real):

@@ -48,9 +48,9 @@ def detect(
 
 def check_each_once(slide: DrawnSlide, table: dict[str, np.ndarray], tolerance: float) -> None:
     """Check that each drawn nucleus is in the table exactly once, in its place."""
-    found = np.stack([table["x"], table["y"]], axis=1)
-    assert len(found) == len(slide.centroids)
-    distances, nearest = cKDTree(slide.centroids).query(found)
+    positions = np.stack([table["x"], table["y"]], axis=1)
+    assert len(positions) == len(slide.centroids)
+    distances, nearest = cKDTree(slide.centroids).query(positions)
     assert distances.max() < tolerance
     assert len(np.unique(nearest)) == len(nearest)
 
@@ -190,11 +190,11 @@ def test_unreadable_windows_are_counted_or_end_the_slide(tmp_path, share):
     assert state.state == "detected" and 4 <= state.windows.unreadable <= 9
     assert len(state.unreadable) == state.windows.unreadable
     # Everything outside the windows that show the damaged tile is there, once.
-    found = np.stack([table["x"], table["y"]], axis=1)
+    positions = np.stack([table["x"], table["y"]], axis=1)
     away = np.abs(slide.centroids - 3.5 * 256).max(axis=1) > 128 + 256
-    distances, nearest = cKDTree(found).query(slide.centroids[away])
+    distances, nearest = cKDTree(positions).query(slide.centroids[away])
     assert distances.max() < 1.0 and len(np.unique(nearest)) == away.sum()
-    assert len(cKDTree(found).query_pairs(4.0)) == 0
+    assert len(cKDTree(positions).query_pairs(4.0)) == 0
 
 
 class Broken(DarkObjects):

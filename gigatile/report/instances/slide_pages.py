@@ -91,28 +91,28 @@ class SlidePage:
     @property
     def warnings(self) -> list[str]:
         """What the reader of its numbers should know."""
-        windows, found = self.state.windows, []
+        windows, texts = self.state.windows, []
         if windows is None:
             return []
         if windows.full:
-            found.append(
+            texts.append(
                 f"In {windows.full:,} of {windows.tissue:,} windows the model detected as many "
                 f"instances as detection.detections_per_image allows ({windows.limit:,} in a "
                 "window), so some may be missing. Raise it."
             )
         if windows.unreadable:
             first = self.state.unreadable[0]
-            found.append(
+            texts.append(
                 f"{windows.unreadable:,} of {windows.tissue:,} windows cannot be read; at x "
                 f"{first.x:,}, y {first.y:,}: {first.reason}"
             )
         if self.state.cut > MANY_CUT * sum(self.state.instances.values()):
-            found.append(
+            texts.append(
                 f"{self.state.cut:,} instances are cut at the border of a window, because no other "
                 "window shows them. If they are large, raise slide_instances.overlap."
             )
-        found += [f"Two scales: {text}." for text in self.state.contradictions]
-        return found
+        texts += [f"Two scales: {text}." for text in self.state.contradictions]
+        return texts
 
 
 def write_slide_pages(
@@ -232,7 +232,7 @@ def _slide_page(
     tissue = None
     if state.mpp is not None and state.tissue_pixels is not None:
         tissue = state.tissue_pixels * state.mpp**2 / 1e6
-    found = []
+    measured = []
     for name in categories:
         count = int(counts[name].sum())
         if count != state.instances[name]:
@@ -241,7 +241,7 @@ def _slide_page(
                 f"slide {state.instances[name]}; run the detection again"
             )
         known = areas[name][np.isfinite(areas[name])]
-        found.append(
+        measured.append(
             Category(
                 name,
                 count,
@@ -252,7 +252,7 @@ def _slide_page(
             )
         )
     rows, columns = counts[categories[0]].shape
-    return SlidePage(row, state, tissue, found, (cell, side), (columns * cell, rows * cell))
+    return SlidePage(row, state, tissue, measured, (cell, side), (columns * cell, rows * cell))
 
 
 def _measure(
