@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from planner import plan
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # Writes which files processes open, a file per process; `-y` shows their whole paths.
@@ -84,7 +86,9 @@ class Clone:
 
     def jobs(self, *arguments: str) -> dict[str, int]:
         """Return how many jobs of each rule a dry run plans."""
-        printed = self.snakemake("--dry-run", "--quiet", "reason", *arguments).stdout
+        done = plan(self.folder, "--quiet", "reason", *arguments)
+        assert done.returncode == 0, done.stdout
+        printed = done.stdout
         if "Nothing to be done" in printed:
             return {}
         table = printed.split("Job stats:")[1].split("\n\n")[0].splitlines()[3:]

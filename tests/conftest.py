@@ -28,11 +28,15 @@ TOGETHER = {
     "cluster": ("tests/cluster/*",),
     "docs": ("tests/docs/*",),
     "report": ("tests/report/*",),
+    "run of instances": ("tests/workflow/test_*instances*.py",),
     "run of volumes": ("tests/workflow/test_*volumes*.py",),
     "real data": ("tests/workflow/test_lung.py", "tests/workflow/test_brains.py"),
     "run of slides": ("tests/workflow/*",),
 }
-LONGEST_FIRST = ("cluster", "run of slides", "docs", "run of volumes", "real data", "report")
+LONGEST_FIRST = (
+    *("cluster", "run of slides", "docs", "run of instances", "run of volumes"),
+    *("real data", "report"),
+)
 
 
 def group_of(nodeid: str) -> str:

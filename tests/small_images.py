@@ -22,7 +22,7 @@ slide_instances: {score_threshold: 0.02}
 
 
 def image_settings(
-    more: str = "", train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1, batch_size: 2"
+    more: str = "", train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 2, batch_size: 2"
 ) -> str:
     """Return the text of images.yaml."""
     return f"""\

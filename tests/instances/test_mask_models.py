@@ -66,7 +66,10 @@ def test_frozen_stages_and_batch_normalisations_are_not_trained():
 
 @pytest.mark.parametrize(
     ("name", "convolutions"),
-    [("mask_small", (1, 2, 2, 2, 2)), ("mask_resnet50_gn", (1, 10, 13, 19, 10))],
+    [
+        ("mask_small", (1, 2, 2, 2, 2)),
+        pytest.param("mask_resnet50_gn", (1, 10, 13, 19, 10), marks=pytest.mark.slow),
+    ],
 )
 def test_frozen_stages_with_group_normalisation(name, convolutions):
     """A stage has this many convolutions, each with a kernel and two weights of its norm."""

@@ -255,7 +255,7 @@ slide_tiles.FUNCTION = fail
 """
 
 
-@pytest.mark.parametrize("function", ["area_fractions", "_describe_source", "find_tissue"])
+@pytest.mark.parametrize("function", ["area_fractions", "describe_source", "find_tissue"])
 def test_unexpected_error_becomes_the_reason(tile, pyramid, function):
     """The traceback is in the job's log."""
     patch = UNEXPECTED.replace("FUNCTION", function).replace(
@@ -282,9 +282,9 @@ def test_error_while_writing_leaves_no_records(tile, pyramid):
 
 
 def test_unwritable_facts_do_not_hide_the_reason(tile, pyramid):
-    patch = "from gigatile.slides import slide_tiles\n"
-    patch += "bad = slide_tiles.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
-    patch += "slide_tiles._describe_source = lambda *_: bad"
+    patch = "from gigatile.slides import slide_tiles, state\n"
+    patch += "bad = state.SlideSource.model_construct(name='good.svs', width=float('nan'))\n"
+    patch += "slide_tiles.describe_source = lambda *_: bad"
     outcome = tile(pyramid, patch=patch)
     assert outcome.process.returncode == 0, outcome.process.stderr
     assert outcome.state["reason"].startswith("unexpected error, please report: ValueError: Out of")

@@ -16,10 +16,7 @@ from gigatile.instances.geojson import read_geojson
 from gigatile.tables import read_table
 
 # The keys of `detection` in small_images.py that detection depends on.
-DETECTION = (
-    '{"detection": {"rpn_pre_nms_topk_test": 50, "rpn_post_nms_topk_test": 50, '
-    '"score_threshold": 0.001}}'
-)
+DETECTION = '{"detection": {"score_threshold": 0.001}}'
 ASKED = ("--cores", "2", "--configfile", "images.yaml")
 
 
