@@ -13,6 +13,8 @@ from gigatile.errors import UserError, all_faults
 from gigatile.records.parts import part_of
 from gigatile.settings.split import SplitSettings
 
+# Scales within this fraction of each other count as the same.
+SAME_MPP = 0.05
 # The column of the file with the annotations.
 ANNOTATIONS = "annotations"
 # Annotations of many images in one file: COCO's format.
@@ -107,6 +109,17 @@ def read_images(
         if faults:
             raise all_faults(f"{sheet}: {len(faults)} fault(s)", faults)
     return images
+
+
+def common_mpp(images: Sequence[Image]) -> float | None:
+    """Return the median of the sheet's micrometres per pixel.
+
+    None: the sheet does not have them for all images, or they differ.
+    """
+    scales = sorted(image.mpp for image in images if image.mpp is not None)
+    if not scales or len(scales) < len(images) or scales[-1] > scales[0] * (1 + SAME_MPP):
+        return None
+    return scales[len(scales) // 2]
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,10 @@ class _SlideDetection:
         """Discard all results."""
         job = self._job
         self._facts = DetectionFacts(
-            slide=job.slide, source=SlideSource(name=job.source.name), mpp=job.mpp
+            slide=job.slide,
+            source=SlideSource(name=job.source.name),
+            mpp=job.mpp,
+            requested_mpp=job.requested_mpp,
         )
         self._picture = Image.new("RGB", (1, 1), (255, 255, 255))
 

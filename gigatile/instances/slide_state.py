@@ -64,6 +64,8 @@ class DetectionFacts(StateModel):
         mpp: micrometres per pixel of level 0; None: not known.
         mpp_from: the source of `mpp`, one of `gigatile.slides.scale.SOURCES`.
         contradictions: sources of the scale that differ by more than the tolerance.
+        requested_mpp: micrometres per pixel at which it was to be read; None: those of level 0, as
+            the scale of the training images is not known.
         input: the pixels that the model saw.
         windows: in which the slide was processed.
         illumination: transmitted light or fluorescence.
@@ -83,6 +85,7 @@ class DetectionFacts(StateModel):
     mpp: float | None = None
     mpp_from: str | None = None
     contradictions: list[str] = Field(default_factory=list)
+    requested_mpp: float | None = None
     input: InputGrid | None = None
     windows: Windows | None = None
     illumination: Illumination | None = None

@@ -91,6 +91,7 @@ def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_pat
     assert (match["slide"], match["in_cohort"], match["same"]) == ("S1", "T1", "patient")
     page = (predictions / "slide_pages/slides/S1.html").read_text()
     assert "The patient of this slide is in the cohort." in page
+    assert "The slide was read at level 0, which has 0.5 µm per pixel" in page
     assert "not a slide format" in (predictions / "slide_pages/index.html").read_text()
     # The same command with the same model and number of cores gives the same bytes.
     done = predicted_images.run(
@@ -128,6 +129,10 @@ def test_edits_detect_the_instances_of_slides_again(predicted_images: Clone, tmp
     (copy.folder / "results/small/predictions/slides/S2.geojson.gz").write_bytes(b"other")
     detected["detect_slide"] = 2
     assert copy.jobs("--configfile", "images.yaml") == detected
+    header, *rows = (copy.folder / "cohort/images.tsv").read_text().splitlines()
+    lines = [f"{header}\tmpp", *(f"{row}\t0.25" for row in rows)]
+    copy.write("cohort/images.tsv", "\n".join(lines) + "\n")
+    assert "--images-mpp 0.25" in copy.snakemake("--dry-run", "-p", *every[:2]).stdout
 
 
 @pytest.mark.parametrize(

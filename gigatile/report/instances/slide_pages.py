@@ -111,6 +111,13 @@ class SlidePage:
                 f"{self.state.cut:,} instances are cut at the border of a window, because no other "
                 "window shows them. If they are large, raise slide_instances.overlap."
             )
+        grid = self.state.input
+        if grid is not None and grid.mpp is not None and self.state.requested_mpp is None:
+            texts.append(
+                f"The slide was read at level 0, which has {grid.mpp:.3g} µm per pixel: the scale "
+                "of the images that the model was trained on is not known. If it differs, set "
+                "slide_instances.mpp."
+            )
         texts += [f"Two scales: {text}." for text in self.state.contradictions]
         return texts
 
