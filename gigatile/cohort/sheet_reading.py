@@ -80,7 +80,7 @@ def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
     try:
         data = sheet.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{sheet}: no such sample sheet (settings key `samples`)") from None
+        raise UserError(f"{sheet}: no such sample sheet (settings: `samples`, `predict`)") from None
     except OSError as error:
         raise UserError(f"{sheet}: cannot be read: {error.strerror}") from None
     # Accept what spreadsheets write: byte-order marks, UTF-16 and three kinds of line ends.
