@@ -9,12 +9,14 @@ An object near a seam is detected in up to four windows, whole in some and cut i
   core of its window (the window without half of each overlap) is kept; then the one with the higher
   score.
 - The remaining fragments that match are parts of an object larger than the overlap: their union is
-  one instance. A fragment without a match is kept and marked as cut.
+  one instance. A fragment without a match is marked as cut.
+- The window whose core has the centre decides whether there is an object: what it does not detect
+  is dropped. Otherwise, places that several windows show would have more objects than others, true
+  and false ones, and a map of their density would show the windows. A window that was not processed
+  decides nothing.
 
 Two detections match by their pixels in the area that both windows show. There, both are complete,
 even if they are fragments. So objects that touch don't match, though their boxes overlap.
-
-A detection in one window only is kept: no window can say that it is wrong.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +51,7 @@ class SeamJoiner:
     def __init__(self, grid: WindowGrid) -> None:
         self.grid = grid
         self._waiting: dict[int, Sequence[Detection]] = {}
+        self._processed = np.ones(len(grid), bool)
         self._row = 0
         self._pending = WindowDetections()
         # Pairs of pending detections that match, (n, 2), as indices.
@@ -59,13 +62,13 @@ class SeamJoiner:
         """Return the number of detections in memory."""
         return len(self._pending) + sum(map(len, self._waiting.values()))
 
-    def add(self, window: int, detections: Sequence[Detection]) -> list[Detection]:
+    def add(self, window: int, detections: Sequence[Detection] | None) -> list[Detection]:
         """Add all detections of a window; return the instances that are complete now.
 
         Args:
-            window: its number, row by row. Windows without tissue are added, too, with no
-                detections.
-            detections: in pixels of the window; empty masks are ignored.
+            window: its number, row by row.
+            detections: in pixels of the window; empty masks are ignored. None: the window was not
+                processed, for example as it has no tissue.
 
         Raises:
             ValueError: the window was added before, or a detection leaves it.
@@ -73,7 +76,8 @@ class SeamJoiner:
         columns = len(self.grid.columns)
         if not self._row * columns <= window < len(self.grid) or window in self._waiting:
             raise ValueError(f"window {window} was added before or is not one of the grid")
-        self._waiting[window] = detections
+        self._processed[window] = detections is not None
+        self._waiting[window] = detections or ()
         complete: list[Detection] = []
         while self._row < len(self.grid.rows):
             windows = range(self._row * columns, (self._row + 1) * columns)
@@ -110,13 +114,25 @@ class SeamJoiner:
         links = self._links[complete[self._links[:, 0]]]
         chosen = complete & ~detections.covered
         chosen[_duplicates(detections, links)] = False
+        owned = self._owned(group)
         parts = [part for part in _parts(detections, links, group) if len(part) > 1]
         if parts:
             chosen[np.concatenate(parts)] = False
-        joined = _instances(detections[np.flatnonzero(chosen)])
-        joined += [_union(detections, part) for part in parts]
+        joined = _instances(detections[np.flatnonzero(chosen & owned)])
+        joined += [_union(detections, part) for part in parts if owned[part[0]]]
         self._keep(~complete)
         return sorted(joined, key=_position)
+
+    def _owned(self, group: np.ndarray) -> np.ndarray:
+        """Return whether the window that decides about a detection has its object: (n,) bool.
+
+        Args:
+            group: the number of the group of each pending detection.
+        """
+        detections, count = self._pending, len(self.grid)
+        owned = detections.supported | ~self._processed[detections.owners]
+        owned |= np.isin(group * count + detections.owners, group * count + detections.windows)
+        return np.isin(group, group[owned])
 
     def _keep(self, kept: np.ndarray) -> None:
         """Remove all pending detections but these, (n,) bool, and the links to them."""
@@ -182,7 +198,12 @@ class SeamJoiner:
         covers = common > MIN_SHARE * self._areas_in(wholes, fragments)
         covers &= detections.categories[fragments] == detections.categories[wholes]
         covers &= share > MIN_PART_IF_COVERING
-        detections.covered[fragments[(total > MIN_PART) | covers]] = True
+        is_part = (total > MIN_PART) | covers
+        detections.covered[fragments[is_part]] = True
+        # A neighbour of the object may touch the fragment, too.
+        is_part &= share > MIN_PART_IF_COVERING
+        is_part &= detections.owners[wholes] == detections.windows[fragments]
+        detections.supported[wholes[is_part]] = True
 
     def _areas_in(self, detections: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return the pixels of detections that the windows of others show: (n,)."""
@@ -201,13 +222,13 @@ class SeamJoiner:
 
 
 def join_windows(
-    grid: WindowGrid, windows: Iterable[tuple[int, Sequence[Detection]]]
+    grid: WindowGrid, windows: Iterable[tuple[int, Sequence[Detection] | None]]
 ) -> Iterator[Detection]:
     """Yield the instances of a slide, each once; see `SeamJoiner`.
 
     Args:
         grid: the windows.
-        windows: the number of each window and its detections, in pixels of the window.
+        windows: the number of each window and its detections; see `SeamJoiner.add`.
 
     Raises:
         ValueError: a window is missing or appears twice, or a detection leaves its window.
@@ -289,7 +310,7 @@ def _duplicates(detections: WindowDetections, links: np.ndarray) -> np.ndarray:
     some = detections[members]
     rank = np.empty(len(members), np.int64)
     rank[some.order()] = np.arange(len(members))
-    best_first = np.lexsort((rank, -some.areas, -some.scores, ~some.in_core))
+    best_first = np.lexsort((rank, -some.areas, -some.scores, some.owners != some.windows))
     removed: set[int] = set()
     for index in members[best_first].tolist():
         if index not in removed:

@@ -281,7 +281,7 @@ class _SlideDetection:
             writer = _InstanceWriter(facts, source, detector.categories, table, outlines)
             joiner = SeamJoiner(grid)
             for window in np.flatnonzero(~with_tissue).tolist():
-                writer.write(joiner.add(window, ()))
+                writer.write(joiner.add(window, None))
             for window, detections in self._windows(slide, source, grid, with_tissue, detector):
                 writer.write(joiner.add(window, detections))
                 report(None)
@@ -320,8 +320,11 @@ class _SlideDetection:
         grid: WindowGrid,
         with_tissue: np.ndarray,
         detector: WindowDetector,
-    ) -> Iterator[tuple[int, list[Detection]]]:
-        """Yield the windows with tissue, row by row, and their detections."""
+    ) -> Iterator[tuple[int, list[Detection] | None]]:
+        """Yield the windows with tissue, row by row, and their detections.
+
+        None: the window cannot be read.
+        """
         chosen = np.flatnonzero(with_tissue)
         if not len(chosen):
             return
@@ -333,7 +336,7 @@ class _SlideDetection:
             for window, read in zip(chosen.tolist(), pixels, strict=True):
                 if isinstance(read, RegionError):
                     self._add_unreadable(window, grid, source, read)
-                    yield window, []
+                    yield window, None
                     continue
                 batch.append((window, read))
                 if len(batch) == BATCH:

@@ -28,7 +28,9 @@ class WindowDetections:
         masks: of each, (rows, columns) uint8, 0 or 1.
         cut: whether a border of the window that is inside the slide may cut it.
         depths: the smallest distance, in pixels, that it reaches from such a border.
-        in_core: whether its centre is in the core of its window.
+        owners: the number of the window whose core has its centre; see `WindowGrid.owners`. If the
+            centre is not in the mask, then the pixel of the mask that is nearest to it.
+        supported: whether the owner shows a part of it that is cut there.
         shared: whether another window shows a part of it.
         covered: whether it is part of an object that another window detects whole.
     """
@@ -41,7 +43,8 @@ class WindowDetections:
     masks: np.ndarray = field(default_factory=lambda: np.empty(0, object))
     cut: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     depths: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    in_core: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    owners: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    supported: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     shared: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     covered: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
 
@@ -94,6 +97,7 @@ def describe_detections(
                 (
                     *(window, top, left, top + height, left + width),
                     *(detection.category, cv2.countNonZero(pixels), detection.score),
+                    *_twice_centre(pixels),
                 )
             )
     if not masks:
@@ -109,8 +113,7 @@ def describe_detections(
     gaps = np.hstack([low - limits[:, :2], limits[:, 2:] - high])
     cuts = grid.inner_borders[window_of] & (gaps < BORDER)
     depths = np.hstack([high - limits[:, :2], limits[:, 2:] - low])
-    cores, exclusive = grid.twice_cores[window_of], grid.exclusive_boxes[window_of]
-    in_core = (low + high >= cores[:, :2]) & (low + high < cores[:, 2:])
+    exclusive = grid.exclusive_boxes[window_of]
     alone = (low >= exclusive[:, :2]) & (high <= exclusive[:, 2:])
     objects = np.empty(len(masks), object)
     objects[:] = masks
@@ -123,8 +126,19 @@ def describe_detections(
         masks=objects,
         cut=np.any(cuts, axis=1),
         depths=np.where(cuts, depths, np.iinfo(np.int64).max).min(axis=1),
-        in_core=np.all(in_core, axis=1),
+        owners=grid.owners(2 * low + table[:, 8:].astype(np.int64)),
+        supported=np.zeros(len(masks), bool),
         shared=np.logical_not(np.all(alone, axis=1)),
         covered=np.zeros(len(masks), bool),
     )
     return detections[np.flatnonzero(detections.depths > SLIVER)]
+
+
+def _twice_centre(mask: np.ndarray) -> tuple[int, int]:
+    """Return twice the centre y, x of a mask, or of its pixel that is nearest to the centre."""
+    height, width = mask.shape
+    if mask[height // 2, width // 2]:
+        return height, width
+    rows, columns = (2 * indices + 1 for indices in np.nonzero(mask))
+    nearest = np.argmin((rows - height) ** 2 + (columns - width) ** 2)
+    return int(rows[nearest]), int(columns[nearest])

@@ -1,7 +1,6 @@
 """Overlapping windows over a slide."""
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -57,30 +56,30 @@ class WindowGrid:
         low = self.boxes[:, :2] > 0
         return np.hstack([low, self.boxes[:, 2:] < self.boxes[:, 2:].max(axis=0)])
 
-    @cached_property
-    def twice_cores(self) -> np.ndarray:
-        """Twice the core of each window, as its limits may be half a pixel: (n, 4)."""
-        return self._per_window(lambda end, start: (end + start, end + start))
+    def owners(self, twice: np.ndarray) -> np.ndarray:
+        """Return the window whose core has a position: (n,) int64.
+
+        The core is the window without half of each overlap, so the cores cover the slide once.
+
+        Args:
+            twice: twice the positions y, x in pixels, (n, 2) int64, as centres may be half a pixel.
+        """
+        row, column = (
+            np.searchsorted(spans[:-1, 1] + spans[1:, 0], values, side="right")
+            for spans, values in zip((self.rows, self.columns), twice.T, strict=True)
+        )
+        return np.asarray(row * len(self.columns) + column)
 
     @cached_property
     def exclusive_boxes(self) -> np.ndarray:
-        """The box of each window that no other window shows; may be empty: (n, 4)."""
-        return self._per_window(lambda end, start: (start, end))
+        """The box of each window that no other window shows; may be empty: (n, 4) int64.
 
-    def _per_window(
-        self, limits: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-    ) -> np.ndarray:
-        """Return a box for each window, unlimited at the edges of the slide: (n, 4) int64.
-
-        Args:
-            limits: takes where the windows before each seam end and where those after it start;
-                returns where the boxes before the seam end and those after it start.
+        It is unlimited at the edges of the slide.
         """
         low, high = [], []
         for spans in (self.rows, self.columns):
-            last, first = limits(spans[:-1, 1], spans[1:, 0])
-            low.append(np.concatenate([[np.iinfo(np.int64).min], first]))
-            high.append(np.concatenate([last, [np.iinfo(np.int64).max]]))
+            low.append(np.concatenate([[np.iinfo(np.int64).min], spans[:-1, 1]]))
+            high.append(np.concatenate([spans[1:, 0], [np.iinfo(np.int64).max]]))
         row, column = np.divmod(np.arange(len(self)), len(self.columns))
         return np.stack([low[0][row], low[1][column], high[0][row], high[1][column]], axis=1)
 
