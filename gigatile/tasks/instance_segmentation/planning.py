@@ -18,7 +18,8 @@ PLAN = TaskPlan(
     )
     | {
         # A slide has a hundred times the megapixels of an image, or more: `slide`, not `megapixel`.
-        "detect_slide": Stage(("choose_model",), start=10, slide=600, storage=0),
+        # About 240 mm² of tissue at 0.5 µm per pixel on two cores.
+        "detect_slide": Stage(("choose_model",), start=10, slide=3600, storage=0),
         "slide_pages": Stage(("collect", "detect_slide"), start=5),
     },
     per_unit=frozenset(("detect_slide",)),
