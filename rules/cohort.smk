@@ -3,6 +3,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from gigatile.cohort.images import with_scale_of_images
 from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
 from gigatile.records.parts import part_of
@@ -29,6 +30,8 @@ try:
     TASK = find_task(SETTINGS.task)
     # The rows of the sheets by id: of the cohort, and of new data.
     COHORT = read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
+    if TASK.detects_on_slides:
+        SETTINGS = with_scale_of_images(SETTINGS, COHORT.values())
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
     # Whole slides, of which instances are detected.
     SLIDES = read_slides(INVOCATION, SETTINGS, may_be_missing)

@@ -1,5 +1,5 @@
 # Segmentation of instances.
-from gigatile.cohort.images import common_mpp, parts_of
+from gigatile.cohort.images import parts_of
 from gigatile.demo.images import COHORT as DEMO_COHORT
 from gigatile.demo.images import NEW as DEMO_NEW
 
@@ -180,10 +180,6 @@ rule predict:
 # --- Instances of whole slides: a job per slide, then a page for each
 
 
-# Slides are read at the scale of the images that the model was trained on.
-IMAGES_MPP = common_mpp(list(COHORT.values()))
-
-
 rule detect_slide:
     input:
         source=ancient(source_files(SLIDES)),
@@ -214,13 +210,12 @@ rule detect_slide:
             states=f"{RUN}/predictions/slides",
         ),
         options=slide_options(SLIDES),
-        images_mpp="" if IMAGES_MPP is None else f"--images-mpp {IMAGES_MPP!r}",
         detection=task_settings("validation"),
         settings=section("slide_instances"),
     shell:
         recorded(
             'python "$SCRIPTS/detect_slide.py" --slide {wildcards.slide} --source {input.source[0]:q}'
-            " {params.options} {params.images_mpp}"
+            " {params.options}"
             " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
             " --settings {params.settings:q} {resources.options} --cores {threads} --table {output.table:q}"
             " --outlines {output.outlines:q} --overview {output.overview:q} --state {output.state:q}",

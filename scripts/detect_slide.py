@@ -23,11 +23,6 @@ def main() -> None:
     parser.add_argument(
         "--mpp", type=parse_mpp, help="micrometres per pixel of level 0 (that of the file)"
     )
-    parser.add_argument(
-        "--images-mpp",
-        type=parse_mpp,
-        help="micrometres per pixel of the images that the model was trained on (not known)",
-    )
     parser.add_argument("--model", type=Path, required=True, help="the model (.keras)")
     parser.add_argument("--described", type=Path, required=True, help="the model's settings.json")
     detecting.add_model_arguments(parser)
@@ -63,7 +58,7 @@ def main() -> None:
         slide=args.slide,
         source=args.source,
         mpp=args.mpp,
-        requested_mpp=settings.mpp or described.instances.mpp or args.images_mpp,
+        requested_mpp=settings.mpp or described.instances.mpp,
         window=side,
         overlap=overlap,
         settings=settings,

@@ -1,9 +1,9 @@
 """Sample sheets of images with annotated instances."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gigatile.cohort.mpp import parse_mpp
 from gigatile.cohort.sheet import Row, SheetLayout
@@ -13,6 +13,7 @@ from gigatile.errors import UserError, all_faults
 from gigatile.records.parts import part_of
 from gigatile.settings.split import SplitSettings
 
+S = TypeVar("S", bound=Any)
 # Scales within this fraction of each other count as the same.
 SAME_MPP = 0.05
 # The column of the file with the annotations.
@@ -120,6 +121,25 @@ def common_mpp(images: Sequence[Image]) -> float | None:
     if not scales or len(scales) < len(images) or scales[-1] > scales[0] * (1 + SAME_MPP):
         return None
     return scales[len(scales) // 2]
+
+
+def with_scale_of_images(settings: S, images: Iterable[Image]) -> S:
+    """Return settings with which whole slides are read at the scale of the training images.
+
+    Nothing changes if a setting has the scale, or the sheet does not. Other splits do not matter.
+
+    Args:
+        settings: all settings of a run.
+        images: of its sheet.
+    """
+    slides = settings.slide_instances
+    if slides.mpp is not None or settings.instances.mpp is not None:
+        return settings
+    images = list(images)
+    split_of_patient = assign(images, settings.split)
+    mpp = common_mpp([image for image in images if split_of_patient[image.patient] == "train"])
+    changed = {"slide_instances": slides.model_copy(update={"mpp": mpp})}
+    return settings.model_copy(update=changed)
 
 
 @dataclass(frozen=True)

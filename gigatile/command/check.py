@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
+from gigatile.cohort.images import Image, with_scale_of_images
 from gigatile.cohort.samples import Sample, read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
@@ -96,6 +97,8 @@ def check(path: Path, threads: int) -> list[str]:
         errors.append(f"train.weights: no file {weights}")
     if cohort:
         errors += _check_cohort(settings, cohort, new)
+    if find_task(settings.task).detects_on_slides:
+        settings = with_scale_of_images(settings, [row for row in cohort if isinstance(row, Image)])
     checked = [
         _Checked(rows, _check_files(rows, settings, threads)) for rows in (cohort, new, slides)
     ]

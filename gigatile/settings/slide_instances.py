@@ -17,7 +17,7 @@ class SlideInstanceSettings(Section):
         gt=0,
         le=100,
         description="Micrometres per pixel at which slides are read: that of the training images."
-        "\nnull: instances.mpp, or that of all images in the sheet; without these, level 0.",
+        "\nnull: instances.mpp, or the mpp of all training images in the sheet; else level 0.",
     )
     window: int | None = Field(
         None,

@@ -132,7 +132,7 @@ def test_edits_detect_the_instances_of_slides_again(predicted_images: Clone, tmp
     header, *rows = (copy.folder / "cohort/images.tsv").read_text().splitlines()
     lines = [f"{header}\tmpp", *(f"{row}\t0.25" for row in rows)]
     copy.write("cohort/images.tsv", "\n".join(lines) + "\n")
-    assert "--images-mpp 0.25" in copy.snakemake("--dry-run", "-p", *every[:2]).stdout
+    assert '"mpp":0.25' in copy.snakemake("--dry-run", "-p", *every[:2]).stdout
 
 
 @pytest.mark.parametrize(

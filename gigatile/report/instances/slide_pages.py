@@ -115,8 +115,8 @@ class SlidePage:
         if grid is not None and grid.mpp is not None and self.state.requested_mpp is None:
             texts.append(
                 f"The slide was read at level 0, which has {grid.mpp:.3g} µm per pixel: the scale "
-                "of the images that the model was trained on is not known. If it differs, set "
-                "slide_instances.mpp."
+                "of the training images is not known, or not the same for all. If theirs differs, "
+                "set slide_instances.mpp."
             )
         texts += [f"Two scales: {text}." for text in self.state.contradictions]
         return texts
