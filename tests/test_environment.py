@@ -26,6 +26,7 @@ CONDA_NAMES = {
     "openslide-bin": "openslide",
     "opencv-python-headless": "py-opencv",
     "matplotlib": "matplotlib-base",
+    "prometheus-client": "prometheus_client",
 }
 # conda-forge links TensorFlow and protobuf to one library, so TensorFlow decides this version.
 CONDA_CHOOSES = {"protobuf"}
