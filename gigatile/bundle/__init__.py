@@ -1,0 +1,1 @@
+"""A bundle: one folder with everything that prediction with a trained model needs."""
