@@ -1,0 +1,63 @@
+"""Real bundles of small models with random weights, for tests that need no training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+
+from gigatile.bundle.contents import MANIFEST, Bundle, BundleManifest, open_bundle
+from gigatile.files import sha256_of, write_json
+from gigatile.json_models import write_model
+from gigatile.model import DESCRIBED, MODEL
+from gigatile.models.saving import save_model
+from gigatile.settings.tiles import TileSettings
+
+
+def make_bundle(
+    folder: Path,
+    size: int = 64,
+    classes: Sequence[str] = ("luad", "lusc"),
+    name: str = "tiny",
+    version: int = 1,
+    seed: int = 1,
+    **tiles: object,
+) -> Bundle:
+    """Write and open a bundle of a tile classifier.
+
+    Args:
+        folder: for its files.
+        size: side of the tiles in pixels.
+        classes: names of the scores.
+        name: of the model.
+        version: of the bundle.
+        seed: of the weights.
+        tiles: more settings of the section `tiles`.
+    """
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((size, size, 3), dtype="uint8")
+    outputs = keras.layers.Rescaling(1 / 255)(inputs)
+    outputs = keras.layers.Conv2D(8, 5, strides=4, activation="relu")(outputs)
+    outputs = keras.layers.GlobalAveragePooling2D()(outputs)
+    outputs = keras.layers.Dense(len(classes), kernel_initializer="random_normal")(outputs)
+    model = keras.Model(inputs, keras.layers.Softmax()(outputs))
+    save_model(model, folder / MODEL)
+    settings = {"tiles": TileSettings(size=size, **tiles).model_dump()}
+    described = {
+        "task": "tile_classification",
+        "classes": list(classes),
+        "sha256": sha256_of(folder / MODEL),
+        **settings,
+    }
+    write_json(folder / DESCRIBED, described)
+    manifest = BundleManifest(
+        name=name,
+        version=version,
+        task="tile_classification",
+        classes=list(classes),
+        settings=settings,
+        model_sha256=sha256_of(folder / MODEL),
+        exports={},
+        files={file: sha256_of(folder / file) for file in (MODEL, DESCRIBED)},
+    )
+    write_model(folder / MANIFEST, manifest)
+    return open_bundle(folder)
