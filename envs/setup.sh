@@ -205,6 +205,8 @@ fi
 if is_complete; then exit; fi
 
 check_tools
+# Of the lock file as it is now: if it is edited meanwhile, .venv is out of date.
+stamp_at_start=$(stamp)
 started=$SECONDS
 if [[ -d $VENV ]]; then echo "the environment in .venv is incomplete or out of date: rebuilding it"; fi
 say "making .venv with $python ($("$python" --version))"
@@ -221,6 +223,6 @@ install_horovod
 say "making the library importable (pip install -e .)"
 quietly pip install --no-deps --no-build-isolation -e . ||
     fail "the library could not be installed; the whole output is in $LOG"
-stamp >"$STAMP.part"
+printf '%s\n' "$stamp_at_start" >"$STAMP.part"
 mv "$STAMP.part" "$STAMP"
 echo "done in $((SECONDS - started)) s: .venv holds everything (source .venv/bin/activate, to work by hand)"
