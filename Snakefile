@@ -27,19 +27,34 @@ if ELSEWHERE:
     include: "rules/elsewhere.smk"
 
 
-include: "rules/splits.smk"
 include: "rules/collect.smk"
-include: "rules/shards.smk"
-include: "rules/train.smk"
+
+
+# With a bundle, another run has trained the model.
+if not BUNDLE:
+
+    include: "rules/splits.smk"
+    include: "rules/shards.smk"
+    include: "rules/train.smk"
+
+
 # From the sample sheet to records, evaluation and prediction.
 include: f"rules/{SETTINGS.task}.smk"
-include: "rules/report.smk"
+include: "rules/prediction_pages.smk"
+
+
+if not BUNDLE:
+
+    include: "rules/report.smk"
+    include: "rules/bundle.smk"
+
+
 include: "rules/verify.smk"
 
 
 rule all:
     default_target: True
     input:
-        f"{RUN}/report/index.html",
+        [] if BUNDLE else f"{RUN}/report/index.html",
         f"{RUN}/predictions/pages/index.html" if NEW else [],
         f"{RUN}/predictions/slide_pages/index.html" if SLIDES else [],

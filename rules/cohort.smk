@@ -1,8 +1,10 @@
 # The settings, the sample sheets, and the paths of a run's files. No rules.
+import os
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from gigatile.bundle.configuration import with_bundle
 from gigatile.cohort.images import with_scale_of_images
 from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
@@ -26,11 +28,14 @@ def may_be_missing(path):
 
 
 try:
+    config = with_bundle(config, Path(), check=INVOCATION.is_main_process)
     SETTINGS = load_settings(config, "the configuration")
     TASK = find_task(SETTINGS.task)
+    # The folder of a bundle, whose model predicts new data. Then there is no cohort.
+    BUNDLE = SETTINGS.predict.bundle
     # The rows of the sheets by id: of the cohort, and of new data.
-    COHORT = read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
-    if TASK.detects_on_slides:
+    COHORT = {} if BUNDLE else read_sheet(INVOCATION, SETTINGS, SETTINGS.samples, may_be_missing)
+    if TASK.detects_on_slides and not BUNDLE:
         SETTINGS = with_scale_of_images(SETTINGS, COHORT.values())
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
     # Whole slides, of which instances are detected.
@@ -41,6 +46,9 @@ except UserError as error:
 # --- Paths
 
 RUN = f"results/{SETTINGS.run}"
+# The model of the predictions, and its files.
+MODEL = os.path.normpath(BUNDLE) if BUNDLE else f"{RUN}/model"
+MODEL_FILES = [f"{MODEL}/{name}" for name in ("model.keras", "settings.json", "versions.json")]
 UNIT, RECORDS = TASK.unit, TASK.records
 # The number of parts of each split in which images are prepared, a job for each. None: a job for each slide or case.
 PARTS = TASK.parts(SETTINGS)

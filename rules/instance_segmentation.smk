@@ -150,8 +150,8 @@ rule predict:
         records=ancient(
             expand(f"{RUN}/predictions/images/{{name}}.tfrecord", name=record_names(NEW_ROWS))
         ),
-        model=ancient(f"{RUN}/model/model.keras"),
-        described=f"{RUN}/model/settings.json",
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
     output:
         images=f"{RUN}/predictions/images.predicted.tsv",
         detections=f"{RUN}/predictions/detections.json",
@@ -183,8 +183,8 @@ rule predict:
 rule detect_slide:
     input:
         source=ancient(source_files(SLIDES)),
-        model=ancient(f"{RUN}/model/model.keras"),
-        described=f"{RUN}/model/settings.json",
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
     output:
         table=f"{RUN}/predictions/slides/{{slide}}.parquet",
         outlines=f"{RUN}/predictions/slides/{{slide}}.geojson.gz",
@@ -230,13 +230,13 @@ DETECTED = expand(rules.detect_slide.output, slide=SLIDES)
 rule slide_pages:
     input:
         slides=ancient(SETTINGS.predict.slides or []),
-        table=ALL_TABLE,
-        states=ALL_STATES,
+        table=[] if BUNDLE else ALL_TABLE,
+        states=[] if BUNDLE else ALL_STATES,
         detected=[path for path in DETECTED if path.endswith(".json")],
         # Their checksums are in the states.
         large=ancient([path for path in DETECTED if not path.endswith(".json")]),
-        model=small_files(rules.choose_model.output),
-        weights=large_files(rules.choose_model.output),
+        model=small_files(MODEL_FILES),
+        weights=large_files(MODEL_FILES),
     output:
         index=report(
             f"{RUN}/predictions/slide_pages/index.html",
@@ -260,14 +260,18 @@ rule slide_pages:
         **provenance("slide_pages", "write_slide_pages"),
         sheet=sheet(SETTINGS.predict.slides),
         run=folder(),
+        model=literal(shlex.quote(MODEL)),
+        cohort="" if BUNDLE else f"--cohort {RUN}",
         out=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_slide_pages.py" --run-dir {params.run:q} --slides {input.slides:q}'
-            " --table {output.table:q} --matches {output.matches:q} --out {params.out:q}"
+            " --model-dir {params.model} {params.cohort} --table {output.table:q} --matches {output.matches:q} --out {params.out:q}"
         )
 
 
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = rules.evaluate.output
 PREDICTED = rules.predict.output if NEW else []
+# Thresholds that were chosen on the validation split; [] if the task has none.
+OPERATING_POINTS = []

@@ -1,4 +1,4 @@
-# The report of the test split, and the pages of new data.
+# The report of the test split.
 
 
 rule report:
@@ -41,42 +41,4 @@ rule report:
         recorded(
             'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
             " --out {params.report:q} {params.groups} {params.compare}"
-        )
-
-
-rule prediction_pages:
-    input:
-        table=NEW_TABLE,
-        cohort=ALL_TABLE,
-        states=NEW_STATES,
-        predictions=small_files(PREDICTED),
-        model=small_files(rules.choose_model.output),
-        large=large_files(PREDICTED, rules.choose_model.output),
-    output:
-        index=report(
-            f"{RUN}/predictions/pages/index.html",
-            caption="captions/predictions.rst",
-            category="Predictions",
-            labels={"page": f"the new {UNIT}s"},
-        ),
-        pages=directory(f"{RUN}/predictions/pages/{UNIT}s"),
-        matches=f"{RUN}/predictions/in_cohort.tsv",
-    log:
-        f"{RUN}/logs/prediction_pages.log",
-    benchmark:
-        f"{RUN}/benchmarks/prediction_pages.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(4000),
-        runtime=grow(240),
-    params:
-        **provenance("prediction_pages", "write_prediction_pages"),
-        task=SETTINGS.task,
-        run=folder(),
-        pages=subpath(output.index, parent=True),
-    shell:
-        recorded(
-            'python "$SCRIPTS/write_prediction_pages.py" --task {params.task} --run-dir {params.run:q} --cohort {params.run:q}'
-            " --matches {output.matches:q} --out {params.pages:q}"
         )

@@ -86,8 +86,8 @@ use rule score as score_new with:
     input:
         tiled=f"{RUN}/predictions/tiles/{{slide}}.json",
         records=ancient(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
-        model=ancient(f"{RUN}/model/model.keras"),
-        described=f"{RUN}/model/settings.json",
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
     output:
         map=f"{RUN}/predictions/maps/{{slide}}.parquet",
         state=f"{RUN}/predictions/maps/{{slide}}.json",
@@ -103,7 +103,7 @@ use rule score as score_new with:
 rule predict:
     input:
         slides=NEW_TABLE,
-        described=f"{RUN}/model/settings.json",
+        described=f"{MODEL}/settings.json",
         scored=expand(f"{RUN}/predictions/maps/{{slide}}.json", slide=NEW),
     output:
         slides=report(
@@ -136,3 +136,5 @@ rule predict:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.scored]
 PREDICTED = [*rules.predict.output, *rules.predict.input.scored]
+# Thresholds that were chosen on the validation split; [] if the task has none.
+OPERATING_POINTS = []

@@ -55,8 +55,8 @@ rule evaluate:
 rule predict:
     input:
         slides=NEW_TABLE,
-        model=ancient(f"{RUN}/model/model.keras"),
-        described=f"{RUN}/model/settings.json",
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
     output:
         tiles=f"{RUN}/predictions/tiles.parquet",
         slides=report(
@@ -89,3 +89,5 @@ rule predict:
 
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED, PREDICTED = rules.evaluate.output, rules.predict.output
+# Thresholds that were chosen on the validation split; [] if the task has none.
+OPERATING_POINTS = []

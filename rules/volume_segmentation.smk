@@ -166,8 +166,8 @@ use rule segment as segment_new with:
     input:
         state=f"{RUN}/predictions/volumes/{{case}}.json",
         records=ancient(f"{RUN}/predictions/volumes/{{case}}.tfrecord"),
-        model=ancient(f"{RUN}/model/model.keras"),
-        described=f"{RUN}/model/settings.json",
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
     output:
         segmentation=f"{RUN}/predictions/segmentations/{{case}}.nii.gz",
         state=f"{RUN}/predictions/segmentations/{{case}}.json",
@@ -183,3 +183,5 @@ use rule segment as segment_new with:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.segmented]
 PREDICTED = expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW)
+# Thresholds that were chosen on the validation split; [] if the task has none.
+OPERATING_POINTS = []

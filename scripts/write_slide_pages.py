@@ -12,6 +12,13 @@ from gigatile.report.instances.slide_pages import write_slide_pages
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="results of the run")
+    parser.add_argument("--model-dir", type=Path, help="instead of RUN_DIR/model")
+    parser.add_argument(
+        "--cohort",
+        type=Path,
+        metavar="RUN_DIR",
+        help="results of the run that trained the model, to find what is in its cohort",
+    )
     parser.add_argument("--slides", type=Path, required=True, help="the sheet of the slides")
     parser.add_argument("--table", type=Path, required=True, help="table to write (.tsv)")
     parser.add_argument(
@@ -20,7 +27,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     samples = read_samples(args.slides, False, lambda path: True, look=False)
-    write_slide_pages(args.run_dir, samples, args.out, args.table, args.matches)
+    model_dir = args.model_dir or args.run_dir / "model"
+    write_slide_pages(
+        args.run_dir, model_dir, samples, args.out, args.table, args.matches, args.cohort
+    )
 
 
 if __name__ == "__main__":

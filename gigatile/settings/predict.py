@@ -21,7 +21,13 @@ class PredictSettings(Section):
         "instances\n(columns slide, path; optional patient, mpp); null: none.",
     )
 
-    @field_validator("samples", "slides")
+    bundle: str | None = Field(
+        None,
+        description="Folder of a bundle: its model predicts, with its settings, and there is no "
+        "cohort.\nnull: train a model. `gigatile predict BUNDLE SHEET` sets this.",
+    )
+
+    @field_validator("samples", "slides", "bundle")
     @classmethod
     def _path_that_can_be_passed_on(cls, path: str | None) -> str | None:
         if path is not None and (fault := fault_of_path(path)):

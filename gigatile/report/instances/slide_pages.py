@@ -123,21 +123,30 @@ class SlidePage:
 
 
 def write_slide_pages(
-    run: Path, samples: Sequence[Sample], out: Path, table: Path, matches: Path
+    run: Path,
+    model_dir: Path,
+    samples: Sequence[Sample],
+    out: Path,
+    table: Path,
+    matches: Path,
+    cohort: Path | None,
 ) -> None:
     """Write a page for each slide, index.html, and the table of all slides.
 
     Args:
         run: folder of the run.
+        model_dir: folder of the model.
         samples: rows of the sheet of slides.
         out: folder for the pages.
         table: of all slides, to write.
         matches: table to write, of the slides that are in the cohort.
+        cohort: folder of the run that trained the model; None: the slides are not compared with
+            its cohort.
 
     Raises:
         UserError: a file is missing or damaged, or does not match the others.
     """
-    ledger, model_dir = Ledger(), run / "model"
+    ledger = Ledger()
     model = read_model(TrainedDetector, model_dir / "settings.json")
     model_shows = {
         "settings.json": "Model",
@@ -148,7 +157,7 @@ def write_slide_pages(
     model_sha256 = checksum(model_dir / "model.keras")
     folder = run / "predictions/slides"
     states = {row.id: _read_state(folder, row, model_sha256) for row in samples}
-    in_cohort = _compare(run, samples, states, ledger)
+    in_cohort = None if cohort is None else _compare(cohort, samples, states, ledger)
     pages = [
         _slide_page(row, states[row.id], folder, model.categories)
         for row in samples
@@ -163,7 +172,7 @@ def write_slide_pages(
             page_sums = _checked_sums(folder, page.state)
             for file, digest in page_sums.items():
                 sums[file.removeprefix(f"predictions/slides/{name}")][file] = digest
-            text = _render(page, folder, neighbours, in_cohort.matches_of(name), page_sums)
+            text = _render(page, folder, neighbours, in_cohort.matches_of(name) if in_cohort else (), page_sums)
             (building / "slides" / f"{name}.html").write_text(text, encoding="utf-8")
         shows = {".json": "Slides"} | dict(FILES.values())
         for ending, group in sums.items():
@@ -187,7 +196,7 @@ def write_slide_pages(
         )
         (building / "index.html").write_text(index, encoding="utf-8")
         _write_table(table, samples, states, pages, model.categories)
-        in_cohort.write(matches, "slide")
+        (in_cohort or CohortMatches([], [], [])).write(matches, "slide")
 
 
 def _endings() -> list[str]:

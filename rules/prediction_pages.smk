@@ -1,0 +1,41 @@
+# The pages of new data.
+
+
+rule prediction_pages:
+    input:
+        table=NEW_TABLE,
+        cohort=[] if BUNDLE else ALL_TABLE,
+        states=NEW_STATES,
+        predictions=small_files(PREDICTED),
+        model=small_files(MODEL_FILES),
+        large=large_files(PREDICTED, MODEL_FILES),
+    output:
+        index=report(
+            f"{RUN}/predictions/pages/index.html",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"page": f"the new {UNIT}s"},
+        ),
+        pages=directory(f"{RUN}/predictions/pages/{UNIT}s"),
+        matches=f"{RUN}/predictions/in_cohort.tsv",
+    log:
+        f"{RUN}/logs/prediction_pages.log",
+    benchmark:
+        f"{RUN}/benchmarks/prediction_pages.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+    params:
+        **provenance("prediction_pages", "write_prediction_pages"),
+        task=SETTINGS.task,
+        run=folder(),
+        model=literal(shlex.quote(MODEL)),
+        cohort="" if BUNDLE else f"--cohort {RUN}",
+        pages=subpath(output.index, parent=True),
+    shell:
+        recorded(
+            'python "$SCRIPTS/write_prediction_pages.py" --task {params.task} --run-dir {params.run:q} --model-dir {params.model}'
+            " {params.cohort} --matches {output.matches:q} --out {params.pages:q}"
+        )
