@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, JsonValue
 
@@ -19,6 +19,10 @@ SCHEMA = 1
 MANIFEST, VERSIONS, METRICS, CARD = "bundle.json", "versions.json", "metrics.json", "card.md"
 COHORT, OPERATING_POINTS = "cohort.json", "operating_points.json"
 SAVED_MODEL, ONNX = "saved_model", "model.onnx"
+# Sorted hashes of the images of the cohort: (n,) uint64.
+COHORT_IMAGES = "cohort_images.npy"
+# Snakemake writes it into a folder that a rule makes.
+IGNORED = (".snakemake_timestamp",)
 
 
 class Export(JsonModel):
@@ -51,7 +55,7 @@ class BundleManifest(JsonModel):
         files: SHA-256 of every other file, by its path in the bundle.
     """
 
-    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     name: str = Field(pattern=RUN_NAME)
     version: int = Field(ge=1)
     task: str
@@ -135,8 +139,8 @@ def _check_files(folder: Path, manifest: BundleManifest) -> None:
             faults.append(f"{name}: its content differs from the checksum in {MANIFEST}")
     if manifest.files.get(MODEL) != manifest.model_sha256:
         faults.append(f"{MODEL}: not listed, or with another checksum than that of the model")
-    known = {*manifest.files, MANIFEST}
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    known = {*manifest.files, MANIFEST, *IGNORED}
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     faults += [f"{name}: not a file of the bundle" for name in sorted(found - known)]
     if faults:
         raise all_faults(f"{folder}: damaged; copy the bundle again", faults)

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from gigatile.bundle.configuration import with_bundle
 from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
 from gigatile.settings.whole import Settings, load_settings
@@ -56,6 +57,7 @@ def load(path: Path | None) -> Settings:
     for file in (project, path):
         if file is not None:
             _merge(config, _read(file))
+    config = with_bundle(config, folder_of_paths(path or project))
     config.pop("slides", None)  # `elsewhere`: a setting of the machine, for the Snakefile
     return load_settings(config, str(path or project))
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gigatile.command import check, doctor, init, plan, predict, report, verify
+from gigatile.command import bundle, check, doctor, init, plan, predict, report, verify
 from gigatile.command import run as run_workflow
 from gigatile.errors import run_command
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "plan": plan,
     "run": run_workflow,
     "verify": verify,
+    "bundle": bundle,
     "predict": predict,
     "report": report,
     "doctor": doctor,

@@ -1,33 +1,57 @@
-"""Predict new slides, cases or images with the model of a run; train it first if it is missing.
+"""Predict new slides, cases or images: with the model of a run, or with a bundle.
 
-What follows `--` goes to Snakemake.
+With a run, train its model first if it is missing. What follows `--` goes to Snakemake.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
+from gigatile.bundle.contents import is_bundle, open_bundle
+from gigatile.command.bundle_run import prepare_run
 from gigatile.command.configuration import find_configuration, load
 from gigatile.command.run import run_workflow, snakemake_options
 from gigatile.command.snakemake import new_data, predict_options
+from gigatile.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "target", type=Path, help="folder with config.yaml, or a configuration file"
+        "target",
+        type=Path,
+        help="folder with config.yaml, a configuration file, or the folder of a bundle",
     )
-    parser.add_argument("samples", type=Path, help="sheet of the new slides, cases or images")
+    parser.add_argument(
+        "samples",
+        type=Path,
+        nargs="+",
+        help="sheet of the new slides, cases or images; with a bundle, also slides or images",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="with a bundle: folder for the results (MODEL-SHEET in the current folder)",
+    )
     parser.add_argument("--profile", help="profile of Snakemake; `slurm`: the project's own")
     parser.add_argument("--cores", default="all", help="number of cores on this machine (all)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the stages of prediction; exit with Snakemake's status."""
-    configuration = find_configuration(args.target).absolute()
-    settings = load(configuration)
-    new = args.samples.absolute()
+    wanted: list[str] = []
+    if is_bundle(args.target):
+        configuration, new = prepare_run(open_bundle(args.target), args.samples, args.out)
+        settings = load(configuration)
+    else:
+        if args.out:
+            raise UserError(f"--out: only with a bundle; {args.target} is none")
+        if len(args.samples) > 1:
+            raise UserError(f"{args.samples[1]}: name one sheet; files are for bundles only")
+        configuration = find_configuration(args.target).absolute()
+        settings = load(configuration)
+        new = args.samples[0].absolute()
+        wanted = predict_options(configuration, settings, new)
     pages = f"results/{settings.run}/predictions/{new_data(settings, new).page}"
-    wanted = predict_options(configuration, settings, new)
     options = [pages, *snakemake_options(args), *wanted]
     sys.exit(run_workflow(configuration, settings, options, new))

@@ -80,6 +80,8 @@ def check_sheets(
     """
     if not invocation.is_main_process:
         return
+    if settings.predict.bundle:
+        return  # there is no cohort
     members, sheet = list(cohort.values()), Path(settings.samples)
     check_columns(members, settings.report.group_by, settings.samples)
     check_labels(members, assign(members, settings.split), sheet, settings.split)

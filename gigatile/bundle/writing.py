@@ -1,0 +1,102 @@
+"""Writes the bundle of a run."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gigatile.bundle.card import card_of
+from gigatile.bundle.cohort import image_hashes, look_of
+from gigatile.bundle.contents import (
+    CARD,
+    COHORT,
+    COHORT_IMAGES,
+    METRICS,
+    OPERATING_POINTS,
+    VERSIONS,
+    Bundle,
+    BundleManifest,
+    open_bundle,
+)
+from gigatile.bundle.copying import replace_folder, write_manifest
+from gigatile.bundle.exports import write_exports
+from gigatile.files import read_json, write_json, write_text
+from gigatile.json_models import write_model
+from gigatile.model import DESCRIBED, MODEL
+from gigatile.models.saving import load_model
+from gigatile.report.inputs import read_cohort
+from gigatile.report.task_report import TaskReport
+
+
+def write_bundle(
+    run: Path,
+    task: str,
+    report: TaskReport,
+    settings: Mapping[str, Mapping[str, Any]],
+    name: str,
+    out: Path,
+) -> Bundle:
+    """Write the bundle of a run, whole or not at all; replace an older one.
+
+    Args:
+        run: folder of the run: model, evaluation, table and records of the cohort.
+        task: of the run.
+        report: of the task.
+        settings: the sections that prediction depends on.
+        name: of the model.
+        out: folder to write.
+
+    Raises:
+        UserError: a file of the run is missing or damaged.
+    """
+    model_dir = run / "model"
+    described = _without_paths(read_json(model_dir / DESCRIBED))
+    model = load_model(model_dir / MODEL, described["sha256"], model_dir / DESCRIBED)
+    rows = read_cohort(run / report.table, report.unit, report.columns, report.records_column)
+    hashes, compared, missing = image_hashes(rows, run / report.records, report)
+    states = [report.read_state(row, run / report.records) for row in rows]
+    look = look_of(rows, states, report.unit, compared, missing)
+    metrics, versions = read_json(run / "evaluation" / METRICS), read_json(model_dir / VERSIONS)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        folder = Path(temporary) / "bundle"
+        folder.mkdir()
+        shutil.copyfile(model_dir / MODEL, folder / MODEL)
+        write_json(folder / DESCRIBED, described)
+        write_json(folder / VERSIONS, versions)
+        write_json(folder / METRICS, metrics)
+        write_model(folder / COHORT, look)
+        np.save(folder / COHORT_IMAGES, hashes)
+        points = run / "validation" / OPERATING_POINTS
+        if points.exists():
+            shutil.copyfile(points, folder / OPERATING_POINTS)
+        manifest = BundleManifest(
+            name=name,
+            version=1,
+            task=task,
+            classes=described.get("classes", []),
+            settings={section: dict(values) for section, values in settings.items()},
+            model_sha256=described["sha256"],
+            exports=write_exports(model, task, folder),
+            files={},
+        )
+        write_text(folder / CARD, card_of(manifest, described, metrics, look, versions))
+        write_manifest(folder, manifest)
+        replace_folder(out, folder)
+    return open_bundle(out)
+
+
+def _without_paths(described: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's settings without paths and names of this machine."""
+    train = dict(described["train"])
+    if train.get("weights") not in (None, "imagenet"):
+        train["weights"] = Path(str(train["weights"])).name
+    sections = {
+        name: {**values, "reuse": None}
+        for name, values in described.items()
+        if isinstance(values, dict) and "reuse" in values
+    }
+    return {**described, **sections, "train": train}

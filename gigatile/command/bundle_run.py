@@ -1,0 +1,119 @@
+"""The folder in which a bundle predicts: its configuration, and a sheet of named files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from gigatile.bundle.contents import Bundle
+from gigatile.command.configuration import CONFIGURATION
+from gigatile.command.slide_folder import is_slide, unique_id
+from gigatile.errors import UserError, all_faults
+from gigatile.files import write_text
+from gigatile.paths import fault_of_path
+from gigatile.tables import write_table
+from gigatile.tasks import find_task
+
+SHEET = "samples.tsv"
+SHEET_SUFFIXES = (".tsv", ".csv", ".txt")
+HEADER = """\
+# Predictions with a bundle, written by gigatile predict. Settings of the machine, such as
+# `tiles: {cores: 4}`, can be added; all others are those of the bundle. Paths are relative to this
+# folder.
+"""
+
+
+def prepare_run(bundle: Bundle, named: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
+    """Write the configuration of predictions with a bundle, or find the one that exists.
+
+    Args:
+        bundle: the bundle.
+        named: a sheet; or slides or images, of which a sheet is written.
+        out: folder of the configuration and of the results; None: one in the current folder, with
+            the names of the model and of the sheet or the first file.
+
+    Returns:
+        The configuration and the sheet.
+
+    Raises:
+        UserError: the folder has other predictions, or a file cannot be used.
+    """
+    is_sheet = len(named) == 1 and named[0].suffix.lower() in SHEET_SUFFIXES
+    if is_sheet and not named[0].is_file():
+        raise UserError(f"{named[0]}: no such sheet")
+    name = bundle.manifest.name
+    out = (out or Path(f"{name}-{named[0].stem}")).absolute()
+    sheet = named[0].absolute() if is_sheet else out / SHEET
+    setting, unit = _setting(bundle, named, is_sheet)
+    rows = [] if is_sheet else _rows(named, out)
+    configuration = out / CONFIGURATION
+    start = out.resolve()
+    predict = {
+        "bundle": os.path.relpath(bundle.folder.resolve(), start),
+        setting: os.path.relpath(sheet.resolve(), start),
+    }
+    if configuration.exists():
+        _check_same(configuration, predict)
+    if rows:
+        write_table(sheet, (unit, "path"), rows)
+    if not configuration.exists():
+        content = yaml.safe_dump({"run": name, "predict": predict}, sort_keys=False)
+        write_text(configuration, HEADER + content)
+    return configuration, sheet
+
+
+def _setting(bundle: Bundle, named: Sequence[Path], is_sheet: bool) -> tuple[str, str]:
+    """Return the key of the section `predict` for the sheet, and the unit of its rows."""
+    task = find_task(bundle.manifest.task)
+    if is_sheet:
+        from gigatile.cohort.sheet_reading import columns_of
+
+        columns = columns_of(named[0])
+        slides = task.detects_on_slides and "slide" in columns and task.unit not in columns
+        return ("slides", "slide") if slides else ("samples", task.unit)
+    if task.unit == "case":
+        raise UserError(
+            f"{named[0]}: not a sheet; the files of a case are named in a sheet with a column for "
+            "each modality"
+        )
+    if task.detects_on_slides and all(map(is_slide, named)):
+        return "slides", "slide"
+    return "samples", task.unit
+
+
+def _rows(named: Sequence[Path], out: Path) -> list[tuple[str, str]]:
+    """Return the id and the path of each file.
+
+    Raises:
+        UserError: lists the files that are missing, or that the workflow cannot use.
+    """
+    rows, faults = [], []
+    taken: set[str] = set()
+    for path in named:
+        resolved = path.absolute()
+        if not resolved.exists():
+            faults.append(f"{path}: no such file")
+        elif resolved.is_dir():
+            faults.append(f"{path}: a folder; name its slides, or a sheet")
+        elif fault := fault_of_path(resolved):
+            faults.append(f"{path}: {fault}")
+        else:
+            relative = os.path.relpath(resolved.resolve(), out.resolve())
+            rows.append((unique_id(path.stem, path, taken), relative))
+    if faults:
+        raise all_faults(f"{len(faults)} of {len(named)} files cannot be used", faults)
+    return rows
+
+
+def _check_same(configuration: Path, predict: dict[str, str]) -> None:
+    """Refuse a folder with predictions of another bundle or another sheet."""
+    try:
+        content = yaml.safe_load(configuration.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        content = None
+    found = content.get("predict") if isinstance(content, dict) else None
+    if found != predict:
+        raise UserError(
+            f"{configuration}: has predict: {found}, not {predict}; name another folder with --out"
+        )
