@@ -1,10 +1,14 @@
 # The pages of new data.
+from gigatile.workflow.inputs import cohort_to_compare
+
+# What new data are compared with: the cohort of the run, or hashes of that of the bundle.
+COHORT_FILES, COHORT_OPTIONS = cohort_to_compare(RUN, ALL_TABLE, BUNDLE)
 
 
 rule prediction_pages:
     input:
         table=NEW_TABLE,
-        cohort=[] if BUNDLE else ALL_TABLE,
+        cohort=COHORT_FILES,
         states=NEW_STATES,
         predictions=small_files(PREDICTED),
         model=small_files(MODEL_FILES),
@@ -32,7 +36,7 @@ rule prediction_pages:
         task=SETTINGS.task,
         run=folder(),
         model=literal(shlex.quote(MODEL)),
-        cohort="" if BUNDLE else f"--cohort {RUN}",
+        cohort=literal(COHORT_OPTIONS),
         pages=subpath(output.index, parent=True),
     shell:
         recorded(

@@ -25,11 +25,18 @@ def main() -> None:
     parser.add_argument(
         "--matches", type=Path, help="table to write, of slides or cases in the cohort"
     )
+    parser.add_argument(
+        "--cohort-images",
+        type=Path,
+        help="without --cohort: hashes of the images of the cohort, as a bundle has them (.npy)",
+    )
     args = parser.parse_args()
     files = input_paths(args, task.new_inputs)
     title = args.title or f"New {task.unit}s"
     options = {option: getattr(args, option) for option in task.options}
-    write_prediction_pages(task, files, args.out, title, args.cohort, args.matches, **options)
+    write_prediction_pages(
+        task, files, args.out, title, args.cohort, args.matches, args.cohort_images, **options
+    )
 
 
 if __name__ == "__main__":

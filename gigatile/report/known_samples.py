@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.cohort.names import same_names
+from gigatile.errors import UserError
 from gigatile.report.inputs import CohortRow
 from gigatile.report.records import HASHES, RecordKind, hash_of, iterate_records, records_file
 from gigatile.tables import write_table
@@ -47,6 +48,7 @@ class CohortMatches:
         what: was compared of them: their pixels or files.
         unit: of the cohort, if it is not that of the new ones.
         file: name of the table that `write` writes.
+        is_unnamed: whether only hashes of the cohort are known, no ids and patients.
     """
 
     matches: Sequence[Match]
@@ -55,6 +57,7 @@ class CohortMatches:
     what: str = "pixels"
     unit: str = ""
     file: str = "in_cohort.tsv"
+    is_unnamed: bool = False
 
     def matches_of(self, new: str) -> list[Match]:
         """Return the matches of one new slide or case."""
@@ -127,6 +130,67 @@ def compare_with_cohort(
         ]
     matches.sort(key=lambda match: match[0])
     return CohortMatches([match for _, match in matches], compared, missing)
+
+
+def compare_with_images(
+    new: Sequence[CohortRow], folder: Path, images: np.ndarray, kind: RecordKind
+) -> CohortMatches:
+    """Compare new slides or cases with hashes of the images of a cohort, which has no ids here.
+
+    Args:
+        new: rows of the table of the new slides or cases.
+        folder: of their records.
+        images: (n,) uint64, sorted: `hash_of` of the images of the cohort.
+        kind: what a record contains.
+
+    Raises:
+        UserError: a record file is damaged or missing.
+    """
+    matches = []
+    for index, hashes in enumerate(_hashes_by_row(new, folder, kind)):
+        positions = np.searchsorted(images, hashes)
+        found = positions < len(images)
+        found[found] = images[positions[found]] == hashes[found]
+        if count := int(found.sum()):
+            matches.append(Match(new[index].id, _UNNAMED, ["pixels"], count))
+    return CohortMatches(
+        matches, [], [], f"pixels of {len(images):,} {kind.image}s", is_unnamed=True
+    )
+
+
+def read_images(path: Path) -> np.ndarray:
+    """Read hashes of the images of a cohort: (n,) uint64, sorted.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    try:
+        images = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path}: damaged ({error})") from None
+    if images.ndim != 1 or images.dtype != np.uint64 or (images[1:] <= images[:-1]).any():
+        raise UserError(f"{path}: damaged; must be sorted hashes of 64 bits")
+    return images
+
+
+# A slide, case or image of a cohort of which only hashes are known.
+_UNNAMED = CohortRow(id="", patient="", split="", state="", records=0, sha256="")
+
+
+def _hashes_by_row(
+    rows: Sequence[CohortRow], folder: Path, kind: RecordKind
+) -> Iterator[np.ndarray]:
+    """Yield the hashes of the images of each row that are not plain: (n,) uint64."""
+    for row in rows:
+        hashes = [
+            hash_of(image)
+            for _, record in (iterate_records(row, folder, kind) if row.state != "failed" else ())
+            for image in record.images
+            if not (kind.is_plain and kind.is_plain(image))
+        ]
+        yield np.array(hashes, np.uint64)
 
 
 class _ImageIndex:

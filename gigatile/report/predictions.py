@@ -7,7 +7,12 @@ from typing import Any
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.report.inputs import read_cohort
-from gigatile.report.known_samples import CohortMatches, compare_with_cohort
+from gigatile.report.known_samples import (
+    CohortMatches,
+    compare_with_cohort,
+    compare_with_images,
+    read_images,
+)
 from gigatile.report.pages import check_ids, flat, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.task_report import TaskReport
@@ -21,6 +26,7 @@ def write_prediction_pages(
     title: str,
     cohort: Path | None = None,
     matches: Path | None = None,
+    cohort_images: Path | None = None,
     **options: Any,
 ) -> None:
     """Write index.html and a page for each new slide or case to `out`, all of them or none.
@@ -33,6 +39,8 @@ def write_prediction_pages(
         cohort: folder of the run that trained the model; None: the new slides or cases are not
             compared with its cohort.
         matches: table to write, of the new slides or cases that are in the cohort.
+        cohort_images: hashes of the images of the cohort, (n,) uint64 as .npy, if `cohort` is not
+            given.
         options: of the pages of slides or cases.
 
     Raises:
@@ -62,6 +70,11 @@ def write_prediction_pages(
         known = read_cohort(cohort / task.table, task.unit, task.columns, task.records_column)
         cohort_matches = compare_with_cohort(
             table, files["records_dir"], known, cohort / task.records, task.kind
+        )
+    elif cohort_images is not None:
+        ledger.add(f"model/{cohort_images.name}", cohort_images, "In the cohort")
+        cohort_matches = compare_with_images(
+            table, files["records_dir"], read_images(cohort_images), task.kind
         )
     page_files = PageFiles(
         files["records_dir"],

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
+from gigatile.bundle.contents import COHORT_IMAGES
 from gigatile.cohort.cases import Case
 from gigatile.cohort.images import Part
 from gigatile.cohort.samples import Sample
@@ -55,6 +56,22 @@ def compared_files(run: str | None, elsewhere: bool) -> list[str]:
                 "set report.compare to null"
             )
     return [*files, ancient(scores)]
+
+
+def cohort_to_compare(run: str, table: str, bundle: str | None) -> tuple[list[str], str]:
+    """Return the files with which new data are compared, and the options of the command for it.
+
+    Args:
+        run: its folder.
+        table: of its cohort.
+        bundle: folder of the bundle that predicts; None: the run's model does.
+    """
+    if bundle is None:
+        return [table], shlex.join(["--cohort", run])
+    images = os.path.normpath(f"{bundle}/{COHORT_IMAGES}")
+    if not Path(images).exists():
+        return [], ""  # copied without them
+    return ancient([images]), shlex.join(["--cohort-images", images])
 
 
 def previous_segment(
