@@ -41,7 +41,7 @@ def make_bundle(
     outputs = keras.layers.Dense(len(classes), kernel_initializer="random_normal")(outputs)
     model = keras.Model(inputs, keras.layers.Softmax()(outputs))
     save_model(model, folder / MODEL)
-    settings = {"tiles": TileSettings(size=size, **tiles).model_dump()}
+    settings = {"tiles": TileSettings(size=size, **tiles).model_dump(mode="json")}
     described = {
         "task": "tile_classification",
         "classes": list(classes),
