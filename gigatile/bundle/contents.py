@@ -135,6 +135,8 @@ def _check_files(folder: Path, manifest: BundleManifest) -> None:
         # A name from a file that was sent along: it must not lead to another folder.
         if not re.fullmatch(r"(?:[\w-][\w.-]*/)*[\w-][\w.-]*", name) or not path.is_file():
             faults.append(f"{name}: missing")
+        elif _is_link(folder, path):
+            faults.append(f"{name}: a link; must be a file")
         elif sha256_of(path) != expected:
             faults.append(f"{name}: its content differs from the checksum in {MANIFEST}")
     if manifest.files.get(MODEL) != manifest.model_sha256:
@@ -144,3 +146,10 @@ def _check_files(folder: Path, manifest: BundleManifest) -> None:
     faults += [f"{name}: not a file of the bundle" for name in sorted(found - known)]
     if faults:
         raise all_faults(f"{folder}: damaged; copy the bundle again", faults)
+
+
+def _is_link(folder: Path, path: Path) -> bool:
+    """Return whether a file or a folder on the way to it is a symbolic link."""
+    return path.is_symlink() or any(
+        parent.is_symlink() for parent in path.parents if folder in parent.parents
+    )

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +14,14 @@ import tensorflow as tf
 from gigatile.bundle.contents import ONNX, SAVED_MODEL, Export
 from gigatile.records.shuffle import key64, random64
 
-# Largest accepted difference of a score between an export and the model: sums in another order.
-TOLERANCE = 1e-4
+# Largest accepted difference of a score between an export and the model, which add in another
+# order. Instance normalisation of the U-Net amplifies rounding where a volume is almost constant.
+TOLERANCES = {"tile_classification": 1e-4, "volume_segmentation": 1e-3}
 # Inputs of the comparison.
 COMPARED = 16
 # Side of the largest squares of one colour in these, in pixels.
 COARSEST = 32
-# Files that the formats need in other programs: names of inputs and outputs.
+# Names of inputs and outputs, for other programs.
 TILES, BYTES, SCORES = "tiles", "image_bytes", "scores"
 # Why models of these tasks are not exported.
 NOT_EXPORTED = {
@@ -32,10 +34,12 @@ def write_exports(model: keras.Model, task: str, folder: Path) -> dict[str, Expo
     """Write a SavedModel and an ONNX file to a folder, and compare their scores with the model's.
 
     Returns:
-        The comparison by the name of the export; with `missing`, the reason why there is none.
+        The comparison by the name of the export; with `missing`, the reason why there is none: an
+        export that does not give the scores of the model is not kept.
     """
     if reason := NOT_EXPORTED.get(task):
         return {name: Export(missing=reason) for name in (SAVED_MODEL, ONNX)}
+    tolerance = TOLERANCES[task]
     spec = _input_spec(model, task)
     examples = make_examples(spec)
     expected = _scores(model, examples).numpy()
@@ -44,9 +48,14 @@ def write_exports(model: keras.Model, task: str, folder: Path) -> dict[str, Expo
         with _quiet():
             score = write(model, spec, folder / name)
             difference = float(np.abs(score(examples) - expected).max())
-        if not difference <= TOLERANCE:
-            raise RuntimeError(f"{name}: its scores differ from the model's by {difference:g}")
-        exports[name] = Export(difference=difference, tolerance=TOLERANCE, inputs=len(examples))
+        if difference <= tolerance:  # not if it is not a number
+            exports[name] = Export(difference=difference, tolerance=tolerance, inputs=len(examples))
+        else:
+            _remove(folder / name)
+            exports[name] = Export(
+                missing=f"its scores differ from the model's by {difference:g}, more than "
+                f"{tolerance:g}"
+            )
     return exports
 
 
@@ -143,6 +152,13 @@ def _write_onnx(
         return scores
 
     return score
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 @contextlib.contextmanager

@@ -42,13 +42,18 @@ def run(args: argparse.Namespace) -> None:
             f"{configuration}: predicts with {settings.predict.bundle}, already a bundle"
         )
     target = f"results/{settings.run}/model/bundle"
-    status = run_workflow(configuration, settings, [target, *snakemake_options(args)])
+    folder = folder_of_paths(configuration) / target
+    options = [target, *snakemake_options(args)]
+    status = run_workflow(configuration, settings, options, bundle=out or folder)
     if status != 0:
         sys.exit(status)
-    bundle = open_bundle(folder_of_paths(configuration) / target)
+    bundle = open_bundle(folder)
     if out:
         from gigatile.bundle.copying import copy_bundle
 
         bundle = copy_bundle(bundle, out, args.name, args.version, not args.without_images)
     size = sum(path.stat().st_size for path in bundle.folder.rglob("*") if path.is_file())
     print(f"bundle    {bundle.folder} ({size / 1e6:.1f} MB)")
+    for name, export in bundle.manifest.exports.items():
+        if export.missing:
+            print(f"no {name}: {export.missing}")

@@ -74,6 +74,7 @@ def run_workflow(
     settings: Settings,
     options: Sequence[str],
     new: Path | None = None,
+    bundle: Path | None = None,
 ) -> int:
     """Run Snakemake, show its progress and print a summary; return its exit status.
 
@@ -82,6 +83,7 @@ def run_workflow(
         settings: of the run.
         options: of Snakemake, and targets.
         new: the sheet of the slides or cases to predict; None: the run ends with an evaluation.
+        bundle: folder of the bundle, if the run ends with one.
 
     Raises:
         UserError: Snakemake refuses to run.
@@ -115,7 +117,7 @@ def run_workflow(
         )
         return status
     lines = summary_lines(
-        settings, progress.counts(), time.monotonic() - start, log, configuration, new
+        settings, progress.counts(), time.monotonic() - start, log, configuration, new, bundle
     )
     print(*lines, sep="\n")
     return status

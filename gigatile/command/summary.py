@@ -21,6 +21,7 @@ def summary_lines(
     log: Path,
     configuration: Path,
     new: Path | None = None,
+    bundle: Path | None = None,
 ) -> list[str]:
     """Return the lines; paths are absolute.
 
@@ -32,6 +33,7 @@ def summary_lines(
         configuration: file of the run.
         new: the sheet of the slides or cases that were predicted; None: the run ends with an
             evaluation.
+        bundle: folder of the bundle, if the run ends with one.
     """
     run = Path("results", settings.run)
     task = find_task(settings.task)
@@ -54,6 +56,9 @@ def summary_lines(
         if new is None
         else f"open the report in a browser; gigatile verify {name} {new} checks every file",
     }
+    if bundle is not None:
+        del rows["report"]
+        rows["next"] = f"gigatile predict {bundle} SHEET predicts with it alone"
     return [f"{key:9} {value}" for key, value in rows.items()]
 
 
