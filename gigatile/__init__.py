@@ -3,3 +3,8 @@
 The library behind the workflow, a package for each thing that it knows about. It knows nothing of
 Snakemake: every stage is a function from files to files, called by one command in `scripts/`.
 """
+
+import os
+
+# ONNX Runtime's official builds send telemetry unless this is set before it is imported.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -1,15 +1,15 @@
-"""Real bundles of small models with random weights, for tests that need no training."""
+"""Real bundles: of small models with random weights, and predictions with those of runs."""
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import keras
+from clones import Clone
 
 from gigatile.bundle.contents import MANIFEST, Bundle, BundleManifest, open_bundle
 from gigatile.files import sha256_of, write_json
 from gigatile.json_models import write_model
 from gigatile.model import DESCRIBED, MODEL
-from gigatile.models.saving import save_model
 from gigatile.settings.tiles import TileSettings
 
 
@@ -33,6 +33,10 @@ def make_bundle(
         seed: of the weights.
         tiles: more settings of the section `tiles`.
     """
+    import keras
+
+    from gigatile.models.saving import save_model
+
     keras.utils.set_random_seed(seed)
     inputs = keras.Input((size, size, 3), dtype="uint8")
     outputs = keras.layers.Rescaling(1 / 255)(inputs)
@@ -61,3 +65,29 @@ def make_bundle(
     )
     write_model(folder / MANIFEST, manifest)
     return open_bundle(folder)
+
+
+def bundle_of(run: Clone, configuration: str, out: Path) -> Path:
+    """Write the bundle of a run to a new folder and return it."""
+    run.run("gigatile", "bundle", configuration, "--cores", "2", "--out", str(out))
+    return out
+
+
+def predict_with(
+    run: Clone, bundle: Path, folder: Path, *names: Path | str, check: bool = True
+) -> tuple[subprocess.CompletedProcess, Path]:
+    """Predict with a bundle; return what was printed, and the folder of the predictions.
+
+    Args:
+        run: a clone, for its code.
+        bundle: the folder of the bundle.
+        folder: for the configuration and the results.
+        names: the sheet, or slides or images.
+        check: whether it must succeed.
+    """
+    done = run.run(
+        *("gigatile", "predict", str(bundle), *map(str, names)),
+        *("--cores", "2", "--out", str(folder)),
+        check=check,
+    )
+    return done, next(iter(folder.glob("results/*/predictions")), folder)

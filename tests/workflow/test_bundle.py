@@ -1,0 +1,169 @@
+"""A bundle predicts on its own what the run predicted, and reveals nothing of the cohort."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+from bundles import bundle_of, predict_with
+
+from gigatile.bundle.contents import MANIFEST, open_bundle
+from gigatile.bundle.copying import copy_bundle
+from gigatile.tables import read_table
+
+
+@pytest.fixture(scope="module")
+def bundled(small_run, tmp_path_factory):
+    """A copy of the small run with a bundle, and the bundle in a folder of its own."""
+    run = small_run.copy(tmp_path_factory.mktemp("bundled"))
+    out = tmp_path_factory.mktemp("elsewhere") / "lung"
+    done = run.run(
+        *("gigatile", "bundle", "small.yaml", "--cores", "2"),
+        *("--out", str(out), "--name", "lung", "--version", "3"),
+    )
+    assert f"bundle    {out} (" in done.stdout
+    return run, out
+
+
+def test_slides_named_one_by_one(bundled, tmp_path):
+    """With their own names, and after the run is gone."""
+    run, bundle = bundled
+    slides = tmp_path / "new slides"
+    slides.mkdir()
+    shutil.copy(run.folder / "cohort/P10-1.svs", slides / "first.svs")
+    shutil.copy(run.folder / "cohort/text.svs", slides / "text.svs")
+    results = run.folder / "results"
+    results.rename(tmp_path / "hidden")
+    try:
+        done, predictions = predict_with(run, bundle, tmp_path / "out", *sorted(slides.iterdir()))
+    finally:
+        (tmp_path / "hidden").rename(results)
+    assert "train" not in done.stdout + done.stderr
+    expected = {row["slide"]: row for row in read_table(results / "small/evaluation/slides.tsv")}
+    (predicted,) = read_table(predictions / "slides.tsv")
+    for column in ("tiles", "p_luad", "p_lusc", "p_normal", "call_mean", "call_vote"):
+        assert predicted[column] == expected["P10-1"][column]
+    tiles = pd.read_parquet(results / "small/evaluation/tiles.parquet").query("slide == 'P10-1'")
+    scores = pd.read_parquet(predictions / "tiles.parquet")
+    for column in ("x", "y", "p_luad", "p_lusc", "p_normal"):
+        assert (scores[column].to_numpy() == tiles[column].to_numpy()).all()
+    (match,) = read_table(predictions / "in_cohort.tsv")
+    assert (match["slide"], match["same"]) == ("first", "pixels")
+    assert match["equal_images"] == predicted["tiles"]
+    page = (predictions / "pages/slides/first.html").read_text()
+    assert "This slide is in the cohort" in page and "P10-1" not in page
+    states = {row["slide"]: row for row in read_table(predictions / "tiles.tsv")}
+    assert states["text"]["state"] == "failed" and states["text"]["reason"]
+    again, _ = predict_with(run, bundle, tmp_path / "out", *sorted(slides.iterdir()))
+    assert "nothing: all results are up to date" in again.stdout
+    verified = run.run("gigatile", "verify", str(tmp_path / "out"))
+    assert "all files are current and undamaged, and none is left over" in verified.stdout
+
+
+def test_bundle_reveals_no_patient(bundled):
+    """No id, patient, path, label of a slide, or pixel is in any of its files."""
+    run, bundle = bundled
+    rows = read_table(run.folder / "cohort/samples.tsv")
+    secrets = {row[key] for row in rows for key in ("slide", "patient", "path")}
+    # Not P01, text and cut, which bytes or words can contain by chance.
+    secrets = {secret for secret in secrets if len(secret) > 4}
+    assert len(secrets) >= 20
+    secrets |= {str(run.folder), run.folder.name, "samples.tsv"}
+    for path in bundle.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [secret for secret in secrets if secret.encode() in content], path
+            assert b"\xff\xd8\xff" not in content, f"{path}: a JPEG?"
+
+
+def test_other_folder_other_predictions(bundled, tmp_path):
+    run, bundle = bundled
+    first, second = (run.folder / f"cohort/{name}.svs" for name in ("P10-1", "P09-1"))
+    sheet = tmp_path / "new.tsv"
+    sheet.write_text(f"slide\tpath\nA\t{first}\n")
+    predict_with(run, bundle, tmp_path / "out", sheet)
+    done, _ = predict_with(run, bundle, tmp_path / "out", second, check=False)
+    assert done.returncode == 2 and "name another folder with --out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["none.tsv"], "none.tsv: no such sheet"),
+        (["none.svs", "cohort"], "2 of 2 files cannot be used"),
+        (["cohort/a{b}.svs"], "wildcards"),
+    ],
+)
+def test_mistakes(bundled, tmp_path, names, message):
+    run, bundle = bundled
+    (run.folder / "cohort/a{b}.svs").touch()
+    done, _ = predict_with(run, bundle, tmp_path / "out", *names, check=False)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_bundle_is_refused(bundled, tmp_path):
+    """By the command, and by Snakemake alone."""
+    run, bundle = bundled
+    copy = copy_bundle(open_bundle(bundle), tmp_path / "copy").folder
+    out = tmp_path / "out"
+    predict_with(run, copy, out, run.folder / "cohort/P10-1.svs")
+    with (copy / "model.keras").open("ab") as file:
+        file.write(b"x")
+    done, _ = predict_with(run, copy, out, run.folder / "cohort/P10-1.svs", check=False)
+    assert done.returncode == 2 and "model.keras: its content differs" in done.stderr
+    done = run.snakemake(
+        *("-n", "--cores", "1", "--snakefile", str(run.folder / "Snakefile")),
+        *("--directory", str(out), "--configfile", str(out / "config.yaml")),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "predict.bundle: " in done.stdout + done.stderr
+    assert "model.keras: its content differs" in done.stdout + done.stderr
+
+
+def test_bundle_is_made_again_after_a_change(bundled, tmp_path):
+    run, _ = bundled
+    copy = run.copy(tmp_path / "copy")
+    target = ("--configfile", "small.yaml", "--", "results/small/model/bundle")
+    assert copy.jobs(*target) == {}
+    verified = copy.run("gigatile", "verify", "small.yaml")
+    assert "none is left over" in verified.stdout
+    text = (copy.folder / "small.yaml").read_text()
+    copy.write("small.yaml", text.replace("resamples: 1000", "resamples: 1001"))
+    assert {"evaluate", "bundle"} <= set(copy.jobs(*target))
+    copy.write("small.yaml", text)
+    (copy.folder / "results/small/model/bundle/card.md").write_text("edited")
+    assert set(copy.jobs(*target)) == {"bundle"}
+
+
+def test_card_has_the_figures(bundled):
+    run, bundle = bundled
+    card = (bundle / "card.md").read_text()
+    assert card.startswith("# lung, version 3\n")
+    metrics = json.loads((run.folder / "results/small/evaluation/metrics.json").read_text())
+    value = metrics["slide"]["roc_auc"]["macro"]["value"]
+    assert f"| slide.roc_auc.macro | {value:.3f} | none: fewer than 5 patients" in card
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    assert manifest["model_sha256"] in card
+    for name in ("saved_model", "model.onnx"):
+        assert f"- `{name}`: its scores differ from the model's by at most " in card
+    assert "\n\n\n" not in card and "&" not in card
+
+
+def test_whole_slides(whole_run, tmp_path):
+    """The other task with slides: same scores and maps as the evaluation."""
+    run = whole_run.copy(tmp_path / "copy")
+    bundle = bundle_of(run, "whole.yaml", tmp_path / "bundle")
+    assert (
+        "process" in json.loads((bundle / MANIFEST).read_text())["exports"]["model.onnx"]["missing"]
+    )
+    _, predictions = predict_with(run, bundle, tmp_path / "out", run.folder / "cohort/P10-1.svs")
+    results = run.folder / "results/whole/evaluation"
+    (predicted,) = read_table(predictions / "slides.tsv")
+    (expected,) = [row for row in read_table(results / "slides.tsv") if row["slide"] == "P10-1"]
+    assert {key: expected[key] for key in predicted if key != "patient"} == {
+        key: value for key, value in predicted.items() if key != "patient"
+    }
+    maps = [pd.read_parquet(folder / "maps/P10-1.parquet") for folder in (results, predictions)]
+    pd.testing.assert_frame_equal(*maps)
