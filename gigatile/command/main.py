@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gigatile.command import bundle, check, doctor, init, plan, predict, report, verify
+from gigatile.command import bundle, check, doctor, init, plan, predict, report, serve, verify
 from gigatile.command import run as run_workflow
 from gigatile.errors import run_command
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "verify": verify,
     "bundle": bundle,
     "predict": predict,
+    "serve": serve,
     "report": report,
     "doctor": doctor,
 }

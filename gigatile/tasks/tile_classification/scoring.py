@@ -66,7 +66,15 @@ class TileClassifier:
                     "the settings of the model"
                 )
             pixels[number] = image
-        return self._run(pixels).numpy()[: len(tiles)]
+        return self.score_pixels(pixels)[: len(tiles)]
+
+    def score_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the class scores of pixels, (n, side, side, 3) uint8: (n, classes) float32.
+
+        The model is compiled for each n that it is called with.
+        """
+        scores: np.ndarray = self._run(pixels).numpy()
+        return scores
 
 
 def score_slides(

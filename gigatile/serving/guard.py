@@ -1,0 +1,170 @@
+"""What every request passes before its route: who may ask, limits of size and time, the log."""
+
+import asyncio
+import hmac
+import json
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gigatile.serving.errors import RequestError
+from gigatile.serving.metrics import ServerMetrics
+from gigatile.serving.settings import LOOPBACK, ServerSettings
+
+# Routes without a token: a supervisor asks whether the server runs.
+OPEN = ("/healthz", "/readyz")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Middleware around the whole application.
+
+    A request is refused with a JSON error if it has no token, comes from the page of another site,
+    or is too large or too slow. The log has a line of JSON for each request: the address of its
+    route, never that of a slide, and nothing of its content.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: ServerMetrics) -> None:
+        """Wrap an application."""
+        self._app, self._settings, self._metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection; of ASGI's types, only HTTP has requests."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.monotonic(), 500
+        is_begun = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status, is_begun
+            if message["type"] == "http.response.start":
+                status, is_begun = message["status"], True
+                known = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(
+                        (name.encode(), value.encode())
+                        for name, value in SECURITY_HEADERS.items()
+                        if name.encode() not in known
+                    ),
+                ]
+            await send(message)
+
+        self._metrics.begin()
+        try:
+            headers = Headers(scope=scope)
+            self._check_sender(scope, headers)
+            limited = self._limit(receive, headers)
+            await self._app(scope, limited, send_with_headers)
+        except RequestError as error:
+            if is_begun:
+                raise
+            await send_error(send_with_headers, error, close=True)
+        finally:
+            seconds = time.monotonic() - start
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            route = route_of(scope)
+            self._metrics.end(method, route, status, seconds)
+            _log(method=method, route=route, status=status, ms=round(1000 * seconds, 1))
+
+    def _check_sender(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        """Refuse requests without the token, and those that a page of another site sends."""
+        host = headers.get("host", "")
+        if self._settings.token is None and _name_of(host) not in LOOPBACK:
+            # A page of another site whose name was made to lead here (DNS rebinding).
+            raise RequestError(421, "the header Host must be that of this machine")
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise RequestError(403, "requests of pages of other sites are refused")
+        if self._settings.token is not None and scope["path"] not in OPEN:
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            expected = self._settings.token.encode()
+            is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), expected)
+            if kind.lower() != "bearer" or not is_right:
+                raise RequestError(401, "the header Authorization must be: Bearer TOKEN")
+
+    def _limit(self, receive: Receive, headers: Mapping[str, str]) -> Receive:
+        """Return a function that receives a body and refuses one that is too large or too slow."""
+        most = self._settings.max_body_bytes
+        length = headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > most):
+            raise too_large(most)
+        until = time.monotonic() + self._settings.body_seconds
+        received, is_whole = 0, False
+
+        async def receive_limited() -> Message:
+            nonlocal received, is_whole
+            if is_whole:
+                return await receive()  # waits for the end of the connection
+            try:
+                async with asyncio.timeout(max(0, until - time.monotonic())):
+                    message = await receive()
+            except TimeoutError:
+                raise RequestError(
+                    408, f"the body did not arrive within {self._settings.body_seconds:g} s"
+                ) from None
+            received += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
+            if received > most:
+                raise too_large(most)
+            return message
+
+        return receive_limited
+
+
+def too_large(most: int) -> RequestError:
+    """Return the error for a body of more bytes than accepted."""
+    return RequestError(413, f"the body is too large; at most {most:,} bytes are accepted")
+
+
+async def send_error(send: Send, error: RequestError, close: bool = False) -> None:
+    """Send a JSON error as TensorFlow Serving does: {"error": …}.
+
+    Args:
+        send: of ASGI.
+        error: the status and the message.
+        close: whether to close the connection, because the body was not read.
+    """
+    body = json.dumps({"error": error.message}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if close:
+        headers.append((b"connection", b"close"))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def route_of(scope: Mapping[str, Any]) -> str:
+    """Return the address of the route of a request, such as `/v1/models/{name}`."""
+    route = scope.get("route")
+    path = getattr(route, "path", None)
+    return path if isinstance(path, str) else "none"
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port: of `[::1]:80`, `::1`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _log(**values: Any) -> None:
+    line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
+    print(json.dumps(line), file=sys.stderr, flush=True)

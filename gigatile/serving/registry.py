@@ -1,0 +1,175 @@
+"""The models of the server, by name and version."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.bundle.contents import Bundle, open_bundle
+from gigatile.errors import UserError, all_faults
+from gigatile.serving.batching import Batcher
+from gigatile.serving.errors import RequestError
+from gigatile.serving.settings import ServerSettings
+from gigatile.tasks.tile_classification.scoring import TileClassifier
+
+
+class TileModel:
+    """A classifier of tiles, with the queue of its tiles.
+
+    Attributes:
+        classes: names of the scores.
+        size: side of the tiles in pixels.
+        batcher: the queue.
+    """
+
+    def __init__(
+        self, bundle: Bundle, settings: ServerSettings, observe: Callable[[int], None]
+    ) -> None:
+        """Load the model, and compile it for the sizes of batches.
+
+        Raises:
+            UserError: the model is damaged.
+        """
+        classifier = TileClassifier(bundle.model, bundle.described)
+        self.classes, self.size = classifier.classes, classifier.tile_size
+        self.batcher = Batcher(
+            classifier.score_pixels,
+            settings.max_batch,
+            settings.batch_wait_ms / 1000,
+            settings.max_queue,
+            observe,
+        )
+        for size in self.batcher.sizes:
+            classifier.score_pixels(np.zeros((size, self.size, self.size, 3), np.uint8))
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A version of a model.
+
+    Attributes:
+        tiles: for requests with tiles; None: the task has no tiles to classify.
+    """
+
+    bundle: Bundle
+    tiles: TileModel | None
+
+    @property
+    def name(self) -> str:
+        """The name in addresses."""
+        return self.bundle.manifest.name
+
+    @property
+    def version(self) -> int:
+        """The version; the largest one of a name is the default."""
+        return self.bundle.manifest.version
+
+
+class ModelRegistry:
+    """All models, which do not change while the server runs."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Sort the models by name and version."""
+        by_name: dict[str, dict[int, ServedModel]] = {}
+        for model in sorted(models, key=lambda model: (model.name, model.version)):
+            by_name.setdefault(model.name, {})[model.version] = model
+        self.by_name: Mapping[str, Mapping[int, ServedModel]] = by_name
+        self._is_started = threading.Event()
+
+    @property
+    def models(self) -> list[ServedModel]:
+        """All versions of all models."""
+        return [model for versions in self.by_name.values() for model in versions.values()]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are answered."""
+        return self._is_started.is_set()
+
+    def start(self) -> None:
+        """Start the queues."""
+        for model in self.models:
+            if model.tiles:
+                model.tiles.batcher.start()
+        self._is_started.set()
+
+    def stop(self) -> None:
+        """Score what waits, and stop the queues."""
+        self._is_started.clear()
+        for model in self.models:
+            if model.tiles:
+                model.tiles.batcher.stop()
+
+    def versions(self, name: str, version: int | None = None) -> list[ServedModel]:
+        """Return one version of a model, or all of them, the latest first.
+
+        Raises:
+            RequestError: there is none.
+        """
+        found = self.by_name.get(name, {})
+        if version is not None:
+            found = {version: found[version]} if version in found else {}
+        if not found:
+            raise RequestError(404, f"Could not find any versions of model {name}")
+        return [found[number] for number in sorted(found, reverse=True)]
+
+    def find(self, name: str, version: int | None = None) -> ServedModel:
+        """Return a version of a model, by default the latest.
+
+        Raises:
+            RequestError: there is none.
+        """
+        found = self.by_name.get(name, {})
+        if not found or (version is not None and version not in found):
+            wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise RequestError(404, f"Servable not found for request: {wanted}")
+        return found[max(found) if version is None else version]
+
+
+def load_models(
+    folders: Sequence[Path],
+    settings: ServerSettings,
+    observe: Callable[[str, int, int], None] = lambda name, version, tiles: None,
+) -> ModelRegistry:
+    """Open bundles and load their models.
+
+    Args:
+        folders: of the bundles.
+        settings: of the server.
+        observe: called with name, version and number of tiles of each batch.
+
+    Raises:
+        UserError: a bundle is damaged, or two have the same name and version.
+    """
+    bundles = [open_bundle(folder) for folder in folders]
+    places: dict[tuple[str, int], list[Path]] = {}
+    for bundle in bundles:
+        key = (bundle.manifest.name, bundle.manifest.version)
+        places.setdefault(key, []).append(bundle.folder)
+    if faults := [
+        f"{name}, version {version}: {', '.join(map(str, found))}"
+        for (name, version), found in places.items()
+        if len(found) > 1
+    ]:
+        raise all_faults(
+            "two bundles have the same name and version; copy one with another version: "
+            "gigatile bundle DIR --out COPY --version 2",
+            faults,
+        )
+    return ModelRegistry([_load(bundle, settings, observe) for bundle in bundles])
+
+
+def _load(
+    bundle: Bundle, settings: ServerSettings, observe: Callable[[str, int, int], None]
+) -> ServedModel:
+    manifest = bundle.manifest
+    if manifest.task != "tile_classification":
+        return ServedModel(bundle, None)
+    tiles = TileModel(
+        bundle, settings, lambda count: observe(manifest.name, manifest.version, count)
+    )
+    if tiles.classes != manifest.classes:
+        raise UserError(f"{bundle.folder}: settings.json and bundle.json have other classes")
+    return ServedModel(bundle, tiles)
