@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gigatile.errors import UserError, all_faults
+from gigatile.serving.bundles import open_bundles
 from gigatile.serving.settings import LOOPBACK, ServerSettings, read_token
 
 _FIELDS = ServerSettings.model_fields
@@ -52,21 +53,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Load the models and serve them until SIGTERM."""
     settings = settings_of(args)
+    bundles = open_bundles(args.bundles)
+
+    from gigatile.serving.process import listen, serve
+
+    opened = listen(settings)
 
     from gigatile.serving.app import create_app
     from gigatile.serving.metrics import ServerMetrics
-    from gigatile.serving.process import serve
     from gigatile.serving.registry import load_models
 
     metrics = ServerMetrics()
-    models = load_models(args.bundles, settings, metrics.batch)
+    models = load_models(bundles, settings, metrics.batch)
 
     def started(address: str) -> None:
         for model in models.models:
             print(f"{model.name}, version {model.version}: {address}/v1/models/{model.name}")
         print(f"all requests: {address}/docs", flush=True)
 
-    serve(create_app(models, settings, metrics), settings, started)
+    serve(create_app(models, settings, metrics), settings, opened, started)
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:

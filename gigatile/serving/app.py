@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from gigatile.serving import tensorflow_rest
@@ -62,6 +63,7 @@ def create_app(models: ModelRegistry, settings: ServerSettings, metrics: ServerM
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_bug)
     return Guard(app, settings, metrics)
 
@@ -121,6 +123,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return JSONResponse({"error": json.dumps(error.errors(), default=str)[:500]}, 400)
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Record a client that left before its request was whole; nobody receives the answer."""
+    return JSONResponse({"error": "the client closed the connection"}, 499)
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

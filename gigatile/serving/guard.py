@@ -48,12 +48,16 @@ class Guard:
             return
         start, status = time.monotonic(), 500
         is_begun = False
+        body = _Body(self._settings, receive)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_begun
             if message["type"] == "http.response.start":
                 status, is_begun = message["status"], True
                 known = {name.lower() for name, _ in message["headers"]}
+                if body.is_left(headers):
+                    # Otherwise the connection would wait for the rest.
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
                 message["headers"] = [
                     *message["headers"],
                     *(
@@ -65,15 +69,15 @@ class Guard:
             await send(message)
 
         self._metrics.begin()
+        headers = Headers(scope=scope)
         try:
-            headers = Headers(scope=scope)
             self._check_sender(scope, headers)
-            limited = self._limit(receive, headers)
-            await self._app(scope, limited, send_with_headers)
+            body.check_length(headers)
+            await self._app(scope, body.receive, send_with_headers)
         except RequestError as error:
             if is_begun:
                 raise
-            await send_error(send_with_headers, error, close=True)
+            await send_error(send_with_headers, error)
         finally:
             seconds = time.monotonic() - start
             method = scope["method"] if scope["method"] in METHODS else "other"
@@ -97,33 +101,43 @@ class Guard:
             if kind.lower() != "bearer" or not is_right:
                 raise RequestError(401, "the header Authorization must be: Bearer TOKEN")
 
-    def _limit(self, receive: Receive, headers: Mapping[str, str]) -> Receive:
-        """Return a function that receives a body and refuses one that is too large or too slow."""
-        most = self._settings.max_body_bytes
-        length = headers.get("content-length", "0")
+
+class _Body:
+    """The body of a request, which must not be too large or too slow."""
+
+    def __init__(self, settings: ServerSettings, receive: Receive) -> None:
+        self._settings, self._receive = settings, receive
+        self._until = time.monotonic() + settings.body_seconds
+        self._received, self._is_whole = 0, False
+
+    def check_length(self, headers: Mapping[str, str]) -> None:
+        """Refuse a request that announces too many bytes."""
+        length, most = headers.get("content-length", "0"), self._settings.max_body_bytes
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > most):
             raise too_large(most)
-        until = time.monotonic() + self._settings.body_seconds
-        received, is_whole = 0, False
 
-        async def receive_limited() -> Message:
-            nonlocal received, is_whole
-            if is_whole:
-                return await receive()  # waits for the end of the connection
-            try:
-                async with asyncio.timeout(max(0, until - time.monotonic())):
-                    message = await receive()
-            except TimeoutError:
-                raise RequestError(
-                    408, f"the body did not arrive within {self._settings.body_seconds:g} s"
-                ) from None
-            received += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            if received > most:
-                raise too_large(most)
-            return message
+    def is_left(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a part of the body has not been received."""
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        return has_body and not self._is_whole
 
-        return receive_limited
+    async def receive(self) -> Message:
+        """Receive the next part."""
+        if self._is_whole:
+            return await self._receive()  # waits for the end of the connection
+        try:
+            async with asyncio.timeout(max(0, self._until - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestError(
+                408, f"the body did not arrive within {self._settings.body_seconds:g} s"
+            ) from None
+        self._received += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        if self._received > self._settings.max_body_bytes:
+            self._is_whole = False
+            raise too_large(self._settings.max_body_bytes)
+        return message
 
 
 def too_large(most: int) -> RequestError:
@@ -131,18 +145,10 @@ def too_large(most: int) -> RequestError:
     return RequestError(413, f"the body is too large; at most {most:,} bytes are accepted")
 
 
-async def send_error(send: Send, error: RequestError, close: bool = False) -> None:
-    """Send a JSON error as TensorFlow Serving does: {"error": …}.
-
-    Args:
-        send: of ASGI.
-        error: the status and the message.
-        close: whether to close the connection, because the body was not read.
-    """
+async def send_error(send: Send, error: RequestError) -> None:
+    """Send a JSON error as TensorFlow Serving does: {"error": …}."""
     body = json.dumps({"error": error.message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if close:
-        headers.append((b"connection", b"close"))
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if error.status == 401:

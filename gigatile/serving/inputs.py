@@ -98,7 +98,7 @@ def decode_base64(value: Mapping[str, Any], where: str) -> bytes:
     Raises:
         RequestError: names `where`.
     """
-    text = value["b64"]
+    text = value.get("b64")
     if len(value) != 1 or not isinstance(text, str):
         raise RequestError(400, f'{where}: must be {{"b64": "…"}}, with a text')
     try:
@@ -116,6 +116,8 @@ def _decode_file(data: bytes, into: np.ndarray, where: str) -> None:
         elif data.startswith(PNG):
             with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
                 _check_size((image.height, image.width), into, where)
+                image.verify()  # checksums, and the end; it must be opened again to be decoded
+            with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
                 if image.mode not in ("RGB", "L"):
                     raise RequestError(
                         400, f"{where}: a PNG of mode {image.mode}; must be RGB or grey"

@@ -3,12 +3,11 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from gigatile.bundle.contents import Bundle, open_bundle
-from gigatile.errors import UserError, all_faults
+from gigatile.bundle.contents import Bundle
+from gigatile.errors import UserError
 from gigatile.serving.batching import Batcher
 from gigatile.serving.errors import RequestError
 from gigatile.serving.settings import ServerSettings
@@ -129,35 +128,20 @@ class ModelRegistry:
 
 
 def load_models(
-    folders: Sequence[Path],
+    bundles: Sequence[Bundle],
     settings: ServerSettings,
     observe: Callable[[str, int, int], None] = lambda name, version, tiles: None,
 ) -> ModelRegistry:
-    """Open bundles and load their models.
+    """Load the models of bundles.
 
     Args:
-        folders: of the bundles.
+        bundles: from `gigatile.serving.bundles.open_bundles`.
         settings: of the server.
         observe: called with name, version and number of tiles of each batch.
 
     Raises:
-        UserError: a bundle is damaged, or two have the same name and version.
+        UserError: a model is damaged.
     """
-    bundles = [open_bundle(folder) for folder in folders]
-    places: dict[tuple[str, int], list[Path]] = {}
-    for bundle in bundles:
-        key = (bundle.manifest.name, bundle.manifest.version)
-        places.setdefault(key, []).append(bundle.folder)
-    if faults := [
-        f"{name}, version {version}: {', '.join(map(str, found))}"
-        for (name, version), found in places.items()
-        if len(found) > 1
-    ]:
-        raise all_faults(
-            "two bundles have the same name and version; copy one with another version: "
-            "gigatile bundle DIR --out COPY --version 2",
-            faults,
-        )
     return ModelRegistry([_load(bundle, settings, observe) for bundle in bundles])
 
 

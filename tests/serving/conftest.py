@@ -1,0 +1,102 @@
+"""Real servers: the command `gigatile serve` in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from bundles import make_bundle
+
+from gigatile.bundle.contents import Bundle
+from gigatile.bundle.copying import copy_bundle
+
+
+class Server:
+    """A running server.
+
+    Attributes:
+        process: of the command.
+        address: such as `http://127.0.0.1:8501`.
+        log: its standard error.
+        client: sends requests to it.
+    """
+
+    def __init__(self, process: subprocess.Popen, address: str, log: Path) -> None:
+        self.process, self.address, self.log = process, address, log
+        self.client = httpx.Client(base_url=address, timeout=60)
+
+    def lines(self) -> str:
+        """Return what it has written to standard error."""
+        return self.log.read_text()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over all series that have these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        text = self.client.get("/metrics").text
+        lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if all(label in line for label in wanted)
+        )
+
+
+@contextmanager
+def running(folder: Path, *arguments: object) -> Iterator[Server]:
+    """Start a server on a free port, and end it.
+
+    Args:
+        folder: for its log.
+        arguments: of `gigatile serve`.
+    """
+    log = folder / "server.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gigatile", "serve", *map(str, arguments), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("all requests: "):
+                break
+        else:
+            pytest.fail(log.read_text())
+        yield Server(process, line.split()[-1].removesuffix("/docs"), log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory) -> Bundle:
+    """A bundle with random weights. Do not change it."""
+    return make_bundle(tmp_path_factory.mktemp("bundles") / "tiny", classes=("luad", "lusc", "nor"))
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory) -> Callable:
+    """Return the function that starts a server; see `running`."""
+    return lambda *arguments: running(tmp_path_factory.mktemp("server"), *arguments)
+
+
+@pytest.fixture(scope="session")
+def server(bundle, start, tmp_path_factory) -> Iterator[Server]:
+    """A server of two versions of a model; its limits are small. Do not stop it."""
+    newer = tmp_path_factory.mktemp("bundles") / "newer"
+    copy_bundle(bundle, newer, version=12)
+    other = make_bundle(tmp_path_factory.mktemp("bundles") / "other", name="other", seed=2, size=32)
+    with start(
+        *(bundle.folder, newer, other.folder, "--batch-wait-ms", 20, "--max-instances", 200),
+        *("--max-body-bytes", 8_000_000, "--body-seconds", 3, "--header-seconds", 2),
+    ) as started:
+        yield started
