@@ -56,6 +56,8 @@ def create_app(models: ModelRegistry, settings: ServerSettings, metrics: ServerM
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # OpenTelemetry would take its exporters from the environment.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     metrics.watch(models)
     app.include_router(tensorflow_rest.router(models, settings))

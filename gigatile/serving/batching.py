@@ -35,8 +35,7 @@ class _Waiting:
 class Batcher:
     """Scores tiles of many requests together, in one thread.
 
-    A batch has the tiles that wait, in the order of their arrival; a large request is divided. Its
-    size is the next of `sizes`: the model is compiled once for each.
+    A batch has the tiles that wait, in the order of their arrival; a large request is divided.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class Batcher:
             max_queue: most tiles that wait.
             observe: called with the number of tiles of each batch.
         """
-        self._score, self._wait, self._max_queue = score, wait_seconds, max_queue
-        self.sizes = batch_sizes(max_batch)
+        self._score, self._max_batch = score, max_batch
+        self._wait, self._max_queue = wait_seconds, max_queue
         self._observe = observe
         self._queue: deque[_Waiting] = deque()
         self._tiles = 0
@@ -122,7 +121,7 @@ class Batcher:
                 while not self._queue and not self._is_stopping:
                     self._changed.wait()
                 until = time.monotonic() + self._wait
-                while self._tiles < self.sizes[-1] and not self._is_stopping:
+                while self._tiles < self._max_batch and not self._is_stopping:
                     remaining = until - time.monotonic()
                     if remaining <= 0:
                         break
@@ -134,7 +133,7 @@ class Batcher:
     def _take(self) -> list[tuple[_Waiting, slice]]:
         """Remove the tiles of a batch from the queue, and requests that were given up."""
         requests: list[tuple[_Waiting, slice]] = []
-        space = self.sizes[-1]
+        space = self._max_batch
         while self._queue and space:
             first = self._queue[0]
             left = len(first.tiles) - first.begun
@@ -154,10 +153,7 @@ class Batcher:
     def _score_batch(self, requests: Sequence[tuple[_Waiting, slice]]) -> None:
         parts = [waiting.tiles[chosen] for waiting, chosen in requests]
         number = sum(map(len, parts))
-        size = next(size for size in self.sizes if size >= number)
-        batch = np.zeros((size, *parts[0].shape[1:]), np.uint8)
-        np.concatenate(parts, out=batch[:number])
-        scores = self._score(batch)[:number]
+        scores = self._score(parts[0] if len(parts) == 1 else np.concatenate(parts))
         self._observe(number)
         position = 0
         for (waiting, _), part in zip(requests, parts, strict=True):
@@ -166,11 +162,3 @@ class Batcher:
             is_whole = sum(map(len, waiting.parts)) == len(waiting.tiles)
             if is_whole and waiting.done.set_running_or_notify_cancel():
                 waiting.done.set_result(np.concatenate(waiting.parts))
-
-
-def batch_sizes(most: int) -> list[int]:
-    """Return the sizes of batches: 1, 4, 16 and so on, and the largest one."""
-    sizes = [1]
-    while sizes[-1] * 4 < most:
-        sizes.append(sizes[-1] * 4)
-    return [*sizes, most] if most > 1 else sizes

@@ -26,7 +26,7 @@ class TileModel:
     def __init__(
         self, bundle: Bundle, settings: ServerSettings, observe: Callable[[int], None]
     ) -> None:
-        """Load the model, and compile it for the sizes of batches.
+        """Load the model, and compile it.
 
         Raises:
             UserError: the model is damaged.
@@ -40,8 +40,8 @@ class TileModel:
             settings.max_queue,
             observe,
         )
-        for size in self.batcher.sizes:
-            classifier.score_pixels(np.zeros((size, self.size, self.size, 3), np.uint8))
+        for number in (1, settings.max_batch):
+            classifier.score_pixels(np.zeros((number, self.size, self.size, 3), np.uint8))
 
 
 @dataclass(frozen=True)

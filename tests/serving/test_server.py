@@ -16,7 +16,7 @@ import pytest
 from bundles import make_bundle
 from test_tensorflow_rest import encode, pictures
 
-from gigatile.serving.batching import Batcher, batch_sizes
+from gigatile.serving.batching import Batcher
 from gigatile.serving.errors import RequestError
 from gigatile.serving.process import listen
 from gigatile.serving.settings import ServerSettings
@@ -220,13 +220,6 @@ def test_addresses_send_at_once():
 
 
 # --- The queue
-
-
-def test_sizes_of_batches():
-    assert batch_sizes(1) == [1]
-    assert batch_sizes(64) == [1, 4, 16, 64]
-    assert batch_sizes(50) == [1, 4, 16, 50]
-    assert batch_sizes(5) == [1, 4, 5]
 
 
 def sums(tiles: np.ndarray) -> np.ndarray:

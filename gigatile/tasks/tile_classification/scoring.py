@@ -44,6 +44,11 @@ class TileClassifier:
         self.classes = settings.classes
         self._model = load_model(model, settings.sha256, described)
         self._run = tf.function(lambda tiles: self._model(tiles, training=False))
+        shape = (None, self.tile_size, self.tile_size, 3)
+        self._run_any = tf.function(
+            lambda tiles: self._model(tiles, training=False),
+            input_signature=[tf.TensorSpec(shape, tf.uint8)],
+        )
 
     @property
     def tile_size(self) -> int:
@@ -66,14 +71,15 @@ class TileClassifier:
                     "the settings of the model"
                 )
             pixels[number] = image
-        return self.score_pixels(pixels)[: len(tiles)]
+        return self._run(pixels).numpy()[: len(tiles)]
 
     def score_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Return the class scores of pixels, (n, side, side, 3) uint8: (n, classes) float32.
 
-        The model is compiled for each n that it is called with.
+        Unlike those of `score`, they are not padded: in batches of different n, the scores of a
+        tile differ by rounding.
         """
-        scores: np.ndarray = self._run(pixels).numpy()
+        scores: np.ndarray = self._run_any(pixels).numpy()
         return scores
 
 
