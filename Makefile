@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-volumes demo-instances plan test lint format site bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo demo-volumes demo-instances serve plan test lint format site bench cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ demo-volumes: setup ## the same on the demo cohort of brain volumes
 
 demo-instances: setup ## the same on the demo cohort of annotated nuclei
 	@gigatile run demo/instances.yaml --cores $(CORES)
+
+serve: setup ## serve the model of the demo to other programs: make serve PORT=8501
+	@gigatile bundle --cores $(CORES)
+	@gigatile serve results/demo/model/bundle --port $(or $(PORT),8501)
 
 plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)

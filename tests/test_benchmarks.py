@@ -27,6 +27,10 @@ SMALL = {
         ["--records", "5000", "--tiles", "3000", "--shards", "20", "--rounds", "1"],
         "slowest / fastest",
     ),
+    "serving": (
+        ["--seconds", "2", "--rounds", "1", "--clients", "4", "--tiles", "2"],
+        "server / model",
+    ),
     "shards": (["--sizes", "0.05", "0.06", "--rounds", "1"], "times as long as copied"),
     "tiling": (["--cells", "1", "1", "--rounds", "1", "--times", "1", "2"], "ours / floor"),
     "volumes": (

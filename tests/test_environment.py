@@ -30,12 +30,13 @@ CONDA_NAMES = {
 }
 # conda-forge links TensorFlow and protobuf to one library, so TensorFlow decides this version.
 CONDA_CHOOSES = {"protobuf"}
-# Parts of Jinja and of Snakemake, in the versions that these need.
+# Parts of FastAPI, Jinja and Snakemake, in the versions that these need.
 PARTS_OF_OTHERS = {
     "markupsafe",
     "snakemake_interface_common",
     "snakemake_interface_executor_plugins",
     "snakemake_interface_logger_plugins",
+    "starlette",
 }
 # What conda has and PyPI has not: the driver's lane and the GPUs' collectives.
 CONDA_ONLY = {"python", "pip", "cuda-version", "nccl"}

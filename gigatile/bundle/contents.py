@@ -142,8 +142,8 @@ def _check_files(folder: Path, manifest: BundleManifest) -> None:
     if manifest.files.get(MODEL) != manifest.model_sha256:
         faults.append(f"{MODEL}: not listed, or with another checksum than that of the model")
     known = {*manifest.files, MANIFEST, *IGNORED}
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-    faults += [f"{name}: not a file of the bundle" for name in sorted(found - known)]
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    faults += [f"{name}: not a file of the bundle" for name in sorted(present - known)]
     if faults:
         raise all_faults(f"{folder}: damaged; copy the bundle again", faults)
 

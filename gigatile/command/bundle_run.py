@@ -112,8 +112,8 @@ def _check_same(configuration: Path, predict: dict[str, str]) -> None:
         content = yaml.safe_load(configuration.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         content = None
-    found = content.get("predict") if isinstance(content, dict) else None
-    if found != predict:
+    other = content.get("predict") if isinstance(content, dict) else None
+    if other != predict:
         raise UserError(
-            f"{configuration}: has predict: {found}, not {predict}; name another folder with --out"
+            f"{configuration}: has predict: {other}, not {predict}; name another folder with --out"
         )

@@ -149,9 +149,9 @@ def compare_with_images(
     matches = []
     for index, hashes in enumerate(_hashes_by_row(new, folder, kind)):
         positions = np.searchsorted(images, hashes)
-        found = positions < len(images)
-        found[found] = images[positions[found]] == hashes[found]
-        if count := int(found.sum()):
+        is_known = positions < len(images)
+        is_known[is_known] = images[positions[is_known]] == hashes[is_known]
+        if count := int(is_known.sum()):
             matches.append(Match(new[index].id, _UNNAMED, ["pixels"], count))
     return CohortMatches(
         matches, [], [], f"pixels of {len(images):,} {kind.image}s", is_unnamed=True

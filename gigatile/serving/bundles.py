@@ -19,9 +19,9 @@ def open_bundles(folders: Sequence[Path]) -> list[Bundle]:
         key = (bundle.manifest.name, bundle.manifest.version)
         places.setdefault(key, []).append(bundle.folder)
     faults = [
-        f"{name}, version {version}: {', '.join(map(str, found))}"
-        for (name, version), found in places.items()
-        if len(found) > 1
+        f"{name}, version {version}: {', '.join(map(str, folders_of_bundle))}"
+        for (name, version), folders_of_bundle in places.items()
+        if len(folders_of_bundle) > 1
     ]
     if faults:
         raise all_faults(

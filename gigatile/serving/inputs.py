@@ -87,8 +87,8 @@ def decode_columns(values: Any, size: int, most: int) -> np.ndarray:
 
 def _named_value(value: Mapping[str, Any], where: str) -> Any:
     if len(value) != 1 or not value.keys() <= {TILES, BYTES}:
-        found = ", ".join(map(repr, sorted(value)[:5])) or "nothing"
-        raise RequestError(400, f"{where}: found {found}; must be {TILES!r} or {BYTES!r}")
+        keys = ", ".join(map(repr, sorted(value)[:5])) or "nothing"
+        raise RequestError(400, f"{where}: found {keys}; must be {TILES!r} or {BYTES!r}")
     return next(iter(value.values()))
 
 

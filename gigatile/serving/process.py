@@ -30,7 +30,7 @@ class _Server(uvicorn.Server):
 
 
 def _limited_protocol(header_seconds: float) -> type[H11Protocol]:
-    """Return a protocol that closes connections whose next request does not arrive in time."""
+    """Return a protocol that closes connections when the headers of a request take too long."""
 
     class LimitedProtocol(H11Protocol):
         _limit: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ def serve(
     opened: socket.socket,
     on_start: Callable[[str], None],
 ) -> None:
-    """Run the server until it is told to stop.
+    """Run the server until SIGTERM or SIGINT.
 
     Args:
         app: the application.

@@ -107,12 +107,12 @@ class ModelRegistry:
         Raises:
             RequestError: there is none.
         """
-        found = self.by_name.get(name, {})
+        by_version = self.by_name.get(name, {})
         if version is not None:
-            found = {version: found[version]} if version in found else {}
-        if not found:
+            by_version = {version: by_version[version]} if version in by_version else {}
+        if not by_version:
             raise RequestError(404, f"Could not find any versions of model {name}")
-        return [found[number] for number in sorted(found, reverse=True)]
+        return [by_version[number] for number in sorted(by_version, reverse=True)]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
         """Return a version of a model, by default the latest.
@@ -120,11 +120,11 @@ class ModelRegistry:
         Raises:
             RequestError: there is none.
         """
-        found = self.by_name.get(name, {})
-        if not found or (version is not None and version not in found):
+        by_version = self.by_name.get(name, {})
+        if not by_version or (version is not None and version not in by_version):
             wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             raise RequestError(404, f"Servable not found for request: {wanted}")
-        return found[max(found) if version is None else version]
+        return by_version[max(by_version) if version is None else version]
 
 
 def load_models(

@@ -53,7 +53,7 @@ def test_all_faults_are_in_one_message(bundle, tmp_path):
     "name", ["../other", "/etc/hostname", "a/../../b", ".hidden", "", "a//b", "a\nb", "x/./y"]
 )
 def test_names_cannot_leave_the_folder(bundle, tmp_path, name):
-    """A checksum of a file elsewhere would tell whether it has some content."""
+    """Otherwise a checksum would show whether a file elsewhere has some content."""
     copy = copy_bundle(bundle, tmp_path / "copy").folder
     (tmp_path / "other").write_text("content")
     from gigatile.files import sha256_of

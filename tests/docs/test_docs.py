@@ -60,6 +60,22 @@ NOT_RUN = {
         "tensorboard --logdir results/mine/tensorboard\n",
     ): "it serves pages until it is left; tests/training/test_monitoring.py reads what it reads",
     (
+        "docs/serve.md",
+        "gigatile serve bundles/lung --port 8501\n",
+    ): "it serves until it is stopped; tests/serving starts it in the same way",
+    (
+        "docs/serve.md",
+        "curl http://localhost:8501/v1/models/lung\n"
+        "curl http://localhost:8501/v1/models/lung/metadata\n"
+        "curl http://localhost:8501/v1/models/lung:predict"
+        """ -d '{"instances": [{"b64": "'$(base64 -w 0 tile.jpg)'"}]}'\n""",
+    ): "they need a server that runs; tests/serving sends the same requests",
+    (
+        "docs/serve.md",
+        "(umask 077; openssl rand -hex 32 > token)\n"
+        "gigatile serve bundles/lung --host 0.0.0.0 --token-file token\n",
+    ): "it serves until it is stopped; tests/serving starts it in the same way",
+    (
         "docs/slurm.md",
         "make cluster-up\n"
         "python tests/cluster/cluster.py run sinfo\n"
@@ -356,3 +372,31 @@ def test_the_words_of_slurm_on_the_cluster_page_are_its_own():
         for row in table("docs/slurm.md", heading):
             for shown in code(row[0]):
                 assert shown.encode() in words, shown
+
+
+def test_the_messages_of_bundles_are_those_of_the_source():
+    folders = ("bundle", "command")
+    texts = texts_in(path for name in folders for path in (ROOT / "gigatile" / name).glob("*.py"))
+    assert_sayable(table("docs/bundle.md", "Message"), texts)
+
+
+def test_the_page_of_the_server_has_its_options_and_metrics():
+    from gigatile.command.main import parser
+    from gigatile.serving.metrics import ServerMetrics
+    from gigatile.serving.registry import ModelRegistry
+
+    (subparsers,) = [action for action in parser()._actions if action.dest == "command"]
+    options = {
+        action.option_strings[-1]: action.default
+        for action in subparsers.choices["serve"]._actions
+        if action.option_strings and action.dest != "help"
+    }
+    shown = {code(row[0])[0]: row[1].strip("`") for row in table("docs/serve.md", "Option")}
+    assert shown == {
+        name: "none" if value is None else str(value) for name, value in options.items()
+    }
+    metrics = ServerMetrics()
+    metrics.watch(ModelRegistry([]))
+    names = {metric.name for metric in metrics.registry.collect()}
+    rows = [code(row[0])[0].removesuffix("_total") for row in table("docs/serve.md", "Metric")]
+    assert set(rows) == names

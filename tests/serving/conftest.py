@@ -1,4 +1,4 @@
-"""Real servers: the command `gigatile serve` in processes of their own."""
+"""Real servers: the command `gigatile serve` in separate processes."""
 
 import os
 import signal

@@ -19,7 +19,7 @@ MODEL = "/v1/models/tiny"
 def pictures(number: int, seed: int = 1) -> np.ndarray:
     """Return pictures with structure: (n, 64, 64, 3) uint8."""
     coarse = np.random.default_rng(seed).integers(0, 256, (number, 8, 8, 3), np.uint8)
-    return np.stack([np.asarray(Image.fromarray(one).resize((64, 64))) for one in coarse])
+    return np.stack([np.asarray(Image.fromarray(picture).resize((64, 64))) for picture in coarse])
 
 
 def encode(pixels: np.ndarray, kind: str = "JPEG") -> dict[str, str]:
@@ -87,7 +87,7 @@ def test_metadata(server):
 @pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/1", f"{MODEL}/versions/12"])
 def test_predict_rows(server, classifier, path):
     """Instances: the output has one tensor, so its name is left out."""
-    values = [encode(one) for one in pictures(3)]
+    values = [encode(picture) for picture in pictures(3)]
     answer = server.client.post(f"{path}:predict", json={"instances": values})
     assert set(answer.json()) == {"predictions"}
     np.testing.assert_allclose(
@@ -98,17 +98,17 @@ def test_predict_rows(server, classifier, path):
 @pytest.mark.parametrize(
     ("signature", "value"),
     [
-        ({}, lambda one: one.tolist()),
-        ({"signature_name": "serving_default"}, lambda one: {"tiles": one.tolist()}),
-        ({"signature_name": "encoded"}, lambda one: encode(one, "PNG")),
-        ({"signature_name": "encoded"}, lambda one: {"image_bytes": encode(one, "PNG")}),
-        ({"signature_name": ""}, lambda one: one.astype(float).tolist()),
+        ({}, lambda picture: picture.tolist()),
+        ({"signature_name": "serving_default"}, lambda picture: {"tiles": picture.tolist()}),
+        ({"signature_name": "encoded"}, lambda picture: encode(picture, "PNG")),
+        ({"signature_name": "encoded"}, lambda picture: {"image_bytes": encode(picture, "PNG")}),
+        ({"signature_name": ""}, lambda picture: picture.astype(float).tolist()),
     ],
 )
 def test_every_form_of_a_tile(server, classifier, signature, value):
     """Arrays, lossless files, named inputs: the same scores."""
     tiles = pictures(2)
-    rows = {"instances": [value(one) for one in tiles], **signature}
+    rows = {"instances": [value(picture) for picture in tiles], **signature}
     scores = server.client.post(f"{MODEL}:predict", json=rows).json()["predictions"]
     np.testing.assert_allclose(scores, classifier.score_pixels(tiles), atol=1e-6)
 
@@ -118,8 +118,8 @@ def test_every_form_of_a_tile(server, classifier, signature, value):
     [
         lambda tiles: tiles.tolist(),
         lambda tiles: {"tiles": tiles.tolist()},
-        lambda tiles: [encode(one, "PNG") for one in tiles],
-        lambda tiles: {"image_bytes": [encode(one, "PNG") for one in tiles]},
+        lambda tiles: [encode(picture, "PNG") for picture in tiles],
+        lambda tiles: {"image_bytes": [encode(picture, "PNG") for picture in tiles]},
     ],
 )
 def test_predict_columns(server, classifier, value):
@@ -149,7 +149,7 @@ def test_grey_tiles_are_accepted(server):
 
 
 def test_classify(server, classifier):
-    values = [encode(one) for one in pictures(2)]
+    values = [encode(picture) for picture in pictures(2)]
     examples = [{"image_bytes": values[0]}, {"image_bytes": [values[1]]}]
     result = server.client.post(f"{MODEL}:classify", json={"examples": examples}).json()["result"]
     scores = expected_scores(classifier, values)
@@ -186,7 +186,7 @@ def test_scores_do_not_depend_on_other_tiles(server, classifier):
     tiles = pictures(150)
     expected = classifier.score_pixels(tiles)
     for number in (1, 2, 5, 17, 64, 65, 150):
-        body = {"instances": [encode(one, "PNG") for one in tiles[:number]]}
+        body = {"instances": [encode(picture, "PNG") for picture in tiles[:number]]}
         answer = server.client.post(f"{MODEL}:predict", json=body)
         np.testing.assert_allclose(answer.json()["predictions"], expected[:number], atol=2e-6)
     assert np.ptp(expected) > 0.01

@@ -14,7 +14,7 @@ from gigatile.tables import read_table
 
 @pytest.fixture(scope="module")
 def bundled(small_run, tmp_path_factory):
-    """A copy of the small run with a bundle, and the bundle in a folder of its own."""
+    """A copy of the small run with a bundle, and a copy of the bundle in another folder."""
     run = small_run.copy(tmp_path_factory.mktemp("bundled"))
     out = tmp_path_factory.mktemp("elsewhere") / "lung"
     done = run.run(

@@ -13,9 +13,9 @@ def test_images_and_slides_of_instances(predicted_images, tmp_path):
     bundle = bundle_of(run, "images.yaml", tmp_path / "bundle")
     _, images = predict_with(run, bundle, tmp_path / "images", run.folder / "cohort/E1.png")
     expected = json.loads((run.folder / "results/small/predictions/detections.json").read_text())
-    found = json.loads((images / "detections.json").read_text())
-    assert len(found) > 0
-    assert [d["score"] for d in found] == [
+    detections = json.loads((images / "detections.json").read_text())
+    assert len(detections) > 0
+    assert [d["score"] for d in detections] == [
         d["score"] for d in expected if d["image_id"] == expected[0]["image_id"]
     ]
     _, slides = predict_with(run, bundle, tmp_path / "slides", run.folder / "slides/S1.svs")

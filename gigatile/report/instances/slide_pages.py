@@ -172,8 +172,8 @@ def write_slide_pages(
             page_sums = _checked_sums(folder, page.state)
             for file, digest in page_sums.items():
                 sums[file.removeprefix(f"predictions/slides/{name}")][file] = digest
-            found = in_cohort.matches_of(name) if in_cohort else ()
-            text = _render(page, folder, neighbours, found, page_sums)
+            matched = in_cohort.matches_of(name) if in_cohort else ()
+            text = _render(page, folder, neighbours, matched, page_sums)
             (building / "slides" / f"{name}.html").write_text(text, encoding="utf-8")
         shows = {".json": "Slides"} | dict(FILES.values())
         for ending, group in sums.items():
