@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gigatile.bundle.contents import BundleManifest, open_bundle
+from gigatile.bundle.contents import MANIFEST, BundleManifest, open_bundle
+from gigatile.bundle.sections import decisive
 from gigatile.errors import UserError
 from gigatile.settings.section import NULLS
+from gigatile.tasks import find_task
 
 
 def bundle_of(config: Mapping[str, Any]) -> str | None:
@@ -34,16 +36,28 @@ def with_bundle(config: dict[str, Any], folder: Path, *, check: bool = False) ->
     if path is None:
         return config
     try:
-        manifest = open_bundle(folder / path, check=check).manifest
+        return merge_manifest(config, open_bundle(folder / path, check=check).manifest)
     except UserError as error:
         raise UserError(f"predict.bundle: {error}") from None
-    return merge_manifest(config, manifest)
 
 
 def merge_manifest(config: dict[str, Any], manifest: BundleManifest) -> dict[str, Any]:
-    """Return a configuration with the task and the settings of a bundle."""
+    """Return a configuration with the task and the settings of a bundle.
+
+    Raises:
+        UserError: the bundle has settings that are not of its task: it could name files to read.
+    """
     sections = {}
+    known = find_task(manifest.task).sections
+    if unknown := [name for name in manifest.settings if name not in known]:
+        raise UserError(
+            f"{MANIFEST}: has the section {unknown[0]!r}; the task {manifest.task} has "
+            f"{', '.join(known)}"
+        )
     for name, values in manifest.settings.items():
         section = config.get(name)
-        sections[name] = {**(section if isinstance(section, Mapping) else {}), **values}
+        sections[name] = {
+            **(section if isinstance(section, Mapping) else {}),
+            **decisive(name, values),
+        }
     return {**config, "task": manifest.task, **sections}

@@ -38,7 +38,9 @@ def copy_bundle(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists; name a new folder for the bundle")
-    changes = {"name": name or bundle.manifest.name, "version": version or bundle.manifest.version}
+    changes = {
+        key: value for key, value in (("name", name), ("version", version)) if value is not None
+    }
     content = bundle.manifest.to_json() | changes
     manifest = check_model(BundleManifest, content, bundle.folder / MANIFEST)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the stages of the bundle; exit with Snakemake's status."""
-    if not args.out and (args.name or args.version or args.without_images):
+    of_copy = args.name is not None or args.version is not None or args.without_images
+    if not args.out and of_copy:
         raise UserError("--name, --version and --without-images need --out, a folder for the copy")
     configuration = find_configuration(args.target).absolute()
     out = args.out and args.out.absolute()

@@ -81,8 +81,11 @@ def check(path: Path, threads: int) -> list[str]:
     except UserError as error:
         return [str(error)]
     print(f"{path}: run {settings.run}, task {settings.task}")
-    cohort, errors = _read_sheet(settings, settings.samples, labelled=True)
+    cohort: Sequence[Member] = []
     new: Sequence[Member] = []
+    errors: list[str] = []
+    if not settings.predict.bundle:  # with one, there is no cohort
+        cohort, errors = _read_sheet(settings, settings.samples, labelled=True)
     if settings.predict.samples:
         new, more = _read_sheet(settings, settings.predict.samples, labelled=False)
         errors += more
@@ -97,7 +100,7 @@ def check(path: Path, threads: int) -> list[str]:
         errors.append(f"train.weights: no file {weights}")
     if cohort:
         errors += _check_cohort(settings, cohort, new)
-    if find_task(settings.task).detects_on_slides:
+    if find_task(settings.task).detects_on_slides and not settings.predict.bundle:
         settings = with_scale_of_images(settings, [row for row in cohort if isinstance(row, Image)])
     checked = [
         _Checked(rows, _check_files(rows, settings, threads)) for rows in (cohort, new, slides)

@@ -55,7 +55,10 @@ def run(args: argparse.Namespace) -> None:
     elif any(option.partition("=")[0] in PRINTING for option in args.snakemake):
         sys.exit(call_snakemake(configuration, options))
     else:
-        sys.exit(run_workflow(configuration, settings, options))
+        predicted = settings.predict.samples or settings.predict.slides
+        is_alone = predicted and settings.predict.bundle
+        new = folder_of_paths(configuration) / str(predicted) if is_alone else None
+        sys.exit(run_workflow(configuration, settings, options, new))
 
 
 def snakemake_options(args: argparse.Namespace) -> list[str]:

@@ -1,8 +1,10 @@
 """The data of a run, for estimates."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import assign
 from gigatile.planning.costs import Cohort, mean_megapixels, megapixels_of_table
 from gigatile.planning.stages import TaskPlan
@@ -27,7 +29,9 @@ def cohort_of(settings: Settings, estimate: float, by_files: bool = False) -> Co
     """
     values = settings.model_dump()
     plan: TaskPlan = task_part(settings.task, "planning").PLAN
-    members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
+    members: Sequence[Member] = []
+    if not settings.predict.bundle:  # with one, there is no cohort
+        members = read_any_sheet(Path(settings.samples), may_be_missing=lambda path: True)
     split_of = assign(members, settings.split)
     splits = [split_of[member.patient] for member in members]
     counts = {split: splits.count(split) for split in SPLITS}

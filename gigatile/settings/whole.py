@@ -122,6 +122,11 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
                 if task.unit == "slide"
                 else f"predict.slides: not used by task: {self.task}; remove it"
             )
+        if self.predict.bundle and not (self.predict.samples or self.predict.slides):
+            raise ValueError(
+                "predict.bundle: there is no sheet to predict; set predict.samples"
+                + (" or predict.slides" if task.detects_on_slides else "")
+            )
         if self.report.compare and not task.compares:
             raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:

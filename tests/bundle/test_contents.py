@@ -98,7 +98,7 @@ def test_copies_have_their_own_name_and_version(bundle, tmp_path):
     assert copy.manifest.model_sha256 == bundle.manifest.model_sha256
     with pytest.raises(UserError, match="exists; name a new folder"):
         copy_bundle(bundle, copy.folder)
-    for wrong in ({"name": "a/b"}, {"version": -1}):
+    for wrong in ({"name": "a/b"}, {"name": ""}, {"version": -1}, {"version": 0}):
         with pytest.raises(UserError):
             copy_bundle(bundle, tmp_path / "wrong", **wrong)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
@@ -108,10 +108,30 @@ def test_settings_of_the_bundle_win(bundle):
     config = {"run": "x", "tiles": {"size": 512, "cores": 3}, "task": "volume_segmentation"}
     merged = merge_manifest(config, bundle.manifest)
     assert merged["tiles"]["size"] == 64 and merged["task"] == "tile_classification"
-    # Of this bundle, the settings have all keys; those of a run leave out how jobs run.
-    manifest = bundle.manifest.model_copy(update={"settings": {"tiles": {"size": 64}}})
-    assert merge_manifest(config, manifest)["tiles"] == {"size": 64, "cores": 3}
+    assert merged["tiles"]["cores"] == 3
     assert config["tiles"] == {"size": 512, "cores": 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "section"),
+    [
+        ({"predict": {"samples": "/etc/passwd"}}, "predict"),
+        ({"samples": {}}, "samples"),
+        ({"train": {"weights": "/etc/passwd"}}, "train"),
+        ({"volumes": {}}, "volumes"),
+    ],
+)
+def test_settings_that_are_not_of_the_task_are_refused(bundle, settings, section):
+    manifest = bundle.manifest.model_copy(update={"settings": settings})
+    with pytest.raises(UserError, match=f"has the section '{section}'"):
+        merge_manifest({}, manifest)
+
+
+def test_settings_of_the_machine_are_not_those_of_the_bundle(bundle):
+    """Tiles of another run would be linked in place of the slide's."""
+    tiles = {"size": 64, "reuse": "another-run", "cores": 99, "stall_minutes": 0.001}
+    manifest = bundle.manifest.model_copy(update={"settings": {"tiles": tiles}})
+    assert merge_manifest({}, manifest)["tiles"] == {"size": 64}
 
 
 def test_manifest_lists_all_files(bundle, tmp_path):

@@ -76,6 +76,21 @@ def test_bundle_reveals_no_patient(bundled):
             assert b"\xff\xd8\xff" not in content, f"{path}: a JPEG?"
 
 
+def test_other_commands_know_that_there_is_no_cohort(bundled, tmp_path):
+    run, bundle = bundled
+    _, predictions = predict_with(run, bundle, tmp_path / "out", run.folder / "cohort/P10-1.svs")
+    out = str(tmp_path / "out")
+    assert run.run("gigatile", "run", "-n", out).stdout.startswith("nothing to do")
+    again = run.run("gigatile", "run", out).stdout
+    assert f"report    {predictions / 'pages/index.html'}" in again
+    checked = run.run("gigatile", "check", out)
+    assert "new: 1 slide" in checked.stdout and "The run can start." in checked.stdout
+    assert "demo" not in checked.stdout + checked.stderr
+    (predictions / "slides.tsv").unlink()
+    planned = run.run("gigatile", "plan", out).stdout
+    assert "predict" in planned and "train" not in planned
+
+
 def test_other_folder_other_predictions(bundled, tmp_path):
     run, bundle = bundled
     first, second = (run.folder / f"cohort/{name}.svs" for name in ("P10-1", "P09-1"))
