@@ -6,11 +6,12 @@ from pathlib import Path
 
 from clones import Clone
 
-from gigatile.bundle.contents import MANIFEST, Bundle, BundleManifest, open_bundle
+from gigatile.bundle.contents import MANIFEST, VERSIONS, Bundle, BundleManifest, open_bundle
 from gigatile.files import sha256_of, write_json
 from gigatile.json_models import write_model
 from gigatile.model import DESCRIBED, MODEL
 from gigatile.settings.tiles import TileSettings
+from gigatile.software import versions
 
 
 def make_bundle(
@@ -50,8 +51,12 @@ def make_bundle(
         "task": "tile_classification",
         "classes": list(classes),
         "sha256": sha256_of(folder / MODEL),
+        "chosen": {"epoch": 1, "valid_loss": 1.0, "of": 1},
+        "train": {},
+        "inputs": {},
         **settings,
     }
+    write_json(folder / VERSIONS, versions())
     write_json(folder / DESCRIBED, described)
     manifest = BundleManifest(
         name=name,
@@ -61,7 +66,7 @@ def make_bundle(
         settings=settings,
         model_sha256=sha256_of(folder / MODEL),
         exports={},
-        files={file: sha256_of(folder / file) for file in (MODEL, DESCRIBED)},
+        files={file: sha256_of(folder / file) for file in (MODEL, DESCRIBED, VERSIONS)},
     )
     write_model(folder / MANIFEST, manifest)
     return open_bundle(folder)

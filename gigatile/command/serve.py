@@ -26,6 +26,12 @@ _LIMITS = {
     "request_seconds": "seconds for the prediction of a request",
     "max_connections": "most connections at the same time",
     "drain_seconds": "seconds for requests in flight, after SIGTERM",
+    "max_upload_bytes": "most bytes of an uploaded slide",
+    "max_jobs": "jobs of slides that run at the same time",
+    "max_waiting_jobs": "jobs that wait; further ones are refused",
+    "job_cores": "cores of each job",
+    "job_seconds": "most seconds of a job",
+    "job_memory_bytes": "most memory of a job",
 }
 
 
@@ -40,6 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         help="file with the token that requests must have; only you may read it",
+    )
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        help="folder for jobs of slides, with their results; without it, no slides are taken",
+    )
+    parser.add_argument(
+        "--allow",
+        type=Path,
+        action="append",
+        metavar="FOLDER",
+        help="requests may name slides in this folder by their paths; can be given several times",
     )
     for name, text in _LIMITS.items():
         parser.add_argument(
@@ -60,18 +78,20 @@ def run(args: argparse.Namespace) -> None:
     opened = listen(settings)
 
     from gigatile.serving.app import create_app
+    from gigatile.serving.jobs import JobQueue
     from gigatile.serving.metrics import ServerMetrics
     from gigatile.serving.registry import load_models
 
     metrics = ServerMetrics()
     models = load_models(bundles, settings, metrics.batch)
+    jobs = JobQueue(settings, models) if settings.work_dir else None
 
     def started(address: str) -> None:
         for model in models.models:
             print(f"{model.name}, version {model.version}: {address}/v1/models/{model.name}")
         print(f"all requests: {address}/docs", flush=True)
 
-    serve(create_app(models, settings, metrics), settings, opened, started)
+    serve(create_app(models, settings, metrics, jobs), settings, opened, started)
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:
@@ -81,6 +101,14 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         UserError: lists all faults; or the server would be open to others without a token.
     """
     values: dict[str, Any] = {name: getattr(args, name) for name in ("host", "port", *_LIMITS)}
+    if args.work_dir:
+        values["work_dir"] = args.work_dir.absolute()
+    for folder in args.allow or ():
+        if not args.work_dir:
+            raise UserError("--allow: needs --work-dir, a folder for the jobs of slides")
+        if not folder.is_dir():
+            raise UserError(f"--allow: {folder}: no such folder")
+    values["allowed_folders"] = tuple(folder.resolve() for folder in args.allow or ())
     if args.token_file:
         try:
             values["token"] = read_token(args.token_file)

@@ -2,6 +2,8 @@
 
 import html
 import json
+import sqlite3
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -15,9 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from gigatile.serving import tensorflow_rest
+from gigatile.serving import jobs_routes, tensorflow_rest
 from gigatile.serving.errors import RequestError
 from gigatile.serving.guard import Guard
+from gigatile.serving.jobs import JobQueue
 from gigatile.serving.metrics import ServerMetrics
 from gigatile.serving.registry import ModelRegistry
 from gigatile.serving.settings import ServerSettings
@@ -32,20 +35,30 @@ PAGE = """<!doctype html>
 """
 
 
-def create_app(models: ModelRegistry, settings: ServerSettings, metrics: ServerMetrics) -> ASGIApp:
+def create_app(
+    models: ModelRegistry,
+    settings: ServerSettings,
+    metrics: ServerMetrics,
+    jobs: JobQueue | None = None,
+) -> ASGIApp:
     """Return the application of the server.
 
     Args:
         models: with their queues, which start and stop with the application.
         settings: of the server.
         metrics: that /metrics shows.
+        jobs: of slides; None: the server takes no slides.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models.start()
+        if jobs:
+            jobs.start()
         yield
         models.stop()
+        if jobs:
+            jobs.stop()
 
     app = FastAPI(
         title="Gigatile",
@@ -61,10 +74,14 @@ def create_app(models: ModelRegistry, settings: ServerSettings, metrics: ServerM
     )
     metrics.watch(models)
     app.include_router(tensorflow_rest.router(models, settings))
+    if jobs:
+        app.include_router(jobs_routes.router(models, jobs, settings))
     _add_state(app, models, metrics)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
+    for kind in (sqlite3.OperationalError, OSError):
+        app.add_exception_handler(kind, _on_disk_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_bug)
     return Guard(app, settings, metrics)
@@ -130,6 +147,14 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_disconnect(request: Request, error: Exception) -> Response:
     """Record a client that left before its request was whole; nobody receives the answer."""
     return JSONResponse({"error": "the client closed the connection"}, 499)
+
+
+async def _on_disk_error(request: Request, error: Exception) -> Response:
+    """Answer a request that needs a file or the database on a disk that fails or is full."""
+    # Not the path, which may have the name of a patient.
+    reason = error.strerror if isinstance(error, OSError) else error
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    return JSONResponse({"error": "the server's disk is full, or fails"}, 507)
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

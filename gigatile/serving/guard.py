@@ -18,6 +18,8 @@ from gigatile.serving.settings import LOOPBACK, ServerSettings
 
 # Routes without a token: a supervisor asks whether the server runs.
 OPEN = ("/healthz", "/readyz")
+# The route of slides.
+UPLOADS = "/v1/slides"
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
@@ -48,7 +50,7 @@ class Guard:
             return
         start, status = time.monotonic(), 500
         is_begun = False
-        body = _Body(self._settings, receive)
+        body = _Body(self._settings, receive, is_upload(scope))
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_begun
@@ -103,16 +105,20 @@ class Guard:
 
 
 class _Body:
-    """The body of a request, which must not be too large or too slow."""
+    """The body of a request, which must not be too large or too slow.
 
-    def __init__(self, settings: ServerSettings, receive: Receive) -> None:
-        self._settings, self._receive = settings, receive
+    That of an upload may take any time, but must not stall.
+    """
+
+    def __init__(self, settings: ServerSettings, receive: Receive, is_upload: bool) -> None:
+        self._settings, self._receive, self._is_upload = settings, receive, is_upload
+        self._most = settings.max_upload_bytes if is_upload else settings.max_body_bytes
         self._until = time.monotonic() + settings.body_seconds
         self._received, self._is_whole = 0, False
 
     def check_length(self, headers: Mapping[str, str]) -> None:
         """Refuse a request that announces too many bytes."""
-        length, most = headers.get("content-length", "0"), self._settings.max_body_bytes
+        length, most = headers.get("content-length", "0"), self._most
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > most):
             raise too_large(most)
 
@@ -134,10 +140,18 @@ class _Body:
             ) from None
         self._received += len(message.get("body", b""))
         self._is_whole = not message.get("more_body", False)
-        if self._received > self._settings.max_body_bytes:
+        if self._received > self._most:
             self._is_whole = False
-            raise too_large(self._settings.max_body_bytes)
+            raise too_large(self._most)
+        if self._is_upload:
+            self._until = time.monotonic() + self._settings.body_seconds
         return message
+
+
+def is_upload(scope: Scope) -> bool:
+    """Return whether the body of a request is a slide."""
+    kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    return scope["path"] == UPLOADS and kind != "application/json"
 
 
 def too_large(most: int) -> RequestError:

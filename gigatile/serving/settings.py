@@ -24,6 +24,13 @@ class ServerSettings(BaseModel):
         request_seconds: for the prediction of a request.
         max_connections: at the same time.
         drain_seconds: for requests in flight, after SIGTERM.
+        work_dir: for jobs of slides, their files and their database; None: no jobs.
+        allowed_folders: with slides that requests may name by their paths.
+        max_upload_bytes: most bytes of an uploaded slide.
+        max_jobs: jobs that run at the same time.
+        max_waiting_jobs: further jobs are refused.
+        job_cores: of each job.
+        job_seconds, job_memory_bytes: most time and memory of a job.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +48,14 @@ class ServerSettings(BaseModel):
     request_seconds: float = Field(60, gt=0)
     max_connections: int = Field(256, ge=1)
     drain_seconds: int = Field(30, ge=0)
+    work_dir: Path | None = None
+    allowed_folders: tuple[Path, ...] = ()
+    max_upload_bytes: int = Field(20_000_000_000, ge=1024)
+    max_jobs: int = Field(1, ge=1, le=64)
+    max_waiting_jobs: int = Field(1000, ge=1)
+    job_cores: int = Field(2, ge=1)
+    job_seconds: float = Field(14_400, gt=0)
+    job_memory_bytes: int = Field(16_000_000_000, ge=100_000_000)
 
     @property
     def is_local(self) -> bool:

@@ -72,6 +72,20 @@ NOT_RUN = {
     ): "they need a server that runs; tests/serving sends the same requests",
     (
         "docs/serve.md",
+        "gigatile serve bundles/lung --work-dir work --allow /data/slides\n",
+    ): "it serves until it is stopped; tests/serving starts it in the same way",
+    (
+        "docs/serve.md",
+        "curl http://localhost:8501/v1/slides -H 'Content-Type: application/json'"
+        """ -d '{"path": "/data/slides/S1.svs"}'\n"""
+        "curl 'http://localhost:8501/v1/slides?name=S1.svs'"
+        " -H 'Content-Type: application/octet-stream' -T S1.svs -X POST\n"
+        "curl -N http://localhost:8501/v1/jobs/ID/events\n"
+        "curl http://localhost:8501/v1/jobs/ID/result\n"
+        "curl http://localhost:8501/v1/jobs/ID/files/report.html -o report.html\n",
+    ): "they need a server that runs; tests/serving sends the same requests",
+    (
+        "docs/serve.md",
         "(umask 077; openssl rand -hex 32 > token)\n"
         "gigatile serve bundles/lung --host 0.0.0.0 --token-file token\n",
     ): "it serves until it is stopped; tests/serving starts it in the same way",
