@@ -26,9 +26,9 @@ demo-volumes: setup ## the same on the demo cohort of brain volumes
 demo-instances: setup ## the same on the demo cohort of annotated nuclei
 	@gigatile run demo/instances.yaml --cores $(CORES)
 
-serve: setup ## serve the model of the demo to other programs: make serve PORT=8501
+serve: setup ## serve the model of the demo: make serve PORT=8501
 	@gigatile bundle --cores $(CORES)
-	@gigatile serve results/demo/model/bundle --port $(or $(PORT),8501)
+	@gigatile serve results/demo/model/bundle --port $(or $(PORT),8501) --work-dir build/server --allow demo/slides
 
 plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)

@@ -30,7 +30,7 @@ from gigatile.tables import read_table
 SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
 # Files of a job by their names in addresses: the file, and its media type.
 FILES = {
-    "report.html": (f"pages/slides/{SLIDE}.html", "text/html"),
+    "page.html": (f"pages/slides/{SLIDE}.html", "text/html"),
     "slides.tsv": ("slides.tsv", "text/tab-separated-values"),
     "tiles.tsv": ("tiles.tsv", "text/tab-separated-values"),
     "tiles.parquet": ("tiles.parquet", "application/vnd.apache.parquet"),

@@ -82,7 +82,7 @@ NOT_RUN = {
         " -H 'Content-Type: application/octet-stream' -T S1.svs -X POST\n"
         "curl -N http://localhost:8501/v1/jobs/ID/events\n"
         "curl http://localhost:8501/v1/jobs/ID/result\n"
-        "curl http://localhost:8501/v1/jobs/ID/files/report.html -o report.html\n",
+        "curl http://localhost:8501/v1/jobs/ID/files/page.html -o page.html\n",
     ): "they need a server that runs; tests/serving sends the same requests",
     (
         "docs/serve.md",

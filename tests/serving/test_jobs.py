@@ -83,7 +83,7 @@ def processes(id: str) -> list[psutil.Process]:
 def assert_same(server, id: str, expected: Path, *more: str) -> None:
     """Check that the files of a job are those of the command, byte for byte."""
     for name in ("slides.tsv", "tiles.tsv", "tiles.parquet", *more):
-        path = "pages/slides/slide.html" if name == "report.html" else name
+        path = "pages/slides/slide.html" if name == "page.html" else name
         content = server.client.get(f"/v1/jobs/{id}/files/{name}").content
         assert content == (expected / path).read_bytes(), name
 
@@ -99,13 +99,13 @@ def test_slide_named_by_its_path(server, slides, expected):
     assert answer.json()["name"] == "good.svs"
     job = wait(server, id, "done", "failed")
     assert job["state"] == "done" and job["progress"]["predict"] == [1, 1]
-    assert_same(server, id, expected, "report.html")
+    assert_same(server, id, expected, "page.html")
     result = server.client.get(f"/v1/jobs/{id}/result").json()
     assert set(result["scores"]) == {"luad", "lusc", "nor"}
     assert abs(sum(result["scores"].values()) - 1) < 1e-5
     assert result["predicted"]["call_mean"] == max(result["scores"], key=result["scores"].get)
     assert str(slides) not in json.dumps(result)
-    page = server.client.get(f"/v1/jobs/{id}/files/report.html")
+    page = server.client.get(f"/v1/jobs/{id}/files/page.html")
     assert "default-src" not in page.headers["content-security-policy"]
     for name in ("nothing", "..%2f..%2flog", "%2e%2e/log", "slides.tsv%00"):
         assert server.client.get(f"/v1/jobs/{id}/files/{name}").status_code == 404
