@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
             print(f"{model.name}, version {model.version}: {address}/v1/models/{model.name}")
         print(f"all requests: {address}/docs", flush=True)
 
-    serve(create_app(models, settings, metrics, jobs), settings, opened, started)
+    serve(create_app(models, settings, metrics, jobs), settings, opened, started, models.drain)
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:

@@ -5,6 +5,7 @@ that was interrupted continues with the first stage that is missing.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -19,8 +20,9 @@ from pathlib import Path
 
 import psutil
 
+from gigatile.bundle.contents import Bundle
 from gigatile.errors import UserError
-from gigatile.files import read_json
+from gigatile.files import read_json, write_text
 from gigatile.report.pages import without_folders
 from gigatile.serving.job_store import (
     CANCELLED,
@@ -43,13 +45,15 @@ MARK = "GIGATILE_JOB"
 # A line of the command's progress: `tile new: 0 of 1, …`.
 PROGRESS = re.compile(r"^([a-z ]+): (\d+) of (\d+)\b")
 POLL_SECONDS = 0.2
+# Between measurements of the memory, which take some milliseconds.
+MEMORY_SECONDS = 2
 # For a job to arrive, or for a full disk to have space again.
 RETRY_SECONDS = 5
 # For processes to end after SIGTERM.
 GRACE_SECONDS = 20
 # Variables that the processes of a job need; others may be secrets of the server.
 ENVIRONMENT = re.compile(
-    r"PATH|HOME|LANG|LC_.*|TMPDIR|USER|LD_LIBRARY_PATH|OMP_.*|OPENBLAS_.*|TF_.*"
+    r"PATH|HOME|LANG|LC_.*|TMPDIR|USER|XDG_.*|CUDA_.*|LD_LIBRARY_PATH|OMP_.*|OPENBLAS_.*|TF_.*"
 )
 
 
@@ -67,6 +71,13 @@ class JobQueue:
         self._folder = settings.work_dir / "jobs"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (settings.work_dir / "lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"--work-dir {settings.work_dir}: another server uses it") from None
+        except OSError as error:
+            raise UserError(f"--work-dir {settings.work_dir}: {error.strerror}") from None
+        try:
             self._store = JobStore(settings.work_dir / "jobs.sqlite")
         except Exception as error:
             raise UserError(f"--work-dir {settings.work_dir}: {error}") from None
@@ -100,6 +111,7 @@ class JobQueue:
         for thread in self._threads:
             thread.join()
         self._store.close()
+        self._lock.close()
 
     def folder(self, id: str) -> Path:
         """Return the folder of a job."""
@@ -183,6 +195,7 @@ class JobQueue:
         if not Path(job.source).is_file():
             return FAILED, "the slide's file is missing"
         folder = self.folder(job.id)
+        self._remove_results_of_another_model(folder, models[job.version].bundle)
         sheet = folder / "samples.tsv"
         mpp = "" if job.mpp is None else repr(job.mpp)
         write_table(sheet, ("slide", "path", "mpp"), [(SLIDE, job.source, mpp)])
@@ -211,18 +224,29 @@ class JobQueue:
             reader.join()
         return ended or self._result(job, process.returncode)
 
+    def _remove_results_of_another_model(self, folder: Path, bundle: Bundle) -> None:
+        """Begin again if the bundle was moved or changed since the job was interrupted."""
+        text = f"{bundle.folder.resolve()}\n{bundle.manifest.model_sha256}\n"
+        made_with = folder / "bundle"
+        if not made_with.exists() or made_with.read_text() != text:
+            shutil.rmtree(folder / "run", ignore_errors=True)
+            write_text(made_with, text)
+
     def _watch(self, job: Job, process: subprocess.Popen[str]) -> tuple[str, str] | None:
         """Wait for the end; return a state if this job was ended before."""
-        until = time.monotonic() + self._settings.job_seconds
+        start = time.monotonic()
+        until, measured, memory = start + self._settings.job_seconds, start, 0
         verdict = None
         while process.poll() is None:
             if self._is_stopping:
                 verdict = (QUEUED, "")
             elif job.id in self._cancelled:
                 verdict = (CANCELLED, "")
-            elif time.monotonic() > until:
+            elif (now := time.monotonic()) > until:
                 verdict = (FAILED, f"it took more than {self._settings.job_seconds:g} s")
-            elif _memory(process.pid) > self._settings.job_memory_bytes:
+            elif now - measured > MEMORY_SECONDS:
+                measured, memory = now, _memory(process.pid)
+            if memory > self._settings.job_memory_bytes:
                 limit = self._settings.job_memory_bytes / 1e9
                 verdict = (FAILED, f"it needed more than {limit:g} GB of memory")
             if verdict:

@@ -106,9 +106,9 @@ class _Answers:
         before = request.query_params.get("before", "")
         if before and not re.fullmatch(r"[0-9]{1,18}", before):
             raise RequestError(400, "before: must be a whole number")
-        found_jobs = self._jobs.store.newest(PAGE + 1, int(before) if before else None)
-        shown = found_jobs[:PAGE]
-        following = shown[-1].number if len(found_jobs) > PAGE else None
+        newest = self._jobs.store.newest(PAGE + 1, int(before) if before else None)
+        shown = newest[:PAGE]
+        following = shown[-1].number if len(newest) > PAGE else None
         return {"jobs": [job.shown() for job in shown], "before": following}
 
     async def show(self, id: str) -> Any:

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -19,6 +20,14 @@ from gigatile.serving.settings import ServerSettings
 
 class _Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT, and exits with status 0."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,6 +99,7 @@ def serve(
     settings: ServerSettings,
     opened: socket.socket,
     on_start: Callable[[str], None],
+    on_stop: Callable[[], None],
 ) -> None:
     """Run the server until SIGTERM or SIGINT.
 
@@ -98,6 +108,7 @@ def serve(
         settings: of the server.
         opened: from `listen`.
         on_start: called with the address when connections are accepted.
+        on_stop: called on the signal, before the requests in flight are awaited.
     """
     host, port = opened.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -115,7 +126,7 @@ def serve(
         backlog=1024,
     )
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    server = _Server(config)
+    server = _Server(config, on_stop)
 
     async def run() -> None:
         task = asyncio.create_task(server.serve(sockets=[opened]))

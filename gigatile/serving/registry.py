@@ -76,6 +76,7 @@ class ModelRegistry:
             by_name.setdefault(model.name, {})[model.version] = model
         self.by_name: Mapping[str, Mapping[int, ServedModel]] = by_name
         self._is_started = threading.Event()
+        self._is_draining = False
 
     @property
     def models(self) -> list[ServedModel]:
@@ -84,8 +85,12 @@ class ModelRegistry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are answered."""
-        return self._is_started.is_set()
+        """Whether new requests should be sent: the models are loaded, and the server stays."""
+        return self._is_started.is_set() and not self._is_draining
+
+    def drain(self) -> None:
+        """Announce the end: requests are still answered, but `is_ready` is False."""
+        self._is_draining = True
 
     def start(self) -> None:
         """Start the queues."""

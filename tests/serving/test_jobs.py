@@ -17,6 +17,7 @@ import psutil
 import pytest
 from drawn_slides import draw_slide
 
+from gigatile.bundle.copying import copy_bundle
 from gigatile.serving.job_store import CANCELLED, DONE, QUEUED, RUNNING, JobStore, new_id
 from gigatile.serving.jobs import MARK
 
@@ -316,6 +317,33 @@ def test_killed_server_loses_nothing(bundle, slides, start, expected, tmp_path):
     assert server.process.returncode == 0 and processes(second) == []
     with contextlib.closing(JobStore(work / "jobs.sqlite")) as store:
         assert store.get(id).state == DONE and store.get(second).state in (QUEUED, DONE)
+
+
+def test_stream_does_not_delay_the_end(bundle, slides, start, tmp_path):
+    """And a second server cannot use the same folder."""
+    arguments = (bundle.folder, "--work-dir", tmp_path / "work", "--allow", slides)
+    with start(*arguments) as server:
+        line = [sys.executable, "-m", "gigatile", "serve", *map(str, arguments), "--port", "0"]
+        second = subprocess.run(line, capture_output=True, text=True)
+        assert second.returncode == 2 and "another server uses it" in second.stderr
+        id = add(server, slides / "good.svs").json()["id"]
+        with server.client.stream("GET", f"/v1/jobs/{id}/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("id: ")
+            server.process.send_signal(signal.SIGTERM)
+            assert "done" not in "".join(lines), "it ended before the job"
+        assert server.process.wait(60) == 0
+
+
+def test_moved_bundle_begins_again(bundle, slides, start, tmp_path):
+    first, second = (copy_bundle(bundle, tmp_path / name).folder for name in ("a", "b"))
+    work = ("--work-dir", tmp_path / "work", "--allow", slides)
+    with start(first, *work) as server:
+        id = add(server, slides / "good.svs").json()["id"]
+        while "tile new" not in server.client.get(f"/v1/jobs/{id}").json()["progress"]:
+            time.sleep(0.05)
+    with start(second, *work) as server:
+        assert wait(server, id, "done", "failed")["state"] == "done"
 
 
 def test_limits_of_jobs(bundle, slides, start, tmp_path):
