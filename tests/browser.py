@@ -94,6 +94,28 @@ class Browser:
         """Open a file and wait until it is loaded."""
         self._call("POST", "/url", {"url": path.resolve().as_uri()})
 
+    def visit(self, url: str) -> None:
+        """Open an address of a server on this machine and wait until it is loaded."""
+        self._call("POST", "/url", {"url": url})
+
+    def click_at(self, x: int, y: int) -> None:
+        """Click at a point of the window, in CSS pixels."""
+        moves = [
+            {"type": "pointerMove", "x": x, "y": y, "origin": "viewport"},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0},
+        ]
+        self._act({"type": "pointer", "id": "mouse", "actions": moves})
+
+    def type_text(self, text: str) -> None:
+        """Press the keys of characters, one after the other."""
+        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        self._act({"type": "key", "id": "keyboard", "actions": actions})
+
+    def window(self) -> bytes:
+        """Return what the window shows, as a PNG."""
+        return base64.b64decode(self._command("Page.captureScreenshot")["data"])
+
     def run(self, script: str) -> Any:
         """Run the body of a function in the page; return its value."""
         return self._call("POST", "/execute/sync", {"script": script, "args": []})

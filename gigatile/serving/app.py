@@ -24,6 +24,8 @@ from gigatile.serving.jobs import JobQueue
 from gigatile.serving.metrics import ServerMetrics
 from gigatile.serving.registry import ModelRegistry
 from gigatile.serving.settings import ServerSettings
+from gigatile.viewer import routes as viewer
+from gigatile.viewer.decoding import SlideProcesses
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Gigatile: requests</title></head>
@@ -49,6 +51,8 @@ def create_app(
         metrics: that /metrics shows.
         jobs: of slides; None: the server takes no slides.
     """
+    # For the tiles that pages of the viewer show.
+    slides = SlideProcesses(settings.job_cores, settings.tile_seconds)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -59,6 +63,7 @@ def create_app(
         models.stop()
         if jobs:
             jobs.stop()
+            slides.stop()
 
     app = FastAPI(
         title="Gigatile",
@@ -76,6 +81,7 @@ def create_app(
     app.include_router(tensorflow_rest.router(models, settings))
     if jobs:
         app.include_router(jobs_routes.router(models, jobs, settings))
+        app.include_router(viewer.router(models, jobs, slides))
     _add_state(app, models, metrics)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_error)

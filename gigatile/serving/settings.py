@@ -29,7 +29,8 @@ class ServerSettings(BaseModel):
         max_upload_bytes: most bytes of an uploaded slide.
         max_jobs: jobs that run at the same time.
         max_waiting_jobs: further jobs are refused.
-        job_cores: of each job.
+        job_cores: of each job, and processes that read tiles for the viewer.
+        tile_seconds: for a tile of the viewer.
         job_seconds, job_memory_bytes: most time and memory of a job.
     """
 
@@ -54,6 +55,7 @@ class ServerSettings(BaseModel):
     max_jobs: int = Field(1, ge=1, le=64)
     max_waiting_jobs: int = Field(1000, ge=1)
     job_cores: int = Field(2, ge=1)
+    tile_seconds: float = Field(20, gt=0)
     job_seconds: float = Field(14_400, gt=0)
     job_memory_bytes: int = Field(16_000_000_000, ge=100_000_000)
 

@@ -75,6 +75,11 @@ NOT_RUN = {
         "gigatile serve bundles/lung --work-dir work --allow /data/slides\n",
     ): "it serves until it is stopped; tests/serving starts it in the same way",
     (
+        "docs/viewer.md",
+        "gigatile serve bundles/lung --work-dir work --allow /data/slides\n",
+    ): "it serves until it is stopped; tests/viewer starts it in the same way",
+    ("docs/viewer.md", "ssh -L 8501:localhost:8501 HOST\n"): "only the reader has such a host",
+    (
         "docs/serve.md",
         "curl http://localhost:8501/v1/slides -H 'Content-Type: application/json'"
         """ -d '{"path": "/data/slides/S1.svs"}'\n"""

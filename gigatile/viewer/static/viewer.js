@@ -1,0 +1,180 @@
+// A slide with its layers. Coordinates are in pixels of level 0 of the slide.
+const id = location.pathname.split("/").pop();
+const byId = (name) => document.getElementById(name);
+const job = `/v1/jobs/${id}`;
+
+function text(tag, content) {
+  const element = document.createElement(tag);
+  element.textContent = content;
+  return element;
+}
+
+async function start() {
+  const answer = await fetch(`${job}/view`);
+  const slide = await answer.json();
+  if (!answer.ok) {
+    byId("tile").textContent = slide.error;
+    return;
+  }
+  document.title = slide.name;
+  byId("name").textContent = slide.name;
+  const score = slide.scores[slide.classes.indexOf(slide.predicted)];
+  byId("predicted").textContent = `Predicted: ${slide.predicted} (mean score ${score.toFixed(3)})`;
+
+  const viewer = OpenSeadragon({
+    element: byId("slide"),
+    showNavigationControl: false,
+    drawer: "canvas",
+    showNavigator: true,
+    navigatorPosition: "BOTTOM_LEFT",
+    maxZoomPixelRatio: 4,
+    visibilityRatio: 0.2,
+    gestureSettingsMouse: { clickToZoom: false },
+    gestureSettingsTouch: { dblClickToZoom: false },
+    keyboardNudgeSize: 0,
+    tileSources: {
+      width: slide.width,
+      height: slide.height,
+      tileSize: slide.side,
+      tileOverlap: 0,
+      minLevel: 0,
+      maxLevel: slide.levels - 1,
+      getTileUrl: (level, column, row) => `${job}/zoom/${level}/${column}_${row}.jpg`,
+    },
+  });
+  // The keys below are for the whole page.
+  viewer.innerTracker.keyHandler = null;
+  viewer.innerTracker.keyDownHandler = null;
+
+  // --- Layers
+
+  const unit = slide.width; // OpenSeadragon's unit is the width of the slide
+  const scores = new Map(slide.tiles.map(([c, r, ...values]) => [`${c},${r}`, values]));
+  const pictures = slide.layers.map((layer) => {
+    const picture = document.createElement("img");
+    picture.src = `${job}/layers/${layer.file}.png`;
+    picture.alt = "";
+    picture.className = layer.file === "tissue" ? "layer" : "layer squares";
+    picture.style.visibility = "hidden"; // OpenSeadragon sets `display`
+    return picture;
+  });
+  let chosen = slide.classes.indexOf(slide.predicted);
+  let isHidden = false;
+  viewer.addHandler("open", () => {
+    slide.layers.forEach((layer, number) => {
+      const box = layer.file === "tissue" ? [0, 0, slide.width, slide.height] : slide.box;
+      const place = new OpenSeadragon.Rect(...box.map((value) => value / unit));
+      viewer.addOverlay({ element: pictures[number], location: place });
+    });
+    show();
+    document.body.dataset.state = "open";
+  });
+  viewer.addHandler("tile-load-failed", () => {
+    byId("scale").textContent = "A part of the slide cannot be read.";
+  });
+
+  const labels = [...slide.layers.map((layer) => layer.name), "None"];
+  labels.forEach((name, number) => {
+    const label = text("label", ` ${name}`);
+    const input = document.createElement("input");
+    input.type = "radio";
+    input.name = "layer";
+    input.value = number;
+    input.addEventListener("change", () => choose(number));
+    label.prepend(input);
+    byId("layers").append(label);
+  });
+
+  function choose(number) {
+    chosen = number;
+    isHidden = false;
+    show();
+  }
+
+  function show() {
+    pictures.forEach((picture, number) => {
+      picture.style.visibility = isHidden || number !== chosen ? "hidden" : "visible";
+      picture.style.opacity = byId("opacity").value / 100;
+    });
+    const inputs = byId("layers").querySelectorAll("input");
+    inputs[Math.min(chosen, inputs.length - 1)].checked = true;
+  }
+  byId("opacity").addEventListener("input", show);
+  window.addEventListener("resize", showScale);
+
+  // --- The tile at a point
+
+  function showTile(point) {
+    const column = Math.floor(point.x / slide.extent);
+    const row = Math.floor(point.y / slide.extent);
+    const values = scores.get(`${column},${row}`);
+    const lines = [text("p", `x ${Math.floor(point.x)}, y ${Math.floor(point.y)}`)];
+    if (values) {
+      const table = document.createElement("table");
+      table.append(text("caption", `Tile in column ${column}, row ${row}`));
+      slide.classes.forEach((name, number) => {
+        const line = table.insertRow();
+        line.append(text("th", name));
+        line.insertCell().textContent = values[number].toFixed(3);
+      });
+      lines.push(table);
+    } else {
+      lines.push(text("p", "No tile was scored here."));
+    }
+    byId("tile").replaceChildren(...lines);
+    byId("tile").dataset.cell = `${column},${row}`;
+  }
+  viewer.addHandler("canvas-click", (event) => {
+    if (event.quick) showTile(viewer.viewport.viewerElementToImageCoordinates(event.position));
+  });
+
+  // --- Scale
+
+  function showScale() {
+    const pixels = viewer.viewport.viewportToImageZoom(viewer.viewport.getZoom(true));
+    if (!slide.mpp) {
+      byId("scale").textContent = `${pixels.toFixed(2)} screen pixels per pixel; the scale is not known`;
+      return;
+    }
+    const um = slide.mpp / pixels; // micrometres per screen pixel
+    byId("scale").textContent = `${um.toFixed(um < 1 ? 2 : 1)} µm per screen pixel, about ${(10 / um).toFixed(um > 1 ? 1 : 0)}×`;
+    const power = 10 ** Math.floor(Math.log10(um * 120));
+    const length = [5, 2, 1].map((step) => step * power).find((value) => value <= um * 120);
+    byId("bar").style.width = `${length / um}px`;
+    byId("bar-text").textContent = length >= 1000 ? `${length / 1000} mm` : `${length} µm`;
+  }
+  viewer.addHandler("zoom", showScale);
+  viewer.addHandler("open", showScale);
+  viewer.addHandler("animation-finish", () => {
+    document.body.dataset.zoom = viewer.viewport.viewportToImageZoom(viewer.viewport.getZoom());
+  });
+
+  // --- Keys
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (["INPUT", "SUMMARY", "A"].includes(event.target.tagName) && event.key !== "h") return;
+    const step = 100; // pixels of the screen
+    const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
+    if (moves[event.key]) {
+      const delta = new OpenSeadragon.Point(...moves[event.key]);
+      viewer.viewport.panBy(viewer.viewport.deltaPointsFromPixels(delta));
+    } else if (event.key === "+" || event.key === "=") viewer.viewport.zoomBy(1.5);
+    else if (event.key === "-") viewer.viewport.zoomBy(1 / 1.5);
+    else if (event.key === "0") viewer.viewport.goHome();
+    else if (event.key === "Enter") {
+      showTile(viewer.viewport.viewportToImageCoordinates(viewer.viewport.getCenter()));
+    } else if (event.key === "h") {
+      isHidden = !isHidden;
+      show();
+      return;
+    } else if (/^[1-9]$/.test(event.key) && Number(event.key) <= labels.length) {
+      choose(Number(event.key) - 1);
+    } else return;
+    viewer.viewport.applyConstraints();
+    event.preventDefault();
+  });
+  window.gigatileViewer = viewer; // for tests
+}
+
+start();
