@@ -49,6 +49,8 @@ RUN = f"results/{SETTINGS.run}"
 # The model of the predictions, and its files.
 MODEL = os.path.normpath(BUNDLE) if BUNDLE else f"{RUN}/model"
 MODEL_FILES = [f"{MODEL}/{name}" for name in ("model.keras", "settings.json", "versions.json")]
+# The thresholds that were chosen on the validation split; a task that chooses some replaces this.
+OPERATING_POINTS = []
 UNIT, RECORDS = TASK.unit, TASK.records
 # The number of parts of each split in which images are prepared, a job for each. None: a job for each slide or case.
 PARTS = TASK.parts(SETTINGS)

@@ -273,5 +273,3 @@ rule slide_pages:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = rules.evaluate.output
 PREDICTED = rules.predict.output if NEW else []
-# Thresholds that were chosen on the validation split; [] if the task has none.
-OPERATING_POINTS = []

@@ -136,5 +136,3 @@ rule predict:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.scored]
 PREDICTED = [*rules.predict.output, *rules.predict.input.scored]
-# Thresholds that were chosen on the validation split; [] if the task has none.
-OPERATING_POINTS = []

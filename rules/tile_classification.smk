@@ -89,5 +89,3 @@ rule predict:
 
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED, PREDICTED = rules.evaluate.output, rules.predict.output
-# Thresholds that were chosen on the validation split; [] if the task has none.
-OPERATING_POINTS = []

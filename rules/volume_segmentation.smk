@@ -183,5 +183,3 @@ use rule segment as segment_new with:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.segmented]
 PREDICTED = expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW)
-# Thresholds that were chosen on the validation split; [] if the task has none.
-OPERATING_POINTS = []

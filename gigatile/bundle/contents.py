@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json, sha256_of
 from gigatile.json_models import JsonModel, read_model
-from gigatile.model import DESCRIBED, MODEL
+from gigatile.models.files import DESCRIBED, MODEL
 from gigatile.settings.section import RUN_NAME
 from gigatile.tasks import TASKS
 

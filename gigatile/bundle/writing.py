@@ -25,7 +25,7 @@ from gigatile.bundle.copying import replace_folder, write_manifest
 from gigatile.bundle.exports import write_exports
 from gigatile.files import read_json, write_json, write_text
 from gigatile.json_models import write_model
-from gigatile.model import DESCRIBED, MODEL
+from gigatile.models.files import DESCRIBED, MODEL
 from gigatile.models.saving import load_model
 from gigatile.report.inputs import read_cohort
 from gigatile.report.task_report import TaskReport

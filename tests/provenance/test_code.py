@@ -39,10 +39,13 @@ TILING = {"prepare of tiles and whole slides"}
 # The command that detects instances reads slides, too.
 READING = TILING | {"detect_slide"}
 TRAINING = {"train", "validate"}
-TILE_MODELS = {f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict")}
+TILE_MODELS = {
+    f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict", "write_bundle")
+}
 SCORING = {"validate of whole slides", "predict of whole slides"}
-MODELS = TRAINING | {"evaluate of tiles", "predict", "detect_slide"}
-TASK_PAGES = {"write_report", "write_prediction_pages"}
+MODELS = TRAINING | {"evaluate of tiles", "predict", "detect_slide", "write_bundle"}
+# A bundle has a page, the card of the model, and reads the cohort as the report does.
+TASK_PAGES = {"write_report", "write_prediction_pages", "write_bundle"}
 PAGES = TASK_PAGES | {"write_slide_pages"}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
 SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in TASK_PAGES} | {"write_slide_pages"}
