@@ -57,4 +57,5 @@ rule all:
     input:
         [] if BUNDLE else f"{RUN}/report/index.html",
         f"{RUN}/predictions/pages/index.html" if NEW else [],
+        f"{RUN}/predictions/external/index.html" if EXTERNAL else [],
         f"{RUN}/predictions/slide_pages/index.html" if SLIDES else [],

@@ -18,9 +18,13 @@ import pandas as pd
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gigatile.evaluation import ranking
+from gigatile.evaluation.calibration import calibrate, calibration_error
+from gigatile.evaluation.calibration_file import OperatingPoint
+from gigatile.evaluation.external import difference
 from gigatile.evaluation.intervals import LEAST_PATIENTS, Draws, Weights, draw_mean
-from gigatile.evaluation.metrics import draw_class
-from gigatile.evaluation.metrics_file import RegionMeans
+from gigatile.evaluation.metrics import draw_class, evaluate_level
+from gigatile.evaluation.metrics_file import Interval, RegionMeans
+from gigatile.evaluation.operating_points import figures_at
 from gigatile.evaluation.segmentation import evaluate_cases
 from gigatile.settings.evaluate import EvaluationSettings
 
@@ -32,6 +36,20 @@ POPULATION = 120_000
 # False positive rates at which the band around the ROC curve is tested.
 RATES = np.array([0.1, 0.3, 0.6])
 DIAGONAL = 373.13
+
+# Thresholds of the first class at which sensitivity and the like are tested.
+POINTS = [
+    OperatingPoint(
+        positive="0",
+        criterion="sensitivity",
+        wanted=0.9,
+        threshold=threshold,
+        reason=None,
+        sensitivity=None,
+        specificity=None,
+    )
+    for threshold in (0.2, 0.6)
+]
 
 # Name and interval of a figure.
 Intervals = Iterator[tuple[str, tuple[float, float]]]
@@ -203,6 +221,87 @@ def truth_of_slides(shape: Slides) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items()}
 
 
+def _table(labels: np.ndarray, scores: np.ndarray) -> pd.DataFrame:
+    """Return slides.tsv of a simulated cohort; the classes are named by their numbers."""
+    (people, truth, ranked, voted) = next(iter(levels(scores, labels).values()))
+    names = [f"p_{number}" for number in range(ranked.shape[1])]
+    table = pd.DataFrame(ranked, columns=names)
+    return table.assign(
+        patient=people,
+        label=truth.astype(str),
+        call_mean=ranked.argmax(axis=1).astype(str),
+        call_vote=voted.astype(str),
+    )
+
+
+def scores_of_slides(shape: Slides, patients: int, random: np.random.Generator) -> Intervals:
+    """Evaluate calibration, operating points, and the differences from a second cohort."""
+    if patients < LEAST_PATIENTS:
+        return
+    table, classes = (
+        _table(*shape.draw(patients, random)),
+        [str(n) for n in range(len(shape.ratio))],
+    )
+    measured = calibrate(table, classes, SETTINGS)
+    intervals: dict[str, Interval] = {
+        "Brier score": measured.brier,
+        "Brier score, first class": measured.brier_per_class["0"],
+        "calibration error": measured.error,
+        "calibration error, first class": measured.error_per_class["0"],
+    }
+    for item in figures_at(POINTS, table, SETTINGS):
+        threshold = item.point.threshold
+        intervals |= {
+            f"sensitivity at {threshold:g}": item.sensitivity,
+            f"specificity at {threshold:g}": item.specificity,
+            f"PPV at {threshold:g}": item.ppv,
+            f"NPV at {threshold:g}": item.npv,
+        }
+    for name, interval in intervals.items():
+        if interval.low is not None and interval.high is not None:
+            yield name, (interval.low, interval.high)
+    level = evaluate_level(table, classes, SETTINGS)
+    other = evaluate_level(_table(*shape.draw(2 * patients, random)), classes, SETTINGS)
+    for name, new, old in (
+        ("accuracy", level.accuracy.mean_call, other.accuracy.mean_call),
+        ("roc_auc", level.roc_auc.macro, other.roc_auc.macro),
+    ):
+        between = difference(new, old)
+        if between.low is not None and between.high is not None:
+            yield f"difference of {name}", (between.low, between.high)
+
+
+@cache
+def truth_of_scores(shape: Slides) -> dict[str, float]:
+    """Return the figures of a population; two cohorts of the same one do not differ."""
+    labels, scores = shape.draw(POPULATION // sum(shape.ratio), np.random.default_rng(0))
+    (_, truth, ranked, _) = next(iter(levels(scores, labels).values()))
+    right = truth[:, None] == np.arange(ranked.shape[1])
+    squares, slides = (ranked - right) ** 2, np.arange(len(truth))
+    best = ranked.argmax(axis=1)
+    figures = {
+        "Brier score": squares.sum(axis=1).mean(),
+        "Brier score, first class": squares[:, 0].mean(),
+        "calibration error": calibration_error(
+            ranked[slides, best], right[slides, best].astype(float)
+        ),
+        "calibration error, first class": calibration_error(
+            ranked[:, 0], right[:, 0].astype(float)
+        ),
+        "difference of accuracy": 0.0,
+        "difference of roc_auc": 0.0,
+    }
+    for point in POINTS:
+        called, positive, at = ranked[:, 0] >= point.threshold, right[:, 0], f"{point.threshold:g}"
+        figures |= {
+            f"sensitivity at {at}": called[positive].mean(),
+            f"specificity at {at}": (~called[~positive]).mean(),
+            f"PPV at {at}": positive[called].mean(),
+            f"NPV at {at}": (~positive[~called]).mean(),
+        }
+    return {name: float(value) for name, value in figures.items()}
+
+
 def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generator) -> Intervals:
     """Evaluate one simulated cohort of volumes."""
     drawn = shape.draw(patients, random)
@@ -304,6 +403,7 @@ def main() -> None:
     sizes = args.patients
     kinds: list[tuple[str, dict[str, Any], Any, Any]] = [
         ("slides, patients per class", SLIDES, figures_of_slides, truth_of_slides),
+        ("calibration and thresholds", SLIDES, scores_of_slides, truth_of_scores),
         ("volumes, patients", VOLUMES, figures_of_volumes, truth_of_volumes),
         ("slides, percentile bootstrap", SLIDES, percentile_bootstrap, truth_of_slides),
     ]

@@ -14,6 +14,7 @@ from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
 from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
 from gigatile.workflow.sheets import check_sheets, read_sheet, read_slides
+from gigatile.workflow.slide_figures import is_external_validation
 
 # A setting of this machine, not of the run: the slides are on another machine.
 ELSEWHERE = config.get("slides") == "elsewhere"
@@ -40,6 +41,8 @@ try:
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
     # Whole slides, of which instances are detected.
     SLIDES = read_slides(INVOCATION, SETTINGS, may_be_missing)
+    # Whether new slides have labels, so that the model is evaluated on them.
+    EXTERNAL = is_external_validation(INVOCATION, SETTINGS, COHORT, NEW)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -37,9 +37,10 @@ rule prediction_pages:
         run=folder(),
         model=literal(shlex.quote(MODEL)),
         cohort=literal(COHORT_OPTIONS),
+        external="--external" if EXTERNAL else "",
         pages=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_prediction_pages.py" --task {params.task} --run-dir {params.run:q} --model-dir {params.model}'
-            " {params.cohort} --matches {output.matches:q} --out {params.pages:q}"
+            " {params.cohort} {params.external} --matches {output.matches:q} --out {params.pages:q}"
         )

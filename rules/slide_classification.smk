@@ -72,11 +72,46 @@ rule evaluate:
         maps=folder("evaluation/maps"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
+        split="test",
     shell:
         recorded(
             'python "$SCRIPTS/evaluate.py" --task slide_classification --table {input.slides:q} --maps {params.maps:q}'
-            " --described {input.described:q} --settings {params.settings:q} --out {params.out:q}"
+            " --described {input.described:q} --settings {params.settings:q}"
+            " --split {params.split} --out {params.out:q}"
         )
+
+
+# The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
+use rule score as score_valid with:
+    output:
+        map=f"{RUN}/validation/maps/{{slide}}.parquet",
+        state=f"{RUN}/validation/maps/{{slide}}.json",
+    log:
+        f"{RUN}/logs/score_valid/{{slide}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/score_valid/{{slide}}.tsv"
+    params:
+        **provenance("score_valid", "predict", "{slide}"),
+        settings=section("whole_slides"),
+
+
+use rule evaluate as evaluate_valid with:
+    input:
+        slides=TRAINING_TABLE,
+        described=f"{RUN}/model/settings.json",
+        scored=[f"{RUN}/validation/maps/{row['slide']}.json" for row in members_of("valid")],
+    output:
+        slides=f"{RUN}/validation/slides.tsv",
+    log:
+        f"{RUN}/logs/evaluate_valid.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate_valid.tsv"
+    params:
+        **provenance("evaluate_valid", "evaluate"),
+        maps=folder("validation/maps"),
+        out=subpath(output.slides, parent=True),
+        settings=literal("{}"),
+        split="valid",
 
 
 # --- Prediction for new slides: a job per slide
@@ -136,3 +171,6 @@ rule predict:
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.scored]
 PREDICTED = [*rules.predict.output, *rules.predict.input.scored]
+
+
+include: "slide_figures.smk"

@@ -41,12 +41,34 @@ rule evaluate:
         records=folder("tiles"),
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
+        split="test",
     shell:
         recorded(
             'python "$SCRIPTS/evaluate.py" --task tile_classification --table {input.slides:q} --records {params.records:q}'
             " --model {input.model:q} --described {input.described:q} --settings {params.settings:q}"
-            " --out {params.out:q}"
+            " --split {params.split} --out {params.out:q}"
         )
+
+
+# The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
+use rule evaluate as evaluate_valid with:
+    input:
+        slides=TRAINING_TABLE,
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        tiles=f"{RUN}/validation/tiles.parquet",
+        slides=f"{RUN}/validation/slides.tsv",
+    log:
+        f"{RUN}/logs/evaluate_valid.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate_valid.tsv"
+    params:
+        **provenance("evaluate_valid", "evaluate"),
+        records=folder("tiles"),
+        out=subpath(output.slides, parent=True),
+        settings=literal("{}"),
+        split="valid",
 
 
 # --- Prediction for new slides
@@ -89,3 +111,6 @@ rule predict:
 
 # The files of the evaluation and of the prediction that the pages show.
 EVALUATED, PREDICTED = rules.evaluate.output, rules.predict.output
+
+
+include: "slide_figures.smk"

@@ -30,12 +30,23 @@ def main() -> None:
         type=Path,
         help="without --cohort: hashes of the images of the cohort, as a bundle has them (.npy)",
     )
+    parser.add_argument(
+        "--external", action="store_true", help="the slides have labels: link to ../external/"
+    )
     args = parser.parse_args()
     files = input_paths(args, task.new_inputs)
     title = args.title or f"New {task.unit}s"
     options = {option: getattr(args, option) for option in task.options}
     write_prediction_pages(
-        task, files, args.out, title, args.cohort, args.matches, args.cohort_images, **options
+        task,
+        files,
+        args.out,
+        title,
+        args.cohort,
+        args.matches,
+        args.cohort_images,
+        external=args.external,
+        **options,
     )
 
 

@@ -18,6 +18,7 @@ SCHEMA = 1
 # The files of a bundle.
 MANIFEST, VERSIONS, METRICS, CARD = "bundle.json", "versions.json", "metrics.json", "card.md"
 COHORT, OPERATING_POINTS = "cohort.json", "operating_points.json"
+CALIBRATION = "calibration.json"
 SAVED_MODEL, ONNX = "saved_model", "model.onnx"
 # Sorted hashes of the images of the cohort: (n,) uint64.
 COHORT_IMAGES = "cohort_images.npy"

@@ -11,6 +11,7 @@ import numpy as np
 from gigatile.bundle.card import card_of
 from gigatile.bundle.cohort import image_hashes, look_of
 from gigatile.bundle.contents import (
+    CALIBRATION,
     CARD,
     COHORT,
     COHORT_IMAGES,
@@ -70,9 +71,9 @@ def write_bundle(
         write_json(folder / METRICS, metrics)
         write_model(folder / COHORT, look)
         np.save(folder / COHORT_IMAGES, hashes)
-        points = run / "validation" / OPERATING_POINTS
-        if points.exists():
-            shutil.copyfile(points, folder / OPERATING_POINTS)
+        for source in (run / "validation" / OPERATING_POINTS, run / "evaluation" / CALIBRATION):
+            if source.exists():
+                shutil.copyfile(source, folder / source.name)
         manifest = BundleManifest(
             name=name,
             version=1,

@@ -67,11 +67,11 @@ class Cohort:
             case "train":
                 earlier = [last for last in self.segments if last < epoch]
                 return count["train"] * (epoch - max(earlier, default=0))
-            case "validate":
+            case "validate" | "evaluate_valid" | "operating_points":
                 return count["valid"]
-            case "evaluate" | "report":
+            case "evaluate" | "calibration" | "report":
                 return count["test"]
-            case "predict" | "prediction_pages":
+            case "predict" | "prediction_pages" | "external" | "external_page":
                 return count["new"]
             case "choose_model":
                 return 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 
@@ -62,16 +63,18 @@ def with_shared_stages(
     predict: Mapping[str, Stage],
     shards: Stage,
     validate: float,
+    external: Mapping[str, Stage] = MappingProxyType({}),
 ) -> dict[str, Stage]:
     """Return the stages of a task in their order, together with those that all tasks share.
 
     Args:
         demo: the stage that renders the demo data.
         prepare: the stage that prepares units. It runs for new data as `<name>_new`.
-        evaluate: the stages of the evaluation; the last one is `evaluate`.
+        evaluate: the stages of the evaluation.
         predict: the stages that predict new data.
         shards: seconds and bytes per megapixel of writing shards.
         validate: `Stage.model` of the validation.
+        external: the stages that evaluate new data with labels.
     """
     (prepare_name,) = prepare
     (prepared,) = prepare.values()
@@ -96,4 +99,5 @@ def with_shared_stages(
         "prediction_pages": replace(
             pages, after=("collect", "collect_new", "choose_model", *predict)
         ),
+        **external,
     }

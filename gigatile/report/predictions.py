@@ -27,6 +27,7 @@ def write_prediction_pages(
     cohort: Path | None = None,
     matches: Path | None = None,
     cohort_images: Path | None = None,
+    external: bool = False,
     **options: Any,
 ) -> None:
     """Write index.html and a page for each new slide or case to `out`, all of them or none.
@@ -41,6 +42,8 @@ def write_prediction_pages(
         matches: table to write, of the new slides or cases that are in the cohort.
         cohort_images: hashes of the images of the cohort, (n,) uint64 as .npy, if `cohort` is not
             given.
+        external: whether the slides have labels, so that ../external/ has the page of an external
+            validation.
         options: of the pages of slides or cases.
 
     Raises:
@@ -110,6 +113,7 @@ def write_prediction_pages(
             versions=versions,
             model_sha256=checksum(model_dir / "model.keras"),
             ledger=ledger,
+            external=external,
             **task.new.values(inputs),
         )
         (building / "index.html").write_text(page, encoding="utf-8")

@@ -1,14 +1,20 @@
 """The section `evaluate`."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gigatile.settings.section import MAX_SEED, Section
+
+# A share of slides that is wanted.
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class EvaluationSettings(Section):
     """How the test cohort is scored."""
+
+    # Scores and metrics do not depend on these; another stage chooses the thresholds.
+    EXECUTION: ClassVar[frozenset[str]] = frozenset({"sensitivities", "specificities"})
 
     resamples: int = Field(
         1000,
@@ -29,3 +35,22 @@ class EvaluationSettings(Section):
         le=1,
         description="Lowest score of a predicted instance, for AJI, panoptic quality and F1.",
     )
+    sensitivities: tuple[Share, ...] = Field(
+        (0.95,),
+        max_length=10,
+        description="Wanted sensitivities of each class of slides: for each, a threshold is chosen "
+        "on the validation\nsplit that has at least this sensitivity there, and as high a "
+        "specificity as possible.",
+    )
+    specificities: tuple[Share, ...] = Field(
+        (0.95,),
+        max_length=10,
+        description="Wanted specificities, likewise with as high a sensitivity as possible.",
+    )
+
+    @field_validator("sensitivities", "specificities")
+    @classmethod
+    def _each_once(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(shares)) < len(shares):
+            raise ValueError(f"found {list(shares)}; must name each share once")
+        return shares

@@ -26,8 +26,8 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
-    # Keys that say how or how far a stage runs, not what it computes. `canonical` excludes them,
-    # and commands take them as separate options.
+    # Keys that say how or how far a stage runs, not what it computes, and keys of another stage.
+    # `canonical` excludes them, and commands take them as separate options.
     EXECUTION: ClassVar[frozenset[str]] = frozenset()
     # Former names of keys, with their present names.
     RENAMED: ClassVar[Mapping[str, str]] = {}

@@ -64,6 +64,8 @@ class Task:
             `model`.
         detects_on_slides: whether its models detect the instances of whole slides: it uses
             `predict.slides`.
+        validates_externally: whether new data with labels are evaluated: its models classify
+            slides.
         compares: whether its report can compare the maps of slides with those of another run.
         train_options: keys of the section `train` that this task uses and others do not.
         train_defaults: the values of keys of the section `train` that are null.
@@ -87,6 +89,7 @@ class Task:
     predicts: bool = True
     detects_on_slides: bool = False
     compares: bool = False
+    validates_externally: bool = False
     train_options: frozenset[str] = field(default_factory=frozenset)
     train_defaults: Mapping[str, Any] = field(
         default_factory=lambda: {"model": "small_cnn", **SHORT_TRAINING}

@@ -74,6 +74,11 @@ def cohort_to_compare(run: str, table: str, bundle: str | None) -> tuple[list[st
     return ancient([images]), shlex.join(["--cohort-images", images])
 
 
+def not_compared(run: str, table: str, bundle: str | None) -> str:
+    """Return an option if new data are compared with nothing; see `cohort_to_compare`."""
+    return "" if cohort_to_compare(run, table, bundle)[0] else "--not-compared"
+
+
 def previous_segment(
     folder: str, epochs: Sequence[str], suffix: str
 ) -> Callable[[Any], str | list[str]]:

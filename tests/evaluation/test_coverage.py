@@ -45,6 +45,18 @@ def test_intervals_of_slides_cover_unlike_the_percentile_bootstrap(shape, patien
 
 
 @pytest.mark.parametrize(
+    ("shape", "patients"), [("3 classes, weak", 5), ("1 of 5 patients wrong, 3 slides", 10)]
+)
+def test_intervals_of_calibration_and_thresholds_cover(shape, patients):
+    (cohort_shape,) = (item for name, item in simulation.SLIDES.items() if name.endswith(shape))
+    coverages = coverage(
+        cohort_shape, patients, 60, simulation.scores_of_slides, simulation.truth_of_scores
+    )
+    assert len(coverages) == 14
+    assert {name: share for name, share in coverages.items() if share < 0.9} == {}
+
+
+@pytest.mark.parametrize(
     ("shape", "patients"), [("1 of 20 regions missed", 5), ("Dice skewed, 3 cases a patient", 10)]
 )
 def test_intervals_of_volumes_cover(shape, patients):

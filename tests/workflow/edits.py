@@ -18,8 +18,11 @@ WITH_TIMES = {"logs", "benchmarks", "tensorboard", "provenance"}
 
 # Rules that run again if a stage does, with all later stages.
 ENDS = {"report", "all"}
-EVALUATION = {"evaluate"} | ENDS
-MODEL = {"choose_model"} | EVALUATION
+FIGURES = {"calibration"} | ENDS
+POINTS = {"operating_points"} | FIGURES
+VALIDATION_SCORES = {"evaluate_valid"} | POINTS
+EVALUATION = {"evaluate"} | FIGURES
+MODEL = {"choose_model"} | VALIDATION_SCORES | EVALUATION
 TRAINING = {"train", "validate"} | MODEL
 SHARDS = {"write_shards"} | TRAINING
 TABLES = {"collect", "collect_training"} | SHARDS

@@ -35,6 +35,8 @@ REACHED: dict[str, Sequence[str]] = {
     "segment": (*MODEL, "volumes/*.tfrecord"),
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
     "score": (*MODEL, "tiles/*.tfrecord"),
+    "score_valid": (*MODEL, "tiles/*.tfrecord"),
+    "evaluate_valid": (*MODEL, "tiles/*.tfrecord"),
     "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
     "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz", *PARTS),
     "report": (

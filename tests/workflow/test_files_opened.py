@@ -2,8 +2,8 @@
 
 import pytest
 from clones import Clone
-from opened import check_declared
-from small_cohort import small_settings
+from opened import check_declared, jobs_of
+from small_cohort import COHORT, small_settings
 
 SHARED = (
     *("split_patients", "collect", "collect_training", "write_shards"),
@@ -12,7 +12,22 @@ SHARED = (
 
 
 def test_commands_read_declared_files_only(small_run):
-    check_declared(small_run, "tile", *SHARED)
+    figures = ("evaluate_valid", "operating_points", "calibration")
+    check_declared(small_run, "tile", *SHARED, *figures)
+
+
+def test_thresholds_are_chosen_without_any_test_slide(small_run):
+    """Not even the table of the cohort, which has the test labels, is read."""
+    jobs = {job.rule: job for job in jobs_of(small_run.folder, small_run.trace)}
+    for rule in ("evaluate_valid", "operating_points"):
+        read = {path for path in jobs[rule].read if path.startswith(("results/", "cohort/"))}
+        assert read, rule
+        of_test = [path for path in read for slide in COHORT["test"] if slide in path]
+        assert of_test == []
+        assert not read & {"results/small/tiles.tsv", "results/small/splits.tsv"}
+        assert not any(path.startswith("results/small/evaluation") for path in read)
+        assert not any(path.startswith("cohort/") for path in read)
+    assert any("evaluation/slides.tsv" in path for path in jobs["calibration"].read)
 
 
 def test_training_reads_only_its_earlier_segment(small_run: Clone, tmp_path):

@@ -3,7 +3,7 @@
 from gigatile.cohort.samples import read_samples
 
 STAGES = {"collect", "collect_training", "split_patients", "write_shards", "choose_model"}
-STAGES |= {"evaluate", "report", "all"}
+STAGES |= {"evaluate", "evaluate_valid", "operating_points", "calibration", "report", "all"}
 
 
 def test_fresh_clone_plans_the_demo_without_slides(clone):

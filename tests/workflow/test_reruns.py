@@ -6,14 +6,17 @@ import pytest
 from edits import (
     ENDS,
     EVALUATION,
+    FIGURES,
     FUNCTION,
     MODEL,
+    POINTS,
     SHARDS,
     SPLITS,
     TEST_COHORT,
     TEST_TILES,
     TILES,
     TRAINING,
+    VALIDATION_SCORES,
     Row,
     at,
     changed,
@@ -67,6 +70,9 @@ COMPARED = {
     "segments/0001.valid.json": WITHOUT_TRAINING,
     "model/settings.json": MODEL,
     "evaluation/metrics.json": EVALUATION,
+    "validation/slides.tsv": VALIDATION_SCORES,
+    "validation/operating_points.json": POINTS,
+    "evaluation/calibration.json": FIGURES,
 }
 RECORDS = {
     "provenance/tile/P10-1.json": {"tile"} | TEST_TILES,
@@ -103,6 +109,7 @@ ROWS = [
     setting(TRAINING, "train={batch_size: 16}"),
     setting(TRAINING, "train={boost: {lusc: 2.0}}"),
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
+    setting(POINTS, "evaluate={sensitivities: [0.9], resamples: 1000}"),
     setting(ENDS, "report={group_by: [patient]}"),
     Row("a comment in the configuration", set(), text("small.yaml", another_comment)),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
@@ -116,7 +123,9 @@ ROWS = [
     code(
         "gigatile/tasks/tile_classification/validation.py", "loss / tiles", "loss", WITHOUT_TRAINING
     ),
-    code("gigatile/evaluation/metrics.py", *FUNCTION, EVALUATION),
+    code("gigatile/evaluation/metrics.py", *FUNCTION, VALIDATION_SCORES | EVALUATION),
+    code("gigatile/evaluation/operating_points.py", *FUNCTION, POINTS),
+    code("gigatile/evaluation/calibration.py", *FUNCTION, FIGURES),
     code("gigatile/report/figures.py", *FUNCTION, ENDS),
     code("gigatile/report/templates/style.css", "color", "background", ENDS),
     code("gigatile/tasks/tile_classification/preparation.py", "print(", "print() or print(", TILES),

@@ -20,9 +20,11 @@ from edits import (
 )
 
 ENDS = {"report", "all"}
-EVALUATION = {"evaluate"} | ENDS
+POINTS = {"operating_points", "calibration"} | ENDS
+VALIDATION_SCORES = {"score_valid", "evaluate_valid"} | POINTS
+EVALUATION = {"evaluate", "calibration"} | ENDS
 SCORES = {"score"} | EVALUATION
-MODEL = {"choose_model"} | SCORES
+MODEL = {"choose_model"} | VALIDATION_SCORES | SCORES
 TRAINING = {"train", "validate"} | MODEL
 SHARDS = {"write_shards"} | TRAINING
 TABLES = {"collect", "collect_training"} | SHARDS
@@ -34,6 +36,8 @@ COMPARED = {
     "segments/0001.json": TRAINING,
     "evaluation/maps/P10-1.json": SCORES,
     "evaluation/slides.tsv": EVALUATION,
+    "validation/operating_points.json": POINTS,
+    "validation/slides.tsv": VALIDATION_SCORES - {"score_valid"},
 }
 MISSING = COMPARED | {
     "tiles/P10-1.json": {"tile"} | TEST_SLIDES,
@@ -60,6 +64,7 @@ ROWS = [
         "windows={overlap: 0.25}",
     ),
     setting(ENDS, "report={compare: null}"),
+    setting(POINTS, "evaluate={specificities: [0.8, 0.9]}"),
     # Code
     code("gigatile/whole_slides/windows.py", *FUNCTION, TRAINING),
     code("gigatile/records/slide_layout.py", *FUNCTION, SHARDS),

@@ -52,6 +52,7 @@ def test_commands_read_declared_files_only(whole_run):
             "validate",
         ),
         *("choose_model", "score", "evaluate", "report"),
+        *("score_valid", "evaluate_valid", "operating_points", "calibration"),
     )
 
 

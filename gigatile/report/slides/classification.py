@@ -51,7 +51,7 @@ def _unit(level: Level, name: str) -> str:
     return name if name == "slide" or level.n == level.patients else "case"
 
 
-def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
+def _roc(metrics: SlideMetrics, name: str, kind: str) -> dict[str, Any]:
     level: Level = getattr(metrics, name)
     counts = count_labels(level, metrics.classes)
     panels = []
@@ -64,23 +64,25 @@ def _roc(metrics: SlideMetrics, name: str) -> dict[str, Any]:
                 "auc": level.roc_auc.per_class[label],
                 "n": counts[label],
                 "plot": figures.roc(curve) if curve and defined else None,
-                "why": why_undefined(level, metrics.classes, name, label),
+                "why": why_undefined(level, metrics.classes, name, label, kind),
             }
         )
     return {"name": name, "unit": _unit(level, name), "level": level, "panels": panels}
 
 
-def _rocs(run: SlideRun) -> Content:
-    return Content({"levels": [_roc(run.metrics, name) for name in LEVELS]})
+def roc_content(metrics: SlideMetrics, kind: str = "test") -> Content:
+    """Return the ROC curves of a cohort; `kind`: "test" or "new"."""
+    return Content({"levels": [_roc(metrics, name, kind) for name in LEVELS]})
 
 
-def _confusion(run: SlideRun) -> Content:
-    classes = run.metrics.classes
+def confusion_content(metrics: SlideMetrics) -> Content:
+    """Return the confusion matrices of a cohort."""
+    classes = metrics.classes
     levels = []
     for name in LEVELS:
-        level: Level = getattr(run.metrics, name)
+        level: Level = getattr(metrics, name)
         tables = []
-        for prediction, text in predictions_of(run.metrics).items():
+        for prediction, text in predictions_of(metrics).items():
             counts = getattr(level.confusion, prediction)
             rows = [
                 {
@@ -116,14 +118,17 @@ def rates(counts: Sequence[Sequence[int]]) -> list[dict[str, tuple[int, int]]]:
     return by_class
 
 
-def _metrics(run: SlideRun) -> Content:
-    """Return a row for each metric, with its interval at both levels."""
-    metrics, rows = run.metrics, []
+def metrics_content(metrics: SlideMetrics, kind: str = "test") -> Content:
+    """Return a row for each metric of a cohort, with its interval at both levels."""
+    rows = []
     levels: list[Level] = [getattr(metrics, name) for name in LEVELS]
 
     def add(title: str, intervals: Sequence[Interval], label: str | None = None) -> None:
         cells = [
-            {"interval": interval, "why": why_undefined(level, metrics.classes, name, label)}
+            {
+                "interval": interval,
+                "why": why_undefined(level, metrics.classes, name, label, kind),
+            }
             for interval, level, name in zip(intervals, levels, LEVELS, strict=True)
         ]
         rows.append({"title": title, "cells": cells, "minor": label is not None})
@@ -172,9 +177,18 @@ def scanner_of(state: SlideState) -> str:
     return state.source.scanner or ""
 
 
-ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", _rocs)
-CONFUSION = Section("confusion", "Confusion", TEMPLATES / "confusion.html.j2", _confusion)
+ROC = Section("roc", "ROC curves", TEMPLATES / "roc.html.j2", lambda run: roc_content(run.metrics))
+CONFUSION = Section(
+    "confusion",
+    "Confusion",
+    TEMPLATES / "confusion.html.j2",
+    lambda run: confusion_content(run.metrics),
+)
 METRICS = Section(
-    "metrics", "Metrics and their intervals", TEMPLATES / "metrics.html.j2", _metrics, "Metrics"
+    "metrics",
+    "Metrics and their intervals",
+    TEMPLATES / "metrics.html.j2",
+    lambda run: metrics_content(run.metrics),
+    "Metrics",
 )
 TEST_SLIDES = Section("slides", "Test slides", TEMPLATES / "test_slides.html.j2", _scored_slides)

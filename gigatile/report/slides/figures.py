@@ -1,8 +1,10 @@
 """The figures of a classification, as SVG in the page: the style sheet gives them its colours."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gigatile.evaluation.calibration_file import Bin
 from gigatile.evaluation.metrics_file import Curve
 
 # Side of a ROC plot in the units of its SVG.
@@ -25,6 +27,42 @@ def roc(curve: Curve) -> RocPlot:
         lower = zip(curve.band.fpr, curve.band.low, strict=True)
         band = _points([*upper, *reversed([*lower])])
     return RocPlot(_points([*zip(curve.fpr, curve.tpr, strict=True)]), band)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A bin of a reliability curve, in the units of the SVG.
+
+    Attributes:
+        x, y: mean score to the right, observed share upwards.
+        low, high: the ends of the interval of the share; None: there is none.
+        bin: its numbers.
+    """
+
+    x: str
+    y: str
+    low: str | None
+    high: str | None
+    bin: Bin
+
+
+def reliability(curve: Sequence[Bin]) -> list[Dot]:
+    """Return the shapes of a reliability curve: a dot for each bin that has slides."""
+    dots = []
+    for item in curve:
+        if item.score is None or item.observed.value is None:
+            continue
+        low, high = item.observed.low, item.observed.high
+        dots.append(
+            Dot(
+                f"{SIDE * item.score:.4g}",
+                f"{SIDE * (1 - item.observed.value):.4g}",
+                None if low is None else f"{SIDE * (1 - low):.4g}",
+                None if high is None else f"{SIDE * (1 - high):.4g}",
+                item,
+            )
+        )
+    return dots
 
 
 def _points(rates: list[tuple[float, float]]) -> str:

@@ -45,20 +45,23 @@ def count_labels(level: Level, classes: Sequence[str]) -> dict[str, int]:
     return {name: sum(row) for name, row in zip(classes, level.confusion.mean_call, strict=True)}
 
 
-def why_undefined(level: Level, classes: Sequence[str], unit: str, name: str | None = None) -> str:
+def why_undefined(
+    level: Level, classes: Sequence[str], unit: str, name: str | None = None, kind: str = "test"
+) -> str:
     """Return why a metric is not defined, for one class or (name None) for all classes.
 
     Args:
         unit: what is counted, "slide" or "patient".
+        kind: of the cohort, "test" or "new".
     """
     counts = count_labels(level, classes)
     total = sum(counts.values())
     if not total:
-        return f"no test {unit} was scored"
+        return f"no {kind} {unit} was scored"
     absent = [label for label in classes if not counts[label] and name in (None, label)]
     if absent:
         listed = ", ".join(f"“{label}”" for label in absent)
-        return f"no test {unit} of class {listed}"
+        return f"no {kind} {unit} of class {listed}"
     if name is not None and counts[name] == total:
-        return f"every test {unit} is of class “{name}”"
-    return f"too few test {unit}s"
+        return f"every {kind} {unit} is of class “{name}”"
+    return f"too few {kind} {unit}s"

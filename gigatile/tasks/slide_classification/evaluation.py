@@ -9,34 +9,35 @@ import pandas as pd
 from gigatile.cohort.collect import usable_rows
 from gigatile.errors import UserError, all_faults
 from gigatile.files import checksums, combined_checksum, sha256_of, write_json
-from gigatile.json_models import JsonModel, read_model, write_model
+from gigatile.json_models import read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 from gigatile.tasks.slide_classification.slide_scores import SlideScoreState
+from gigatile.tasks.tile_classification.evaluation import add_split
 from gigatile.tasks.tile_classification.slide_predictions import write_predictions
-
-
-class _Described(JsonModel):
-    classes: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this task to scripts/evaluate.py."""
     parser.add_argument("--maps", type=Path, required=True, help="folder of <slide>.json")
+    add_split(parser)
     parser.add_argument("--new", action="store_true", help="new slides, which have no label")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Collect the scores of the test slides, and compute metrics; of new slides, collect scores."""
+    """Collect the scores of a split or of new slides; of the test split, compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
 
     from gigatile.evaluation.metrics import evaluate
+    from gigatile.evaluation.slide_table import classes_of
 
-    classes = read_model(_Described, args.described).classes
-    rows = usable_rows(args.table) if args.new else usable_rows(args.table, "test")
+    classes = classes_of(args.described)
+    rows = usable_rows(args.table) if args.new else usable_rows(args.table, args.split)
     predictions = collect_scores(rows, args.maps, classes)
     slides = args.out / "slides.tsv"
     write_predictions(predictions.drop(columns="label") if args.new else predictions, slides)
+    if args.split != "test":
+        return
     folder, unit = ("predictions", "new") if args.new else ("evaluation", "test")
     table = "predictions/tiles.tsv" if args.new else "tiles.tsv"
     hashes = checksums(

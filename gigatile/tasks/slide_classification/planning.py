@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gigatile.planning.stages import Stage, with_shared_stages
+from gigatile.tasks.tile_classification.planning import EXTERNAL, FIGURES
 from gigatile.tasks.tile_classification.planning import PLAN as TILES
 
 # As for tiles. A slide is scored in one pass, a third of the work of training on it.
@@ -14,13 +15,17 @@ PLAN = replace(
         evaluate={
             "score": Stage(("tile", "choose_model"), start=8, model=0.3, storage=20_000),
             "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+            "score_valid": Stage(("tile", "choose_model"), start=8, model=0.3, storage=20_000),
+            "evaluate_valid": Stage(("collect", "choose_model", "score_valid"), start=4),
+            **FIGURES,
         },
         predict={
             "score_new": Stage(("tile_new", "choose_model"), start=8, model=0.3, storage=20_000),
             "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
         },
+        external=EXTERNAL,
         shards=Stage(megapixel=0.0005, storage=300_000),
         validate=0.3,
     ),
-    per_unit=frozenset(("demo_slide", "tile", "tile_new", "score", "score_new")),
+    per_unit=frozenset(("demo_slide", "tile", "tile_new", "score", "score_valid", "score_new")),
 )

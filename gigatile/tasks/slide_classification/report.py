@@ -6,7 +6,7 @@ from typing import Any
 
 from gigatile.report import sections
 from gigatile.report.groups import groups_section
-from gigatile.report.slides import classification, cohort, left_out, slide_gallery
+from gigatile.report.slides import calibration, classification, cohort, left_out, slide_gallery
 from gigatile.report.slides.inputs import read_new, read_scored
 from gigatile.report.slides.page import SlidePageInputs
 from gigatile.report.whole_slides import agreement
@@ -41,6 +41,7 @@ REPORT = replace(
         classification.METRICS,
         classification.CONFUSION,
         classification.ROC,
+        calibration.SECTION,
         groups_section(classification.figures_of_group, classification.scanner_of),
         agreement.SECTION,
         slide_gallery.SECTION,

@@ -36,6 +36,7 @@ TASK = Task(
     read_sheet=_read_sheet,
     training=_training,
     train_defaults={"model": "small_cnn", **SHORT_TRAINING},
+    validates_externally=True,
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
     train_options=frozenset({"boost", "views"}),
 )

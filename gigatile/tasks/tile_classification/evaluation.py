@@ -1,4 +1,4 @@
-"""Evaluation of a tile classifier on the test slides."""
+"""Evaluation of a tile classifier on the test slides, or on those of the validation split."""
 
 import argparse
 from pathlib import Path
@@ -10,14 +10,25 @@ from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 
 
+def add_split(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--split` to scripts/evaluate.py."""
+    parser.add_argument(
+        "--split",
+        choices=("test", "valid"),
+        default="test",
+        help="whose slides to score; metrics are those of test (default: test)",
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this task to scripts/evaluate.py."""
     parser.add_argument("--records", type=Path, required=True, help="folder of <slide>.tfrecord")
     parser.add_argument("--model", type=Path, required=True, help="the model (.keras)")
+    add_split(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score every test tile, predict the class of each test slide, and compute metrics."""
+    """Score the tiles of a split, and predict the class of each slide; of test, compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
 
     from gigatile.evaluation.metrics import evaluate
@@ -29,9 +40,11 @@ def run(args: argparse.Namespace) -> None:
 
     classifier = TileClassifier(args.model, args.described)
     tiles, slides = args.out / "tiles.parquet", args.out / "slides.tsv"
-    score_slides(classifier, usable_rows(args.table, "test"), args.records, tiles, log=print)
+    score_slides(classifier, usable_rows(args.table, args.split), args.records, tiles, log=print)
     predictions = predict_slides(tiles, classifier.classes)
     write_predictions(predictions, slides)
+    if args.split != "test":
+        return
     inputs = {"model/model.keras": args.model, "tiles.tsv": args.table}
     outputs = {"evaluation/tiles.parquet": tiles, "evaluation/slides.tsv": slides}
     metrics = evaluate(predictions, classifier.classes, settings, checksums(inputs | outputs))

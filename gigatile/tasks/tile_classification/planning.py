@@ -7,6 +7,16 @@ from gigatile.slides.slide_files import size_and_time_of
 # Of a slide's files, at least; JPEG at level 0 takes more.
 BYTES_PER_MEGAPIXEL = 250_000
 
+# Of the scores of slides.
+FIGURES = {
+    "operating_points": Stage(("choose_model", "evaluate_valid"), start=2),
+    "calibration": Stage(("evaluate", "operating_points"), start=3),
+}
+EXTERNAL = {
+    "external": Stage(("predict", "prediction_pages", "calibration"), start=3),
+    "external_page": Stage(("external",), start=2),
+}
+
 
 def most_megapixels(slide: Sample) -> float:
     """Return an upper limit of the megapixels of a slide's tiles; 0 if the slide is missing."""
@@ -21,8 +31,13 @@ PLAN = TaskPlan(
     stages=with_shared_stages(
         demo={"demo_slide": Stage(start=2)},
         prepare={"tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000)},
-        evaluate={"evaluate": Stage(("collect", "choose_model"), start=8, model=0.3)},
+        evaluate={
+            "evaluate": Stage(("collect", "choose_model"), start=8, model=0.3),
+            "evaluate_valid": Stage(("collect", "choose_model"), start=8, model=0.3),
+            **FIGURES,
+        },
         predict={"predict": Stage(("collect_new", "choose_model"), start=8, model=0.3)},
+        external=EXTERNAL,
         shards=Stage(megapixel=0.0005, storage=300_000),
         validate=0.3,
     ),

@@ -8,7 +8,7 @@ from gigatile.cohort.samples import read_samples
 from gigatile.cohort.sheet import Member
 from gigatile.report import sections
 from gigatile.report.groups import groups_section
-from gigatile.report.slides import classification, cohort, left_out, slide_gallery
+from gigatile.report.slides import calibration, classification, cohort, left_out, slide_gallery
 from gigatile.report.slides.inputs import TrainedClassifier, read_new, read_scored, read_state_of
 from gigatile.report.slides.metrics import SlideRun, read_metrics
 from gigatile.report.slides.page import FILES, TOP_TILES, SlidePageInputs, slide_pages
@@ -67,6 +67,7 @@ REPORT = TaskReport(
         classification.METRICS,
         classification.CONFUSION,
         classification.ROC,
+        calibration.SECTION,
         groups_section(classification.figures_of_group, classification.scanner_of),
         slide_gallery.SECTION,
         classification.TEST_SLIDES,

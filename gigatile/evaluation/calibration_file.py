@@ -1,0 +1,207 @@
+"""The content of operating_points.json, calibration.json and external/metrics.json.
+
+The fields of a class are in the order of the file.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from gigatile.evaluation.metrics_file import Interval, Intervals, SlideMetrics
+from gigatile.json_models import JsonModel
+
+SCHEMA = 1
+Criterion = Literal["sensitivity", "specificity"]
+
+
+class Written(JsonModel):
+    """An object whose empty fields are written as null."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the object as it is written; None becomes null."""
+        return self.model_dump()
+
+
+class OperatingPoint(Written):
+    """A threshold: a slide is called positive if its score of the class is at least as high.
+
+    Attributes:
+        positive: the class.
+        criterion, wanted: what the threshold was chosen for: this sensitivity or specificity, at
+            least.
+        threshold: None: none was chosen.
+        reason: why none was chosen; None if one was.
+        sensitivity, specificity: on the slides that it was chosen on.
+    """
+
+    positive: str
+    criterion: Criterion
+    wanted: float = Field(gt=0, le=1)
+    threshold: float | None
+    reason: str | None
+    sensitivity: float | None
+    specificity: float | None
+
+    @model_validator(mode="after")
+    def _complete(self) -> "OperatingPoint":
+        if (self.threshold is None) != (self.reason is not None):
+            raise ValueError("an operating point has neither a threshold nor a reason, or both")
+        return self
+
+
+class OperatingPoints(Written):
+    """The content of operating_points.json.
+
+    Attributes:
+        classes: in the order of the scores.
+        split: whose slides the thresholds were chosen on.
+        slides, patients: their numbers.
+        labels: number of slides with each label.
+        inputs: SHA-256 of the files that the thresholds were chosen from.
+    """
+
+    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
+    classes: list[str]
+    split: Literal["valid"]
+    slides: int
+    patients: int
+    labels: dict[str, int]
+    points: list[OperatingPoint]
+    inputs: dict[str, str]
+
+
+class PointFigures(Written):
+    """The figures of a cohort at an operating point.
+
+    Attributes:
+        called: number of slides that are called positive.
+        ppv, npv: share of correct ones among the slides that are called positive, or negative.
+    """
+
+    point: OperatingPoint
+    called: int
+    sensitivity: Interval
+    specificity: Interval
+    ppv: Interval
+    npv: Interval
+
+
+class Bin(Written):
+    """The slides whose score of a class is between two edges.
+
+    Attributes:
+        low, high: the edges; a score at an edge is in the bin below it.
+        slides: their number.
+        score: their mean score; None without slides.
+        observed: the share of them that has the class.
+    """
+
+    low: float
+    high: float
+    slides: int
+    score: float | None
+    observed: Interval
+
+
+class CalibrationError(Interval):
+    """An expected calibration error.
+
+    Attributes:
+        by_chance: the error that a perfectly calibrated model stays below in 95 % of cohorts with
+            these scores and patients.
+    """
+
+    by_chance: float | None
+
+
+class Calibration(Written):
+    """How scores agree with observed shares, by slide.
+
+    Attributes:
+        brier: the Brier score of all classes, from 0 to 2.
+        brier_per_class: of each class against the others, from 0 to 1.
+        error: expected calibration error of the highest score.
+        error_per_class: of the score of each class.
+        curve: the bins of each class.
+    """
+
+    brier: Interval
+    brier_per_class: dict[str, Interval]
+    error: CalibrationError
+    error_per_class: dict[str, CalibrationError]
+    curve: dict[str, list[Bin]]
+
+
+class CalibrationFile(Written):
+    """The content of calibration.json.
+
+    Attributes:
+        n, patients: number of slides, and of their patients.
+        inputs: SHA-256 of the files that the figures were computed from.
+    """
+
+    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
+    classes: list[str]
+    intervals: Intervals
+    n: int
+    patients: int
+    calibration: Calibration
+    points: list[PointFigures]
+    inputs: dict[str, str]
+
+
+class Difference(Written):
+    """A figure of a new cohort minus that of the test split, with its 95 % interval.
+
+    Attributes:
+        low, high: None: one of the two figures has no interval.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Site(Written):
+    """The figures of the slides of a site.
+
+    Attributes:
+        n, patients: number of slides, and of their patients.
+    """
+
+    n: int
+    patients: int
+    accuracy: Interval
+    roc_auc: Interval
+    brier: Interval
+
+
+class LeftOut(Written):
+    """A slide that counts in no figure."""
+
+    slide: str
+    reason: str
+
+
+class ExternalMetrics(Written):
+    """The content of external/metrics.json.
+
+    Attributes:
+        metrics, calibration, points: of the new cohort; None: no slide was left.
+        differences: from the test split, by the name of the figure.
+        sites: by name; empty if the sheet names fewer than two.
+        left_out: slides that count in no figure.
+        compared: whether the new slides were compared with the cohort of the model.
+        inputs: SHA-256 of the files that the figures were computed from.
+    """
+
+    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
+    classes: list[str]
+    metrics: SlideMetrics | None
+    calibration: Calibration | None
+    points: list[PointFigures]
+    differences: dict[str, Difference]
+    sites: dict[str, Site]
+    left_out: list[LeftOut]
+    compared: bool
+    inputs: dict[str, str]

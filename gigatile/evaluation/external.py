@@ -1,0 +1,150 @@
+"""External validation: the figures of a cohort that had no part in the training of a model."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from gigatile.evaluation.calibration import calibrate
+from gigatile.evaluation.calibration_file import (
+    Calibration,
+    CalibrationFile,
+    Difference,
+    ExternalMetrics,
+    LeftOut,
+    OperatingPoints,
+    PointFigures,
+    Site,
+)
+from gigatile.evaluation.intervals import rounded
+from gigatile.evaluation.metrics import evaluate, evaluate_level
+from gigatile.evaluation.metrics_file import Interval, SlideMetrics
+from gigatile.evaluation.operating_points import figures_at
+from gigatile.settings.evaluate import EvaluationSettings
+
+
+class Reference(NamedTuple):
+    """The figures of the test split, with which those of a new cohort are compared."""
+
+    metrics: SlideMetrics
+    calibration: CalibrationFile
+
+
+def evaluate_external(
+    predictions: pd.DataFrame,
+    sites: Mapping[str, str],
+    left_out: Sequence[LeftOut],
+    points: OperatingPoints,
+    reference: Reference,
+    settings: EvaluationSettings,
+    *,
+    compared: bool,
+    inputs: Mapping[str, str],
+) -> ExternalMetrics:
+    """Compute the figures of a new cohort, and their differences from those of the test split.
+
+    Args:
+        predictions: a row per slide that counts: slide, patient, label, p_<class>…, call_mean, and
+            call_vote if tiles vote.
+        sites: the site of each slide, by its id; empty: not given.
+        left_out: slides that count in no figure.
+        points: the operating points of the model, with its classes.
+        reference: the figures of the test split.
+        settings: number of draws for the intervals, and their seed.
+        compared: whether the new slides were compared with the cohort of the model.
+        inputs: the SHA-256 of the files, by name.
+    """
+    metrics: SlideMetrics | None = None
+    calibration: Calibration | None = None
+    figures: list[PointFigures] = []
+    if len(predictions):
+        metrics = evaluate(predictions, points.classes, settings, {})
+        calibration = calibrate(predictions, points.classes, settings)
+        figures = figures_at(points.points, predictions, settings)
+    return ExternalMetrics(
+        classes=points.classes,
+        metrics=metrics,
+        calibration=calibration,
+        points=figures,
+        differences=_differences(metrics, calibration, figures, reference),
+        sites=_by_site(predictions, sites, points.classes, settings),
+        left_out=list(left_out),
+        compared=compared,
+        inputs=dict(inputs),
+    )
+
+
+def difference(new: Interval, old: Interval) -> Difference:
+    """Return the difference of two figures of independent cohorts, with its 95 % interval.
+
+    The interval is made from those of the two figures (MOVER; Zou and Donner 2008,
+    https://doi.org/10.1002/sim.3095; for two shares it is that of Newcombe 1998,
+    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I).
+    """
+    if new.value is None or old.value is None:
+        return Difference(value=None, low=None, high=None)
+    value = new.value - old.value
+    if new.low is None or new.high is None or old.low is None or old.high is None:
+        return Difference(value=rounded(value), low=None, high=None)
+    low = value - math.hypot(new.value - new.low, old.high - old.value)
+    high = value + math.hypot(new.high - new.value, old.value - old.low)
+    return Difference(value=rounded(value), low=rounded(low), high=rounded(high))
+
+
+def figures_by_name(
+    metrics: SlideMetrics, calibration: Calibration, points: Sequence[PointFigures]
+) -> dict[str, Interval]:
+    """Return the figures by slide that two cohorts are compared by, with their names."""
+    level = metrics.slide
+    figures = {"accuracy": level.accuracy.mean_call, "ROC AUC": level.roc_auc.macro}
+    figures |= {f"ROC AUC, {name}": value for name, value in level.roc_auc.per_class.items()}
+    figures["average precision"] = level.average_precision.macro
+    figures |= {"Brier score": calibration.brier, "calibration error": calibration.error}
+    for item in points:
+        point = item.point
+        name = f"{point.positive}, chosen for {point.criterion} {point.wanted:g}"
+        figures |= {
+            f"sensitivity at {name}": item.sensitivity,
+            f"specificity at {name}": item.specificity,
+        }
+    return figures
+
+
+def _differences(
+    metrics: SlideMetrics | None,
+    calibration: Calibration | None,
+    points: Sequence[PointFigures],
+    reference: Reference,
+) -> dict[str, Difference]:
+    if metrics is None or calibration is None:
+        return {}
+    old = figures_by_name(
+        reference.metrics, reference.calibration.calibration, reference.calibration.points
+    )
+    new = figures_by_name(metrics, calibration, points)
+    return {name: difference(value, old[name]) for name, value in new.items() if name in old}
+
+
+def _by_site(
+    predictions: pd.DataFrame,
+    sites: Mapping[str, str],
+    classes: Sequence[str],
+    settings: EvaluationSettings,
+) -> dict[str, Site]:
+    of_slide = predictions["slide"].map(sites).fillna("")
+    names = sorted(set(of_slide), key=lambda name: (not name, name))
+    if len(names) < 2:
+        return {}
+    figures = {}
+    for name in names:
+        slides = predictions[(of_slide == name).to_numpy(bool)]
+        level = evaluate_level(slides, classes, settings)
+        figures[name] = Site(
+            n=level.n,
+            patients=level.patients,
+            accuracy=level.accuracy.mean_call,
+            roc_auc=level.roc_auc.macro,
+            brier=calibrate(slides, classes, settings).brier,
+        )
+    return figures

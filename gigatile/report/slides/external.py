@@ -1,0 +1,99 @@
+"""The page of an external validation: new slides with labels, beside the test split."""
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from gigatile.errors import UserError
+from gigatile.evaluation.calibration_file import (
+    CalibrationFile,
+    ExternalMetrics,
+    OperatingPoints,
+)
+from gigatile.evaluation.external import figures_by_name
+from gigatile.evaluation.metrics_file import SlideMetrics
+from gigatile.files import sha256_of, write_text
+from gigatile.json_models import read_model
+from gigatile.report.pages import render
+from gigatile.report.sites import NOT_GIVEN
+from gigatile.report.slides.calibration import panels_of, point_rows
+from gigatile.report.slides.classification import (
+    TEMPLATES,
+    confusion_content,
+    metrics_content,
+    roc_content,
+)
+from gigatile.report.task_report import Content
+
+# What the text at the top of the page names.
+HEADLINE = "ROC AUC"
+
+
+def write_external_page(
+    external: Path, metrics: Path, calibration: Path, points: Path, title: str, out: Path
+) -> None:
+    """Write the page.
+
+    Args:
+        external: external/metrics.json.
+        metrics: metrics.json of the test split.
+        calibration: calibration.json of the test split.
+        points: operating_points.json of the model.
+        title: heading of the page.
+        out: file to write (.html).
+
+    Raises:
+        UserError: a file is missing or damaged, or external/metrics.json was computed from other
+            files.
+    """
+    measured = read_model(ExternalMetrics, external)
+    sums = {"external/metrics.json": sha256_of(external), **measured.inputs}
+    for path in (metrics, calibration, points):
+        if measured.inputs.get(path.name) != sha256_of(path):
+            raise UserError(
+                f"{external}: was computed from another version of {path.name}; run the workflow "
+                "again"
+            )
+    test_metrics = read_model(SlideMetrics, metrics)
+    test_calibration = read_model(CalibrationFile, calibration)
+    chosen = read_model(OperatingPoints, points)
+    values: dict[str, Any] = {"measured": None}
+    if measured.metrics is not None and measured.calibration is not None:
+        old = figures_by_name(test_metrics, test_calibration.calibration, test_calibration.points)
+        new = figures_by_name(measured.metrics, measured.calibration, measured.points)
+        rows = [
+            {"name": name, "new": new[name], "old": old[name], "difference": difference}
+            for name, difference in measured.differences.items()
+        ]
+        cohorts = {"test": test_calibration.points, "new": measured.points}
+        values = {
+            "measured": measured.metrics,
+            "rows": rows,
+            "headline": next(row for row in rows if row["name"] == HEADLINE),
+            "calibration": measured.calibration,
+            "test_calibration": test_calibration.calibration,
+            "panels": panels_of(measured.calibration),
+            "test_panels": panels_of(test_calibration.calibration),
+            "points": point_rows(cohorts),
+            "metrics": _section("metrics", metrics_content(measured.metrics, "new")),
+            "confusion": _section("confusion", confusion_content(measured.metrics)),
+            "roc": _section("roc", roc_content(measured.metrics, "new")),
+        }
+    page = render(
+        TEMPLATES / "external.html.j2",
+        title=title,
+        test=test_metrics,
+        chosen=chosen,
+        sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},
+        left_out=measured.left_out,
+        in_cohort=[item for item in measured.left_out if item.reason.startswith("in the cohort")],
+        compared=measured.compared,
+        sums=sums,
+        **values,
+    )
+    write_text(out, page)
+
+
+def _section(name: str, content: Content) -> Markup:
+    return Markup(render(TEMPLATES / f"{name}.html.j2", **content.values))
