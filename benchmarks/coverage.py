@@ -292,12 +292,13 @@ def truth_of_scores(shape: Slides) -> dict[str, float]:
         "difference of roc_auc": 0.0,
     }
     for point in POINTS:
-        called, positive, at = ranked[:, 0] >= point.threshold, right[:, 0], f"{point.threshold:g}"
+        called, positive = ranked[:, 0] >= point.threshold, right[:, 0]
+        text = f"{point.threshold:g}"
         figures |= {
-            f"sensitivity at {at}": called[positive].mean(),
-            f"specificity at {at}": (~called[~positive]).mean(),
-            f"PPV at {at}": positive[called].mean(),
-            f"NPV at {at}": (~positive[~called]).mean(),
+            f"sensitivity at {text}": called[positive].mean(),
+            f"specificity at {text}": (~called[~positive]).mean(),
+            f"PPV at {text}": positive[called].mean(),
+            f"NPV at {text}": (~positive[~called]).mean(),
         }
     return {name: float(value) for name, value in figures.items()}
 

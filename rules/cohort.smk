@@ -5,6 +5,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from gigatile.bundle.configuration import with_bundle
+from gigatile.bundle.external import check_external, is_external
 from gigatile.cohort.images import with_scale_of_images
 from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
@@ -14,7 +15,6 @@ from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
 from gigatile.workflow.metadata import check_metadata, keep_metadata_in_results
 from gigatile.workflow.sheets import check_sheets, read_sheet, read_slides
-from gigatile.workflow.slide_figures import is_external_validation
 
 # A setting of this machine, not of the run: the slides are on another machine.
 ELSEWHERE = config.get("slides") == "elsewhere"
@@ -42,7 +42,9 @@ try:
     # Whole slides, of which instances are detected.
     SLIDES = read_slides(INVOCATION, SETTINGS, may_be_missing)
     # Whether new slides have labels, so that the model is evaluated on them.
-    EXTERNAL = is_external_validation(INVOCATION, SETTINGS, COHORT, NEW)
+    EXTERNAL = is_external(SETTINGS, NEW.values())
+    if INVOCATION.is_main_process:
+        check_external(SETTINGS, list(COHORT.values()), list(NEW.values()))
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -77,7 +77,7 @@ rule collect_new:
     params:
         **provenance("collect_new", "collect_states"),
         task=SETTINGS.task,
-        sheet=sheet(SETTINGS.predict.samples),
+        rows=rows_of_new(),
         states=folder(f"predictions/{RECORDS}"),
         parts=PARTS_OPTION,
     shell:

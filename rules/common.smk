@@ -76,6 +76,11 @@ def rows_of(*splits):
     return checksum_of(members_of(*splits))
 
 
+def rows_of_new():
+    """Return a parameter that changes with the rows of new data, but not with their labels or sites."""
+    return checksum_of([{UNIT: row.id, "patient": row.patient} for row in NEW.values()])
+
+
 def sheet(path):
     """Return a parameter that changes with the content of a sheet, not with its time."""
     return lambda wildcards: sha256_of(Path(path))

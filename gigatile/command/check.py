@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gigatile.bundle.external import check_external
 from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.images import Image, with_scale_of_images
@@ -89,6 +90,11 @@ def check(path: Path, threads: int) -> list[str]:
     if settings.predict.samples:
         new, more = _read_sheet(settings, settings.predict.samples, labelled=False)
         errors += more
+    if new:
+        try:
+            check_external(settings, cohort, new)
+        except UserError as error:
+            errors.append(str(error))
     slides: Sequence[Sample] = []
     if settings.predict.slides:
         try:

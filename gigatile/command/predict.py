@@ -11,7 +11,7 @@ from gigatile.bundle.contents import is_bundle, open_bundle
 from gigatile.command.bundle_run import prepare_run
 from gigatile.command.configuration import find_configuration, load
 from gigatile.command.run import run_workflow, snakemake_options
-from gigatile.command.snakemake import new_data, predict_options
+from gigatile.command.snakemake import external_page, new_data, predict_options
 from gigatile.errors import UserError
 
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> None:
         settings = load(configuration)
         new = args.samples[0].absolute()
         wanted = predict_options(configuration, settings, new)
-    pages = f"results/{settings.run}/predictions/{new_data(settings, new).page}"
-    options = [pages, *snakemake_options(args), *wanted]
+    pages = [new_data(settings, new).page, *external_page(settings, new)]
+    targets = [f"results/{settings.run}/predictions/{page}" for page in pages]
+    options = [*targets, *snakemake_options(args), *wanted]
     sys.exit(run_workflow(configuration, settings, options, new))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gigatile.bundle.external import is_external
 from gigatile.cohort.sheet_reading import columns_of
 from gigatile.command.configuration import folder_of_paths, project_folder
 from gigatile.errors import UserError
@@ -93,6 +94,19 @@ def new_data(settings: Settings, sheet: Path) -> NewData:
     if task.detects_on_slides and "slide" in columns and task.unit not in columns:
         return NewData("slides", "slide", "slides.tsv", "slide_pages/index.html")
     return NewData("samples", task.unit, task.table, "pages/index.html")
+
+
+def external_page(settings: Settings, sheet: Path) -> list[str]:
+    """Return the page of an external validation, in the folder `predictions`; none without labels.
+
+    Raises:
+        UserError: lists all faults of the sheet.
+    """
+    task = find_task(settings.task)
+    if not task.validates_externally:
+        return []
+    members = task.read_sheet(sheet, settings, False, lambda path: True, False)
+    return ["external/index.html"] if is_external(settings, members) else []
 
 
 def predict_options(configuration: Path, settings: Settings, sheet: Path) -> list[str]:

@@ -54,7 +54,7 @@ class OperatingPoints(Written):
 
     Attributes:
         classes: in the order of the scores.
-        split: whose slides the thresholds were chosen on.
+        split: the thresholds were chosen on its slides.
         slides, patients: their numbers.
         labels: number of slides with each label.
         inputs: SHA-256 of the files that the thresholds were chosen from.

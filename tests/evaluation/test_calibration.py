@@ -88,11 +88,11 @@ def test_slides_of_a_patient_are_no_further_evidence():
     """Ten copies of each slide: the same intervals but for the unseen patient, not narrower."""
     once = cohort(patients=40, slides=1, seed=3)
     tenfold = once.loc[np.repeat(once.index, 10)].reset_index(drop=True)
-    one, ten = (calibrate(slides, CLASSES, SETTINGS) for slides in (once, tenfold))
-    for a, b in ((one.brier, ten.brier), (one.error, ten.error)):
+    single, ten = (calibrate(slides, CLASSES, SETTINGS) for slides in (once, tenfold))
+    for a, b in ((single.brier, ten.brier), (single.error, ten.error)):
         assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=2e-6)
-    assert one.error.by_chance == pytest.approx(ten.error.by_chance, abs=1e-6)
-    for a, b in zip(one.curve["a"], ten.curve["a"], strict=True):
+    assert single.error.by_chance == pytest.approx(ten.error.by_chance, abs=1e-6)
+    for a, b in zip(single.curve["a"], ten.curve["a"], strict=True):
         assert (a.observed.low, a.observed.high) == pytest.approx((b.observed.low, b.observed.high))
 
 
@@ -118,8 +118,8 @@ def test_perfect_scores_have_intervals_with_a_width():
 def test_order_of_the_rows_changes_nothing():
     slides = cohort(seed=4)
     shuffled = slides.sample(frac=1, random_state=1)
-    one, other = (calibrate(table, CLASSES, SETTINGS) for table in (slides, shuffled))
-    for a, b in ((one.brier, other.brier), (one.error, other.error)):
+    first, other = (calibrate(table, CLASSES, SETTINGS) for table in (slides, shuffled))
+    for a, b in ((first.brier, other.brier), (first.error, other.error)):
         assert a.model_dump() == pytest.approx(b.model_dump(), abs=2e-6)
 
 

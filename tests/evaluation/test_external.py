@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from axe import SMALLEST, TOO_WIDE, violations_everywhere
+from browser import started
 
 from gigatile.evaluation.calibration import calibrate, evaluate_scores
 from gigatile.evaluation.external import difference
@@ -220,3 +222,17 @@ def test_difference_of_two_shares_is_newcombes():
     assert (measured.low, measured.high) == pytest.approx((0.0524, 0.3339), abs=2e-3)
     none = Interval(value=0.5, low=None, high=None, patients=3, no_interval="few")
     assert difference(new, none).low is None
+
+
+def test_page_is_accessible_loads_nothing_and_escapes_what_it_shows(files, tmp_path):
+    evil = "<img src=x onerror=alert(1)>"
+    files.matches.loc[0] = ["N4", "", "", "", "pixels"]
+    files.sheet["site"] = np.where(files.sheet.index % 2, evil, "south")
+    files.measured()
+    page = files.page()[1]
+    assert evil not in page.read_text() and "&lt;img src=x" in page.read_text()
+    with started(tmp_path) as browser:
+        assert violations_everywhere(browser, page) == []
+        browser.emulate(SMALLEST)
+        assert browser.run(TOO_WIDE) == [0, []]
+        assert all(request.startswith(("file:", "data:")) for request in browser.requests())

@@ -182,3 +182,53 @@ def test_whole_slides(whole_run, tmp_path):
     }
     maps = [pd.read_parquet(folder / "maps/P10-1.parquet") for folder in (results, predictions)]
     pd.testing.assert_frame_equal(*maps)
+
+
+def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):
+    """By the bundle alone; a change of labels tiles and scores nothing."""
+    run, bundle = bundled
+    sheet = tmp_path / "new.tsv"
+    files = ("P10-1", "P08-1", "P09-1")
+    rows = [
+        f"N{n}\t{run.folder}/cohort/{name}.svs\tH{n}\t{label}\tsouth"
+        for n, (name, label) in enumerate(zip(files, ("luad", "lusc", "normal"), strict=True))
+    ]
+    drawn = [
+        f"D{n}\tdrawn{n}.svs\tG{n}\t{label}\tnorth" for n, label in enumerate(("luad", "lusc"))
+    ]
+    for number, slide in enumerate(("N01-1", "N02-1")):
+        run.run(
+            *("python", "scripts/make_demo_slide.py", "--slide", slide),
+            *("--out", str(tmp_path / f"drawn{number}.svs")),
+        )
+    header = "slide\tpath\tpatient\tlabel\tsite"
+    sheet.write_text("\n".join([header, *rows, *drawn, ""]))
+    _, predictions = predict_with(run, bundle, tmp_path / "out", sheet)
+    measured = json.loads((predictions / "external/metrics.json").read_text())
+    assert measured["metrics"]["slide"]["n"] == 2 and measured["compared"]
+    assert {item["slide"]: item["reason"] for item in measured["left_out"]} == {
+        f"N{n}": "in the cohort: same pixels" for n in range(3)
+    }
+    assert [p["point"] for p in measured["points"]] == json.loads(
+        (bundle / "operating_points.json").read_text()
+    )["points"]
+    page = (predictions / "external/index.html").read_text()
+    assert "3 new slides or their patients are in the cohort" in page
+    index = (predictions / "pages/index.html").read_text()
+    assert 'href="../external/index.html"' in index
+
+    sheet.write_text("\n".join([header, *rows, *drawn, ""]).replace("G1\tlusc", "G1\tluad"))
+    jobs = run.jobs(
+        *("--snakefile", str(run.folder / "Snakefile"), "--directory", str(tmp_path / "out")),
+        *("--configfile", str(tmp_path / "out/config.yaml")),
+    )
+    assert set(jobs) == {"external", "external_page", "all"}
+    sheet.write_text("\n".join([header, *rows, *drawn, ""]).replace("G1\tlusc", "G1\tLUSC"))
+    done, _ = predict_with(run, bundle, tmp_path / "out", sheet, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "row 6: label 'LUSC' is no class of the model; did you mean 'lusc'?" in done.stderr
+    # A sheet without labels has no external validation.
+    lines = sheet.read_text().splitlines()
+    sheet.write_text("\n".join("\t".join(line.split("\t")[:3]) for line in lines) + "\n")
+    predict_with(run, bundle, tmp_path / "out", sheet)
+    assert "no label" in (predictions / "pages/index.html").read_text()

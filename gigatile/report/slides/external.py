@@ -1,4 +1,4 @@
-"""The page of an external validation: new slides with labels, beside the test split."""
+"""The page of an external validation: new slides with labels, compared with the test split."""
 
 from pathlib import Path
 from typing import Any
