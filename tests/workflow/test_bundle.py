@@ -1,14 +1,20 @@
 """A bundle predicts on its own what the run predicted, and reveals nothing of the cohort."""
 
+import base64
 import json
 import shutil
 
+import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
+import tensorflow as tf
 from bundles import bundle_of, predict_with
+from servers import running
 
 from gigatile.bundle.contents import MANIFEST, open_bundle
 from gigatile.bundle.copying import copy_bundle
+from gigatile.records import read_tiles
 from gigatile.tables import read_table
 
 
@@ -232,3 +238,52 @@ def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):
     sheet.write_text("\n".join("\t".join(line.split("\t")[:3]) for line in lines) + "\n")
     predict_with(run, bundle, tmp_path / "out", sheet)
     assert "no label" in (predictions / "pages/index.html").read_text()
+
+
+def test_all_uses_of_the_model_give_the_scores_of_the_evaluation(bundled, tmp_path):
+    """Tiles of a test slide: server, SavedModel, ONNX and prediction, within stated tolerances."""
+    run, bundle = bundled
+    names = ["p_luad", "p_lusc", "p_normal"]
+    results = run.folder / "results/small"
+    table = pd.read_parquet(results / "evaluation/tiles.parquet").query("slide == 'P10-1'")
+    evaluated = table[names].to_numpy()
+    path = results / "tiles/P10-1.tfrecord"
+    tiles = list(read_tiles(path))
+    assert [(tile.x, tile.y) for tile in tiles] == list(zip(table["x"], table["y"], strict=True))
+    assert len(tiles) > 20
+    pixels = np.stack([tile.pixels() for tile in tiles])
+
+    saved = tf.saved_model.load(str(bundle / "saved_model")).signatures
+    onnx = onnxruntime.InferenceSession(str(bundle / "model.onnx"))
+    scores = {
+        "SavedModel": saved["serving_default"](tiles=tf.constant(pixels))["scores"].numpy(),
+        "SavedModel, encoded": saved["encoded"](
+            image_bytes=tf.constant([tile.image for tile in tiles])
+        )["scores"].numpy(),
+        "ONNX": onnx.run(None, {onnx.get_inputs()[0].name: pixels})[0],
+    }
+    with running(tmp_path, bundle) as server:
+        for name, encode in (
+            ("server, encoded", lambda n: {"b64": base64.b64encode(tiles[n].image).decode()}),
+            ("server, arrays", lambda n: pixels[n].tolist()),
+        ):
+            # Three at a time: the server makes its own batches.
+            answers = [
+                server.client.post(
+                    "/v1/models/lung:predict",
+                    json={"instances": [encode(n) for n in range(i, min(i + 3, len(tiles)))]},
+                )
+                for i in range(0, len(tiles), 3)
+            ]
+            assert {answer.status_code for answer in answers} == {200}
+            scores[name] = np.concatenate([answer.json()["predictions"] for answer in answers])
+    _, predictions = predict_with(run, bundle, tmp_path / "out", run.folder / "cohort/P10-1.svs")
+    scores["prediction"] = pd.read_parquet(predictions / "tiles.parquet")[names].to_numpy()
+    tolerances = {"prediction": 0, "server, encoded": 2e-6, "server, arrays": 2e-6}
+    far = {
+        name: float(np.abs(values - evaluated).max())
+        for name, values in scores.items()
+        if np.abs(values - evaluated).max() > tolerances.get(name, 1e-4)
+    }
+    assert far == {}
+    assert np.ptp(evaluated, axis=0).max() > 0.01, "the tiles have different scores"
