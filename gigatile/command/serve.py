@@ -81,17 +81,25 @@ def run(args: argparse.Namespace) -> None:
     from gigatile.serving.jobs import JobQueue
     from gigatile.serving.metrics import ServerMetrics
     from gigatile.serving.registry import load_models
+    from gigatile.viewer.verdicts import open_verdicts
 
     metrics = ServerMetrics()
     models = load_models(bundles, settings, metrics.batch)
     jobs = JobQueue(settings, models) if settings.work_dir else None
+    verdicts = open_verdicts(settings.work_dir) if settings.work_dir else None
 
     def started(address: str) -> None:
         for model in models.models:
             print(f"{model.name}, version {model.version}: {address}/v1/models/{model.name}")
         print(f"all requests: {address}/docs", flush=True)
 
-    serve(create_app(models, settings, metrics, jobs), settings, opened, started, models.drain)
+    serve(
+        create_app(models, settings, metrics, jobs, verdicts),
+        settings,
+        opened,
+        started,
+        models.drain,
+    )
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:

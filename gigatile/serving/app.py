@@ -25,7 +25,9 @@ from gigatile.serving.metrics import ServerMetrics
 from gigatile.serving.registry import ModelRegistry
 from gigatile.serving.settings import ServerSettings
 from gigatile.viewer import routes as viewer
+from gigatile.viewer import verdict_routes
 from gigatile.viewer.decoding import SlideProcesses
+from gigatile.viewer.verdicts import VerdictStore
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Gigatile: requests</title></head>
@@ -42,6 +44,7 @@ def create_app(
     settings: ServerSettings,
     metrics: ServerMetrics,
     jobs: JobQueue | None = None,
+    verdicts: VerdictStore | None = None,
 ) -> ASGIApp:
     """Return the application of the server.
 
@@ -50,6 +53,7 @@ def create_app(
         settings: of the server.
         metrics: that /metrics shows.
         jobs: of slides; None: the server takes no slides.
+        verdicts: on slides.
     """
     # For the tiles that pages of the viewer show.
     slides = SlideProcesses(settings.job_cores, settings.tile_seconds)
@@ -64,6 +68,8 @@ def create_app(
         if jobs:
             jobs.stop()
             slides.stop()
+        if verdicts:
+            verdicts.close()
 
     app = FastAPI(
         title="Gigatile",
@@ -82,6 +88,8 @@ def create_app(
     if jobs:
         app.include_router(jobs_routes.router(models, jobs, settings))
         app.include_router(viewer.router(models, jobs, slides))
+    if jobs and verdicts:
+        app.include_router(verdict_routes.router(jobs, verdicts))
     _add_state(app, models, metrics)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
+from gigatile.errors import UserError
 from gigatile.files import named_in_errors
 from gigatile.paths import fault_of_path
 from gigatile.serving.errors import RequestError
@@ -73,6 +74,8 @@ def router(models: ModelRegistry, jobs: JobQueue, settings: ServerSettings) -> A
 class _Answers:
     def __init__(self, models: ModelRegistry, jobs: JobQueue, settings: ServerSettings) -> None:
         self._models, self._jobs, self._settings = models, jobs, settings
+        # The predicted class of jobs that are done, by their ids.
+        self._calls: dict[str, str] = {}
 
     async def add(self, request: Request) -> Response:
         """Add a job: for the file in the body, or for the path in a JSON body."""
@@ -109,7 +112,9 @@ class _Answers:
         newest = self._jobs.store.newest(PAGE + 1, int(before) if before else None)
         shown = newest[:PAGE]
         following = shown[-1].number if len(newest) > PAGE else None
-        return {"jobs": [job.shown() for job in shown], "before": following}
+        predicted = await asyncio.to_thread(lambda: [self._predicted(job) for job in shown])
+        jobs = [job.shown() | {"predicted": p} for job, p in zip(shown, predicted, strict=True)]
+        return {"jobs": jobs, "before": following}
 
     async def show(self, id: str) -> Any:
         """Return the state of a job."""
@@ -167,6 +172,16 @@ class _Answers:
             {"content-security-policy": "frame-ancestors 'none'"} if kind == "text/html" else {}
         )
         return FileResponse(path, media_type=kind, headers=headers)
+
+    def _predicted(self, job: Job) -> str | None:
+        """Return the predicted class of a job that is done, or None."""
+        if job.state == DONE and job.id not in self._calls:
+            try:
+                (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("call_mean",))
+                self._calls[job.id] = row["call_mean"]
+            except (UserError, ValueError, OSError):
+                return None
+        return self._calls.get(job.id)
 
     async def cancel(self, id: str) -> Any:
         """Cancel a job."""

@@ -22,6 +22,8 @@ STATIC = Path(str(files("gigatile.viewer"))) / "static"
 FILES = {
     "viewer.js": "text/javascript",
     "slides.js": "text/javascript",
+    "verdicts.js": "text/javascript",
+    "compare.js": "text/javascript",
     "viewer.css": "text/css",
     "openseadragon/openseadragon.min.js": "text/javascript",
     "openseadragon/LICENSE.txt": "text/plain",
@@ -32,8 +34,9 @@ PAGES = {
     # OpenSeadragon sets styles of elements, but adds no scripts.
     "content-security-policy": "default-src 'none'; script-src 'self'; "
     "style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
-    "form-action 'none'"
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    # The page with two slides has each in a frame.
+    "frame-src 'self'; frame-ancestors 'self'"
 }
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -44,6 +47,7 @@ def router(models: ModelRegistry, jobs: JobQueue, slides: SlideProcesses) -> API
     answers = _Answers(models, jobs, slides)
     routes.get("/viewer/", include_in_schema=False)(_page("slides.html"))
     routes.get("/viewer/slides/{id}", include_in_schema=False)(_page("viewer.html"))
+    routes.get("/viewer/compare", include_in_schema=False)(_page("compare.html"))
     routes.get("/viewer/static/{name:path}", include_in_schema=False)(_static)
     routes.get("/v1/jobs/{id}/view", summary="Size, layers and scores of the tiles")(answers.view)
     routes.get("/v1/jobs/{id}/layers/{name}.png", summary="A layer, as PNG")(answers.layer)

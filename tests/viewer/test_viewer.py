@@ -198,8 +198,9 @@ def test_list_of_slides(browser, viewed):
     assert any("<img src=x onerror=alert(1)>drawn" in text and "done" in text for text in texts)
     assert any("failed: not a slide format" in text for text in texts)
     assert browser.run("return document.querySelectorAll('#slides img').length") == 0
+    assert sum("luad" in text or "lusc" in text for text in texts) == len(ids) - 1
     browser.run("document.querySelector('button[data-key=name]').click()")
-    names = [text.split("\t")[0] for text in browser.run(rows)]
+    names = [text.split("\t")[1] for text in browser.run(rows)]
     assert names == sorted(names)
     browser.run(
         "const search = document.getElementById('search');"

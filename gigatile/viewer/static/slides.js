@@ -1,9 +1,11 @@
 // The list of slides: search, sorting, and the state of jobs that run.
 const body = document.getElementById("slides");
 const search = document.getElementById("search");
+const compare = document.getElementById("compare");
 let jobs = [];
 let key = "created";
 let descending = true;
+const chosen = new Set(); // ids
 
 async function load() {
   const all = [];
@@ -14,7 +16,9 @@ async function load() {
     all.push(...page.jobs);
     before = page.before ?? "";
   } while (before !== "" && all.length < 10000);
-  jobs = all;
+  const latest = await (await fetch("/v1/verdicts")).json();
+  const verdicts = new Map(latest.verdicts.map((verdict) => [verdict.job, verdict.verdict]));
+  jobs = all.map((job) => ({ ...job, predicted: job.predicted ?? "", verdict: verdicts.get(job.id) ?? "" }));
   show();
   if (jobs.some((job) => job.state === "queued" || job.state === "running")) setTimeout(load, 2000);
 }
@@ -24,13 +28,27 @@ function cell(row, content) {
   td.append(content);
 }
 
+function choice(job) {
+  const box = document.createElement("input");
+  box.type = "checkbox";
+  box.checked = chosen.has(job.id);
+  box.setAttribute("aria-label", `Choose ${job.name}`);
+  box.addEventListener("change", () => {
+    if (box.checked) chosen.add(job.id);
+    else chosen.delete(job.id);
+    compare.disabled = chosen.size !== 2;
+  });
+  return box;
+}
+
 function show() {
   const wanted = search.value.toLowerCase();
-  const chosen = jobs.filter((job) => job.name.toLowerCase().includes(wanted));
-  chosen.sort((a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * (descending ? -1 : 1));
+  const shown = jobs.filter((job) => job.name.toLowerCase().includes(wanted));
+  shown.sort((a, b) => (a[key] < b[key] ? -1 : a[key] > b[key] ? 1 : 0) * (descending ? -1 : 1));
   body.replaceChildren();
-  for (const job of chosen) {
+  for (const job of shown) {
     const row = body.insertRow();
+    cell(row, job.state === "done" ? choice(job) : "");
     if (job.state === "done") {
       const link = document.createElement("a");
       link.href = `/viewer/slides/${job.id}`;
@@ -41,9 +59,11 @@ function show() {
     }
     cell(row, job.reason ? `${job.state}: ${job.reason}` : job.state);
     cell(row, `${job.model}, version ${job.version}`);
+    cell(row, job.predicted);
+    cell(row, job.verdict);
     cell(row, new Date(job.created * 1000).toLocaleString());
   }
-  document.getElementById("count").textContent = `${chosen.length} of ${jobs.length}`;
+  document.getElementById("count").textContent = `${shown.length} of ${jobs.length}`;
 }
 
 for (const button of document.querySelectorAll("th button")) {
@@ -57,5 +77,9 @@ for (const button of document.querySelectorAll("th button")) {
     show();
   });
 }
+compare.addEventListener("click", () => {
+  const [left, right] = chosen;
+  location.href = `/viewer/compare?left=${left}&right=${right}`;
+});
 search.addEventListener("input", show);
 load();

@@ -153,7 +153,9 @@ async function start() {
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
-    if (["INPUT", "SUMMARY", "A"].includes(event.target.tagName) && event.key !== "h") return;
+    const isText = event.target.matches("textarea, select, input:not([type=radio], [type=range])");
+    if (isText) return;
+    if (event.target.matches("input, summary, a, button") && event.key !== "h") return;
     const step = 100; // pixels of the screen
     const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
     if (moves[event.key]) {
@@ -174,7 +176,9 @@ async function start() {
     viewer.viewport.applyConstraints();
     event.preventDefault();
   });
-  window.gigatileViewer = viewer; // for tests
+  // For the page with two slides, and for tests.
+  window.gigatileViewer = viewer;
+  window.gigatileSlide = slide;
 }
 
 start();
