@@ -21,7 +21,8 @@ def test_plan_lists_the_missing_slides(laptop):
     done = laptop.snakemake("-n", "--configfile", "small.yaml", check=False)
     assert done.returncode == 1 and "row 2: no file cohort/P01-1.svs" in done.stdout + done.stderr
     assert laptop.jobs(*ASKED) == {}
-    assert set(laptop.jobs(*ASKED, "evaluate={seed: 9}")) == {"evaluate", "report", "all"}
+    changed = {"evaluate", "calibration", "report", "all"}
+    assert set(laptop.jobs(*ASKED, "evaluate={seed: 9}")) == changed
     tiled = laptop.jobs(*ASKED, "tiles={size: 64}")
     assert (tiled["tile"], tiled["slides_elsewhere"]) == (12, 1)
     shutil.rmtree(laptop.folder / "results")

@@ -37,7 +37,10 @@ EDITS = [
     ),
     Edit(
         {"small.yaml": ("train: {", "shards: {seed: 2}\ntrain: {learning_rate: 0.002, ")},
-        [("write_shards",), ("train",), ("validate",), ("choose_model",), ("evaluate",)],
+        [
+            *(("write_shards",), ("train",), ("validate",), ("choose_model",)),
+            *(("evaluate",), ("evaluate_valid",), ("operating_points",), ("calibration",)),
+        ],
         {"report", "all"},
     ),
     Edit(
@@ -46,7 +49,7 @@ EDITS = [
             "gigatile/report/templates/style.css": ("color", "background"),
         },
         ["provenance/evaluate.json"],
-        {"report", "all"},
+        {"calibration", "report", "all"},
     ),
 ]
 

@@ -46,12 +46,13 @@ def test_run_is_compared_with_settings_sheet_and_code(copied_run):
     copied_run.snakemake("--touch", "--forceall", "--cores", "1", *asked)
     assert copied_run.jobs(*asked) == {}
     changed = copied_run.jobs(*asked, "--config", "evaluate={seed: 9}")
-    assert changed == {"evaluate": 1, "report": 1, "all": 1}
+    assert changed == {"evaluate": 1, "calibration": 1, "report": 1, "all": 1}
     shutil.rmtree(kept)
     (results.parent / "away").rename(kept)
 
     listed, printed = verified(copied_run, "--config", "evaluate={seed: 9}")
-    evaluated = {f"evaluation/{name}" for name in ("tiles.parquet", "slides.tsv", "metrics.json")}
+    names = ("tiles.parquet", "slides.tsv", "metrics.json", "calibration.json")
+    evaluated = {f"evaluation/{name}" for name in names}
     reported = {"report/index.html", "report/slides"}
     assert listed == {"stale": evaluated | reported}
     assert "the settings, code, rows of the sheet or content" in printed
