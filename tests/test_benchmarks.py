@@ -11,6 +11,7 @@ SMALL = {
     "command": (["--slides", "20", "--rounds", "1"], "gigatile / snakemake"),
     "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
+    "deep_zoom": (["--tiles", "20", "--rounds", "1"], "viewer / generator"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
     "instances": (
         [

@@ -1,15 +1,16 @@
 """Cuts tiles from slides in separate processes, so that a decoder that crashes ends one of them."""
 
 import functools
+import json
 import multiprocessing
+import multiprocessing.process
 import queue
+import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import openslide
@@ -17,10 +18,11 @@ from openslide.deepzoom import DeepZoomGenerator
 
 from gigatile.records.tile import encode_jpeg
 
-T = TypeVar("T")
 # Side of a deep-zoom tile in pixels; tiles do not overlap.
 SIDE = 256
 QUALITY = 80
+# Largest answer of a process, in bytes.
+MAX_ANSWER = 4_000_000
 # Slides that a process keeps open.
 OPEN = 4
 
@@ -54,11 +56,11 @@ class SlideProcesses:
             seconds: time limit of a tile.
         """
         self._seconds = seconds
-        self._free: queue.Queue[ProcessPoolExecutor] = queue.Queue()
+        self._free: queue.Queue[_Process] = queue.Queue()
         self._lock = threading.Lock()
         self._is_stopped = False
         for _ in range(number):
-            self._free.put(_process())
+            self._free.put(_Process())
 
     def size(self, path: Path) -> SlideSize:
         """Return the size of a slide.
@@ -66,7 +68,8 @@ class SlideProcesses:
         Raises:
             UnreadableError: it cannot be opened.
         """
-        return self._call(_size, str(path))
+        width, height, levels = json.loads(self._call("size", str(path)))
+        return SlideSize(int(width), int(height), int(levels))
 
     def tile(self, path: Path, level: int, column: int, row: int) -> bytes:
         """Return a deep-zoom tile as JPEG.
@@ -74,42 +77,98 @@ class SlideProcesses:
         Raises:
             UnreadableError: there is no such tile, or it cannot be read.
         """
-        return self._call(_tile, str(path), level, column, row)
+        return self._call("tile", str(path), level, column, row)
 
     def stop(self) -> None:
         """End the processes."""
         with self._lock:
             self._is_stopped = True
         while not self._free.empty():
-            _kill(self._free.get())
+            self._free.get().kill()
 
-    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in a free process; replace the process if it crashes or hangs."""
+    def _call(self, *request: str | int) -> bytes:
+        """Send a request to a free process; replace the process if it crashes or hangs."""
         process = self._free.get()
         try:
-            return process.submit(function, *arguments).result(self._seconds)
-        except (BrokenProcessPool, TimeoutError) as error:
-            _kill(process)
-            process = _process()
+            answer = process.ask(json.dumps(request).encode(), self._seconds)
+        except (TimeoutError, EOFError, OSError) as error:
+            process.kill()
+            process = _Process()
             reason = "took too long" if isinstance(error, TimeoutError) else "crashed its decoder"
             raise UnreadableError(f"the slide {reason}") from None
         finally:
             with self._lock:
                 if self._is_stopped:
-                    _kill(process)
+                    process.kill()
                 else:
                     self._free.put(process)
+        kind, content = answer[:1], answer[1:]
+        if kind != _ANSWER:
+            raise UnreadableError(content.decode(errors="replace"))
+        return content
 
 
-def _process() -> ProcessPoolExecutor:
-    # Not by fork, which copies locks that threads of the server hold.
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+# The first byte of an answer. Requests are JSON and answers bytes: a slide that takes over its
+# process cannot send objects to the server.
+_ANSWER, _REFUSAL = b"a", b"r"
 
 
-def _kill(pool: ProcessPoolExecutor) -> None:
-    for process in list((pool._processes or {}).values()):
-        process.kill()
-    pool.shutdown(wait=False, cancel_futures=True)
+class _Process:
+    """A process that answers one request at a time."""
+
+    def __init__(self) -> None:
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    def ask(self, request: bytes, seconds: float) -> bytes:
+        """Return the answer.
+
+        Raises:
+            TimeoutError: there is none in this time.
+            EOFError, OSError: the process has ended.
+        """
+        if self._process is None:
+            # Not by fork, which copies locks that threads of the server hold.
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_answer_all, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()  # so that the end of the process ends the pipe
+        # The whole exchange has a limit: a process can also stop in the middle of its answer.
+        limit = threading.Timer(seconds, self._process.kill)
+        limit.start()
+        begin = time.monotonic()
+        try:
+            self._pipe.send_bytes(request)
+            return self._pipe.recv_bytes(MAX_ANSWER)
+        except (EOFError, OSError):
+            if time.monotonic() - begin >= seconds:
+                raise TimeoutError from None
+            raise
+        finally:
+            limit.cancel()
+
+    def kill(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+
+def _answer_all(pipe: Connection) -> None:
+    """Answer requests until the server ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
+    while True:
+        try:
+            kind, *arguments = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        try:
+            content = _tile(*arguments) if kind == "tile" else _size(*arguments)
+            pipe.send_bytes(_ANSWER + content)
+        except UnreadableError as error:
+            pipe.send_bytes(_REFUSAL + str(error).encode())
 
 
 @functools.lru_cache(maxsize=OPEN)
@@ -125,10 +184,9 @@ def _pyramid(path: str) -> DeepZoomGenerator:
         raise UnreadableError("the slide cannot be opened") from None
 
 
-def _size(path: str) -> SlideSize:
+def _size(path: str) -> bytes:
     pyramid = _pyramid(path)
-    width, height = pyramid.level_dimensions[-1]
-    return SlideSize(width, height, pyramid.level_count)
+    return json.dumps([*pyramid.level_dimensions[-1], pyramid.level_count]).encode()
 
 
 def _tile(path: str, level: int, column: int, row: int) -> bytes:

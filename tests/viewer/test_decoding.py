@@ -15,6 +15,7 @@ from drawn_slides import draw_slide
 from openslide.deepzoom import DeepZoomGenerator
 
 from gigatile.records.tile import encode_jpeg
+from gigatile.viewer import decoding
 from gigatile.viewer.decoding import QUALITY, SIDE, SlideProcesses, UnreadableError
 
 STATIC = Path(__file__).resolve().parents[2] / "gigatile/viewer/static"
@@ -94,6 +95,41 @@ def test_process_that_hangs_is_replaced(slide):
     pool._seconds = 30  # a new process has to start
     assert pool.size(slide).width
     pool.stop()
+
+
+@pytest.mark.parametrize("answer", ["half", "endless", "nothing"])
+def test_process_that_answers_wrongly_is_replaced(slide, answer, monkeypatch):
+    """As if a slide had taken over its process."""
+    monkeypatch.setattr(decoding, "_answer_all", WRONG[answer])
+    pool = SlideProcesses(1, 3)
+    begin = time.monotonic()
+    with pytest.raises(UnreadableError, match=r"took too long|crashed its decoder"):
+        pool.size(slide)
+    assert time.monotonic() - begin < 20
+    monkeypatch.undo()
+    pool._seconds = 30
+    assert pool.size(slide).width
+    pool.stop()
+
+
+def half_an_answer(pipe):
+    """Announce a long answer, and send the beginning of it."""
+    pipe.recv_bytes()
+    os.write(pipe.fileno(), (1_000_000).to_bytes(4, "big") + b"a12")
+    time.sleep(600)
+
+
+def endless_answer(pipe):
+    pipe.recv_bytes()
+    os.write(pipe.fileno(), (2**31 - 1).to_bytes(4, "big") + b"a12")
+    time.sleep(600)
+
+
+def no_answer(pipe):
+    pipe.recv_bytes()
+
+
+WRONG = {"half": half_an_answer, "endless": endless_answer, "nothing": no_answer}
 
 
 def test_many_requests_at_once(processes, slide):
