@@ -42,20 +42,20 @@ def compare(path: Path, args: argparse.Namespace) -> None:
         generator = DeepZoomGenerator(slide, tile_size=SIDE, overlap=0, limit_bounds=False)
         level = generator.level_count - 1
         columns, rows = generator.level_tiles[level]
-        places = [(c, r) for r in range(rows) for c in range(columns)][: args.tiles]
+        positions = [(c, r) for r in range(rows) for c in range(columns)][: args.tiles]
 
         def reference() -> None:
-            for place in places:
-                tile = generator.get_tile(level, place)
+            for position in positions:
+                tile = generator.get_tile(level, position)
                 tile.save(io.BytesIO(), "JPEG", quality=QUALITY)
 
         def one_client() -> None:
-            for place in places:
-                processes.tile(path, level, *place)
+            for position in positions:
+                processes.tile(path, level, *position)
 
         def four_clients() -> None:
             with ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda place: processes.tile(path, level, *place), places))
+                list(pool.map(lambda position: processes.tile(path, level, *position), positions))
 
         ways = {"generator": reference, "one client": one_client, "four clients": four_clients}
         four_clients()  # the processes start
@@ -66,7 +66,7 @@ def compare(path: Path, args: argparse.Namespace) -> None:
     processes.stop()
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, value in medians.items():
-        print(f"{name:13} {len(places) / value:6.0f} tiles per second")
+        print(f"{name:13} {len(positions) / value:6.0f} tiles per second")
     for name in ("one client", "four clients"):
         pairs = zip(seconds["generator"], seconds[name], strict=True)
         ratios = sorted(old / new for old, new in pairs)

@@ -129,10 +129,10 @@ class _Process:
         if self._process is None:
             # Not by fork, which copies locks that threads of the server hold.
             context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_answer_all, args=(theirs,), daemon=True)
+            self._pipe, other_end = context.Pipe()
+            self._process = context.Process(target=_answer_all, args=(other_end,), daemon=True)
             self._process.start()
-            theirs.close()  # so that the end of the process ends the pipe
+            other_end.close()  # so that the end of the process ends the pipe
         # The whole exchange has a limit: a process can also stop in the middle of its answer.
         limit = threading.Timer(seconds, self._process.kill)
         limit.start()
