@@ -63,6 +63,7 @@ def with_shared_stages(
     predict: Mapping[str, Stage],
     shards: Stage,
     validate: float,
+    thresholds: Mapping[str, Stage] = MappingProxyType({}),
     external: Mapping[str, Stage] = MappingProxyType({}),
 ) -> dict[str, Stage]:
     """Return the stages of a task in their order, together with those that all tasks share.
@@ -74,6 +75,7 @@ def with_shared_stages(
         predict: the stages that predict new data.
         shards: seconds and bytes per megapixel of writing shards.
         validate: `Stage.model` of the validation.
+        thresholds: the stages that choose thresholds, before the evaluation.
         external: the stages that evaluate new data with labels.
     """
     (prepare_name,) = prepare
@@ -89,6 +91,7 @@ def with_shared_stages(
         "train": Stage(("write_shards",), start=10, model=1),
         "validate": Stage(("write_shards", "train"), start=8, model=validate),
         "choose_model": Stage(("train", "validate")),
+        **thresholds,
         **evaluate,
         "report": replace(
             pages, after=("split_patients", "collect", "write_shards", "choose_model", *evaluate)

@@ -16,14 +16,14 @@ from gigatile.tasks.tile_classification.planning import PLAN
 
 def test_plan_knows_the_inputs_of_each_stage(small_cohort: Clone, tmp_path):
     new = small_cohort.copy(tmp_path)
-    new.write("new.tsv", "slide\tpath\nN1\tcohort/P01-1.svs\n")
+    new.write("new.tsv", "slide\tpath\tpatient\tlabel\nN1\tcohort/P01-1.svs\tH1\tluad\n")
     reads = inputs_of_rules(new, "small.yaml")
     assert reads == planned_inputs("tile_classification")
 
 
 def test_plan_knows_the_inputs_of_each_stage_of_whole_slides(small_cohort: Clone, tmp_path):
     new = small_cohort.copy(tmp_path)
-    new.write("new.tsv", "slide\tpath\nN1\tcohort/P01-1.svs\n")
+    new.write("new.tsv", "slide\tpath\tpatient\tlabel\nN1\tcohort/P01-1.svs\tH1\tluad\n")
     new.write("whole.yaml", whole_settings(train="epochs: 1", more=""))
     reads = inputs_of_rules(new, "whole.yaml")
     assert reads == planned_inputs("slide_classification")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gigatile.planning.stages import Stage, with_shared_stages
-from gigatile.tasks.tile_classification.planning import EXTERNAL, FIGURES
+from gigatile.tasks.tile_classification.planning import CALIBRATION, EXTERNAL, POINTS
 from gigatile.tasks.tile_classification.planning import PLAN as TILES
 
 # As for tiles. A slide is scored in one pass, a third of the work of training on it.
@@ -15,9 +15,12 @@ PLAN = replace(
         evaluate={
             "score": Stage(("tile", "choose_model"), start=8, model=0.3, storage=20_000),
             "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+            **CALIBRATION,
+        },
+        thresholds={
             "score_valid": Stage(("tile", "choose_model"), start=8, model=0.3, storage=20_000),
-            "evaluate_valid": Stage(("collect", "choose_model", "score_valid"), start=4),
-            **FIGURES,
+            "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
+            **POINTS,
         },
         predict={
             "score_new": Stage(("tile_new", "choose_model"), start=8, model=0.3, storage=20_000),

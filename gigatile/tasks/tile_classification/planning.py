@@ -8,13 +8,12 @@ from gigatile.slides.slide_files import size_and_time_of
 BYTES_PER_MEGAPIXEL = 250_000
 
 # Of the scores of slides.
-FIGURES = {
-    "operating_points": Stage(("choose_model", "evaluate_valid"), start=2),
-    "calibration": Stage(("evaluate", "operating_points"), start=3),
-}
+POINTS = {"operating_points": Stage(("choose_model", "evaluate_valid"), start=2)}
+CALIBRATION = {"calibration": Stage(("evaluate", "operating_points"), start=3)}
+_FIGURES = ("evaluate", "calibration", "operating_points")
 EXTERNAL = {
-    "external": Stage(("predict", "prediction_pages", "calibration"), start=3),
-    "external_page": Stage(("external",), start=2),
+    "external": Stage((*_FIGURES, "collect_new", "predict", "prediction_pages"), start=3),
+    "external_page": Stage((*_FIGURES, "external"), start=2),
 }
 
 
@@ -33,8 +32,11 @@ PLAN = TaskPlan(
         prepare={"tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000)},
         evaluate={
             "evaluate": Stage(("collect", "choose_model"), start=8, model=0.3),
-            "evaluate_valid": Stage(("collect", "choose_model"), start=8, model=0.3),
-            **FIGURES,
+            **CALIBRATION,
+        },
+        thresholds={
+            "evaluate_valid": Stage(("collect_training", "choose_model"), start=8, model=0.3),
+            **POINTS,
         },
         predict={"predict": Stage(("collect_new", "choose_model"), start=8, model=0.3)},
         external=EXTERNAL,
