@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Update the pictures of the documentation (after `make demo` and `make demo-volumes`).
 
-Needs a Chromium or Chrome, which is no part of the environment. pipeline.svg is drawn by hand.
+Needs a Chromium or Chrome, which is no part of the environment. pipeline.svg is drawn by hand, and
+viewer.png is a screenshot of the slide P17-1 in `make serve`.
 """
 
 import argparse

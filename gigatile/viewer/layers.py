@@ -15,6 +15,8 @@ from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
 from gigatile.viewer.decoding import SIDE, SlideSize
 
+# The scores, times 255, of which the legend has the colours.
+STEPS = tuple(range(0, 256, 17))
 # Colour of tissue: a green that differs from the colours of the heat map.
 TISSUE = (0, 200, 120, 110)
 
@@ -68,6 +70,7 @@ class PredictedSlide:
                 {"name": "Dropped and marked tiles", "file": "status"},
                 {"name": "Tissue", "file": "tissue"},
             ],
+            "colours": [f"#{bytes(heatmap.COLOURS[level][:3]).hex()}" for level in STEPS],
             "box": [box.x, box.y, box.width, box.height],
             "tiles": [
                 [int(c), int(r), *np.round(values, 6).tolist()]

@@ -130,6 +130,12 @@ def test_layers_and_opacity(browser, viewed):
         expected = [number == k for k in range(len(view["layers"]))]
         assert [state == "visible" for state, _, _ in states] == expected
         assert all(width > 0 and opacity == "0.6" for _, opacity, width in states)
+        # Only scores have the legend of colours.
+        is_shown = browser.run("return !document.getElementById('legend').hidden")
+        assert is_shown == (number < len(view["classes"]))
+    assert view["colours"][0] == f"#{bytes(COLOURS[0][:3]).hex()}"
+    gradient = browser.run("return document.getElementById('colours').style.background")
+    assert gradient.count("rgb(") == len(view["colours"])
 
 
 def test_keyboard_alone(browser, viewed):

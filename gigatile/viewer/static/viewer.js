@@ -58,6 +58,7 @@ async function start() {
     picture.style.visibility = "hidden"; // OpenSeadragon sets `display`
     return picture;
   });
+  byId("colours").style.background = `linear-gradient(90deg, ${slide.colours.join(", ")})`;
   let chosen = slide.classes.indexOf(slide.predicted);
   let isHidden = false;
   viewer.addHandler("open", () => {
@@ -96,6 +97,7 @@ async function start() {
       picture.style.visibility = isHidden || number !== chosen ? "hidden" : "visible";
       picture.style.opacity = byId("opacity").value / 100;
     });
+    byId("legend").hidden = chosen >= slide.classes.length;
     const inputs = byId("layers").querySelectorAll("input");
     inputs[Math.min(chosen, inputs.length - 1)].checked = true;
   }
