@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, started
-from written import write_cases
+from written import write_cases, write_slides
 
 PICTURE = ".scroller img:not([hidden])"
 STATE = """
@@ -125,3 +125,72 @@ def test_tables_scroll_and_sort_with_the_keyboard(browser, report) -> None:
       wide.scrollWidth <= wide.clientWidth || (wide.tabIndex === 0 && wide.ariaLabel !== ""));
     """
     assert all(browser.run(wide))
+
+
+@pytest.fixture(scope="module")
+def slide_page(whole_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("slides") / "report"
+    write_slides(whole_run, out)
+    return next((out / "slides").iterdir())
+
+
+def view_of(browser: Browser) -> list[float]:
+    """Return the part of the heat map that is shown: corner and size, as shares of the whole."""
+    text, width, height = browser.run(
+        "const svg = document.querySelector('.map svg');"
+        "const whole = svg.querySelector('.overview');"
+        "return [svg.getAttribute('viewBox'), +whole.getAttribute('width'),"
+        " +whole.getAttribute('height')];"
+    )
+    x, y, w, h = map(float, text.split())
+    return [x / width, y / height, w / width, h / height]
+
+
+def test_heat_map_is_enlarged_with_buttons_keys_wheel_and_drag(browser, slide_page) -> None:
+    browser.emulate(1200)
+    browser.open(slide_page)
+    assert view_of(browser) == [0, 0, 1, 1]
+    click = "document.querySelectorAll('.zoom button')[{}].click()"
+    browser.run(click.format(0))
+    assert view_of(browser) == pytest.approx([0.25, 0.25, 0.5, 0.5])
+    browser.press(".frame", "right")
+    assert view_of(browser) == pytest.approx([0.35, 0.25, 0.5, 0.5])
+    browser.drag(".frame", -40)
+    moved = view_of(browser)
+    height = browser.run("return document.querySelector('.map svg').getBoundingClientRect().height")
+    assert moved == pytest.approx([0.35, 0.25 + 0.5 * 40 / height, 0.5, 0.5], abs=1e-3)
+    for _ in range(9):
+        browser.run(click.format(0))
+    assert view_of(browser)[2:] == [1 / 16, 1 / 16]
+    assert browser.run("return document.querySelector('.zoom button').ariaDisabled") == "true"
+    for _ in range(60):
+        browser.press(".frame", "left")
+    assert view_of(browser)[0] == 0, "not beyond the picture"
+    browser.run(click.format(2))
+    assert view_of(browser) == [0, 0, 1, 1]
+    # A link to a tile frames it in the map, so the whole map is shown.
+    browser.run(click.format(0))
+    browser.run("location.hash = document.querySelector('.map g[id^=tile]').id")
+    deadline = time.monotonic() + 10
+    while view_of(browser) != [0, 0, 1, 1]:
+        assert time.monotonic() < deadline
+    assert browser.errors() == []
+
+
+def test_scale_bar_of_an_enlarged_map_is_right(browser, slide_page) -> None:
+    """At every zoom, its length in pixels is that of its text."""
+    browser.emulate(1200)
+    browser.open(slide_page)
+    measure = (
+        "const bar = document.querySelector('.scale i');"
+        "const text = bar.parentElement.textContent;"
+        "const um = parseFloat(text) * (text.endsWith('mm') ? 1000 : 1);"
+        "const box = document.querySelector('.frame').getBoundingClientRect();"
+        "return [bar.getBoundingClientRect().width / box.width, um];"
+    )
+    share, um = browser.run(measure)
+    whole = um / share
+    for step in range(5):
+        share, um = browser.run(measure)
+        assert share <= 0.26 and um / share == pytest.approx(whole / 2**step, rel=0.03)
+        browser.run("document.querySelectorAll('.zoom button')[0].click()")

@@ -1,11 +1,105 @@
 "use strict";
-// The page reads well without this: it adds an opacity slider, slices to scroll through, and tables that sort and save as CSV.
+// The page reads well without this: it adds an opacity slider, heat maps that can be enlarged, slices to scroll through, and tables that sort and save as CSV.
 for (const label of document.querySelectorAll(".opacity")) {
   label.hidden = false;
   const map = label.closest(".viewer").querySelector(".map");
   label.querySelector("input").addEventListener("input", (event) => {
     map.style.setProperty("--opacity", event.target.value / 100);
   });
+}
+// A heat map that can be enlarged: with buttons, with keys when it has the focus, with Ctrl and the wheel; a drag moves it.
+for (const svg of document.querySelectorAll(".map svg")) {
+  const { width, height } = svg.viewBox.baseVal;
+  const most = 16;
+  let zoom = 1, x = 0, y = 0; // of the part that is shown: its corner, in units of the picture
+  const frame = document.createElement("div");
+  frame.className = "frame";
+  frame.tabIndex = 0;
+  frame.setAttribute("role", "group");
+  frame.setAttribute("aria-label", "Heat map. Plus and minus zoom, arrow keys move, 0 shows all.");
+  svg.replaceWith(frame);
+  frame.append(svg);
+  const scale = frame.parentElement.querySelector(".scale");
+  const bar = scale?.querySelector("i");
+  const share = bar ? parseFloat(bar.style.width) : 0;
+  const text = scale?.textContent ?? "";
+  const micrometres = parseFloat(text) * (text.endsWith("mm") ? 1000 : 1);
+  const draw = () => {
+    x = Math.max(0, Math.min(width - width / zoom, x));
+    y = Math.max(0, Math.min(height - height / zoom, y));
+    svg.setAttribute("viewBox", `${x} ${y} ${width / zoom} ${height / zoom}`);
+    frame.classList.toggle("enlarged", zoom > 1);
+    // Not `disabled`: a button with the focus would lose it.
+    for (const tool of [minus, all]) tool.setAttribute("aria-disabled", zoom === 1);
+    plus.setAttribute("aria-disabled", zoom === most);
+    if (!bar) return;
+    const longest = (25 / (share * zoom)) * micrometres; // a quarter of the width
+    const power = 10 ** Math.floor(Math.log10(longest));
+    const length = zoom === 1 ? micrometres : [5, 2, 1].map((step) => step * power).find((value) => value <= longest);
+    bar.style.width = `${(share * zoom * length) / micrometres}%`;
+    bar.nextSibling.textContent = length >= 1000 ? `${length / 1000} mm` : `${+length.toPrecision(3)} µm`;
+  };
+  // The point (left, top), as shares of the frame, stays where it is.
+  const enlarge = (factor, left = 0.5, top = 0.5) => {
+    const wanted = Math.max(1, Math.min(most, zoom * factor));
+    x += (left * width) / zoom - (left * width) / wanted;
+    y += (top * height) / zoom - (top * height) / wanted;
+    zoom = wanted;
+    draw();
+  };
+  const move = (right, down) => {
+    x += (right * width) / zoom;
+    y += (down * height) / zoom;
+    draw();
+  };
+  const button = (label, name, action) => {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = label;
+    made.setAttribute("aria-label", name);
+    made.addEventListener("click", action);
+    return made;
+  };
+  const plus = button("+", "Enlarge the heat map", () => enlarge(2));
+  const minus = button("−", "Make the heat map smaller", () => enlarge(0.5));
+  const all = button("All", "Show the whole heat map", () => enlarge(0));
+  const tools = document.createElement("div");
+  tools.className = "zoom";
+  tools.append(plus, minus, all);
+  frame.before(tools);
+  const keys = {
+    "+": () => enlarge(2), "=": () => enlarge(2), "-": () => enlarge(0.5), 0: () => enlarge(0),
+    ArrowLeft: () => move(-0.2, 0), ArrowRight: () => move(0.2, 0), ArrowUp: () => move(0, -0.2), ArrowDown: () => move(0, 0.2),
+  };
+  frame.addEventListener("keydown", (event) => {
+    const isArrow = event.key.startsWith("Arrow");
+    if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey || (isArrow && zoom === 1)) return; // scrolls the page
+    event.preventDefault();
+    keys[event.key]();
+  });
+  frame.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    const box = svg.getBoundingClientRect();
+    enlarge(2 ** (-event.deltaY / 200), (event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
+  }, { passive: false });
+  let last = null;
+  frame.addEventListener("pointerdown", (event) => {
+    if (zoom === 1 || event.button) return;
+    event.preventDefault();
+    last = event;
+    frame.setPointerCapture(event.pointerId);
+    frame.focus();
+  });
+  frame.addEventListener("pointermove", (event) => {
+    if (!last) return;
+    const box = svg.getBoundingClientRect();
+    move((last.clientX - event.clientX) / box.width, (last.clientY - event.clientY) / box.height);
+    last = event;
+  });
+  for (const end of ["pointerup", "pointercancel"]) frame.addEventListener(end, () => { last = null; });
+  addEventListener("hashchange", () => enlarge(0)); // the link of a tile, which is framed in the map
+  draw();
 }
 for (const scroller of document.querySelectorAll(".scroller")) {
   scroller.hidden = false;
