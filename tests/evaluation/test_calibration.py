@@ -125,3 +125,22 @@ def test_order_of_the_rows_changes_nothing():
 
 def test_error_without_slides_is_not_defined():
     assert np.isnan(calibration_error(np.empty(0), np.empty(0)))
+
+
+def test_scores_at_the_edges_are_in_scikit_learns_bins():
+    scores = np.repeat(np.arange(11) / 10, 6)
+    labels = np.tile([True, False, False], 22)
+    labels[::7] = True
+    slides = pd.DataFrame(
+        {
+            "patient": [f"p{n}" for n in range(66)],
+            "label": np.where(labels, "a", "b"),
+            "p_a": scores,
+            "p_b": 1 - scores,
+        }
+    )
+    measured = calibrate(slides, ["a", "b"], SETTINGS)
+    observed, predicted = calibration_curve(labels, scores, n_bins=BINS)
+    bins = [item for item in measured.curve["a"] if item.slides]
+    assert [item.score for item in bins] == pytest.approx(list(predicted), abs=1e-6)
+    assert [item.observed.value for item in bins] == pytest.approx(list(observed), abs=1e-6)
