@@ -1,6 +1,7 @@
 """What the viewer shows of a predicted slide: its size, its layers, the scores of its tiles."""
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from PIL import Image
 from gigatile.json_models import read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
+from gigatile.report.whole_slides.maps import read_map
 from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
 from gigatile.viewer.decoding import SIDE, SlideSize
@@ -22,66 +24,94 @@ TISSUE = (0, 200, 120, 110)
 
 
 @dataclass(frozen=True)
-class PredictedSlide:
-    """A slide and the folder of its prediction by a classifier of tiles.
+class ScoredCells:
+    """The scores of the squares of a slide: its tiles, or the positions of a map.
 
     Attributes:
-        predictions: folder with slides.tsv, tiles.parquet and tiles/.
+        word: for one of them.
+        x, y: the corner of column 0, row 0, in pixels of level 0.
+        side: of a square, in pixels of level 0.
+        column, row: (n,) int64.
+        scores: (n, classes).
+        paint: returns the picture of (n,) scores as PNG.
+        box: the rectangle of that picture.
+    """
+
+    word: str
+    x: float
+    y: float
+    side: float
+    column: np.ndarray
+    row: np.ndarray
+    scores: np.ndarray
+    paint: Callable[[np.ndarray], bytes]
+    box: heatmap.Box
+
+
+@dataclass(frozen=True)
+class PredictedSlide:
+    """A slide and the folder of its prediction by a classifier of tiles or of whole slides.
+
+    Attributes:
+        predictions: folder with slides.tsv, tiles/, and tiles.parquet or maps/.
         slide: its id in these.
         classes: of the model.
+        is_whole: whether the model classifies whole slides, so that the scores are those of a map.
     """
 
     predictions: Path
     slide: str
     classes: list[str]
+    is_whole: bool = False
 
     def describe(self, size: SlideSize) -> dict[str, Any]:
         """Return what the page needs, as JSON.
 
-        Coordinates are in pixels of level 0. A tile at column c and row r covers the square of side
-        `extent` at (c·extent, r·extent), and `tiles` has its scores as [c, r, score of each class].
+        Coordinates are in pixels of level 0. The square in column c and row r has the corner
+        `origin` + (c, r)·`extent`, and `tiles` has its scores as [c, r, score of each class].
 
         Raises:
             UserError: a file is missing, damaged, or does not match the others.
         """
-        state, (column, row, scores) = self._state(), self._scores()
+        state, cells = self._state(), self._cells()
         assert state.grid is not None
         (called,) = [
-            cells
-            for cells in read_table(self.predictions / "slides.tsv")
-            if cells["slide"] == self.slide
+            row for row in read_table(self.predictions / "slides.tsv") if row["slide"] == self.slide
         ]
-        box = heatmap.placement(state.grid)
+        scored, grid = cells.box, heatmap.placement(state.grid)
+        whole = heatmap.Box(0, 0, size.width, size.height)
+        layers = [
+            *((f"Scores of {name}", f"{n}", scored) for n, name in enumerate(self.classes)),
+            ("Dropped and marked tiles", "status", grid),
+            ("Tissue", "tissue", whole),
+        ]
         return {
             "width": size.width,
             "height": size.height,
             "levels": size.levels,
             "side": SIDE,
             "mpp": state.mpp,
-            "extent": state.grid.extent,
+            "word": cells.word,
+            "origin": [cells.x, cells.y],
+            "extent": cells.side,
             "classes": self.classes,
             "predicted": called["call_mean"],
             "scores": [float(called[f"p_{name}"]) for name in self.classes],
             "layers": [
-                *(
-                    {"name": f"Scores of {name}", "file": f"{number}"}
-                    for number, name in enumerate(self.classes)
-                ),
-                {"name": "Dropped and marked tiles", "file": "status"},
-                {"name": "Tissue", "file": "tissue"},
+                {"name": name, "file": file, "box": [box.x, box.y, box.width, box.height]}
+                for name, file, box in layers
             ],
             "colours": [f"#{bytes(heatmap.COLOURS[level][:3]).hex()}" for level in STEPS],
-            "box": [box.x, box.y, box.width, box.height],
             "tiles": [
                 [int(c), int(r), *np.round(values, 6).tolist()]
-                for c, r, values in zip(column, row, scores, strict=True)
+                for c, r, values in zip(cells.column, cells.row, cells.scores, strict=True)
             ],
         }
 
     def layer(self, name: str) -> bytes | None:
         """Return a layer as PNG: of a class by its number, `status` or `tissue`; None: no such one.
 
-        `tissue` covers the slide, the others the box of the grid.
+        `describe` says which rectangle each covers.
         """
         state = self._state()
         assert state.grid is not None
@@ -92,20 +122,50 @@ class PredictedSlide:
             return _tint(self.predictions / "tiles" / f"{self.slide}.png")
         if name not in map(str, range(len(self.classes))):
             return None
-        column, row, scores = self._scores()
-        return heatmap.paint(scores[:, int(name)], column, row, state.grid)
+        cells = self._cells()
+        return cells.paint(cells.scores[:, int(name)])
 
     def _state(self) -> SlideState:
         return read_model(SlideState, self.predictions / "tiles" / f"{self.slide}.json")
 
-    def _scores(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the column and the row of each scored tile, and its scores (n, classes)."""
+    def _cells(self) -> ScoredCells:
+        return self._positions() if self.is_whole else self._tiles()
+
+    def _tiles(self) -> ScoredCells:
+        """Return the scores of the tiles."""
         path = self.predictions / "tiles.parquet"
         state = self._state()
-        assert state.grid is not None
+        grid = state.grid
+        assert grid is not None
         tiles = read_tile_scores(path, self.slide, self.classes, state.tiles.kept)
-        column, row = heatmap.cells(tiles, state.grid, str(path))
-        return column, row, tiles.scores
+        column, row = heatmap.cells(tiles, grid, str(path))
+        return ScoredCells(
+            "Tile",
+            0,
+            0,
+            grid.extent,
+            column,
+            row,
+            tiles.scores,
+            lambda values: heatmap.paint(values, column, row, grid),
+            heatmap.placement(grid),
+        )
+
+    def _positions(self) -> ScoredCells:
+        """Return the class activations of the positions of the map."""
+        path = self.predictions / "maps" / f"{self.slide}.parquet"
+        known = read_map(path, self.slide, self.classes)
+        return ScoredCells(
+            "Position",
+            known.box.x,
+            known.box.y,
+            float(known.positions["side"].iloc[0]),
+            known.column,
+            known.row,
+            known.positions[[f"p_{name}" for name in self.classes]].to_numpy(np.float64),
+            known.paint,
+            known.picture_box(),
+        )
 
 
 def _tint(path: Path) -> bytes:

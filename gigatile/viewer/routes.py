@@ -14,6 +14,7 @@ from gigatile.serving.errors import RequestError
 from gigatile.serving.job_store import DONE, Job
 from gigatile.serving.jobs import SLIDE, JobQueue
 from gigatile.serving.registry import ModelRegistry
+from gigatile.tasks import find_task
 from gigatile.viewer.decoding import SlideProcesses, SlideSize, UnreadableError
 from gigatile.viewer.layers import PredictedSlide
 
@@ -112,9 +113,11 @@ class _Answers:
 
     def _predicted(self, job: Job) -> PredictedSlide:
         model = self._models.find(job.model, job.version)
-        if model.tiles is None:
-            raise RequestError(400, "the viewer shows slides of tile classifiers only")
-        return PredictedSlide(self._jobs.results(job), SLIDE, model.tiles.classes)
+        manifest = model.bundle.manifest
+        if not find_task(manifest.task).validates_externally:
+            raise RequestError(400, "the viewer shows slides that a model classifies")
+        is_whole = manifest.task == "slide_classification"
+        return PredictedSlide(self._jobs.results(job), SLIDE, manifest.classes, is_whole)
 
     async def _size(self, job: Job) -> SlideSize:
         if job.id not in self._sizes:

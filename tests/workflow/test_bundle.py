@@ -1,8 +1,10 @@
 """A bundle predicts on its own what the run predicted, and reveals nothing of the cohort."""
 
 import base64
+import io
 import json
 import shutil
+import time
 
 import numpy as np
 import onnxruntime
@@ -188,6 +190,38 @@ def test_whole_slides(whole_run, tmp_path):
     }
     maps = [pd.read_parquet(folder / "maps/P10-1.parquet") for folder in (results, predictions)]
     pd.testing.assert_frame_equal(*maps)
+    check_served(run, bundle, tmp_path, expected, maps[0])
+
+
+def check_served(run, bundle, folder, expected, map_of_slide):
+    """The server's job has the same scores and the same map, which its viewer shows."""
+    allow = run.folder / "cohort"
+    names = ["p_luad", "p_lusc", "p_normal"]
+    with running(folder, bundle, "--work-dir", folder / "work", "--allow", allow) as server:
+        path = {"path": str(allow / "P10-1.svs")}
+        job = f"/v1/jobs/{server.client.post('/v1/slides', json=path).json()['id']}"
+        while server.client.get(job).json()["state"] in ("queued", "running"):
+            time.sleep(0.3)
+        result = server.client.get(f"{job}/result").json()
+        assert result["scores"] == {n[2:]: float(expected[n]) for n in names}
+        assert result["predicted"]["call_mean"] == expected["call_mean"]
+        served = pd.read_parquet(io.BytesIO(server.client.get(f"{job}/files/map.parquet").content))
+        pd.testing.assert_frame_equal(served, map_of_slide)
+        view = server.client.get(f"{job}/view").json()
+        assert view["word"] == "Position" and view["extent"] == map_of_slide["side"].iloc[0]
+        x, y = view["origin"]
+        shown = {
+            (round(x + c * view["extent"], 3), round(y + r * view["extent"], 3)): values
+            for c, r, *values in view["tiles"]
+        }
+        assert len(shown) == len(map_of_slide)
+        for row in map_of_slide.itertuples():
+            values = [getattr(row, n) for n in names]
+            assert shown[round(row.x, 3), round(row.y, 3)] == pytest.approx(values, abs=1e-6)
+        layers = [layer["file"] for layer in view["layers"]]
+        assert layers == ["0", "1", "2", "status", "tissue"]
+        for layer in layers:
+            assert server.client.get(f"{job}/layers/{layer}.png").content[:4] == b"\x89PNG"
 
 
 def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):

@@ -18,8 +18,9 @@ async function start() {
   }
   document.title = slide.name;
   byId("name").textContent = slide.name;
+  byId("tile-title").textContent = slide.word;
   const score = slide.scores[slide.classes.indexOf(slide.predicted)];
-  byId("predicted").textContent = `Predicted: ${slide.predicted} (mean score ${score.toFixed(3)})`;
+  byId("predicted").textContent = `Predicted: ${slide.predicted} (score ${score.toFixed(3)})`;
 
   const viewer = OpenSeadragon({
     element: byId("slide"),
@@ -63,8 +64,7 @@ async function start() {
   let isHidden = false;
   viewer.addHandler("open", () => {
     slide.layers.forEach((layer, number) => {
-      const box = layer.file === "tissue" ? [0, 0, slide.width, slide.height] : slide.box;
-      const place = new OpenSeadragon.Rect(...box.map((value) => value / unit));
+      const place = new OpenSeadragon.Rect(...layer.box.map((value) => value / unit));
       viewer.addOverlay({ element: pictures[number], location: place });
     });
     show();
@@ -107,13 +107,13 @@ async function start() {
   // --- The tile at a point
 
   function showTile(point) {
-    const column = Math.floor(point.x / slide.extent);
-    const row = Math.floor(point.y / slide.extent);
+    const column = Math.floor((point.x - slide.origin[0]) / slide.extent);
+    const row = Math.floor((point.y - slide.origin[1]) / slide.extent);
     const values = scores.get(`${column},${row}`);
     const lines = [text("p", `x ${Math.floor(point.x)}, y ${Math.floor(point.y)}`)];
     if (values) {
       const table = document.createElement("table");
-      table.append(text("caption", `Tile in column ${column}, row ${row}`));
+      table.append(text("caption", `${slide.word} in column ${column}, row ${row}`));
       slide.classes.forEach((name, number) => {
         const line = table.insertRow();
         line.append(text("th", name));
@@ -121,7 +121,7 @@ async function start() {
       });
       lines.push(table);
     } else {
-      lines.push(text("p", "No tile was scored here."));
+      lines.push(text("p", `No ${slide.word.toLowerCase()} was scored here.`));
     }
     byId("tile").replaceChildren(...lines);
     byId("tile").dataset.cell = `${column},${row}`;
