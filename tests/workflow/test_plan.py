@@ -1,5 +1,10 @@
 """The jobs that a dry run plans, and its errors for wrong settings and sheets."""
 
+import re
+
+import yaml
+from clones import ROOT
+
 from gigatile.cohort.samples import read_samples
 
 STAGES = {"collect", "collect_training", "split_patients", "write_shards", "choose_model"}
@@ -139,3 +144,20 @@ def test_plan_refuses_outputs_without_metadata(clone):
     assert done.returncode == 1 and "Traceback" not in printed
     assert "has no metadata about these files" in printed and "--touch --forceall" in printed
     assert clone.jobs("--persistence-backend", "db")["collect"] == 1
+
+
+def test_jobs_of_single_slides_and_cases_are_grouped_on_a_cluster():
+    """Otherwise each of 30,000 slides would be a job."""
+    blocks = {}
+    for path in (ROOT / "rules").glob("*.smk"):
+        for block in re.split(r"^(?=(?:use )?rule )", path.read_text(), flags=re.MULTILINE):
+            if match := re.match(r"(?:use rule (\w+) as |rule )(\w+)", block):
+                blocks[match[2]] = (match[1], block)
+    single = {
+        name
+        for name, (base, block) in blocks.items()
+        if "slide_at_once" in block or (base and "slide_at_once" in blocks[base][1])
+    }
+    profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
+    grouped = {item.split("=")[0] for item in profile["groups"]}
+    assert single == grouped and {"tile", "score_valid", "segment_new"} <= grouped
