@@ -1,4 +1,4 @@
-"""The option `--task` of commands that work for every task."""
+"""Options that commands have for every task, and the settings that they take as JSON."""
 
 import argparse
 import json
@@ -40,3 +40,13 @@ def merge_settings(sections: dict[str, Any], more: dict[str, Any]) -> dict[str, 
     """Return sections of the settings together with more keys of them."""
     names = [*sections, *(name for name in more if name not in sections)]
     return {name: {**sections.get(name, {}), **more.get(name, {})} for name in names}
+
+
+def add_split(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--split` to scripts/evaluate.py."""
+    parser.add_argument(
+        "--split",
+        choices=("test", "valid"),
+        default="test",
+        help="whose slides to score; metrics are those of test (default: test)",
+    )

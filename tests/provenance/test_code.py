@@ -47,6 +47,9 @@ MODELS = TRAINING | {"evaluate of tiles", "predict", "detect_slide", "write_bund
 # A bundle has a page, the card of the model, and reads the cohort as the report does.
 TASK_PAGES = {"write_report", "write_prediction_pages", "write_bundle"}
 PAGES = TASK_PAGES | {"write_slide_pages"}
+# Of the scores of slides.
+FIGURES = {"choose_operating_points", "calibrate"}
+EXTERNAL = {"evaluate_external", "write_external_page"}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
 SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in TASK_PAGES} | {"write_slide_pages"}
 CASE_PAGES = {f"{name} of volumes" for name in TASK_PAGES}
@@ -163,12 +166,17 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             TRAINING | {"predict of whole slides", "detect_slide"},
         ),
         ("gigatile/settings/shards.py", "10_000", "20_000", {"write_shards"}),
-        ("gigatile/settings/evaluate.py", "1000", "2000", {"evaluate"} | PAGES),
+        (
+            "gigatile/settings/evaluate.py",
+            "1000",
+            "2000",
+            {"evaluate"} | FIGURES | EXTERNAL | PAGES,
+        ),
         (
             "gigatile/cohort/splits.py",
             "/ 2**64",
             "/ 2**63",
-            {"split_patients", "collect_states"} | PAGES,  # the proof divides again
+            {"split_patients", "collect_states", *PAGES, "write_external_page"},  # the proof
         ),
         ("gigatile/records/shard_layout.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
@@ -226,17 +234,28 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "\n    return ",
             "\n    return None or ",
             {"evaluate of tiles and whole slides"}
+            | EXTERNAL
             | {f"{name} of tiles and whole slides" for name in TASK_PAGES},
         ),
         ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", TASK_PAGES),
-        ("gigatile/report/templates/style.css", "color", "background", PAGES),
+        (
+            "gigatile/report/templates/style.css",
+            "color",
+            "background",
+            PAGES | {"write_external_page"},
+        ),
         (
             "gigatile/report/slides/heatmap.py",
             "\n    return ",
             "\n    return None or ",
             SLIDE_PAGES,
         ),
-        ("gigatile/report/slides/templates/slide.html.j2", "<h1>", "<h1 >", SLIDE_PAGES),
+        (
+            "gigatile/report/slides/templates/slide.html.j2",
+            "<h1>",
+            "<h1 >",
+            SLIDE_PAGES | {"write_external_page"},
+        ),
         (
             "gigatile/report/whole_slides/agreement.py",
             "\n    return ",

@@ -12,8 +12,8 @@ from gigatile.files import checksums, combined_checksum, sha256_of, write_json
 from gigatile.json_models import read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
+from gigatile.tasks.command_line import add_split
 from gigatile.tasks.slide_classification.slide_scores import SlideScoreState
-from gigatile.tasks.tile_classification.evaluation import add_split
 from gigatile.tasks.tile_classification.slide_predictions import write_predictions
 
 

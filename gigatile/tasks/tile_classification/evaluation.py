@@ -8,16 +8,7 @@ from gigatile.files import checksums
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
-
-
-def add_split(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--split` to scripts/evaluate.py."""
-    parser.add_argument(
-        "--split",
-        choices=("test", "valid"),
-        default="test",
-        help="whose slides to score; metrics are those of test (default: test)",
-    )
+from gigatile.tasks.command_line import add_split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
