@@ -17,16 +17,13 @@ def is_external(settings: Settings, new: Iterable[Member]) -> bool:
     return find_task(settings.task).validates_externally and are_labelled(new)
 
 
-def check_external(
-    settings: Settings, cohort: Sequence[Member], new: Sequence[Member], folder: Path = Path()
-) -> None:
+def check_external(settings: Settings, cohort: Sequence[Member], new: Sequence[Member]) -> None:
     """Check the labels of new slides, if they have any.
 
     Args:
         settings: of the run.
         cohort: rows of the sheet of the cohort; none with a bundle.
         new: rows of the sheet of new data.
-        folder: that the path of the bundle is relative to.
 
     Raises:
         UserError: lists all faults of the labels; or the bundle does not have the figures that
@@ -36,7 +33,7 @@ def check_external(
         return
     classes = classes_of(cohort)
     if settings.predict.bundle:
-        bundle = open_bundle(folder / settings.predict.bundle, check=False)
+        bundle = open_bundle(Path(settings.predict.bundle), check=False)
         classes = bundle.manifest.classes
         for name in (METRICS, CALIBRATION, OPERATING_POINTS):
             if not (bundle.folder / name).is_file():

@@ -20,7 +20,7 @@ def are_labelled(members: Iterable[Member]) -> bool:
 
 
 def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[str]) -> None:
-    """Check the labels of new slides, if the sheet has any.
+    """Check the labels of a sheet of new slides that is used for external validation.
 
     Args:
         members: rows of the sheet.
@@ -31,8 +31,6 @@ def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[s
         UserError: lists all rows without a label or a patient, and all labels that the model does
             not know.
     """
-    if not are_labelled(members):
-        return
     faults = []
     for member in members:
         label = label_of(member)

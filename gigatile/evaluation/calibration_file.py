@@ -15,7 +15,7 @@ Criterion = Literal["sensitivity", "specificity"]
 
 
 class Written(JsonModel):
-    """An object whose empty fields are written as null."""
+    """An object that writes null for each field that is None."""
 
     def to_json(self) -> dict[str, object]:
         """Return the object as it is written; None becomes null."""
@@ -87,7 +87,7 @@ class PointFigures(Written):
 
 
 class Bin(Written):
-    """The slides whose score of a class is between two edges.
+    """The slides with a score between two edges.
 
     Attributes:
         low, high: the edges; a score at an edge is in the bin below it.

@@ -37,8 +37,8 @@ def read_slide_table(path: Path, classes: Sequence[str], labelled: bool = True) 
         call_vote if the table has it.
 
     Raises:
-        UserError: the file is missing or damaged, a score is no number between 0 and 1, or a label
-            is none of the classes.
+        UserError: the file is missing or damaged, a score is not a number from 0 to 1, or a label
+            is not one of the classes.
     """
     scores = [f"p_{name}" for name in classes]
     names = ["slide", "patient", *(["label"] if labelled else [])]

@@ -48,5 +48,5 @@ def add_split(parser: argparse.ArgumentParser) -> None:
         "--split",
         choices=("test", "valid"),
         default="test",
-        help="whose slides to score; metrics are those of test (default: test)",
+        help="the split to score; only test gets metrics (default: test)",
     )

@@ -11,7 +11,7 @@ from typing import Any
 from gigatile.errors import UserError
 
 _SCHEMA = 1
-# `number` is never used twice, and the triggers keep every row as it was written.
+# AUTOINCREMENT: a number is never reused. The triggers refuse every change of a row.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
     number INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -191,6 +191,13 @@ def test_all_faults_of_the_labels_are_one_message(files):
         assert fault in done.stderr
 
 
+def test_labels_that_were_removed_after_the_start_are_a_message(files):
+    files.sheet["label"] = ""
+    done = files.run(check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "row 2: label is empty" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["slides.tsv", "tiles.tsv"])
 def test_tables_of_another_sheet_are_refused(files, name):
     if name == "slides.tsv":
