@@ -81,9 +81,7 @@ def calibrate(
     predictions: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings
 ) -> Calibration:
     """Compute how the scores of slides agree with their labels; see `evaluate_scores`."""
-    scores = predictions[[f"p_{name}" for name in classes]].to_numpy(np.float64)
-    labels = predictions["label"].to_numpy()[:, None] == np.array(classes, object)
-    labels = labels.astype(np.float64)
+    scores, labels = _scores_and_labels(predictions, classes)
     weights = Weights(predictions["patient"].to_numpy(), settings)
     squares = (scores - labels) ** 2
     drawn = _labels_by_chance(scores, predictions["patient"].to_numpy(), settings)
@@ -103,6 +101,24 @@ def calibrate(
             for number, name in enumerate(classes)
         },
     )
+
+
+def brier_score(
+    predictions: pd.DataFrame, classes: Sequence[str], settings: EvaluationSettings
+) -> Interval:
+    """Compute the Brier score of all classes; see `evaluate_scores`."""
+    scores, labels = _scores_and_labels(predictions, classes)
+    weights = Weights(predictions["patient"].to_numpy(), settings)
+    return _mean(((scores - labels) ** 2).sum(axis=1), weights, 2)
+
+
+def _scores_and_labels(
+    predictions: pd.DataFrame, classes: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores, and 1 for the class of each slide, else 0: (n, classes) float64 each."""
+    scores = predictions[[f"p_{name}" for name in classes]].to_numpy(np.float64)
+    labels = predictions["label"].to_numpy()[:, None] == np.array(classes, object)
+    return scores, labels.astype(np.float64)
 
 
 def bins_of(scores: np.ndarray) -> np.ndarray:

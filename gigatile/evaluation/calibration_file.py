@@ -189,7 +189,7 @@ class ExternalMetrics(Written):
     Attributes:
         metrics, calibration, points: of the new cohort; None: no slide was left.
         differences: from the test split, by the name of the figure.
-        sites: by name; empty if the sheet names fewer than two.
+        sites: by name, at most 40 with the most patients; empty if the sheet names fewer than two.
         left_out: slides that count in no figure.
         compared: whether the new slides were compared with the cohort of the model.
         inputs: SHA-256 of the files that the figures were computed from.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from gigatile.evaluation.calibration import calibrate
+from gigatile.evaluation.calibration import brier_score, calibrate
 from gigatile.evaluation.calibration_file import (
     Calibration,
     CalibrationFile,
@@ -22,6 +22,9 @@ from gigatile.evaluation.metrics import evaluate, evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.operating_points import figures_at
 from gigatile.settings.evaluate import EvaluationSettings
+
+# The figures of at most so many sites are computed: those with the most patients.
+MOST_SITES = 40
 
 
 class Reference(NamedTuple):
@@ -133,9 +136,11 @@ def _by_site(
     settings: EvaluationSettings,
 ) -> dict[str, Site]:
     of_slide = predictions["slide"].map(sites).fillna("")
-    names = sorted(set(of_slide), key=lambda name: (not name, name))
-    if len(names) < 2:
+    patients = predictions.groupby(of_slide.to_numpy())["patient"].nunique()
+    if len(patients) < 2:
         return {}
+    largest = sorted(patients.index, key=lambda name: (-patients[name], name))[:MOST_SITES]
+    names = sorted(largest, key=lambda name: (not name, name))
     figures = {}
     for name in names:
         slides = predictions[(of_slide == name).to_numpy(bool)]
@@ -145,6 +150,6 @@ def _by_site(
             patients=level.patients,
             accuracy=level.accuracy.mean_call,
             roc_auc=level.roc_auc.macro,
-            brier=calibrate(slides, classes, settings).brier,
+            brier=brier_score(slides, classes, settings),
         )
     return figures

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gigatile.serving.database import open_database
+
 # States of a job. The last three are final.
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
 FINAL = (DONE, FAILED, CANCELLED)
@@ -89,18 +91,10 @@ class JobStore:
 
         Raises:
             ValueError: it was written by another release.
-            sqlite3.DatabaseError: the file is no database.
+            sqlite3.DatabaseError: the file is not a database.
         """
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.row_factory = sqlite3.Row
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _SCHEMA):
-            raise ValueError(f"{path}: was written by another release (schema {version})")
-        self._connection.execute(_TABLE)
-        self._connection.execute(f"PRAGMA user_version = {_SCHEMA}")
+        self._connection = open_database(path, _SCHEMA, _TABLE)
 
     def close(self) -> None:
         """Close the database."""

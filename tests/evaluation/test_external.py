@@ -60,7 +60,11 @@ class Files:
         self.write_json("operating_points.json", points)
         self.write_json("metrics.json", evaluate(test, CLASSES, SETTINGS, {}))
         self.write_json("calibration.json", evaluate_scores(test, points, SETTINGS, {}))
-        self.new = scored(50, 3, signal=0.5, prefix="N")
+        self.use(scored(50, 3, signal=0.5, prefix="N"))
+
+    def use(self, new):
+        """Set the new slides."""
+        self.new = new
         self.sheet = self.new[["slide", "patient", "label"]].assign(
             path=self.new["slide"] + ".svs", site=np.where(self.new.index % 4, "north", "south")
         )
@@ -128,6 +132,21 @@ def test_figures_are_those_of_an_evaluation_of_the_same_slides(files):
     page = out.read_text()
     assert done.returncode == 0 and "External validation" in page and "north" in page
     assert "None." in page.split('id="left-out"')[1]
+
+
+def test_sites_have_the_figures_of_their_slides_alone(files):
+    measured = files.measured()
+    south = files.new.assign(label=files.sheet["label"])[(files.sheet["site"] == "south")]
+    expected = calibrate(south, CLASSES, EvaluationSettings()).brier
+    assert measured["sites"]["south"]["brier"] == expected.model_dump()
+
+
+def test_of_many_sites_the_largest_are_shown(files):
+    """A column with a name for each patient takes no longer than one with forty."""
+    files.use(scored(200, 3, prefix="N"))
+    files.sheet["site"] = ["large" if n < 10 else f"site {n // 2}" for n in range(200)]
+    sites = files.measured()["sites"]
+    assert len(sites) == 40 and sites["large"]["n"] == 10
 
 
 def test_slide_of_the_cohort_and_its_patient_do_not_count(files):
