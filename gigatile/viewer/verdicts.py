@@ -29,6 +29,9 @@ CREATE TABLE IF NOT EXISTS verdicts (
 CREATE INDEX IF NOT EXISTS verdicts_of_jobs ON verdicts (job, number);
 CREATE TRIGGER IF NOT EXISTS no_changes BEFORE UPDATE ON verdicts
     BEGIN SELECT raise(ABORT, 'verdicts are never changed'); END;
+CREATE TRIGGER IF NOT EXISTS no_replacements BEFORE INSERT ON verdicts
+    WHEN EXISTS (SELECT 1 FROM verdicts WHERE number = NEW.number)
+    BEGIN SELECT raise(ABORT, 'verdicts are never replaced'); END;
 CREATE TRIGGER IF NOT EXISTS no_deletions BEFORE DELETE ON verdicts
     BEGIN SELECT raise(ABORT, 'verdicts are never deleted'); END;
 """

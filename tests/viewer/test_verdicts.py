@@ -45,8 +45,6 @@ def test_no_program_changes_a_verdict(tmp_path, change):
     before = store.add(**FIELDS)
     store.close()
     with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
-        # As a tool would be set that means to keep triggers for replaced rows.
-        connection.execute("PRAGMA recursive_triggers = ON")
         with pytest.raises(sqlite3.IntegrityError, match="never"):
             connection.execute(change)
     assert VerdictStore(tmp_path / "verdicts.sqlite").of_job("a" * 32) == [before]
