@@ -44,9 +44,10 @@ def test_no_program_changes_a_verdict(tmp_path, change):
     store = VerdictStore(tmp_path / "verdicts.sqlite")
     before = store.add(**FIELDS)
     store.close()
-    with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
-        with pytest.raises(sqlite3.IntegrityError, match="never"):
-            connection.execute(change)
+    connection = sqlite3.connect(tmp_path / "verdicts.sqlite")
+    with pytest.raises(sqlite3.IntegrityError, match="never"):
+        connection.execute(change)
+    connection.close()
     assert VerdictStore(tmp_path / "verdicts.sqlite").of_job("a" * 32) == [before]
 
 
