@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from gigatile.workflow.invocation import Invocation
+from gigatile.workflow.orphaned_jobs import record_orphaned_jobs
 from gigatile.workflow.termination import end_on_sigterm
 from gigatile.workflow.updated_outputs import keep_updated_outputs
 
@@ -18,6 +19,7 @@ def prepare_process(invocation: Invocation, project: str) -> None:
         project: folder of the Snakefile.
     """
     keep_updated_outputs()
+    record_orphaned_jobs()
     end_on_sigterm()
     # Snakemake has imported the plugin if a profile or an option selects its executor.
     if invocation.is_main_process and "snakemake_executor_plugin_slurm" in sys.modules:

@@ -30,20 +30,29 @@ INTERNAL_NAMES = {
     "snakemake.cli": ("parse_args",),
     "snakemake.common": ("overwrite_function_params",),
     "snakemake.dag": ("DAG.needrun_jobs",),
+    "snakemake.executors.local": ("Executor.run_single_job",),
     "snakemake.io": ("ancient", "is_flagged"),
     "snakemake.jobs": (
         *("Job.postprocess", "Job.log_error", "Job.attempt", "Job.restart_times"),
+        *("Job.dag", "Job.container_img_url", "Job.register", "Job.shellcmd"),
         *("GroupJob.log_error", "GroupJob.attempt", "GroupJob.jobid", "GroupJob.restart_times"),
     ),
-    "snakemake.persistence": (*("FileBackupMixin.backup_output", "PersistenceBase._params"),),
+    "snakemake.persistence": (
+        *("FileBackupMixin.backup_output", "MetadataRecord", "RECORD_FORMAT_VERSION"),
+        *("PersistenceBase._code", "PersistenceBase._conda_env", "PersistenceBase._get_key"),
+        *("PersistenceBase._input", "PersistenceBase._log", "PersistenceBase._params"),
+        "PersistenceBase._software_stack_hash",
+    ),
     "snakemake.persistence.file": (
         *("FilePersistence._metadata_path", "FilePersistence._incomplete_path"),
-        "FilePersistence._record_path",
+        *("FilePersistence._record_path", "FilePersistence._io_delete", "FilePersistence._io_read"),
+        *("FilePersistence._io_write", "FilePersistence._get_recorded_starttime"),
+        *("FilePersistence._write_record", "FilePersistence.finished", "FilePersistence.started"),
     ),
     "snakemake.scheduling.job_scheduler": (
         *("JobScheduler.error_callback", "JobScheduler.exit_gracefully"),
     ),
-    "snakemake.settings.types": ("PersistenceBackend.FILE",),
+    "snakemake.settings.types": ("ExecMode.DEFAULT", "PersistenceBackend.FILE"),
     "snakemake.workflow": (
         *("Workflow.basedir", "Workflow.current_basedir", "Workflow.dag", "Workflow.dryrun"),
         "Workflow.deployment_settings",
@@ -106,3 +115,5 @@ def record_files(output: str) -> tuple[str, str]:
 METADATA, INCOMPLETE, LOCKS = (
     Path(".snakemake", name) for name in ("metadata", "incomplete", "locks")
 )
+# Of this package: the metadata of jobs that run.
+PLANNED = Path(".snakemake/planned")

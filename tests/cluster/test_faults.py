@@ -232,6 +232,10 @@ def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
     assert "submitted with SLURM jobid" not in again.text()
     assert training.log().count(" parameters, ") == 1
     assert_same(training, undisturbed)
+    # Its metadata were written although nobody waited for its end.
+    assert "train" not in training.clone.jobs("--cores", "1", *TRAIN)
+    training.clone.write("small.yaml", TRAINING.replace("batch_size: 16", "batch_size: 8"))
+    assert training.clone.jobs("--cores", "1", *TRAIN)["train"] == 1
 
 
 def test_a_cancelled_job_is_noticed(cluster, training):

@@ -16,6 +16,7 @@ from gigatile.workflow.process import prepare_process
 def _restore(monkeypatch):
     """Restore the process after the test, and leave Snakemake unchanged."""
     monkeypatch.setattr(process, "keep_updated_outputs", lambda: None)
+    monkeypatch.setattr(process, "record_orphaned_jobs", lambda: None)
     monkeypatch.setattr(process, "end_on_sigterm", lambda: None)
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
