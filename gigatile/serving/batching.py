@@ -1,10 +1,11 @@
 """Batches of tiles from requests that arrive together."""
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,27 +16,33 @@ from gigatile.serving.errors import RequestError
 Score = Callable[[np.ndarray], np.ndarray]
 
 
+THREADS = 2
+
+
 @dataclass
 class _Waiting:
     """Tiles of a request that wait for their scores.
 
     Attributes:
         tiles: (n, size, size, 3) uint8.
+        until: when it is scored, even if its batch is not full; of `time.monotonic`.
         done: receives the scores, (n, classes) float32.
         begun: number of tiles that are in a batch.
-        parts: the scores so far.
+        parts: the scores so far, by the position of their first tile.
     """
 
     tiles: np.ndarray
+    until: float
     done: "Future[np.ndarray]" = field(default_factory=Future)
     begun: int = 0
-    parts: list[np.ndarray] = field(default_factory=list)
+    parts: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 class Batcher:
-    """Scores tiles of many requests together, in one thread.
+    """Scores tiles of many requests together.
 
-    A batch has the tiles that wait, in the order of their arrival; a large request is divided.
+    Two threads do, so that one prepares a batch while the other calls the model. A batch has the
+    tiles that wait, in the order of their arrival; a large request is divided.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class Batcher:
         max_queue: int,
         observe: Callable[[int], None] = lambda tiles: None,
     ) -> None:
-        """Prepare the queue; `start` starts the thread.
+        """Prepare the queue; `start` starts the threads.
 
         Args:
             score: the model.
@@ -62,7 +69,10 @@ class Batcher:
         self._tiles = 0
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"batches-{number}", daemon=True)
+            for number in range(THREADS)
+        ]
 
     @property
     def waiting(self) -> int:
@@ -70,15 +80,17 @@ class Batcher:
         return self._tiles
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Score what waits, and stop the thread."""
+        """Score what waits, and stop the threads."""
         with self._changed:
             self._is_stopping = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def submit(self, tiles: np.ndarray) -> "Future[np.ndarray]":
         """Add tiles to the queue.
@@ -92,7 +104,7 @@ class Batcher:
         Raises:
             RequestError: the queue is full, or the server stops.
         """
-        waiting = _Waiting(tiles)
+        waiting = _Waiting(tiles, time.monotonic() + self._wait)
         with self._changed:
             if self._is_stopping:
                 raise RequestError(503, "the server is shutting down", retry_after=5)
@@ -111,7 +123,8 @@ class Batcher:
                 self._score_batch(requests)
             except Exception as error:  # of the model: the requests fail, the server goes on
                 for waiting, _ in requests:
-                    if not waiting.done.done():
+                    # The client left, or the other thread failed, too.
+                    with contextlib.suppress(InvalidStateError):
                         waiting.done.set_exception(error)
 
     def _next_batch(self) -> list[tuple[_Waiting, slice]]:
@@ -120,13 +133,14 @@ class Batcher:
             while True:
                 while not self._queue and not self._is_stopping:
                     self._changed.wait()
-                until = time.monotonic() + self._wait
-                while self._tiles < self._max_batch and not self._is_stopping:
-                    remaining = until - time.monotonic()
+                while self._queue and self._tiles < self._max_batch and not self._is_stopping:
+                    remaining = self._queue[0].until - time.monotonic()
                     if remaining <= 0:
                         break
                     self._changed.wait(remaining)
                 requests = self._take()
+                if self._queue:
+                    self._changed.notify()
                 if requests or self._is_stopping:
                     return requests
 
@@ -156,9 +170,16 @@ class Batcher:
         scores = self._score(parts[0] if len(parts) == 1 else np.concatenate(parts))
         self._observe(number)
         position = 0
-        for (waiting, _), part in zip(requests, parts, strict=True):
-            waiting.parts.append(scores[position : position + len(part)])
+        for (waiting, chosen), part in zip(requests, parts, strict=True):
+            whole = self._add(waiting, chosen.start, scores[position : position + len(part)])
+            if whole and waiting.done.set_running_or_notify_cancel():
+                waiting.done.set_result(np.concatenate(whole))
             position += len(part)
-            is_whole = sum(map(len, waiting.parts)) == len(waiting.tiles)
-            if is_whole and waiting.done.set_running_or_notify_cancel():
-                waiting.done.set_result(np.concatenate(waiting.parts))
+
+    def _add(self, waiting: _Waiting, first: int, scores: np.ndarray) -> list[np.ndarray]:
+        """Add scores to those of a request; return all of them, in order, once they are whole."""
+        with self._changed:  # the other thread may score the rest of the request
+            waiting.parts[first] = scores
+            if sum(map(len, waiting.parts.values())) < len(waiting.tiles):
+                return []
+            return [waiting.parts[position] for position in sorted(waiting.parts)]

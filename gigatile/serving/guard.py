@@ -29,6 +29,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 
 class Guard:
@@ -62,11 +63,7 @@ class Guard:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
                 message["headers"] = [
                     *message["headers"],
-                    *(
-                        (name.encode(), value.encode())
-                        for name, value in SECURITY_HEADERS.items()
-                        if name.encode() not in known
-                    ),
+                    *(header for header in _ENCODED_HEADERS if header[0] not in known),
                 ]
             await send(message)
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -227,8 +228,16 @@ def sums(tiles: np.ndarray) -> np.ndarray:
 
 
 def test_each_request_gets_its_scores():
-    """Random sizes from many threads: none is lost, doubled or given to another."""
-    batcher = Batcher(sums, 16, 0.001, 10_000)
+    """Random sizes from many threads: none is lost, doubled or given to another.
+
+    The parts of a large request are scored in any order.
+    """
+
+    def score(tiles: np.ndarray) -> np.ndarray:
+        time.sleep(int(tiles[0, 0, 0, 0]) / 50_000)
+        return sums(tiles)
+
+    batcher = Batcher(score, 16, 0.001, 10_000)
     batcher.start()
 
     def ask(seed: int) -> bool:
@@ -245,15 +254,19 @@ def test_each_request_gets_its_scores():
 
 
 def test_failure_of_the_model_fails_its_batch_alone():
+    both = threading.Barrier(2)
+
     def score(tiles: np.ndarray) -> np.ndarray:
         if tiles.max() == 255:
+            both.wait(20)
             raise RuntimeError("no memory")
         return sums(tiles)
 
     batcher = Batcher(score, 4, 0, 100)
     batcher.start()
-    with pytest.raises(RuntimeError, match="no memory"):
-        batcher.submit(np.full((9, 2, 2, 3), 255, np.uint8)).result(20)
+    for _ in range(3):  # the two halves of a request fail at the same time
+        with pytest.raises(RuntimeError, match="no memory"):
+            batcher.submit(np.full((8, 2, 2, 3), 255, np.uint8)).result(20)
     good = np.ones((9, 2, 2, 3), np.uint8)
     assert (batcher.submit(good).result(20) == sums(good)).all()
     assert batcher.waiting == 0
