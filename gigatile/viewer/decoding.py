@@ -1,5 +1,6 @@
 """Cuts tiles from slides in separate processes, so that a decoder that crashes ends one of them."""
 
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -8,6 +9,7 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import openslide
 from openslide.deepzoom import DeepZoomGenerator
+from PIL import Image
 
 from gigatile.records.tile import encode_jpeg
 
@@ -56,11 +59,13 @@ class SlideProcesses:
             seconds: time limit of a tile.
         """
         self._seconds = seconds
-        self._free: queue.Queue[_Process] = queue.Queue()
+        # The last one that became free has the slide open, and in its caches.
+        self._free: queue.LifoQueue[_Process] = queue.LifoQueue()
         self._lock = threading.Lock()
         self._is_stopped = False
+        self._watchdog = _Watchdog()
         for _ in range(number):
-            self._free.put(_Process())
+            self._free.put(_Process(self._watchdog))
 
     def size(self, path: Path) -> SlideSize:
         """Return the size of a slide.
@@ -93,7 +98,7 @@ class SlideProcesses:
             answer = process.ask(json.dumps(request).encode(), self._seconds)
         except (TimeoutError, EOFError, OSError) as error:
             process.kill()
-            process = _Process()
+            process = _Process(self._watchdog)
             reason = "took too long" if isinstance(error, TimeoutError) else "crashed its decoder"
             raise UnreadableError(f"the slide {reason}") from None
         finally:
@@ -113,10 +118,48 @@ class SlideProcesses:
 _ANSWER, _REFUSAL = b"a", b"r"
 
 
+class _Watchdog:
+    """Kills processes at their time limit, in a thread: a timer for each tile would cost a third.
+
+    A process can also stop in the middle of its answer.
+    """
+
+    INTERVAL = 0.2
+
+    def __init__(self) -> None:
+        self._limits: dict[multiprocessing.process.BaseProcess, float] = {}
+        self._changed = threading.Condition()
+        self._is_idle = False
+        threading.Thread(target=self._run, name="tile limits", daemon=True).start()
+
+    @contextlib.contextmanager
+    def limit(self, process: multiprocessing.process.BaseProcess, seconds: float) -> Iterator[None]:
+        """Kill a process if the block takes longer."""
+        with self._changed:
+            self._limits[process] = time.monotonic() + seconds
+            if self._is_idle:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._limits[process]
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                self._is_idle = not self._limits
+                self._changed.wait(self.INTERVAL if self._limits else None)
+                for process, limit in self._limits.items():
+                    if time.monotonic() >= limit:
+                        process.kill()
+
+
 class _Process:
     """A process that answers one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: _Watchdog) -> None:
+        self._watchdog = watchdog
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def ask(self, request: bytes, seconds: float) -> bytes:
@@ -133,19 +176,15 @@ class _Process:
             self._process = context.Process(target=_answer_all, args=(other_end,), daemon=True)
             self._process.start()
             other_end.close()  # so that the end of the process ends the pipe
-        # The whole exchange has a limit: a process can also stop in the middle of its answer.
-        limit = threading.Timer(seconds, self._process.kill)
-        limit.start()
         begin = time.monotonic()
         try:
-            self._pipe.send_bytes(request)
-            return self._pipe.recv_bytes(MAX_ANSWER)
+            with self._watchdog.limit(self._process, seconds):
+                self._pipe.send_bytes(request)
+                return self._pipe.recv_bytes(MAX_ANSWER)
         except (EOFError, OSError):
             if time.monotonic() - begin >= seconds:
                 raise TimeoutError from None
             raise
-        finally:
-            limit.cancel()
 
     def kill(self) -> None:
         """End the process."""
@@ -171,13 +210,30 @@ def _answer_all(pipe: Connection) -> None:
             pipe.send_bytes(_REFUSAL + str(error).encode())
 
 
+class _Pyramid(DeepZoomGenerator):
+    """OpenSlide's generator, which spends a quarter of its time on pixels that could be clear."""
+
+    def __init__(self, slide: openslide.AbstractSlide) -> None:
+        super().__init__(slide, tile_size=SIDE, overlap=0, limit_bounds=False)
+        self._slide = slide
+
+    def get_tile(self, level: int, address: tuple[int, int]) -> Image.Image:
+        tile = self._slide.read_region(*self.get_tile_coordinates(level, address))
+        if tile.getchannel("A").getextrema() != (255, 255):
+            return super().get_tile(level, address)
+        tile = tile.convert("RGB")
+        size = self.get_tile_dimensions(level, address)
+        if tile.size != size:
+            tile.thumbnail(size, Image.Resampling.LANCZOS)
+        return tile
+
+
 @functools.lru_cache(maxsize=OPEN)
-def _open(path: str, modified: int) -> DeepZoomGenerator:
-    slide = openslide.OpenSlide(path)
-    return DeepZoomGenerator(slide, tile_size=SIDE, overlap=0, limit_bounds=False)
+def _open(path: str, modified: int) -> _Pyramid:
+    return _Pyramid(openslide.OpenSlide(path))
 
 
-def _pyramid(path: str) -> DeepZoomGenerator:
+def _pyramid(path: str) -> _Pyramid:
     try:
         return _open(path, Path(path).stat().st_mtime_ns)
     except (openslide.OpenSlideError, OSError):
@@ -197,7 +253,7 @@ def _tile(path: str, level: int, column: int, row: int) -> bytes:
     if not (0 <= column < columns and 0 <= row < rows):
         raise UnreadableError("no such tile")
     try:
-        pixels = np.asarray(pyramid.get_tile(level, (column, row)).convert("RGB"))
+        pixels = np.asarray(pyramid.get_tile(level, (column, row)))
     except openslide.OpenSlideError:
         # OpenSlide refuses all further reads of a slide after an error.
         _open.cache_clear()
