@@ -35,10 +35,11 @@ rule report:
         sheet=sheet(SETTINGS.samples),
         groups=literal(shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by)),
         compare=f"--compare=results/{SETTINGS.report.compare}" if SETTINGS.report.compare else "",
+        viewer=literal(f"--viewer={SETTINGS.report.viewer}" if SETTINGS.report.viewer else ""),
         run=subpath(input.table, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
-            " --out {params.report:q} {params.groups} {params.compare}"
+            " --out {params.report:q} {params.groups} {params.compare} {params.viewer}"
         )

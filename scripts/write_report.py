@@ -2,11 +2,13 @@
 """Write the report of a run: index.html and a page for each test slide or case."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from gigatile.errors import run_command
 from gigatile.report import write_report
 from gigatile.report.command_line import add_arguments, input_paths
+from gigatile.report.viewer_links import viewer_address
 from gigatile.tasks import task_part
 from gigatile.tasks.command_line import add_task
 
@@ -25,11 +27,23 @@ def main() -> None:
         help="a column of the sheet whose values are compared; can be repeated",
     )
     parser.add_argument("--compare", type=Path, help="folder of another run, to compare the maps")
+    parser.add_argument("--viewer", help="address of a server that shows the run in its viewer")
     args = parser.parse_args()
     files = input_paths(args, task.inputs)
-    title = args.title or f"Run {(args.run_dir or args.out.parent).resolve().name}"
+    run = (args.run_dir or args.out.parent).resolve().name
+    viewer = partial(viewer_address, args.viewer, run) if args.viewer else None
     options = {option: getattr(args, option) for option in task.options}
-    write_report(task, files, args.out, title, args.samples, args.group_by, args.compare, **options)
+    write_report(
+        task,
+        files,
+        args.out,
+        args.title or f"Run {run}",
+        args.samples,
+        args.group_by,
+        args.compare,
+        viewer,
+        **options,
+    )
 
 
 if __name__ == "__main__":

@@ -493,6 +493,11 @@ def test_batch_of_whole_slides_is_shared_by_all_ranks():
         ("whole_slides: {aggregator: median}", "whole_slides.aggregator: found 'median'; must be"),
         ("whole_slides: {window: 32}", "whole_slides.window: found 32; must be greater than or"),
         ("report: {compare: mine}", "report.compare: mine is this run; name another one"),
+        (
+            "report: {viewer: 'javascript:alert(1)'}",
+            "report.viewer: found 'javascript:alert(1)'; m",
+        ),
+        ("report: {viewer: 'http://x/?a=b'}", "report.viewer: found 'http://x/?a=b'; must match"),
         ("report: {compare: ../up}", "report.compare: found '../up'; must match pattern"),
         ("train: {boost: {a: 2}}", "train.boost: not used by task: slide_classification; remove"),
     ],
@@ -506,6 +511,14 @@ def test_only_whole_slides_are_compared_with_another_run():
     assert load(SLIDES + "report: {compare: tiles}").report.compare == "tiles"
     (message,) = faults("report: {compare: tiles}")
     assert message == "report.compare: not used by task: tile_classification; remove it"
+
+
+def test_only_slides_that_are_classified_have_links_to_the_viewer():
+    report = "report: {viewer: 'https://viewer.example:8501/slides/'}\n"
+    assert load(SLIDES + report).report.viewer == load(report).report.viewer
+    volumes = "task: volume_segmentation\nvolumes: {labels: {edema: 1}}\n"
+    (message,) = faults(f"{volumes}{report}")
+    assert message == "report.viewer: not used by task: volume_segmentation; remove it"
 
 
 def test_window_is_no_part_of_the_text_that_a_stage_depends_on():

@@ -4,14 +4,25 @@ Only programs on this machine reach the server, unless --host is given together 
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from gigatile.command.configuration import (
+    find_configuration,
+    folder_of_paths,
+    load,
+    with_paths_from,
+)
 from gigatile.errors import UserError, all_faults
 from gigatile.serving.bundles import open_bundles
 from gigatile.serving.settings import LOOPBACK, ServerSettings, read_token
+from gigatile.tasks import find_task
+
+if TYPE_CHECKING:
+    from gigatile.viewer.shown_slides import ShownRun
 
 _FIELDS = ServerSettings.model_fields
 # Options with a number, and what they say.
@@ -37,7 +48,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("bundles", type=Path, nargs="+", help="folders of bundles")
+    parser.add_argument("bundles", type=Path, nargs="*", help="folders of bundles")
     parser.add_argument("--host", default=_FIELDS["host"].default, help="address (%(default)s)")
     parser.add_argument(
         "--port", type=int, default=_FIELDS["port"].default, help="0: a free one (%(default)s)"
@@ -59,6 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="requests may name slides in this folder by their paths; can be given several times",
     )
+    parser.add_argument(
+        "--run",
+        type=Path,
+        action="append",
+        metavar="CONFIG",
+        help="show the slides of this run in the viewer: its configuration, or the folder with "
+        "config.yaml; can be given several times",
+    )
     for name, text in _LIMITS.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
@@ -72,6 +91,7 @@ def run(args: argparse.Namespace) -> None:
     """Load the models and serve them until SIGTERM."""
     settings = settings_of(args)
     bundles = open_bundles(args.bundles)
+    runs = _open_runs(args.run or ())
 
     from gigatile.serving.process import listen, serve
 
@@ -94,12 +114,39 @@ def run(args: argparse.Namespace) -> None:
         print(f"all requests: {address}/docs", flush=True)
 
     serve(
-        create_app(models, settings, metrics, jobs, verdicts),
+        create_app(models, settings, metrics, jobs, verdicts, runs),
         settings,
         opened,
         started,
         models.drain,
     )
+
+
+def _open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
+    """Return the runs of configurations.
+
+    Raises:
+        UserError: a configuration or a sheet has faults, a run has no results, or two runs have the
+            same name.
+    """
+    if not targets:
+        return []
+    from gigatile.viewer.shown_slides import open_run
+
+    runs: dict[str, ShownRun] = {}
+    for target in targets:
+        configuration = find_configuration(target)
+        folder = folder_of_paths(configuration)
+        settings = with_paths_from(load(configuration), folder)
+        read = find_task(settings.task).read_sheet
+        cohort = read(Path(settings.samples), settings, False, lambda path: True, False)
+        sheet = settings.predict.samples
+        new = read(Path(sheet), settings, False, lambda path: True, False) if sheet else ()
+        run = open_run(folder / "results" / settings.run, settings.task, cohort, new)
+        if run.name in runs:
+            raise UserError(f"--run: {target}: there is another run with the name {run.name}")
+        runs[run.name] = run
+    return list(runs.values())
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:
@@ -109,6 +156,10 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         UserError: lists all faults; or the server would be open to others without a token.
     """
     values: dict[str, Any] = {name: getattr(args, name) for name in ("host", "port", *_LIMITS)}
+    if not args.bundles and not args.run:
+        raise UserError("name the folder of a bundle, or a run to show with --run")
+    if args.run and not args.work_dir:
+        raise UserError("--run: needs --work-dir, a folder for verdicts")
     if args.work_dir:
         values["work_dir"] = args.work_dir.absolute()
     for folder in args.allow or ():

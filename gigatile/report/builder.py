@@ -1,6 +1,6 @@
 """Writes the report of a run: the first page from its sections, and a page for each test sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def write_report(
     samples: Path | None = None,
     group_by: Sequence[str] = (),
     compare: Path | None = None,
+    viewer: Callable[[str], str] | None = None,
     **options: Any,
 ) -> None:
     """Write index.html and a page for each test slide or case to `out`, all of them or none.
@@ -56,6 +57,7 @@ def write_report(
             it.
         group_by: columns of the sample sheet whose values are compared.
         compare: folder of another run; its maps are shown, too. None: none.
+        viewer: returns the address of a slide in the viewer of a server; None: no links.
         options: of the pages of slides or cases.
 
     Raises:
@@ -81,7 +83,7 @@ def write_report(
         rows=rows,
         scored={row.id: row for row in run.scored if row.id in rows},
         matches=lambda name: (),
-        options=options | {"compare": compare},
+        options=options | {"compare": compare, "viewer": viewer},
     )
     with write_pages(out, task.folder) as building:
         names = list(inputs.scored)

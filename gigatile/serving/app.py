@@ -4,7 +4,7 @@ import html
 import json
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -27,6 +27,7 @@ from gigatile.serving.settings import ServerSettings
 from gigatile.viewer import routes as viewer
 from gigatile.viewer import verdict_routes
 from gigatile.viewer.decoding import SlideProcesses
+from gigatile.viewer.shown_slides import ShownRun, ShownSlides
 from gigatile.viewer.verdicts import VerdictStore
 
 PAGE = """<!doctype html>
@@ -45,6 +46,7 @@ def create_app(
     metrics: ServerMetrics,
     jobs: JobQueue | None = None,
     verdicts: VerdictStore | None = None,
+    runs: Sequence[ShownRun] = (),
 ) -> ASGIApp:
     """Return the application of the server.
 
@@ -54,6 +56,7 @@ def create_app(
         metrics: that /metrics shows.
         jobs: of slides; None: the server takes no slides.
         verdicts: on slides.
+        runs: the viewer shows their slides, too.
     """
     # For the tiles that pages of the viewer show.
     slides = SlideProcesses(settings.job_cores, settings.tile_seconds)
@@ -87,9 +90,10 @@ def create_app(
     app.include_router(tensorflow_rest.router(models, settings))
     if jobs:
         app.include_router(jobs_routes.router(models, jobs, settings))
-        app.include_router(viewer.router(models, jobs, slides))
-    if jobs and verdicts:
-        app.include_router(verdict_routes.router(jobs, verdicts))
+        shown = ShownSlides(models, jobs, runs)
+        app.include_router(viewer.router(shown, slides))
+        if verdicts:
+            app.include_router(verdict_routes.router(shown, verdicts))
     _add_state(app, models, metrics)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_error)

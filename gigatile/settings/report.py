@@ -22,6 +22,13 @@ class ReportSettings(Section):
         "whole slides shows its\nheat maps, and how far the maps agree. null: none.",
     )
 
+    viewer: str | None = Field(
+        None,
+        pattern=r"^https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?$",
+        description="Address of a server that shows this run in its viewer (gigatile serve --run), "
+        "such as\nhttp://localhost:8501: the page of each slide links to it. null: no links.",
+    )
+
     @field_validator("group_by")
     @classmethod
     def _each_once(cls, columns: tuple[str, ...]) -> tuple[str, ...]:

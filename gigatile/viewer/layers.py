@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from gigatile.errors import UserError
 from gigatile.json_models import read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
@@ -50,16 +51,18 @@ class ScoredCells:
 
 @dataclass(frozen=True)
 class PredictedSlide:
-    """A slide and the folder of its prediction by a classifier of tiles or of whole slides.
+    """A slide and the folders of its prediction by a classifier of tiles or of whole slides.
 
     Attributes:
-        predictions: folder with slides.tsv, tiles/, and tiles.parquet or maps/.
+        tables: folder with slides.tsv, and tiles.parquet or maps/.
+        tiles: folder with the state, the measures and the pictures of its tiles.
         slide: its id in these.
         classes: of the model.
         is_whole: whether the model classifies whole slides, so that the scores are those of a map.
     """
 
-    predictions: Path
+    tables: Path
+    tiles: Path
     slide: str
     classes: list[str]
     is_whole: bool = False
@@ -73,11 +76,9 @@ class PredictedSlide:
         Raises:
             UserError: a file is missing, damaged, or does not match the others.
         """
-        state, cells = self._state(), self._cells()
+        state, cells = self.state(), self._cells()
         assert state.grid is not None
-        (called,) = [
-            row for row in read_table(self.predictions / "slides.tsv") if row["slide"] == self.slide
-        ]
+        called = self.called()
         scored, grid = cells.box, heatmap.placement(state.grid)
         whole = heatmap.Box(0, 0, size.width, size.height)
         layers = [
@@ -108,33 +109,50 @@ class PredictedSlide:
             ],
         }
 
+    def called(self) -> dict[str, str]:
+        """Return the slide's row of slides.tsv.
+
+        Raises:
+            UserError: the table is missing or damaged, or has no such slide.
+        """
+        path = self.tables / "slides.tsv"
+        for row in read_table(path, ("slide", "call_mean")):
+            if row["slide"] == self.slide:
+                return row
+        raise UserError(f"{path}: no slide {self.slide!r}")
+
+    def state(self) -> SlideState:
+        """Return the state of the slide after tiling.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        return read_model(SlideState, self.tiles / f"{self.slide}.json")
+
     def layer(self, name: str) -> bytes | None:
         """Return a layer as PNG: of a class by its number, `status` or `tissue`; None: no such one.
 
         `describe` says which rectangle each covers.
         """
-        state = self._state()
+        state = self.state()
         assert state.grid is not None
         if name == "status":
-            path = self.predictions / "tiles" / f"{self.slide}.parquet"
+            path = self.tiles / f"{self.slide}.parquet"
             return tile_status.paint_status(tile_status.read_status(path, state.grid), state.grid)
         if name == "tissue":
-            return _tint(self.predictions / "tiles" / f"{self.slide}.png")
+            return _tint(self.tiles / f"{self.slide}.png")
         if name not in map(str, range(len(self.classes))):
             return None
         cells = self._cells()
         return cells.paint(cells.scores[:, int(name)])
-
-    def _state(self) -> SlideState:
-        return read_model(SlideState, self.predictions / "tiles" / f"{self.slide}.json")
 
     def _cells(self) -> ScoredCells:
         return self._positions() if self.is_whole else self._tiles()
 
     def _tiles(self) -> ScoredCells:
         """Return the scores of the tiles."""
-        path = self.predictions / "tiles.parquet"
-        state = self._state()
+        path = self.tables / "tiles.parquet"
+        state = self.state()
         grid = state.grid
         assert grid is not None
         tiles = read_tile_scores(path, self.slide, self.classes, state.tiles.kept)
@@ -153,7 +171,7 @@ class PredictedSlide:
 
     def _positions(self) -> ScoredCells:
         """Return the class activations of the positions of the map."""
-        path = self.predictions / "maps" / f"{self.slide}.parquet"
+        path = self.tables / "maps" / f"{self.slide}.parquet"
         known = read_map(path, self.slide, self.classes)
         return ScoredCells(
             "Position",

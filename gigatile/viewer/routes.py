@@ -11,12 +11,8 @@ from fastapi.responses import JSONResponse, Response
 
 from gigatile.errors import UserError
 from gigatile.serving.errors import RequestError
-from gigatile.serving.job_store import DONE, Job
-from gigatile.serving.jobs import SLIDE, JobQueue
-from gigatile.serving.registry import ModelRegistry
-from gigatile.tasks import find_task
 from gigatile.viewer.decoding import SlideProcesses, SlideSize, UnreadableError
-from gigatile.viewer.layers import PredictedSlide
+from gigatile.viewer.shown_slides import ShownSlide, ShownSlides
 
 STATIC = Path(str(files("gigatile.viewer"))) / "static"
 # The files of the pages, and their media types.
@@ -39,17 +35,22 @@ PAGES = {
     # The page with two slides has each in a frame.
     "frame-src 'self'; frame-ancestors 'self'"
 }
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
-def router(models: ModelRegistry, jobs: JobQueue, slides: SlideProcesses) -> APIRouter:
-    """Return the routes of the viewer."""
+def router(shown: ShownSlides, slides: SlideProcesses) -> APIRouter:
+    """Return the routes of the viewer.
+
+    Args:
+        shown: the slides.
+        slides: the processes that read them.
+    """
     routes = APIRouter(tags=["Viewer"])
-    answers = _Answers(models, jobs, slides)
+    answers = _Answers(shown, slides)
     routes.get("/viewer/", include_in_schema=False)(_page("slides.html"))
     routes.get("/viewer/slides/{id}", include_in_schema=False)(_page("viewer.html"))
     routes.get("/viewer/compare", include_in_schema=False)(_page("compare.html"))
     routes.get("/viewer/static/{name:path}", include_in_schema=False)(_static)
+    routes.get("/v1/runs", summary="The slides of runs")(answers.runs)
     routes.get("/v1/jobs/{id}/view", summary="Size, layers and scores of the tiles")(answers.view)
     routes.get("/v1/jobs/{id}/layers/{name}.png", summary="A layer, as PNG")(answers.layer)
     routes.get(
@@ -73,60 +74,51 @@ async def _static(name: str) -> Response:
 
 
 class _Answers:
-    def __init__(self, models: ModelRegistry, jobs: JobQueue, slides: SlideProcesses) -> None:
-        self._models, self._jobs, self._slides = models, jobs, slides
-        self._sizes: dict[str, SlideSize] = {}
+    def __init__(self, shown: ShownSlides, slides: SlideProcesses) -> None:
+        self._shown, self._slides = shown, slides
 
     async def view(self, id: str) -> Any:
         """Return what the page of a slide needs."""
-        job = self._job(id)
-        size = await self._size(job)
-        content = await asyncio.to_thread(_call, self._predicted(job).describe, size)
-        return JSONResponse({**job.shown(), **content})
+        slide = self._shown.find(id)
+        await asyncio.to_thread(_call, slide.check_source)
+        size = await self._size(slide)
+        content = await asyncio.to_thread(_call, slide.predicted.describe, size)
+        known = {"id": id, "name": slide.name, "model": slide.model, "version": str(slide.version)}
+        return JSONResponse(known | content)
 
     async def layer(self, id: str, name: str) -> Response:
         """Return a layer."""
-        data = await asyncio.to_thread(_call, self._predicted(self._job(id)).layer, name)
+        slide = self._shown.find(id)
+        data = await asyncio.to_thread(_call, slide.predicted.layer, name)
         if data is None:
             raise RequestError(404, "no such layer")
-        return Response(data, media_type="image/png", headers=CACHE)
+        return Response(data, media_type="image/png", headers=_cache(slide))
 
     async def tile(self, id: str, level: str, column: str, row: str) -> Response:
         """Return a deep-zoom tile."""
-        job = self._job(id)
+        slide = self._shown.find(id)
         if not all(re.fullmatch(r"[0-9]{1,7}", text) for text in (level, column, row)):
             raise RequestError(404, "no such tile")
         numbers = int(level), int(column), int(row)
         try:
-            data = await asyncio.to_thread(self._slides.tile, Path(job.source), *numbers)
+            data = await asyncio.to_thread(self._slides.tile, slide.source, *numbers)
         except UnreadableError as error:
             raise RequestError(404, str(error)) from None
-        return Response(data, media_type="image/jpeg", headers=CACHE)
+        return Response(data, media_type="image/jpeg", headers=_cache(slide))
 
-    def _job(self, id: str) -> Job:
-        job = self._jobs.store.get(id) if _ID.fullmatch(id) else None
-        if job is None:
-            raise RequestError(404, "no such job")
-        if job.state != DONE:
-            raise RequestError(409, f"the job has the state {job.state}")
-        return job
+    async def runs(self) -> Any:
+        """Return the slides of runs."""
+        return {"slides": await asyncio.to_thread(self._shown.of_runs)}
 
-    def _predicted(self, job: Job) -> PredictedSlide:
-        model = self._models.find(job.model, job.version)
-        manifest = model.bundle.manifest
-        if not find_task(manifest.task).validates_externally:
-            raise RequestError(400, "the viewer shows slides that a model classifies")
-        is_whole = manifest.task == "slide_classification"
-        return PredictedSlide(self._jobs.results(job), SLIDE, manifest.classes, is_whole)
+    async def _size(self, slide: ShownSlide) -> SlideSize:
+        try:
+            return await asyncio.to_thread(self._slides.size, slide.source)
+        except UnreadableError as error:
+            raise RequestError(404, str(error)) from None
 
-    async def _size(self, job: Job) -> SlideSize:
-        if job.id not in self._sizes:
-            try:
-                size = await asyncio.to_thread(self._slides.size, Path(job.source))
-            except UnreadableError as error:
-                raise RequestError(404, str(error)) from None
-            self._sizes[job.id] = size
-        return self._sizes[job.id]
+
+def _cache(slide: ShownSlide) -> dict[str, str]:
+    return CACHE if slide.is_final else {"cache-control": "private, no-cache"}
 
 
 def _call(function: Any, *arguments: Any) -> Any:

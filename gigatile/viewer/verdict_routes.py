@@ -7,11 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from gigatile.errors import UserError
 from gigatile.serving.errors import RequestError
 from gigatile.serving.inputs import parse_json
-from gigatile.serving.job_store import DONE
-from gigatile.serving.jobs import JobQueue
-from gigatile.tables import read_table
+from gigatile.viewer.shown_slides import ShownSlides
 from gigatile.viewer.verdicts import VerdictStore
 
 # The fields of a request, and how many characters each can have.
@@ -21,10 +20,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def router(jobs: JobQueue, verdicts: VerdictStore) -> APIRouter:
+def router(shown: ShownSlides, verdicts: VerdictStore) -> APIRouter:
     """Return the routes of verdicts."""
     routes = APIRouter(tags=["Verdicts"])
-    answers = _Answers(jobs, verdicts)
+    answers = _Answers(shown, verdicts)
     routes.post("/v1/jobs/{id}/verdicts", summary="Add a verdict on a slide")(answers.add)
     routes.get("/v1/jobs/{id}/verdicts", summary="The verdicts on a slide, newest first")(
         answers.show
@@ -35,25 +34,24 @@ def router(jobs: JobQueue, verdicts: VerdictStore) -> APIRouter:
 
 
 class _Answers:
-    def __init__(self, jobs: JobQueue, verdicts: VerdictStore) -> None:
-        self._jobs, self._verdicts = jobs, verdicts
+    def __init__(self, shown: ShownSlides, verdicts: VerdictStore) -> None:
+        self._shown, self._verdicts = shown, verdicts
 
     async def add(self, request: Request, id: str) -> Response:
-        """Add a verdict on the slide of a job that is done."""
-        job = self._jobs.store.get(id) if _ID.fullmatch(id) else None
-        if job is None:
-            raise RequestError(404, "no such job")
-        if job.state != DONE:
-            raise RequestError(409, f"the job has the state {job.state}")
+        """Add a verdict on a slide that the viewer shows."""
+        slide = self._shown.find(id)
         fields = _fields(parse_json(await request.body()))
-        (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("call_mean",))
+        try:
+            called = await asyncio.to_thread(slide.predicted.called)
+        except UserError:
+            raise RequestError(404, "files of this slide are missing or damaged") from None
         verdict = await asyncio.to_thread(
             self._verdicts.add,
-            job=job.id,
-            slide=job.name,
-            model=job.model,
-            version=job.version,
-            predicted=row["call_mean"],
+            job=id,
+            slide=slide.name,
+            model=slide.model,
+            version=slide.version,
+            predicted=called["call_mean"],
             **fields,
         )
         return JSONResponse(verdict.shown(), 201)

@@ -78,6 +78,10 @@ NOT_RUN = {
         "docs/viewer.md",
         "gigatile serve bundles/lung --work-dir work --allow /data/slides\n",
     ): "it serves until it is stopped; tests/viewer starts it in the same way",
+    (
+        "docs/viewer.md",
+        "gigatile serve --run lung --work-dir work\n",
+    ): "it serves until it is stopped; tests/workflow starts it in the same way",
     ("docs/viewer.md", "ssh -L 8501:localhost:8501 HOST\n"): "only the reader has such a host",
     (
         "docs/serve.md",

@@ -111,6 +111,7 @@ ROWS = [
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
     setting(POINTS, "evaluate={sensitivities: [0.9], resamples: 1000}"),
     setting(ENDS, "report={group_by: [patient]}"),
+    setting(ENDS, "report={viewer: 'http://localhost:8501'}"),
     Row("a comment in the configuration", set(), text("small.yaml", another_comment)),
     Row("the profile of a cluster", set(), options=("--profile", "profiles/slurm")),
     # Code

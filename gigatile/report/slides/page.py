@@ -157,9 +157,11 @@ def _page(
     status = tile_status.read_status(status_path, grid)
     shown = read_map(inputs, scored, grid, status)
     tiles = shown.tiles
+    viewer = inputs.options.get("viewer")
     page = render(
         TEMPLATE,
         scored=scored,
+        viewer=viewer(slide) if viewer else None,
         matches=inputs.matches(slide),
         state=state,
         classes=classes,

@@ -16,9 +16,16 @@ async function load() {
     all.push(...page.jobs);
     before = page.before ?? "";
   } while (before !== "" && all.length < 10000);
+  const { slides } = await (await fetch("/v1/runs")).json();
   const latest = await (await fetch("/v1/verdicts")).json();
   const verdicts = new Map(latest.verdicts.map((verdict) => [verdict.job, verdict.verdict]));
-  jobs = all.map((job) => ({ ...job, predicted: job.predicted ?? "", verdict: verdicts.get(job.id) ?? "" }));
+  const ofJobs = all.map((job) => ({ ...job, by: `${job.model}, version ${job.version}` }));
+  const ofRuns = slides.map((slide) => ({ ...slide, state: "done", by: `run ${slide.run}`, created: 0 }));
+  jobs = [...ofJobs, ...ofRuns];
+  for (const job of jobs) {
+    job.predicted ??= "";
+    job.verdict = verdicts.get(job.id) ?? "";
+  }
   show();
   if (jobs.some((job) => job.state === "queued" || job.state === "running")) setTimeout(load, 2000);
 }
@@ -58,10 +65,10 @@ function show() {
       cell(row, job.name);
     }
     cell(row, job.reason ? `${job.state}: ${job.reason}` : job.state);
-    cell(row, `${job.model}, version ${job.version}`);
+    cell(row, job.by);
     cell(row, job.predicted);
     cell(row, job.verdict);
-    cell(row, new Date(job.created * 1000).toLocaleString());
+    cell(row, job.created ? new Date(job.created * 1000).toLocaleString() : "");
   }
   document.getElementById("count").textContent = `${shown.length} of ${jobs.length}`;
 }
