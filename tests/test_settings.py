@@ -516,8 +516,7 @@ def test_only_whole_slides_are_compared_with_another_run():
 def test_only_slides_that_are_classified_have_links_to_the_viewer():
     report = "report: {viewer: 'https://viewer.example:8501/slides/'}\n"
     assert load(SLIDES + report).report.viewer == load(report).report.viewer
-    volumes = "task: volume_segmentation\nvolumes: {labels: {edema: 1}}\n"
-    (message,) = faults(f"{volumes}{report}")
+    (message,) = faults(f"task: volume_segmentation\n{LABELS}{report}")
     assert message == "report.viewer: not used by task: volume_segmentation; remove it"
 
 
