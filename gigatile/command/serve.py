@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     """Load the models and serve them until SIGTERM."""
     settings = settings_of(args)
     bundles = open_bundles(args.bundles)
-    runs = _open_runs(args.run or ())
+    runs = open_runs(args.run or ())
 
     from gigatile.serving.process import listen, serve
 
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
+def open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
     """Return the runs of configurations.
 
     Raises:
@@ -138,11 +138,15 @@ def _open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
         configuration = find_configuration(target)
         folder = folder_of_paths(configuration)
         settings = with_paths_from(load(configuration), folder)
+        bundle, sheet = settings.predict.bundle, settings.predict.samples
         read = find_task(settings.task).read_sheet
-        cohort = read(Path(settings.samples), settings, False, lambda path: True, False)
-        sheet = settings.predict.samples
-        new = read(Path(sheet), settings, False, lambda path: True, False) if sheet else ()
-        run = open_run(folder / "results" / settings.run, settings.task, cohort, new)
+        cohort, new = (
+            read(Path(path), settings, False, lambda path: True, False) if path else ()
+            for path in (None if bundle else settings.samples, sheet)
+        )
+        results = folder / "results" / settings.run
+        model = Path(bundle) if bundle else results / "model"
+        run = open_run(results, settings.task, model, cohort, new)
         if run.name in runs:
             raise UserError(f"--run: {target}: there is another run with the name {run.name}")
         runs[run.name] = run

@@ -73,13 +73,16 @@ class ShownRun:
     slides: Mapping[str, ShownSlide]
 
 
-def open_run(folder: Path, task: str, cohort: Sequence[Member], new: Sequence[Member]) -> ShownRun:
+def open_run(
+    folder: Path, task: str, model: Path, cohort: Sequence[Member], new: Sequence[Member]
+) -> ShownRun:
     """Return the slides of a run that its model has classified: test slides and new slides.
 
     Args:
         folder: of the run, results/<run>.
         task: of the run.
-        cohort: the rows of its sample sheet.
+        model: folder of its model: its own, or a bundle.
+        cohort: the rows of its sample sheet; none with a bundle.
         new: the rows of its sheet of new slides.
 
     Raises:
@@ -90,7 +93,7 @@ def open_run(folder: Path, task: str, cohort: Sequence[Member], new: Sequence[Me
             f"--run: {folder.name} has the task {task}; the viewer shows slides that "
             "a model classifies"
         )
-    described = folder / "model" / DESCRIBED
+    described = model / DESCRIBED
     if not described.is_file():
         raise UserError(f"--run: {folder}: has no model yet; run the workflow first")
     classes = read_json(described)["classes"]

@@ -1,8 +1,11 @@
 """Which runs a server shows, and what it says of others."""
 
 import pytest
+from bundles import make_bundle
 
+from gigatile.command.bundle_run import prepare_run
 from gigatile.command.main import main
+from gigatile.command.serve import open_runs
 from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.report.viewer_links import viewer_id
@@ -34,11 +37,29 @@ def rows(tmp_path, *names):
 def test_test_slides_and_new_slides(run, tmp_path):
     """Also if both have a slide of the same name; not those that left the sheet."""
     write_table(run / "predictions/slides.tsv", ("slide", "call_mean"), [("A", "y"), ("C", "y")])
-    shown = open_run(run, "tile_classification", rows(tmp_path, "A", "B"), rows(tmp_path, "A"))
+    shown = open_run(
+        run, "tile_classification", run / "model", rows(tmp_path, "A", "B"), rows(tmp_path, "A")
+    )
     old, new = viewer_id("mine", "A"), viewer_id("mine", "A", is_new=True)
     assert shown.slides.keys() == {old, new} and old != new
     assert shown.slides[new].predicted.tiles == run / "predictions/tiles"
     assert shown.slides[old].predicted.tiles == run / "tiles"
+
+
+def test_predictions_with_a_bundle(tmp_path):
+    """In the folder that `gigatile predict BUNDLE` wrote: there is no cohort."""
+    bundle = make_bundle(tmp_path / "bundle")
+    sheet = tmp_path / "new.tsv"
+    sheet.write_text("slide\tpath\nN1\tslides/N1.svs\nN2\tslides/N2.svs\n")
+    configuration, _ = prepare_run(bundle, [sheet], tmp_path / "out")
+    predictions = tmp_path / "out/results/tiny/predictions"
+    write_table(predictions / "slides.tsv", ("slide", "call_mean"), [("N2", "lusc")])
+    for target in (configuration, tmp_path / "out"):
+        (run,) = open_runs([target])
+        (slide,) = run.slides.values()
+        assert (slide.id, slide.name) == (viewer_id("tiny", "N2", is_new=True), "N2")
+        assert slide.source.resolve() == tmp_path.resolve() / "slides/N2.svs"
+        assert slide.predicted.classes == ["luad", "lusc"]
 
 
 def test_ids_do_not_collide():
@@ -49,12 +70,12 @@ def test_ids_do_not_collide():
 def test_runs_that_cannot_be_shown(run, tmp_path):
     cohort = rows(tmp_path, "B")
     with pytest.raises(UserError, match="no slide of the sheet was evaluated or predicted yet"):
-        open_run(run, "tile_classification", cohort, ())
+        open_run(run, "tile_classification", run / "model", cohort, ())
     with pytest.raises(UserError, match="mine has the task volume_segmentation; the viewer shows"):
-        open_run(run, "volume_segmentation", cohort, ())
+        open_run(run, "volume_segmentation", run / "model", cohort, ())
     (run / "model/settings.json").unlink()
     with pytest.raises(UserError, match="has no model yet; run the workflow first"):
-        open_run(run, "tile_classification", cohort, ())
+        open_run(run, "tile_classification", run / "model", cohort, ())
 
 
 def refused(capsys, *arguments):
