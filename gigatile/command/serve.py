@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from gigatile.cohort.samples import read_samples
 from gigatile.command.configuration import (
     find_configuration,
     folder_of_paths,
@@ -144,9 +145,15 @@ def open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
             read(Path(path), settings, False, lambda path: True, False) if path else ()
             for path in (None if bundle else settings.samples, sheet)
         )
+        sheet_of_slides = settings.predict.slides
+        slides = (
+            read_samples(Path(sheet_of_slides), False, lambda path: True, False)
+            if sheet_of_slides
+            else ()
+        )
         results = folder / "results" / settings.run
         model = Path(bundle) if bundle else results / "model"
-        run = open_run(results, settings.task, model, cohort, new)
+        run = open_run(results, settings.task, model, cohort, new, slides)
         if run.name in runs:
             raise UserError(f"--run: {target}: there is another run with the name {run.name}")
         runs[run.name] = run

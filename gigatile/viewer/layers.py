@@ -109,6 +109,18 @@ class PredictedSlide:
             ],
         }
 
+    def summary(self) -> str:
+        """Return the predicted class.
+
+        Raises:
+            UserError: see `called`.
+        """
+        return self.called()["call_mean"]
+
+    def outlines(self, box: tuple[float, float, float, float]) -> dict[str, Any] | None:
+        """Return no outlines: there are none."""
+        return None
+
     def called(self) -> dict[str, str]:
         """Return the slide's row of slides.tsv.
 

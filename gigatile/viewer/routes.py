@@ -18,6 +18,7 @@ STATIC = Path(str(files("gigatile.viewer"))) / "static"
 # The files of the pages, and their media types.
 FILES = {
     "viewer.js": "text/javascript",
+    "outlines.js": "text/javascript",
     "slides.js": "text/javascript",
     "verdicts.js": "text/javascript",
     "compare.js": "text/javascript",
@@ -53,6 +54,9 @@ def router(shown: ShownSlides, slides: SlideProcesses) -> APIRouter:
     routes.get("/v1/runs", summary="The slides of runs")(answers.runs)
     routes.get("/v1/jobs/{id}/view", summary="Size, layers and scores of the tiles")(answers.view)
     routes.get("/v1/jobs/{id}/layers/{name}.png", summary="A layer, as PNG")(answers.layer)
+    routes.get("/v1/jobs/{id}/outlines", summary="Outlines of instances in a rectangle")(
+        answers.outlines
+    )
     routes.get(
         "/v1/jobs/{id}/zoom/{level}/{column}_{row}.jpg", summary="A deep-zoom tile, as JPEG"
     )(answers.tile)
@@ -93,6 +97,17 @@ class _Answers:
         if data is None:
             raise RequestError(404, "no such layer")
         return Response(data, media_type="image/png", headers=_cache(slide))
+
+    async def outlines(self, id: str, box: str = "") -> Any:
+        """Return the instances in a rectangle: `box` is x,y,width,height in pixels of level 0."""
+        slide = self._shown.find(id)
+        if not re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9}){3}", box):
+            raise RequestError(400, "box: must be x,y,width,height in whole pixels of level 0")
+        x, y, width, height = map(float, box.split(","))
+        content = await asyncio.to_thread(_call, slide.predicted.outlines, (x, y, width, height))
+        if content is None:
+            raise RequestError(404, "no outlines")
+        return JSONResponse(content)
 
     async def tile(self, id: str, level: str, column: str, row: str) -> Response:
         """Return a deep-zoom tile."""

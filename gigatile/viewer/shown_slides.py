@@ -1,5 +1,6 @@
 """The slides that the viewer shows: of the server's jobs, and of runs."""
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from gigatile.slides.slide_files import fingerprint_of
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
 from gigatile.viewer.layers import PredictedSlide
+from gigatile.viewer.outlines import DetectedSlide
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class ShownSlide:
-    """A slide that a model classified.
+    """A slide that a model classified, or on which it detected instances.
 
     Attributes:
         id: in addresses.
@@ -39,7 +41,7 @@ class ShownSlide:
     id: str
     name: str
     source: Path
-    predicted: PredictedSlide
+    predicted: PredictedSlide | DetectedSlide
     model: str
     version: int
     is_final: bool
@@ -74,9 +76,14 @@ class ShownRun:
 
 
 def open_run(
-    folder: Path, task: str, model: Path, cohort: Sequence[Member], new: Sequence[Member]
+    folder: Path,
+    task: str,
+    model: Path,
+    cohort: Sequence[Member],
+    new: Sequence[Member],
+    slides: Sequence[Member] = (),
 ) -> ShownRun:
-    """Return the slides of a run that its model has classified: test slides and new slides.
+    """Return the slides of a run that its model has classified, or on which it detected instances.
 
     Args:
         folder: of the run, results/<run>.
@@ -84,38 +91,66 @@ def open_run(
         model: folder of its model: its own, or a bundle.
         cohort: the rows of its sample sheet; none with a bundle.
         new: the rows of its sheet of new slides.
+        slides: the rows of its sheet of slides with instances to detect.
 
     Raises:
-        UserError: the task does not classify slides, or the run has no evaluated model yet.
+        UserError: the task has no slides to show, or the run has not predicted any of them yet.
     """
-    if not find_task(task).validates_externally:
-        raise UserError(
-            f"--run: {folder.name} has the task {task}; the viewer shows slides that "
-            "a model classifies"
-        )
+    known = find_task(task)
+    if known.validates_externally:
+        shown = _classified(folder, task, model, cohort, new)
+    elif known.detects_on_slides:
+        shown = _detected(folder, slides)
+    else:
+        raise UserError(f"--run: {folder.name} has the task {task}, which has no slides to show")
+    if not shown:
+        raise UserError(f"--run: {folder}: no slide of its sheets was evaluated or predicted yet")
+    return ShownRun(folder.name, {slide.id: slide for slide in shown})
+
+
+def _classified(
+    folder: Path, task: str, model: Path, cohort: Sequence[Member], new: Sequence[Member]
+) -> list[ShownSlide]:
     described = model / DESCRIBED
     if not described.is_file():
         raise UserError(f"--run: {folder}: has no model yet; run the workflow first")
     classes = read_json(described)["classes"]
-    slides = {}
+    shown = []
     for tables, tiles, rows, is_new in (
         (folder / "evaluation", folder / "tiles", cohort, False),
         (folder / "predictions", folder / "predictions" / "tiles", new, True),
     ):
         sources = {row.cells[row.unit]: row.files[0] for row in rows}
-        table = tables / "slides.tsv"
-        for called in read_table(table, ("slide", "call_mean")) if table.is_file() else ():
-            slide = called["slide"]
+        for slide in _predicted_classes(tables):
             if slide not in sources:  # removed from the sheet since
                 continue
             id = viewer_id(folder.name, slide, is_new)
-            predicted = PredictedSlide(
-                tables, tiles, slide, classes, is_whole=task == "slide_classification"
-            )
-            slides[id] = ShownSlide(id, slide, sources[slide], predicted, folder.name, 0, False)
-    if not slides:
-        raise UserError(f"--run: {folder}: no slide of the sheet was evaluated or predicted yet")
-    return ShownRun(folder.name, slides)
+            is_whole = task == "slide_classification"
+            predicted = PredictedSlide(tables, tiles, slide, classes, is_whole)
+            shown.append(ShownSlide(id, slide, sources[slide], predicted, folder.name, 0, False))
+    return shown
+
+
+def _predicted_classes(tables: Path) -> dict[str, str]:
+    """Return the predicted class of each slide of slides.tsv; none if there is no such table."""
+    path = tables / "slides.tsv"
+    if not path.is_file():
+        return {}
+    return {row["slide"]: row["call_mean"] for row in read_table(path, ("slide", "call_mean"))}
+
+
+def _detected(folder: Path, slides: Sequence[Member]) -> list[ShownSlide]:
+    shown = []
+    for row in slides:
+        detected = DetectedSlide(folder / "predictions" / "slides", row.cells["slide"])
+        try:
+            if detected.state().state != "detected":
+                continue
+        except UserError:  # not yet
+            continue
+        id = viewer_id(folder.name, detected.slide, is_new=True)
+        shown.append(ShownSlide(id, detected.slide, row.files[0], detected, folder.name, 0, False))
+    return shown
 
 
 class ShownSlides:
@@ -165,17 +200,17 @@ class ShownSlides:
 
     def of_runs(self) -> list[dict[str, Any]]:
         """Return what a list of the slides of runs shows."""
-        tables: dict[Path, dict[str, str]] = {}
+        classes: dict[Path, dict[str, str]] = {}
         shown = []
         for slide in self._of_runs.values():
-            path = slide.predicted.tables / "slides.tsv"
-            if path not in tables:
-                try:
-                    rows = read_table(path, ("slide", "call_mean"))
-                except UserError:  # the run is being repeated
-                    rows = []
-                tables[path] = {row["slide"]: row["call_mean"] for row in rows}
-            predicted = tables[path].get(slide.name)
+            of_slide, predicted = slide.predicted, None
+            with contextlib.suppress(UserError):  # the run is being repeated
+                if isinstance(of_slide, PredictedSlide):
+                    if of_slide.tables not in classes:
+                        classes[of_slide.tables] = _predicted_classes(of_slide.tables)
+                    predicted = classes[of_slide.tables].get(slide.name)
+                else:
+                    predicted = of_slide.summary()
             shown.append(
                 {"id": slide.id, "name": slide.name, "run": slide.model, "predicted": predicted}
             )

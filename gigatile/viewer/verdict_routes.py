@@ -42,7 +42,7 @@ class _Answers:
         slide = self._shown.find(id)
         fields = _fields(parse_json(await request.body()))
         try:
-            called = await asyncio.to_thread(slide.predicted.called)
+            predicted = await asyncio.to_thread(slide.predicted.summary)
         except UserError:
             raise RequestError(404, "files of this slide are missing or damaged") from None
         verdict = await asyncio.to_thread(
@@ -51,7 +51,7 @@ class _Answers:
             slide=slide.name,
             model=slide.model,
             version=slide.version,
-            predicted=called["call_mean"],
+            predicted=predicted,
             **fields,
         )
         return JSONResponse(verdict.shown(), 201)

@@ -69,10 +69,12 @@ def test_ids_do_not_collide():
 
 def test_runs_that_cannot_be_shown(run, tmp_path):
     cohort = rows(tmp_path, "B")
-    with pytest.raises(UserError, match="no slide of the sheet was evaluated or predicted yet"):
+    with pytest.raises(UserError, match="no slide of its sheets was evaluated or predicted yet"):
         open_run(run, "tile_classification", run / "model", cohort, ())
-    with pytest.raises(UserError, match="mine has the task volume_segmentation; the viewer shows"):
+    with pytest.raises(UserError, match="mine has the task volume_segmentation, which has no"):
         open_run(run, "volume_segmentation", run / "model", cohort, ())
+    with pytest.raises(UserError, match="no slide of its sheets was evaluated or predicted yet"):
+        open_run(run, "instance_segmentation", run / "model", (), (), cohort)
     (run / "model/settings.json").unlink()
     with pytest.raises(UserError, match="has no model yet; run the workflow first"):
         open_run(run, "tile_classification", run / "model", cohort, ())

@@ -27,7 +27,8 @@ async function start() {
   const answer = await fetch(`${job}/view`);
   if (!answer.ok) return;
   const slide = await answer.json();
-  const choices = ["", ...slide.classes, "unsure", "not usable"];
+  const wrong = ["all are right", "some are missing", "some are wrong"];
+  const choices = ["", ...(slide.counts ? wrong : slide.classes), "unsure", "not usable"];
   byId("verdict").append(...choices.map((name) => text("option", name)));
   byId("reader").value = localStorage.getItem("reader") ?? "";
   await load();

@@ -1,4 +1,6 @@
 // A slide with its layers. Coordinates are in pixels of level 0 of the slide.
+import { Outlines } from "./outlines.js";
+
 const id = location.pathname.split("/").pop();
 const byId = (name) => document.getElementById(name);
 const job = `/v1/jobs/${id}`;
@@ -19,8 +21,14 @@ async function start() {
   document.title = slide.name;
   byId("name").textContent = slide.name;
   byId("tile-title").textContent = slide.word;
-  const score = slide.scores[slide.classes.indexOf(slide.predicted)];
-  byId("predicted").textContent = `Predicted: ${slide.predicted} (score ${score.toFixed(3)})`;
+  const hasInstances = slide.counts !== undefined; // else, the slide has a class and scores
+  if (hasInstances) {
+    byId("predicted").textContent = `Detected: ${slide.predicted}`;
+  } else {
+    const score = slide.scores[slide.classes.indexOf(slide.predicted)];
+    byId("predicted").textContent = `Predicted: ${slide.predicted} (score ${score.toFixed(3)})`;
+    byId("colours").style.background = `linear-gradient(90deg, ${slide.colours.join(", ")})`;
+  }
 
   const viewer = OpenSeadragon({
     element: byId("slide"),
@@ -50,7 +58,7 @@ async function start() {
   // --- Layers
 
   const unit = slide.width; // OpenSeadragon's unit is the width of the slide
-  const scores = new Map(slide.tiles.map(([c, r, ...values]) => [`${c},${r}`, values]));
+  const scores = new Map((slide.tiles ?? []).map(([c, r, ...values]) => [`${c},${r}`, values]));
   const pictures = slide.layers.map((layer) => {
     const picture = document.createElement("img");
     picture.src = `${job}/layers/${layer.file}.png`;
@@ -59,8 +67,7 @@ async function start() {
     picture.style.visibility = "hidden"; // OpenSeadragon sets `display`
     return picture;
   });
-  byId("colours").style.background = `linear-gradient(90deg, ${slide.colours.join(", ")})`;
-  let chosen = slide.classes.indexOf(slide.predicted);
+  let chosen = hasInstances ? 0 : slide.classes.indexOf(slide.predicted);
   let isHidden = false;
   viewer.addHandler("open", () => {
     slide.layers.forEach((layer, number) => {
@@ -68,13 +75,23 @@ async function start() {
       viewer.addOverlay({ element: pictures[number], location: place });
     });
     show();
+    outlines?.load();
     document.body.dataset.state = "open";
   });
+  const outlines = hasInstances
+    ? new Outlines(viewer, slide, job, (message) => {
+        byId("count").textContent = message;
+      })
+    : null;
+  byId("count").hidden = !hasInstances;
   viewer.addHandler("tile-load-failed", () => {
     byId("scale").textContent = "A part of the slide cannot be read.";
   });
 
-  const labels = [...slide.layers.map((layer) => layer.name), "None"];
+  const names = hasInstances
+    ? ["All instances", ...slide.classes.map((name, n) => `${name} (${slide.counts[n].toLocaleString("en")})`)]
+    : slide.layers.map((layer) => layer.name);
+  const labels = [...names, "None"];
   labels.forEach((name, number) => {
     const label = text("label", ` ${name}`);
     const input = document.createElement("input");
@@ -83,6 +100,10 @@ async function start() {
     input.value = number;
     input.addEventListener("change", () => choose(number));
     label.prepend(input);
+    if (hasInstances && number > 0 && number < names.length) {
+      label.style.borderLeft = `.5rem solid ${Outlines.colour(number - 1)}`;
+      label.style.paddingLeft = ".3rem";
+    }
     byId("layers").append(label);
   });
 
@@ -97,7 +118,13 @@ async function start() {
       picture.style.visibility = isHidden || number !== chosen ? "hidden" : "visible";
       picture.style.opacity = byId("opacity").value / 100;
     });
-    byId("legend").hidden = chosen >= slide.classes.length;
+    if (outlines) {
+      const isNone = isHidden || chosen === labels.length - 1;
+      outlines.category = isNone ? -1 : chosen === 0 ? null : chosen - 1;
+      outlines.opacity = byId("opacity").value / 100;
+      outlines.draw();
+    }
+    byId("legend").hidden = hasInstances || chosen >= slide.classes.length;
     const inputs = byId("layers").querySelectorAll("input");
     inputs[Math.min(chosen, inputs.length - 1)].checked = true;
   }
@@ -106,7 +133,23 @@ async function start() {
 
   // --- The tile at a point
 
+  function showInstance(point) {
+    const lines = [text("p", `x ${Math.floor(point.x)}, y ${Math.floor(point.y)}`)];
+    const instance = outlines.at(point);
+    if (instance) {
+      const score = instance.score === null ? "" : `, score ${instance.score.toFixed(3)}`;
+      lines.push(text("p", `${slide.classes[instance.category]}${score}`));
+    } else {
+      lines.push(text("p", "No instance is shown here."));
+    }
+    byId("tile").replaceChildren(...lines);
+  }
+
   function showTile(point) {
+    if (outlines) {
+      showInstance(point);
+      return;
+    }
     const column = Math.floor((point.x - slide.origin[0]) / slide.extent);
     const row = Math.floor((point.y - slide.origin[1]) / slide.extent);
     const values = scores.get(`${column},${row}`);
