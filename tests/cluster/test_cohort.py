@@ -3,10 +3,15 @@
 import hashlib
 import json
 import re
+import shlex
+import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from sites import SEGMENTS, Site, settings
+from bundles import make_bundle
+from sites import HURRY, SEGMENTS, Site, settings
 from small_cohort import COHORT, whole_settings
 from small_images import image_settings, make_small_images
 from small_volumes import volume_settings
@@ -163,3 +168,28 @@ def assert_same_detections(first, second):
     )
     assert keys[0] == keys[1] and len(keys[0]) > 0
     np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-3, atol=1e-2)
+
+
+def test_a_bundle_predicts_on_the_cluster_what_it_predicts_on_a_laptop(cluster, site):
+    """Without the cohort and its training, with the profile of the project."""
+    make_bundle(site.folder / "bundle", size=128, classes=("luad", "lusc", "normal"))
+    site.clone.write(
+        "new.tsv",
+        "slide\tpath\nN1\tcohort/P10-1.svs\nN2\tcohort/P08-1.svs\nN3\tcohort/text.svs\n",
+    )
+    predict = ("gigatile", "predict", "bundle", "new.tsv", "--out")
+    site.clone.run(*predict, "laptop")
+    line = ["python", "-m", *predict, "cluster", "--profile", "slurm", "--", *HURRY]
+    path = f"PATH={Path(sys.executable).parent}:$PATH"
+    cluster.run(f"cd {shlex.quote(str(site.folder))} && {path} {shlex.join(line)}")
+    laptop, there = (site.folder / f"{name}/results/tiny" for name in ("laptop", "cluster"))
+    (log,) = (site.folder / "cluster/.snakemake/log").glob("*.snakemake.log")
+    submitted = re.findall(r"SLURM jobid \d+ \(log: \S+/slurm_logs/(\w+)/", log.read_text())
+    assert "group_tile_tile_new" in submitted and "rule_predict" in submitted, submitted
+    pattern = "predictions/*.tsv"
+    tables = {path.name: path.read_bytes() for path in laptop.glob(pattern)}
+    assert {"slides.tsv", "tiles.tsv"} <= tables.keys()
+    assert tables == {path.name: path.read_bytes() for path in there.glob(pattern)}
+    scores = [pd.read_parquet(run / "predictions/tiles.parquet") for run in (laptop, there)]
+    pd.testing.assert_frame_equal(*scores, check_exact=True)
+    assert (there / "predictions/pages/index.html").exists()
