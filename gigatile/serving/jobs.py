@@ -269,14 +269,17 @@ class JobQueue:
 
     def _result(self, job: Job, status: int) -> tuple[str, str]:
         """Return the state of a job whose command has ended, and why it failed."""
-        with contextlib.suppress(UserError, OSError, KeyError):
-            (row,) = read_table(self.results(job) / "tiles.tsv", ("slide", "state", "reason"))
-            if row["state"] == "failed":
-                return FAILED, without_folders(row["reason"])
-        with contextlib.suppress(UserError, OSError, KeyError, TypeError):
-            state = read_json(self.results(job) / "tiles" / f"{SLIDE}.json")
-            if state["state"] == "failed":
-                return FAILED, without_folders(state["reason"])
+        # A classifier leaves a table of tiles and states in tiles/; a detector, in slides/.
+        for name in ("tiles", "slides"):
+            with contextlib.suppress(UserError, OSError, KeyError):
+                columns = ("slide", "state", "reason")
+                (row,) = read_table(self.results(job) / f"{name}.tsv", columns)
+                if row["state"] == "failed":
+                    return FAILED, without_folders(row["reason"])
+            with contextlib.suppress(UserError, OSError, KeyError, TypeError):
+                state = read_json(self.results(job) / name / f"{SLIDE}.json")
+                if state["state"] == "failed":
+                    return FAILED, without_folders(state["reason"])
         if status == 0:
             return DONE, ""
         lines = (self.folder(job.id) / "log").read_text(errors="replace").splitlines()

@@ -26,18 +26,24 @@ from gigatile.serving.registry import ModelRegistry, ServedModel
 from gigatile.serving.settings import ServerSettings
 from gigatile.slides.slide_files import SLIDE_SUFFIXES
 from gigatile.tables import read_table
+from gigatile.tasks import find_task
+from gigatile.viewer.outlines import DetectedSlide
 
 # Formats of several files, which can only be named by a path.
 SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
-# Files of a job by their names in addresses: the file, and its media type.
+_PARQUET = "application/vnd.apache.parquet"
+# Files of a job by their names in addresses: the file, and its media type. A classifier and a
+# detector of instances leave different ones.
 FILES = {
-    "page.html": (f"pages/slides/{SLIDE}.html", "text/html"),
-    "slides.tsv": ("slides.tsv", "text/tab-separated-values"),
-    "tiles.tsv": ("tiles.tsv", "text/tab-separated-values"),
-    "tiles.parquet": ("tiles.parquet", "application/vnd.apache.parquet"),
-    "map.parquet": (f"maps/{SLIDE}.parquet", "application/vnd.apache.parquet"),
-    "overview.jpg": (f"tiles/{SLIDE}.jpg", "image/jpeg"),
-    "tissue.png": (f"tiles/{SLIDE}.png", "image/png"),
+    "page.html": ((f"pages/slides/{SLIDE}.html", f"slide_pages/slides/{SLIDE}.html"), "text/html"),
+    "slides.tsv": (("slides.tsv",), "text/tab-separated-values"),
+    "tiles.tsv": (("tiles.tsv",), "text/tab-separated-values"),
+    "tiles.parquet": (("tiles.parquet",), _PARQUET),
+    "map.parquet": ((f"maps/{SLIDE}.parquet",), _PARQUET),
+    "instances.parquet": ((f"slides/{SLIDE}.parquet",), _PARQUET),
+    "outlines.geojson.gz": ((f"slides/{SLIDE}.geojson.gz",), "application/gzip"),
+    "overview.jpg": ((f"tiles/{SLIDE}.jpg", f"slides/{SLIDE}.jpg"), "image/jpeg"),
+    "tissue.png": ((f"tiles/{SLIDE}.png",), "image/png"),
 }
 # Free space that an upload leaves, in bytes.
 RESERVE = 100_000_000
@@ -146,6 +152,8 @@ class _Answers:
     async def result(self, id: str) -> Any:
         """Return the prediction of a job that is done."""
         job = self._done(id)
+        if self._detects(job):
+            return await asyncio.to_thread(self._instances, job)
         (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("slide", "call_mean"))
         scores = {key[2:]: float(value) for key, value in row.items() if key.startswith("p_")}
         calls = {key: value for key, value in row.items() if key.startswith("call_")}
@@ -158,14 +166,27 @@ class _Answers:
             "in_cohort": [match["same"] for match in matches],
         }
 
+    def _instances(self, job: Job) -> Any:
+        """Return the instances that were detected on a slide."""
+        results = self._jobs.results(job)
+        state = DetectedSlide(results / "slides", SLIDE).state()
+        matches = read_table(results / "slides_in_cohort.tsv", ("slide", "same"))
+        return {
+            **job.shown(),
+            "instances": state.instances,
+            "cut": state.cut,
+            "in_cohort": [match["same"] for match in matches],
+        }
+
     async def file(self, id: str, name: str) -> Response:
         """Return a file of a job that is done."""
         job = self._done(id)
         if name not in FILES:
             raise RequestError(404, f"no such file; must be one of {', '.join(FILES)}")
-        relative, kind = FILES[name]
-        path = self._jobs.results(job) / relative
-        if not path.is_file():
+        candidates, kind = FILES[name]
+        paths = (self._jobs.results(job) / candidate for candidate in candidates)
+        path = next(filter(Path.is_file, paths), None)
+        if path is None:
             raise RequestError(404, "this job has no such file")
         # The page has its own policy, which allows only what is in it.
         headers = (
@@ -174,12 +195,16 @@ class _Answers:
         return FileResponse(path, media_type=kind, headers=headers)
 
     def _predicted(self, job: Job) -> str | None:
-        """Return the predicted class of a job that is done, or None."""
+        """Return the predicted class of a job that is done, or its number of instances; or None."""
         if job.state == DONE and job.id not in self._calls:
             try:
-                (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("call_mean",))
-                self._calls[job.id] = row["call_mean"]
-            except (UserError, ValueError, OSError):
+                results = self._jobs.results(job)
+                if self._detects(job):
+                    self._calls[job.id] = DetectedSlide(results / "slides", SLIDE).summary()
+                else:
+                    (row,) = read_table(results / "slides.tsv", ("call_mean",))
+                    self._calls[job.id] = row["call_mean"]
+            except (RequestError, UserError, ValueError, OSError):
                 return None
         return self._calls.get(job.id)
 
@@ -196,6 +221,15 @@ class _Answers:
         if not await asyncio.to_thread(self._jobs.delete, id):
             raise RequestError(409, "the job has not ended; cancel it first")
         return {"id": id}
+
+    def _detects(self, job: Job) -> bool:
+        """Return whether the model of a job detects instances; else, it classifies slides.
+
+        Raises:
+            RequestError: the server no longer has this model.
+        """
+        manifest = self._models.find(job.model, job.version).bundle.manifest
+        return find_task(manifest.task).detects_on_slides
 
     def _job(self, id: str) -> Job:
         job = self._jobs.store.get(id) if _ID.fullmatch(id) else None
@@ -220,7 +254,8 @@ class _Answers:
         if version is not None and not re.fullmatch(r"[0-9]{1,18}", str(version)):
             raise RequestError(400, "version: must be a whole number")
         model = self._models.find(name, None if version is None else int(version))
-        if "tiles" not in model.bundle.manifest.settings:
+        manifest = model.bundle.manifest
+        if "tiles" not in manifest.settings and not find_task(manifest.task).detects_on_slides:
             raise RequestError(400, f"model: {name} is not for slides; use gigatile predict")
         try:
             scale = None if mpp is None else float(mpp)

@@ -173,8 +173,8 @@ class ShownSlides:
         """Return a slide.
 
         Raises:
-            RequestError: there is no such slide, its job is not done, or its model does not
-                classify slides.
+            RequestError: there is no such slide, its job is not done, or the server no longer has
+                its model.
         """
         if id in self._of_runs:
             return self._of_runs[id]
@@ -184,16 +184,15 @@ class ShownSlides:
         if job.state != DONE:
             raise RequestError(409, f"the job has the state {job.state}")
         manifest = self._models.find(job.model, job.version).bundle.manifest
-        if not find_task(manifest.task).validates_externally:
-            raise RequestError(400, "the viewer shows slides that a model classifies")
         results = self._jobs.results(job)
-        predicted = PredictedSlide(
-            results,
-            results / "tiles",
-            SLIDE,
-            manifest.classes,
-            is_whole=manifest.task == "slide_classification",
-        )
+        predicted: PredictedSlide | DetectedSlide
+        if find_task(manifest.task).detects_on_slides:
+            predicted = DetectedSlide(results / "slides", SLIDE)
+        else:
+            is_whole = manifest.task == "slide_classification"
+            predicted = PredictedSlide(
+                results, results / "tiles", SLIDE, manifest.classes, is_whole
+            )
         return ShownSlide(
             id, job.name, Path(job.source), predicted, job.model, job.version, is_final=True
         )

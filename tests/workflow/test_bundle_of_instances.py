@@ -1,8 +1,12 @@
 """The bundle of a segmentation of instances."""
 
+import io
 import json
+import time
 
+import pandas as pd
 from bundles import bundle_of, predict_with
+from servers import running
 
 from gigatile.tables import read_table
 
@@ -22,3 +26,45 @@ def test_images_and_slides_of_instances(predicted_images, tmp_path):
     path = "predictions/slides/S1.geojson.gz"
     assert (slides.parent / path).read_bytes() == (run.folder / "results/small" / path).read_bytes()
     assert read_table(slides / "slides.tsv")[0]["state"] == "detected"
+    check_served(bundle, run.folder, slides, tmp_path)
+
+
+def check_served(bundle, folder, predictions, tmp_path):
+    """Check that a server detects on a slide what the bundle does, and shows it in the viewer."""
+    arguments = (bundle, "--work-dir", tmp_path / "work", "--allow", folder / "slides")
+    with running(tmp_path, *arguments) as server:
+        client = server.client
+        good, bad = (
+            client.post("/v1/slides", json={"path": str(folder / "slides" / name)}).json()["id"]
+            for name in ("S1.svs", "S2.svs")
+        )
+        until = time.monotonic() + 240
+        while client.get(f"/v1/jobs/{bad}").json()["state"] in ("queued", "running"):
+            assert time.monotonic() < until
+            time.sleep(0.5)
+        failed = client.get(f"/v1/jobs/{bad}").json()
+        assert failed["state"] == "failed" and str(folder) not in failed["reason"], failed
+        assert client.get(f"/v1/jobs/{good}").json()["state"] == "done"
+        result = client.get(f"/v1/jobs/{good}/result").json()
+        state = json.loads((predictions / "slides/S1.json").read_text())
+        assert result["instances"] == state["instances"] and result["cut"] == state["cut"]
+        listed = {job["id"]: job["predicted"] for job in client.get("/v1/jobs").json()["jobs"]}
+        assert listed[bad] is None and listed[good].startswith("nucleus: ")
+        files = f"/v1/jobs/{good}/files"
+        table = client.get(f"{files}/instances.parquet").content
+        assert read_instances(table) == read_instances(
+            (predictions / "slides/S1.parquet").read_bytes()
+        )
+        assert client.get(f"{files}/outlines.geojson.gz").status_code == 200
+        assert "nucleus" in client.get(f"{files}/page.html").text
+        assert client.get(f"{files}/tiles.parquet").status_code == 404
+        view = client.get(f"/v1/jobs/{good}/view").json()
+        assert dict(zip(view["classes"], view["counts"], strict=True)) == state["instances"]
+        outlines = client.get(f"/v1/jobs/{good}/outlines?box=0,0,99999,99999").json()
+        assert outlines["total"] == sum(state["instances"].values())
+        assert client.get(f"/v1/jobs/{bad}/view").status_code == 409
+
+
+def read_instances(content):
+    """Return a table of instances without their ids, which depend on the slide's name."""
+    return pd.read_parquet(io.BytesIO(content)).drop(columns="id").to_dict()
