@@ -47,6 +47,15 @@ class SlideSize:
     height: int
     levels: int
 
+    def shown(self) -> dict[str, int]:
+        """Return what a page needs to show the slide, as JSON."""
+        return {
+            "width": self.width,
+            "height": self.height,
+            "levels": self.levels,
+            "side": SIDE,
+        }
+
 
 class SlideProcesses:
     """A fixed number of processes that read slides."""

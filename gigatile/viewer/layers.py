@@ -16,7 +16,7 @@ from gigatile.report.slides.inputs import read_tile_scores
 from gigatile.report.whole_slides.maps import read_map
 from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
-from gigatile.viewer.decoding import SIDE, SlideSize
+from gigatile.viewer.decoding import SlideSize
 
 # The scores, times 255, of which the legend has the colours.
 STEPS = tuple(range(0, 256, 17))
@@ -87,10 +87,7 @@ class PredictedSlide:
             ("Tissue", "tissue", whole),
         ]
         return {
-            "width": size.width,
-            "height": size.height,
-            "levels": size.levels,
-            "side": SIDE,
+            **size.shown(),
             "mpp": state.mpp,
             "word": cells.word,
             "origin": [cells.x, cells.y],

@@ -15,7 +15,7 @@ import numpy as np
 from gigatile.errors import UserError
 from gigatile.instances.slide_state import DetectionState
 from gigatile.json_models import read_model
-from gigatile.viewer.decoding import SIDE, SlideSize
+from gigatile.viewer.decoding import SlideSize
 
 # Outlines that a page draws at most; of more, only their number is sent.
 MOST = 4000
@@ -105,10 +105,7 @@ class DetectedSlide:
         """
         state = self.state()
         return {
-            "width": size.width,
-            "height": size.height,
-            "levels": size.levels,
-            "side": SIDE,
+            **size.shown(),
             "mpp": state.mpp,
             "word": "Instance",
             "classes": sorted(state.instances),
@@ -172,7 +169,15 @@ def read_outlines(path: Path, modified: int, categories: tuple[str, ...]) -> Out
                 raise ValueError("ends before its end")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError) as error:
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ) as error:
         reason = " ".join(repr(error).split())
         raise UserError(f"{path}: damaged, not outlines of instances ({reason:.100})") from None
     return Outlines(
@@ -190,4 +195,7 @@ def _rings(geometry: dict[str, Any]) -> list[np.ndarray]:
     polygons = geometry["coordinates"]
     if geometry["type"] == "Polygon":
         polygons = [polygons]
-    return [np.array(ring, np.float64).reshape(-1, 2) for polygon in polygons for ring in polygon]
+    rings = [np.array(ring, np.float64) for polygon in polygons for ring in polygon]
+    if not all(ring.ndim == 2 and ring.shape[1] == 2 and np.isfinite(ring).all() for ring in rings):
+        raise ValueError("a ring is not a list of points x, y")
+    return rings

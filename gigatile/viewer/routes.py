@@ -133,7 +133,7 @@ class _Answers:
 
 
 def _cache(slide: ShownSlide) -> dict[str, str]:
-    return CACHE if slide.is_final else {"cache-control": "private, no-cache"}
+    return CACHE if slide.is_immutable else {"cache-control": "private, no-cache"}
 
 
 def _call(function: Any, *arguments: Any) -> Any:

@@ -35,7 +35,7 @@ class ShownSlide:
         source: the slide's file.
         predicted: its files.
         model, version: that predicted it; the version of the model of a run is 0.
-        is_final: whether its files never change: those of a job, not those of a run.
+        is_immutable: whether its files never change: those of a job, not those of a run.
     """
 
     id: str
@@ -44,7 +44,7 @@ class ShownSlide:
     predicted: PredictedSlide | DetectedSlide
     model: str
     version: int
-    is_final: bool
+    is_immutable: bool
 
     def check_source(self) -> None:
         """Check that the file is the one whose tiles were scored.
@@ -194,7 +194,7 @@ class ShownSlides:
                 results, results / "tiles", SLIDE, manifest.classes, is_whole
             )
         return ShownSlide(
-            id, job.name, Path(job.source), predicted, job.model, job.version, is_final=True
+            id, job.name, Path(job.source), predicted, job.model, job.version, is_immutable=True
         )
 
     def of_runs(self) -> list[dict[str, Any]]:

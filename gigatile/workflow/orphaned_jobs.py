@@ -75,25 +75,37 @@ def _remove_plan(finished: Callable[..., Any]) -> Callable[..., Any]:
 
 def _record_success(postprocess: Callable[..., Any]) -> Callable[..., Any]:
     async def postprocess_job(self: Job, *args: Any, error: bool = False, **options: Any) -> None:
-        persistence = self.dag.workflow.persistence
+        persistence, unknown = self.dag.workflow.persistence, []
         # Before Snakemake removes the marks: outputs have a mark or metadata at any time.
         if not error and isinstance(persistence, FilePersistence) and not _is_main(persistence):
-            await _record(persistence, self)
+            unknown = await _record(persistence, self)
         await postprocess(self, *args, error=error, **options)
+        # The main process removes this mark, if it still runs.
+        for key in unknown:
+            persistence._mark_incomplete(key, None)
 
     postprocess_job.records_orphaned_jobs = True  # type: ignore[attr-defined]
     return postprocess_job
 
 
-async def _record(persistence: FilePersistence, job: Job) -> None:
-    """Write the metadata about the outputs of a job that has just succeeded."""
+async def _record(persistence: FilePersistence, job: Job) -> list[str]:
+    """Write the metadata about the outputs of a job that has just succeeded.
+
+    Returns:
+        The keys of outputs whose metadata the main process has not stored: it was killed between
+        the submission of the job and that.
+    """
+    unknown = []
     checksums = {
         str(file): await file.checksum(persistence.max_checksum_file_size) for file in job.input
     }
     for file in job.output:
         key = persistence._get_key(file)
         planned = persistence._io_read(str(PLANNED), key)
-        if not planned or not await file.exists():
+        if not planned:
+            unknown.append(key)
+            continue
+        if not await file.exists():
             continue
         record = MetadataRecord(
             **planned,
@@ -104,6 +116,7 @@ async def _record(persistence: FilePersistence, job: Job) -> None:
             input_checksums={name: value for name, value in checksums.items() if value is not None},
         )
         persistence._write_record(key, record)
+    return unknown
 
 
 def _is_main(persistence: FilePersistence) -> bool:

@@ -47,7 +47,8 @@ INTERNAL_NAMES = {
         *("FilePersistence._metadata_path", "FilePersistence._incomplete_path"),
         *("FilePersistence._record_path", "FilePersistence._io_delete", "FilePersistence._io_read"),
         *("FilePersistence._io_write", "FilePersistence._get_recorded_starttime"),
-        *("FilePersistence._write_record", "FilePersistence.finished", "FilePersistence.started"),
+        *("FilePersistence._write_record", "FilePersistence._mark_incomplete"),
+        *("FilePersistence.finished", "FilePersistence.started"),
     ),
     "snakemake.scheduling.job_scheduler": (
         *("JobScheduler.error_callback", "JobScheduler.exit_gracefully"),

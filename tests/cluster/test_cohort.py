@@ -186,6 +186,8 @@ def test_a_bundle_predicts_on_the_cluster_what_it_predicts_on_a_laptop(cluster, 
     (log,) = (site.folder / "cluster/.snakemake/log").glob("*.snakemake.log")
     submitted = re.findall(r"SLURM jobid \d+ \(log: \S+/slurm_logs/(\w+)/", log.read_text())
     assert "group_tile_tile_new" in submitted and "rule_predict" in submitted, submitted
+    assert not list((site.folder / "cluster/.snakemake/incomplete").iterdir())
+    assert not list((site.folder / "cluster/.snakemake/planned").iterdir())
     pattern = "predictions/*.tsv"
     tables = {path.name: path.read_bytes() for path in laptop.glob(pattern)}
     assert {"slides.tsv", "tiles.tsv"} <= tables.keys()

@@ -111,6 +111,10 @@ def test_damaged_outlines_are_an_error(cells, tmp_path):
             text.replace(b'"coordinates":[[', b'"coordinates":[], "x":[[', 1)
         ),
         "odd points": gzip.compress(text.replace(b'"coordinates":[[[', b'"coordinates":[[[7,', 1)),
+        "three": gzip.compress(text.replace(b'"coordinates":[[[', b'"coordinates":[[[7,7,7],[', 1)),
+        "no number": gzip.compress(
+            text.replace(b'"coordinates":[[[', b'"coordinates":[[[NaN,1],[', 1)
+        ),
         "text": gzip.compress(text.replace(b'"coordinates":[[[', b'"coordinates":[[["7",', 1)),
         "empty": b"",
     }
