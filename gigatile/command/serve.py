@@ -5,12 +5,14 @@ Only programs on this machine reach the server, unless --host is given together 
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from gigatile.cohort.samples import read_samples
+from gigatile.cohort.sheet import Member
 from gigatile.command.configuration import (
     find_configuration,
     folder_of_paths,
@@ -20,6 +22,7 @@ from gigatile.command.configuration import (
 from gigatile.errors import UserError, all_faults
 from gigatile.serving.bundles import open_bundles
 from gigatile.serving.settings import LOOPBACK, ServerSettings, read_token
+from gigatile.settings.whole import Settings
 from gigatile.tasks import find_task
 
 if TYPE_CHECKING:
@@ -132,24 +135,21 @@ def open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
     """
     if not targets:
         return []
-    from gigatile.viewer.shown_slides import open_run
+    from gigatile.viewer.shown_slides import open_run, slides_of_sheet
 
     runs: dict[str, ShownRun] = {}
     for target in targets:
         configuration = find_configuration(target)
         folder = folder_of_paths(configuration)
         settings = with_paths_from(load(configuration), folder)
-        bundle, sheet = settings.predict.bundle, settings.predict.samples
-        read = find_task(settings.task).read_sheet
-        cohort, new = (
-            read(Path(path), settings, False, lambda path: True, False) if path else ()
-            for path in (None if bundle else settings.samples, sheet)
-        )
-        sheet_of_slides = settings.predict.slides
-        slides = (
-            read_samples(Path(sheet_of_slides), False, lambda path: True, False)
-            if sheet_of_slides
-            else ()
+        bundle = settings.predict.bundle
+        cohort, new, slides = (
+            slides_of_sheet(Path(sheet), read(Path(sheet))) if sheet else ()
+            for sheet, read in (
+                (None if bundle else settings.samples, partial(_read_cohort, settings)),
+                (settings.predict.samples, partial(_read_cohort, settings)),
+                (settings.predict.slides, _read_slides),
+            )
         )
         results = folder / "results" / settings.run
         model = Path(bundle) if bundle else results / "model"
@@ -158,6 +158,14 @@ def open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
             raise UserError(f"--run: {target}: there is another run with the name {run.name}")
         runs[run.name] = run
     return list(runs.values())
+
+
+def _read_cohort(settings: Settings, sheet: Path) -> Sequence[Member]:
+    return find_task(settings.task).read_sheet(sheet, settings, False, lambda path: True, False)
+
+
+def _read_slides(sheet: Path) -> Sequence[Member]:
+    return read_samples(sheet, False, lambda path: True, False)
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:

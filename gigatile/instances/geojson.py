@@ -150,7 +150,7 @@ def write_geojson(path: Path, slide: str) -> Iterator[GeoJsonWriter]:
         file.write("\n]}\n")
 
 
-def read_geojson(path: Path) -> list[OutlinedObject]:
+def read_geojson(path: Path, max_bytes: int | None = None) -> list[OutlinedObject]:
     """Return the objects of a file: a FeatureCollection, a list of Features, or a Feature.
 
     The outline must be a Polygon or MultiPolygon. Points and lines are faults: an object that they
@@ -161,13 +161,14 @@ def read_geojson(path: Path) -> list[OutlinedObject]:
 
     Args:
         path: of the file; if its name ends with .gz, it is decompressed.
+        max_bytes: of its text; None: any.
 
     Raises:
-        UserError: the file is missing or not JSON, or has other geometries, rings of less than
-            three points, or coordinates that are not numbers or outside any slide. All faults are
-            listed.
+        UserError: the file is missing, too large or not JSON, or has other geometries, rings of
+            less than three points, or coordinates that are not numbers or outside any slide. All
+            faults are listed.
     """
-    content = _read_json(path)
+    content = _read_json(path, max_bytes)
     if isinstance(content, dict) and content.get("type") == "FeatureCollection":
         content = content.get("features")
     elif isinstance(content, dict) and content.get("type") == "Feature":
@@ -196,15 +197,17 @@ def read_geojson(path: Path) -> list[OutlinedObject]:
     return objects
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, max_bytes: int | None) -> Any:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
+        with opener(path, "rb") as file:
+            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged, not a whole gzip file ({error})") from None
+    if max_bytes is not None and len(data) > max_bytes:
+        raise UserError(f"{path}: has more than {max_bytes:,} bytes of text")
     try:
         return json.loads(data)
     except ValueError as error:

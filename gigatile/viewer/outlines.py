@@ -1,4 +1,4 @@
-"""The outlines of instances on a slide, and which of them lie in a part of it."""
+"""Outlines of instances and annotations on a slide, and which of them lie in a part of it."""
 
 import functools
 import gzip
@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ KEPT = 4
 
 @dataclass(frozen=True)
 class Outlines:
-    """The outlines of the instances of a slide. Coordinates are pixels of level 0.
+    """The outlines of the instances or annotations of a slide, in pixels of level 0.
 
     Attributes:
         boxes: (n, 4) float32: the smallest x and y, the largest x and y of each.
@@ -66,6 +67,42 @@ class Outlines:
     @staticmethod
     def _span(ends: np.ndarray, number: int) -> tuple[int, int]:
         return int(ends[number - 1]) if number else 0, int(ends[number])
+
+
+class OutlineCollector:
+    """Collects outlines, one after the other."""
+
+    def __init__(self) -> None:
+        self._boxes, self._category, self._scores = array("f"), array("i"), array("f")
+        self._points, self._ring_ends, self._instance_ends = array("f"), array("q"), array("q")
+
+    def add(self, rings: Sequence[np.ndarray], category: int, score: float = math.nan) -> None:
+        """Add an instance.
+
+        Args:
+            rings: of all polygons, each (n, 2), x and y.
+            category: its number.
+            score: NaN: it has none.
+        """
+        whole = np.concatenate(rings)
+        self._category.append(category)
+        self._scores.append(score)
+        self._boxes.extend([*whole.min(axis=0), *whole.max(axis=0)])
+        for ring in rings:
+            self._points.extend(ring.ravel().tolist())
+            self._ring_ends.append(len(self._points) // 2)
+        self._instance_ends.append(len(self._ring_ends))
+
+    def outlines(self) -> Outlines:
+        """Return all that were added."""
+        return Outlines(
+            np.array(self._boxes, np.float32).reshape(-1, 4),
+            np.array(self._category, np.int32),
+            np.array(self._scores, np.float32),
+            np.array(self._points, np.float32).reshape(-1, 2),
+            np.array(self._ring_ends, np.int64),
+            np.array(self._instance_ends, np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -145,8 +182,7 @@ def read_outlines(path: Path, modified: int, categories: tuple[str, ...]) -> Out
         UserError: the file is missing, damaged, or has other categories.
     """
     numbers = {name: number for number, name in enumerate(categories)}
-    boxes, category, scores = array("f"), array("i"), array("f")
-    points, ring_ends, instance_ends = array("f"), array("q"), array("q")
+    collected = OutlineCollector()
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             first, line = file.readline(), file.readline()
@@ -154,16 +190,12 @@ def read_outlines(path: Path, modified: int, categories: tuple[str, ...]) -> Out
                 raise ValueError("does not begin with a FeatureCollection")
             while line and line.strip() != END:
                 feature = json.loads(line.rstrip(",\n"))
-                rings = _rings(feature["geometry"])
-                whole = np.concatenate(rings)
-                boxes.extend([*whole.min(axis=0), *whole.max(axis=0)])
-                for ring in rings:
-                    points.extend(ring.ravel().tolist())
-                    ring_ends.append(len(points) // 2)
-                instance_ends.append(len(ring_ends))
                 properties = feature["properties"]
-                category.append(numbers[properties["classification"]["name"]])
-                scores.append(properties["measurements"].get("Score", math.nan))
+                collected.add(
+                    _rings(feature["geometry"]),
+                    numbers[properties["classification"]["name"]],
+                    properties["measurements"].get("Score", math.nan),
+                )
                 line = file.readline()
             if not line:
                 raise ValueError("ends before its end")
@@ -180,14 +212,7 @@ def read_outlines(path: Path, modified: int, categories: tuple[str, ...]) -> Out
     ) as error:
         reason = " ".join(repr(error).split())
         raise UserError(f"{path}: damaged, not outlines of instances ({reason:.100})") from None
-    return Outlines(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.array(category, np.int32),
-        np.array(scores, np.float32),
-        np.array(points, np.float32).reshape(-1, 2),
-        np.array(ring_ends, np.int64),
-        np.array(instance_ends, np.int64),
-    )
+    return collected.outlines()
 
 
 def _rings(geometry: dict[str, Any]) -> list[np.ndarray]:

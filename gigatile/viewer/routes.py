@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gigatile.errors import UserError
 from gigatile.serving.errors import RequestError
+from gigatile.viewer.annotations import Annotations, open_annotations
 from gigatile.viewer.decoding import SlideProcesses, SlideSize, UnreadableError
 from gigatile.viewer.shown_slides import ShownSlide, ShownSlides
 
@@ -57,6 +58,9 @@ def router(shown: ShownSlides, slides: SlideProcesses) -> APIRouter:
     routes.get("/v1/jobs/{id}/outlines", summary="Outlines of instances in a rectangle")(
         answers.outlines
     )
+    routes.get("/v1/jobs/{id}/annotations", summary="Annotations in a rectangle")(
+        answers.annotations
+    )
     routes.get(
         "/v1/jobs/{id}/zoom/{level}/{column}_{row}.jpg", summary="A deep-zoom tile, as JPEG"
     )(answers.tile)
@@ -88,7 +92,13 @@ class _Answers:
         size = await self._size(slide)
         content = await asyncio.to_thread(_call, slide.predicted.describe, size)
         known = {"id": id, "name": slide.name, "model": slide.model, "version": str(slide.version)}
-        return JSONResponse(known | content)
+        annotations = None
+        if slide.annotations is not None:
+            try:
+                annotations = (await self._annotations(slide)).describe()
+            except RequestError as error:  # the slide can be shown without them
+                annotations = {"error": str(error)}
+        return JSONResponse(known | content | {"annotations": annotations})
 
     async def layer(self, id: str, name: str) -> Response:
         """Return a layer."""
@@ -101,13 +111,16 @@ class _Answers:
     async def outlines(self, id: str, box: str = "") -> Any:
         """Return the instances in a rectangle: `box` is x,y,width,height in pixels of level 0."""
         slide = self._shown.find(id)
-        if not re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9}){3}", box):
-            raise RequestError(400, "box: must be x,y,width,height in whole pixels of level 0")
-        x, y, width, height = map(float, box.split(","))
-        content = await asyncio.to_thread(_call, slide.predicted.outlines, (x, y, width, height))
+        content = await asyncio.to_thread(_call, slide.predicted.outlines, _box(box))
         if content is None:
             raise RequestError(404, "no outlines")
         return JSONResponse(content)
+
+    async def annotations(self, id: str, box: str = "") -> Any:
+        """Return the annotations in a rectangle, as `outlines` does."""
+        slide, rectangle = self._shown.find(id), _box(box)
+        outlines = (await self._annotations(slide)).outlines
+        return JSONResponse(await asyncio.to_thread(outlines.within, *rectangle))
 
     async def tile(self, id: str, level: str, column: str, row: str) -> Response:
         """Return a deep-zoom tile."""
@@ -125,11 +138,38 @@ class _Answers:
         """Return the slides of runs."""
         return {"slides": await asyncio.to_thread(self._shown.of_runs)}
 
+    async def _annotations(self, slide: ShownSlide) -> Annotations:
+        """Return the annotations of a slide.
+
+        Raises:
+            RequestError: there are none, or they cannot be read.
+        """
+        path = slide.annotations
+        if path is None:
+            raise RequestError(404, "no annotations")
+        try:
+            return await asyncio.to_thread(open_annotations, path)
+        except UserError as error:
+            reason = str(error).replace(f"{path.parent}/", "")
+            raise RequestError(404, f"the annotations cannot be read: {reason:.500}") from None
+
     async def _size(self, slide: ShownSlide) -> SlideSize:
         try:
             return await asyncio.to_thread(self._slides.size, slide.source)
         except UnreadableError as error:
             raise RequestError(404, str(error)) from None
+
+
+def _box(text: str) -> tuple[float, float, float, float]:
+    """Return the rectangle x, y, width, height of a request.
+
+    Raises:
+        RequestError: the text is not one.
+    """
+    if not re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9}){3}", text):
+        raise RequestError(400, "box: must be x,y,width,height in whole pixels of level 0")
+    x, y, width, height = map(float, text.split(","))
+    return x, y, width, height
 
 
 def _cache(slide: ShownSlide) -> dict[str, str]:

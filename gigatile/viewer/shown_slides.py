@@ -3,13 +3,15 @@
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gigatile.cohort.images import ANNOTATIONS
 from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError
 from gigatile.files import read_json
+from gigatile.instances.slide_regions import is_geojson
 from gigatile.models.files import DESCRIBED
 from gigatile.report.viewer_links import viewer_id
 from gigatile.serving.errors import RequestError
@@ -36,6 +38,7 @@ class ShownSlide:
         predicted: its files.
         model, version: that predicted it; the version of the model of a run is 0.
         is_immutable: whether its files never change: those of a job, not those of a run.
+        annotations: the file with its annotations; None: there is none.
     """
 
     id: str
@@ -45,6 +48,7 @@ class ShownSlide:
     model: str
     version: int
     is_immutable: bool
+    annotations: Path | None = None
 
     def check_source(self) -> None:
         """Check that the file is the one whose tiles were scored.
@@ -60,6 +64,35 @@ class ShownSlide:
             raise RequestError(404, "the slide's file is missing") from None
         if present != known:
             raise RequestError(409, "the slide's file is not the one that was predicted")
+
+
+@dataclass(frozen=True)
+class SheetSlide:
+    """A slide in a sheet.
+
+    Attributes:
+        id: of the slide.
+        source: its file.
+        annotations: GeoJSON in the column `annotations`, which any sheet may have; None: none.
+    """
+
+    id: str
+    source: Path
+    annotations: Path | None
+
+
+def slides_of_sheet(sheet: Path, rows: Sequence[Member]) -> list[SheetSlide]:
+    """Return the slides of a sheet.
+
+    Args:
+        sheet: the file; paths are relative to its folder.
+        rows: of the sheet.
+    """
+    slides = []
+    for row in rows:
+        path = sheet.parent / row.cells.get(ANNOTATIONS, "")
+        slides.append(SheetSlide(row.id, row.files[0], path if is_geojson(path) else None))
+    return slides
 
 
 @dataclass(frozen=True)
@@ -79,9 +112,9 @@ def open_run(
     folder: Path,
     task: str,
     model: Path,
-    cohort: Sequence[Member],
-    new: Sequence[Member],
-    slides: Sequence[Member] = (),
+    cohort: Sequence[SheetSlide],
+    new: Sequence[SheetSlide],
+    slides: Sequence[SheetSlide] = (),
 ) -> ShownRun:
     """Return the slides of a run that its model has classified, or on which it detected instances.
 
@@ -89,9 +122,9 @@ def open_run(
         folder: of the run, results/<run>.
         task: of the run.
         model: folder of its model: its own, or a bundle.
-        cohort: the rows of its sample sheet; none with a bundle.
-        new: the rows of its sheet of new slides.
-        slides: the rows of its sheet of slides with instances to detect.
+        cohort: the slides (or images) of its sample sheet; none with a bundle.
+        new: the slides of its sheet of new slides.
+        slides: the slides of its sheet of slides with instances to detect.
 
     Raises:
         UserError: the task has no slides to show, or the run has not predicted any of them yet.
@@ -100,7 +133,7 @@ def open_run(
     if known.validates_externally:
         shown = _classified(folder, task, model, cohort, new)
     elif known.detects_on_slides:
-        shown = _detected(folder, slides)
+        shown = _detected(folder, slides, cohort)
     else:
         raise UserError(f"--run: {folder.name} has the task {task}, which has no slides to show")
     if not shown:
@@ -109,7 +142,7 @@ def open_run(
 
 
 def _classified(
-    folder: Path, task: str, model: Path, cohort: Sequence[Member], new: Sequence[Member]
+    folder: Path, task: str, model: Path, cohort: Sequence[SheetSlide], new: Sequence[SheetSlide]
 ) -> list[ShownSlide]:
     described = model / DESCRIBED
     if not described.is_file():
@@ -120,14 +153,14 @@ def _classified(
         (folder / "evaluation", folder / "tiles", cohort, False),
         (folder / "predictions", folder / "predictions" / "tiles", new, True),
     ):
-        sources = {row.cells[row.unit]: row.files[0] for row in rows}
+        known = {row.id: row for row in rows}
         for slide in _predicted_classes(tables):
-            if slide not in sources:  # removed from the sheet since
+            if slide not in known:  # removed from the sheet since
                 continue
             id = viewer_id(folder.name, slide, is_new)
             is_whole = task == "slide_classification"
             predicted = PredictedSlide(tables, tiles, slide, classes, is_whole)
-            shown.append(ShownSlide(id, slide, sources[slide], predicted, folder.name, 0, False))
+            shown.append(_of_run(id, known[slide], predicted, folder.name))
     return shown
 
 
@@ -139,18 +172,30 @@ def _predicted_classes(tables: Path) -> dict[str, str]:
     return {row["slide"]: row["call_mean"] for row in read_table(path, ("slide", "call_mean"))}
 
 
-def _detected(folder: Path, slides: Sequence[Member]) -> list[ShownSlide]:
+def _detected(
+    folder: Path, slides: Sequence[SheetSlide], cohort: Sequence[SheetSlide]
+) -> list[ShownSlide]:
+    # Of a slide that has also regions to train with, these are shown.
+    annotated = {image.source.resolve(): image.annotations for image in cohort}
     shown = []
     for row in slides:
-        detected = DetectedSlide(folder / "predictions" / "slides", row.cells["slide"])
+        detected = DetectedSlide(folder / "predictions" / "slides", row.id)
         try:
             if detected.state().state != "detected":
                 continue
         except UserError:  # not yet
             continue
-        id = viewer_id(folder.name, detected.slide, is_new=True)
-        shown.append(ShownSlide(id, detected.slide, row.files[0], detected, folder.name, 0, False))
+        id = viewer_id(folder.name, row.id, is_new=True)
+        annotations = row.annotations or annotated.get(row.source.resolve())
+        row = replace(row, annotations=annotations)
+        shown.append(_of_run(id, row, detected, folder.name))
     return shown
+
+
+def _of_run(
+    id: str, row: SheetSlide, predicted: PredictedSlide | DetectedSlide, run: str
+) -> ShownSlide:
+    return ShownSlide(id, row.id, row.source, predicted, run, 0, False, row.annotations)
 
 
 class ShownSlides:

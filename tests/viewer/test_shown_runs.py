@@ -10,16 +10,9 @@ from gigatile.errors import UserError
 from gigatile.files import write_json
 from gigatile.report.viewer_links import viewer_id
 from gigatile.tables import write_table
-from gigatile.viewer.shown_slides import open_run
+from gigatile.viewer.shown_slides import SheetSlide, open_run
 
 SHEET = "slide\tpatient\tlabel\tpath\nA\tP1\tx\tA.svs\nB\tP2\ty\tB.svs\n"
-
-
-class Row:
-    unit = "slide"
-
-    def __init__(self, slide, path):
-        self.cells, self.files = {"slide": slide}, [path]
 
 
 @pytest.fixture
@@ -31,7 +24,7 @@ def run(tmp_path):
 
 
 def rows(tmp_path, *names):
-    return [Row(name, tmp_path / f"{name}.svs") for name in names]
+    return [SheetSlide(name, tmp_path / f"{name}.svs", None) for name in names]
 
 
 def test_test_slides_and_new_slides(run, tmp_path):
@@ -60,6 +53,29 @@ def test_predictions_with_a_bundle(tmp_path):
         assert (slide.id, slide.name) == (viewer_id("tiny", "N2", is_new=True), "N2")
         assert slide.source.resolve() == tmp_path.resolve() / "slides/N2.svs"
         assert slide.predicted.classes == ["luad", "lusc"]
+
+
+def test_annotations_of_any_sheet(run, tmp_path):
+    """Of the cohort and of new slides, relative to the sheet; other files are not annotations."""
+    folder = tmp_path / "sheets"
+    folder.mkdir()
+    cells = ("a/A.geojson", "B.geojson.gz", "", "notes.txt", "labels.json")
+    header = "slide\tpatient\tlabel\tpath\tannotations\n"
+    lines = [f"{s}\tP{s}\tx\t{s}.svs\t{c}\n" for s, c in zip("ABCDE", cells, strict=True)]
+    for name in ("samples", "new"):
+        (folder / f"{name}.tsv").write_text(header + "".join(lines))
+    (tmp_path / "config.yaml").write_text(
+        "run: mine\nsamples: sheets/samples.tsv\npredict: {samples: sheets/new.tsv}\n"
+    )
+    write_table(run / "predictions/slides.tsv", ("slide", "call_mean"), [(s, "x") for s in "ABCDE"])
+    (shown,) = open_runs([tmp_path])
+    names = {id: slide.annotations and slide.annotations.name for id, slide in shown.slides.items()}
+    wanted = dict(zip("ABCDE", ("A.geojson", "B.geojson.gz", None, None, None), strict=True))
+    assert names == {viewer_id("mine", "A"): "A.geojson"} | {
+        viewer_id("mine", slide, is_new=True): name for slide, name in wanted.items()
+    }
+    first = shown.slides[viewer_id("mine", "A")]
+    assert first.annotations.resolve() == folder.resolve() / "a/A.geojson"
 
 
 def test_ids_do_not_collide():

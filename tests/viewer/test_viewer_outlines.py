@@ -1,6 +1,7 @@
 """Outlines of instances: those of the file, where they are drawn, and what a click finds."""
 
 import gzip
+import json
 import time
 
 import numpy as np
@@ -16,6 +17,7 @@ from gigatile.instances.geojson import read_geojson, write_geojson
 from gigatile.instances.slide_detection import DetectionFiles, SlideJob, detect_slide
 from gigatile.report.viewer_links import viewer_id
 from gigatile.settings.slide_instances import SlideInstanceSettings
+from gigatile.viewer import annotations
 from gigatile.viewer.outlines import MOST, DetectedSlide, read_outlines
 
 CONFIGURATION = """
@@ -24,6 +26,29 @@ task: instance_segmentation
 samples: images.tsv
 predict: {slides: slides.tsv}
 """
+
+
+def feature(name, *rings):
+    properties = {"objectType": "annotation"}
+    if name:
+        properties["classification"] = {"name": name}
+    return {
+        "type": "Feature",
+        "geometry": {"type": "Polygon", "coordinates": rings},
+        "properties": properties,
+    }
+
+
+def square(x, y, side):
+    return [[x, y], [x + side, y], [x + side, y + side], [x, y + side], [x, y]]
+
+
+# A tumour in a region without a class, and a region with a hole.
+ANNOTATIONS = [
+    feature("Tumour <b>", square(500, 500, 100)),
+    feature(None, square(400, 400, 400)),
+    feature(None, square(1000, 400, 400), square(1100, 500, 200)),
+]
 
 # The canvas may not be read itself: the browser warns that this is slow.
 COPY = (
@@ -48,7 +73,10 @@ def cells(tmp_path_factory):
     state = detect_slide(job, DarkObjects, "0" * 64, files)
     assert state.state == "detected"
     (folder / "config.yaml").write_text(CONFIGURATION)
-    (folder / "images.tsv").write_text("image\tpatient\tpath\tannotations\nA\tP\ta.png\ta.json\n")
+    (folder / "images.tsv").write_text(
+        "image\tpatient\tpath\tannotations\nA\tP\ta.png\ta.json\nB\tQ\tS1.svs\tB.geojson\n"
+    )
+    (folder / "B.geojson").write_text(json.dumps(ANNOTATIONS))
     (folder / "slides.tsv").write_text("slide\tpath\nS1\tS1.svs\nS2\tS2.svs\n")
     return folder, drawn, files
 
@@ -198,6 +226,111 @@ def test_outlines_in_a_browser(browser, cells, shown):
     assert violations(browser, ALL) == []
     assert browser.errors() == []
     assert all(url.startswith((shown.address, "data:", "blob:")) for url in browser.requests())
+
+
+def colours_at(browser, number, x, y):
+    """Return the colours of a canvas around a point of the slide: (9, 4)."""
+    copy = COPY.replace(
+        "querySelector('canvas.outlines')", f"querySelectorAll('canvas.outlines')[{number}]"
+    )
+    values = browser.run(
+        "const p = gigatileViewer.viewport.imageToViewerElementCoordinates("
+        f"new OpenSeadragon.Point({x}, {y})); const r = window.devicePixelRatio || 1; {copy} "
+        "return [...copy.getImageData(Math.round(p.x * r) - 1, Math.round(p.y * r) - 1, 3, 3).data]"
+    )
+    return np.reshape(values, (9, 4))
+
+
+def press(browser, key):
+    browser.run(
+        "document.body.dispatchEvent("
+        f"new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))"
+    )
+
+
+def test_annotations_in_a_browser(browser, shown):
+    """Those of the sheet are drawn; a click names the smallest one, and none in a hole."""
+    id = viewer_id("cells", "S1", is_new=True)
+    view = shown.client.get(f"/v1/jobs/{id}/view").json()
+    assert view["annotations"] == {"classes": ["Annotation", "Tumour <b>"], "counts": [2, 1]}
+    browser.emulate(1200, 800, "light")
+    browser.requests(), browser.errors()
+    browser.visit(f"{shown.address}/viewer/slides/{id}")
+    await_state(browser, "document.body.dataset.annotations === '3'")
+    for x, y, is_edge, name in (
+        (450, 400, True, ""),
+        (450, 450, False, "Annotation: Annotation"),
+        (550, 550, False, "Annotation: Tumour <b>"),
+        (1100, 600, True, ""),
+        (1200, 600, False, "no annotation"),
+        (1050, 450, False, "Annotation: Annotation"),
+        (900, 450, False, "no annotation"),
+    ):
+        centre_on(browser, x, y, 1)
+        # With the opacity of the page; dashes are white on black.
+        shades = colours_at(browser, 1, x, y)
+        assert (shades[:, 3].max() > 0) == is_edge, (x, y)
+        if is_edge:
+            continue
+        press(browser, "Enter")
+        text = browser.run("return document.getElementById('tile').innerText")
+        assert name in text if name != "no annotation" else "Annotation" not in text, (x, y)
+    assert browser.run("return document.getElementById('annotations-count').textContent") == (
+        "3 annotations here"
+    )
+    centre_on(browser, 450, 400, 1)
+    for is_shown in (False, True):
+        press(browser, "a")
+        assert colours_at(browser, 1, 450, 400).any() == is_shown
+    browser.run("document.getElementById('annotations-shown').click()")
+    press(browser, "Enter")
+    assert "Annotation" not in browser.run("return document.getElementById('tile').innerText")
+    assert violations(browser, ALL) == []
+    assert browser.errors() == []
+
+
+def test_annotations_that_cannot_be_read(browser, cells, shown):
+    """The slide is shown without them, and the page says why."""
+    folder, _, _ = cells
+    id, path = viewer_id("cells", "S1", is_new=True), folder / "B.geojson"
+    whole = path.read_text()
+    point = feature("x", []) | {"geometry": {"type": "Point", "coordinates": [1, 2]}}
+    damaged = {
+        "[": "not valid JSON",
+        '{"a": 1}': "not GeoJSON of objects",
+        json.dumps([point]): "which has no area",
+        json.dumps([feature("x", [[0, 0], [1, 1], [float("nan"), 1]])]): "is not a number",
+        json.dumps([feature("x", [[0, 0], [1, 1]])] * 9999): "less than three different points",
+        "": "not valid JSON",
+    }
+    try:
+        for text, reason in damaged.items():
+            path.write_text(text)
+            error = shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]["error"]
+            assert error.startswith("the annotations cannot be read: B.geojson: ")
+            assert reason in error and len(error) < 600 and str(folder) not in error
+            answer = shown.client.get(f"/v1/jobs/{id}/annotations?box=0,0,9,9")
+            assert (answer.status_code, answer.json()["error"]) == (404, error)
+        browser.requests(), browser.errors()
+        browser.visit(f"{shown.address}/viewer/slides/{id}")
+        await_state(browser, "document.body.dataset.state === 'open'")
+        text = browser.run("return document.getElementById('annotations-count').textContent")
+        assert text == error and browser.errors() == []
+        path.unlink()
+        error = shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]["error"]
+        assert error.endswith("B.geojson: No such file or directory")
+    finally:
+        path.write_text(whole)
+    assert "classes" in shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]
+
+
+def test_annotations_have_a_limit(tmp_path, monkeypatch):
+    """Also of text that is small when it is compressed."""
+    path = tmp_path / "a.geojson.gz"
+    path.write_bytes(gzip.compress(json.dumps(ANNOTATIONS).encode() + b" " * 10_000))
+    monkeypatch.setattr(annotations, "MAX_BYTES", 10_000)
+    with pytest.raises(UserError, match="has more than 10,000 bytes of text"):
+        annotations.open_annotations(path)
 
 
 def test_a_slide_of_a_run_that_is_repeated(cells, shown):

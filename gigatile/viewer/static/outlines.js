@@ -1,13 +1,14 @@
-// The outlines of instances on a slide, drawn on a canvas above it. Coordinates are in pixels of
+// The outlines of instances or annotations on a slide, drawn on a canvas above it. Coordinates are in pixels of
 // level 0 of the slide.
 
 // Of categories, in their order: colours that differ also for people with a colour deficiency.
 const COLOURS = ["#00e5ff", "#ffb000", "#ff3ea5", "#7cff4f", "#b38cff", "#ffffff"];
 
 export class Outlines {
-  // onChange is called with a text for people after each load.
-  constructor(viewer, slide, job, onChange) {
-    Object.assign(this, { viewer, slide, job, onChange });
+  // From `${job}/${name}`; onChange is called with a text for people after each load.
+  constructor(viewer, job, name, onChange) {
+    Object.assign(this, { viewer, job, name, onChange });
+    this.word = name === "outlines" ? "instances" : name;
     this.instances = [];
     this.category = null; // null: all; -1: none
     this.opacity = 1;
@@ -33,7 +34,7 @@ export class Outlines {
     this.requested = request;
     let answer;
     try {
-      answer = await fetch(`${this.job}/outlines?box=${request}`);
+      answer = await fetch(`${this.job}/${this.name}?box=${request}`);
     } catch {
       if (request === this.requested) this.fail("The server does not answer.");
       return;
@@ -56,10 +57,10 @@ export class Outlines {
     const count = content.total.toLocaleString("en");
     this.onChange(
       content.total > content.most
-        ? `${count} instances here: zoom in to see their outlines.`
-        : `${count} instances here`,
+        ? `${count} ${this.word} here: zoom in to see their outlines.`
+        : `${count} ${this.word} here`,
     );
-    document.body.dataset.outlines = this.instances.length;
+    document.body.dataset[this.name] = this.instances.length;
     this.draw();
   }
 
@@ -87,7 +88,16 @@ export class Outlines {
     context.globalAlpha = this.opacity;
     for (const { category, path } of this.instances) {
       if (this.category !== null && category !== this.category) continue;
-      context.strokeStyle = Outlines.colour(category);
+      if (this.name === "annotations") {
+        // Dashes in white on black are seen on any tissue.
+        context.setLineDash([]);
+        context.lineWidth = 3 / scale;
+        context.strokeStyle = "#000";
+        context.stroke(path);
+        context.setLineDash([8 / scale, 6 / scale]);
+        context.lineWidth = 2 / scale;
+      }
+      context.strokeStyle = this.name === "annotations" ? "#fff" : Outlines.colour(category);
       context.stroke(path);
     }
   }

@@ -76,14 +76,29 @@ async function start() {
     });
     show();
     outlines?.load();
+    annotations?.load();
     document.body.dataset.state = "open";
   });
   const outlines = hasInstances
-    ? new Outlines(viewer, slide, job, (message) => {
+    ? new Outlines(viewer, job, "outlines", (message) => {
         byId("count").textContent = message;
       })
     : null;
   byId("count").hidden = !hasInstances;
+  const annotated = slide.annotations; // null: the sheet has none
+  const annotations =
+    annotated && !annotated.error
+      ? new Outlines(viewer, job, "annotations", (message) => {
+          byId("annotations-count").textContent = message;
+        })
+      : null;
+  byId("annotated").hidden = !annotations;
+  byId("annotations-count").hidden = !annotated;
+  byId("annotations-count").textContent = annotated?.error ?? "";
+  byId("annotations-shown").addEventListener("change", (event) => {
+    annotations.category = event.target.checked ? null : -1;
+    annotations.draw();
+  });
   viewer.addHandler("tile-load-failed", () => {
     byId("scale").textContent = "A part of the slide cannot be read.";
   });
@@ -145,11 +160,16 @@ async function start() {
     byId("tile").replaceChildren(...lines);
   }
 
-  function showTile(point) {
-    if (outlines) {
-      showInstance(point);
-      return;
+  function showPoint(point) {
+    if (outlines) showInstance(point);
+    else showTile(point);
+    const annotation = annotations?.at(point);
+    if (annotation) {
+      byId("tile").append(text("p", `Annotation: ${annotated.classes[annotation.category]}`));
     }
+  }
+
+  function showTile(point) {
     const column = Math.floor((point.x - slide.origin[0]) / slide.extent);
     const row = Math.floor((point.y - slide.origin[1]) / slide.extent);
     const values = scores.get(`${column},${row}`);
@@ -170,7 +190,7 @@ async function start() {
     byId("tile").dataset.cell = `${column},${row}`;
   }
   viewer.addHandler("canvas-click", (event) => {
-    if (event.quick) showTile(viewer.viewport.viewerElementToImageCoordinates(event.position));
+    if (event.quick) showPoint(viewer.viewport.viewerElementToImageCoordinates(event.position));
   });
 
   // --- Scale
@@ -198,9 +218,9 @@ async function start() {
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
-    const isText = event.target.matches("textarea, select, input:not([type=radio], [type=range])");
+    const isText = event.target.matches("textarea, select, input:not([type=radio], [type=range], [type=checkbox])");
     if (isText) return;
-    if (event.target.matches("input, summary, a, button") && event.key !== "h") return;
+    if (event.target.matches("input, summary, a, button") && !"ha".includes(event.key)) return;
     const step = 100; // pixels of the screen
     const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
     if (moves[event.key]) {
@@ -210,10 +230,13 @@ async function start() {
     else if (event.key === "-") viewer.viewport.zoomBy(1 / 1.5);
     else if (event.key === "0") viewer.viewport.goHome();
     else if (event.key === "Enter") {
-      showTile(viewer.viewport.viewportToImageCoordinates(viewer.viewport.getCenter()));
+      showPoint(viewer.viewport.viewportToImageCoordinates(viewer.viewport.getCenter()));
     } else if (event.key === "h") {
       isHidden = !isHidden;
       show();
+      return;
+    } else if (event.key === "a") {
+      if (annotations) byId("annotations-shown").click();
       return;
     } else if (/^[1-9]$/.test(event.key) && Number(event.key) <= labels.length) {
       choose(Number(event.key) - 1);
