@@ -20,12 +20,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from gigatile.evaluation import ranking
 from gigatile.evaluation.calibration import calibrate, calibration_error
 from gigatile.evaluation.calibration_file import OperatingPoint
-from gigatile.evaluation.external import difference
 from gigatile.evaluation.intervals import LEAST_PATIENTS, Draws, Weights, draw_mean
 from gigatile.evaluation.metrics import draw_class, evaluate_level
 from gigatile.evaluation.metrics_file import Interval, RegionMeans
 from gigatile.evaluation.operating_points import figures_at
 from gigatile.evaluation.segmentation import evaluate_cases
+from gigatile.evaluation.two_cohorts import difference
 from gigatile.settings.evaluate import EvaluationSettings
 
 PATIENTS = (2, 3, 5, 10, 20, 50)

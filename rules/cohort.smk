@@ -7,6 +7,7 @@ from snakemake.exceptions import WorkflowError
 from gigatile.bundle.configuration import with_bundle
 from gigatile.bundle.external import check_external, is_external
 from gigatile.cohort.images import with_scale_of_images
+from gigatile.cohort.new_labels import references_of
 from gigatile.cohort.splits import rows_of_splits
 from gigatile.errors import UserError
 from gigatile.records.parts import part_of
@@ -41,10 +42,16 @@ try:
     NEW = read_sheet(INVOCATION, SETTINGS, SETTINGS.predict.samples, may_be_missing, labelled=False)
     # Whole slides, of which instances are detected.
     SLIDES = read_slides(INVOCATION, SETTINGS, may_be_missing)
-    # Whether new slides have labels, so that the model is evaluated on them.
+    # Whether new data have labels or references, so that the model is evaluated on them.
     EXTERNAL = is_external(SETTINGS, NEW.values())
+    # The files with the references, by the id of the row.
+    REFERENCES = (
+        references_of(NEW.values(), Path(SETTINGS.predict.samples), TASK.truth)
+        if EXTERNAL and not TASK.classifies_slides
+        else {}
+    )
     if INVOCATION.is_main_process:
-        check_external(SETTINGS, list(COHORT.values()), list(NEW.values()))
+        check_external(SETTINGS, list(COHORT.values()), list(NEW.values()), may_be_missing)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -4,6 +4,7 @@ import sys
 
 ROWS_WITH_FILES = [*COHORT.values(), *NEW.values(), *SLIDES.values()]
 FILES = {os.path.normpath(path) for row in ROWS_WITH_FILES for path in row.files}
+FILES |= {os.path.normpath(path) for path in REFERENCES.values()}
 ABSENT = sorted(path for path in FILES if not os.path.exists(path))
 
 if INVOCATION.is_main_process:

@@ -91,12 +91,13 @@ if EXTERNAL:
             runtime=grow(60),
         params:
             **provenance("external", "evaluate_external"),
+            task=SETTINGS.task,
             sheet=sheet(SETTINGS.predict.samples),
             settings=section("evaluate"),
             compared=not_compared(RUN, ALL_TABLE, BUNDLE),
         shell:
             recorded(
-                'python "$SCRIPTS/evaluate_external.py" --slides {input.slides:q} --table {input.table:q}'
+                'python "$SCRIPTS/evaluate_external.py" --task {params.task} --slides {input.slides:q} --table {input.table:q}'
                 " --samples {input.samples:q} --matches {input.matches:q} {params.compared} --points {input.points:q}"
                 " --metrics {input.metrics:q} --calibration {input.calibration:q} --settings {params.settings:q}"
                 " --out {output.metrics:q}"
@@ -124,9 +125,10 @@ if EXTERNAL:
             runtime=grow(30),
         params:
             **provenance("external_page", "write_external_page"),
+            task=SETTINGS.task,
             title=literal(shlex.quote(f"External validation of {SETTINGS.run}")),
         shell:
             recorded(
-                'python "$SCRIPTS/write_external_page.py" --external {input.external:q} --metrics {input.metrics:q}'
+                'python "$SCRIPTS/write_external_page.py" --task {params.task} --external {input.external:q} --metrics {input.metrics:q}'
                 " --calibration {input.calibration:q} --points {input.points:q} --title {params.title} --out {output.page:q}"
             )

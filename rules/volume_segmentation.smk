@@ -1,4 +1,5 @@
 # Segmentation of volumes.
+from gigatile.workflow.inputs import not_compared
 
 
 rule demo_case:
@@ -178,6 +179,84 @@ use rule segment as segment_new with:
     params:
         **provenance("segment_new", "predict", "{case}"),
         windows=section("windows"),
+
+
+# --- External validation: new cases with reference segmentations
+
+
+if EXTERNAL:
+    # The figures of the model on its test split, of this run or in the bundle.
+    TEST_METRICS = f"{MODEL}/metrics.json" if BUNDLE else f"{RUN}/evaluation/metrics.json"
+
+    rule external:
+        input:
+            metrics=TEST_METRICS,
+            described=f"{MODEL}/settings.json",
+            table=NEW_TABLE,
+            segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
+            references=ancient([os.path.normpath(path) for path in REFERENCES.values()]),
+            matches=f"{RUN}/predictions/in_cohort.tsv",
+            samples=ancient(SETTINGS.predict.samples),
+        output:
+            cases=f"{RUN}/predictions/external/cases.tsv",
+            metrics=f"{RUN}/predictions/external/metrics.json",
+        log:
+            f"{RUN}/logs/external.log",
+        benchmark:
+            f"{RUN}/benchmarks/external.tsv"
+        conda:
+            "../envs/cpu.yaml"
+        threads: 4
+        resources:
+            mem_mb=grow(4000),
+            runtime=grow(240),
+        params:
+            **provenance("external", "evaluate_external", sources=list(REFERENCES.values())),
+            sheet=sheet(SETTINGS.predict.samples),
+            settings=section("evaluate"),
+            compared=not_compared(RUN, ALL_TABLE, BUNDLE),
+            segmentations=folder("predictions/segmentations"),
+        shell:
+            recorded(
+                'python "$SCRIPTS/evaluate_external.py" --task volume_segmentation --table {input.table:q}'
+                " --segmentations {params.segmentations:q} --samples {input.samples:q} --matches {input.matches:q}"
+                " {params.compared} --described {input.described:q} --metrics {input.metrics:q}"
+                " --settings {params.settings:q} --cores {threads} --out {output.metrics:q}",
+                sheet="{input.samples:q}",
+                column="segmentation",
+            )
+
+    rule external_page:
+        input:
+            external=f"{RUN}/predictions/external/metrics.json",
+            cases=f"{RUN}/predictions/external/cases.tsv",
+            metrics=TEST_METRICS,
+            described=f"{MODEL}/settings.json",
+        output:
+            page=report(
+                f"{RUN}/predictions/external/index.html",
+                caption="captions/external.rst",
+                category="Predictions",
+                labels={"page": "external validation"},
+            ),
+        log:
+            f"{RUN}/logs/external_page.log",
+        benchmark:
+            f"{RUN}/benchmarks/external_page.tsv"
+        conda:
+            "../envs/cpu.yaml"
+        resources:
+            mem_mb=grow(2000),
+            runtime=grow(30),
+        params:
+            **provenance("external_page", "write_external_page"),
+            title=literal(shlex.quote(f"External validation of {SETTINGS.run}")),
+        shell:
+            recorded(
+                'python "$SCRIPTS/write_external_page.py" --task volume_segmentation --external {input.external:q}'
+                " --cases {input.cases:q} --metrics {input.metrics:q} --described {input.described:q}"
+                " --title {params.title} --out {output.page:q}"
+            )
 
 
 # The files of the evaluation and of the prediction that the pages show.

@@ -1,28 +1,23 @@
 #!/usr/bin/env python3
-"""Evaluate the predictions of new slides with labels, and compare them with the test split."""
+"""Evaluate the predictions of new data with a reference, and compare them with the test split."""
 
 import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
-from gigatile.evaluation.metrics_file import SlideMetrics
-from gigatile.files import checksums
-from gigatile.json_models import read_model, write_model
-from gigatile.settings.evaluate import EvaluationSettings
-from gigatile.settings.section import parse_section
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    if task := add_task(parser):
+        task_part(task, "external").add_arguments(parser)
     for name, text in (
-        ("slides", "predictions/slides.tsv"),
-        ("table", "predictions/tiles.tsv"),
-        ("samples", "the sheet of the new slides, with labels"),
-        ("matches", "predictions/in_cohort.tsv: slides that do not count"),
-        ("points", "operating_points.json of the model"),
-        ("metrics", "metrics.json of its test split"),
-        ("calibration", "calibration.json of its test split"),
+        ("table", "table of the new slides or cases"),
+        ("samples", "their sheet, with labels or reference segmentations"),
+        ("matches", "predictions/in_cohort.tsv: slides or cases that do not count"),
+        ("metrics", "metrics.json of the test split of the model"),
     ):
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     parser.add_argument(
@@ -33,36 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="file to write (.json)")
     args = parser.parse_args()
-    settings = parse_section(EvaluationSettings, args.settings)
-
-    from gigatile.evaluation.external import Reference, evaluate_external
-    from gigatile.evaluation.external_slides import read_external
-
-    points = read_model(OperatingPoints, args.points)
-    reference = Reference(
-        read_model(SlideMetrics, args.metrics), read_model(CalibrationFile, args.calibration)
-    )
-    slides = read_external(args.slides, args.table, args.samples, args.matches, points.classes)
-    inputs = {
-        "predictions/slides.tsv": args.slides,
-        "predictions/tiles.tsv": args.table,
-        "predictions/in_cohort.tsv": args.matches,
-        "the sheet of new slides": args.samples,
-        "operating_points.json": args.points,
-        "metrics.json": args.metrics,
-        "calibration.json": args.calibration,
-    }
-    metrics = evaluate_external(
-        slides.predictions,
-        slides.sites,
-        slides.left_out,
-        points,
-        reference,
-        settings,
-        compared=not args.not_compared,
-        inputs=checksums(inputs),
-    )
-    write_model(args.out, metrics)
+    task_part(args.task, "external").run(args)
 
 
 if __name__ == "__main__":

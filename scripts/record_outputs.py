@@ -4,6 +4,7 @@
 import argparse
 from pathlib import Path
 
+from gigatile.cohort.sheet_reading import files_in_column
 from gigatile.errors import run_command
 from gigatile.provenance.output_records import write_output_record
 
@@ -20,9 +21,14 @@ def main() -> None:
     parser.add_argument(
         "--made-with", nargs="+", default=(), help="code, settings and options, for reuse"
     )
+    parser.add_argument(
+        "--sheet", type=Path, help="sheet with a column of further files that they come from"
+    )
+    parser.add_argument("--column", help="of the sheet")
     args = parser.parse_args()
+    sources = [*args.source, *(files_in_column(args.sheet, args.column) if args.sheet else ())]
     write_output_record(
-        args.record, args.outputs, args.source, args.manifest, args.state, args.made_with
+        args.record, args.outputs, sources, args.manifest, args.state, args.made_with
     )
 
 

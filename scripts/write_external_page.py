@@ -5,26 +5,23 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
+from gigatile.tasks import task_part
+from gigatile.tasks.command_line import add_task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    if task := add_task(parser):
+        task_part(task, "external_page").add_arguments(parser)
     for name, text in (
         ("external", "predictions/external/metrics.json"),
         ("metrics", "metrics.json of the test split"),
-        ("calibration", "calibration.json of the test split"),
-        ("points", "operating_points.json of the model"),
     ):
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     parser.add_argument("--title", default="External validation", help="heading of the page")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.html)")
     args = parser.parse_args()
-
-    from gigatile.report.slides.external import write_external_page
-
-    write_external_page(
-        args.external, args.metrics, args.calibration, args.points, args.title, args.out
-    )
+    task_part(args.task, "external_page").run(args)
 
 
 if __name__ == "__main__":

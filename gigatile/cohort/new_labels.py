@@ -1,22 +1,22 @@
-"""Labels in a sheet of new slides, for external validation."""
+"""Labels or references in a sheet of new data, for external validation."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gigatile.cohort.sheet import PLACEHOLDER, Member
 from gigatile.errors import all_faults
 
 
-def label_of(member: Member) -> str:
+def label_of(member: Member, column: str = "label") -> str:
     """Return the label of a new slide, with white space as in the cohort; empty: not known."""
-    label = " ".join(member.cells.get("label", "").split())
+    label = " ".join(member.cells.get(column, "").split())
     return "" if label == PLACEHOLDER else label
 
 
-def are_labelled(members: Iterable[Member]) -> bool:
-    """Return whether a sheet of new slides has labels."""
-    return any(map(label_of, members))
+def are_labelled(members: Iterable[Member], column: str = "label") -> bool:
+    """Return whether a sheet of new data has labels, or files with references."""
+    return any(label_of(member, column) for member in members)
 
 
 def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[str]) -> None:
@@ -48,5 +48,46 @@ def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[s
             f"{sheet}: {len(faults)} fault(s). A sheet with labels is used for external validation:"
             f" each row needs a patient and one of the labels {', '.join(classes)}. To predict "
             "without labels, remove the column label",
+            faults,
+        )
+
+
+def references_of(members: Iterable[Member], sheet: Path, column: str) -> dict[str, Path]:
+    """Return the file with the reference of each row of a sheet of new data that has one, by id."""
+    cells = {member.id: member.cells.get(column, "") for member in members}
+    return {name: sheet.parent / cell for name, cell in cells.items() if cell}
+
+
+def check_new_references(
+    members: Sequence[Member],
+    sheet: Path,
+    column: str,
+    may_be_missing: Callable[[Path], bool] = lambda path: False,
+) -> None:
+    """Check the references of a sheet of new data that is used for external validation.
+
+    Args:
+        members: rows of the sheet.
+        sheet: the file.
+        column: of the references.
+        may_be_missing: returns whether a missing file is no fault.
+
+    Raises:
+        UserError: lists all rows without a patient, a reference or its file.
+    """
+    faults, references = [], references_of(members, sheet, column)
+    for member in members:
+        path = references.get(member.id)
+        if path is None:
+            faults.append(f"row {member.row}: {column} is empty")
+        elif not path.is_file() and not may_be_missing(path):
+            faults.append(f"row {member.row}: no file {path}")
+        if not member.cells.get("patient"):
+            faults.append(f"row {member.row}: patient is empty")
+    if faults:
+        raise all_faults(
+            f"{sheet}: {len(faults)} fault(s). A sheet with {column} is used for external "
+            f"validation: each row needs a patient and {column}. To predict without, remove this "
+            "column",
             faults,
         )

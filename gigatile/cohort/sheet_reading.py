@@ -75,6 +75,19 @@ def columns_of(sheet: Path) -> list[str]:
     return rows[0][1] if rows else []
 
 
+def files_in_column(sheet: Path, column: str) -> list[Path]:
+    """Return the files that a column of a sheet names, in the order of the sheet.
+
+    Raises:
+        UserError: the file is missing, or is not text.
+    """
+    (_, header), *rows = _read_rows(sheet) or [(1, [])]
+    if column not in header:
+        return []
+    cells = [cells[header.index(column)] for _, cells in rows if len(cells) == len(header)]
+    return [sheet.parent / cell for cell in cells if cell]
+
+
 def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:
     """Return (line number, stripped cells) of each line that is not blank."""
     try:

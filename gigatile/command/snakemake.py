@@ -97,13 +97,15 @@ def new_data(settings: Settings, sheet: Path) -> NewData:
 
 
 def external_page(settings: Settings, sheet: Path) -> list[str]:
-    """Return the page of an external validation, in the folder `predictions`; none without labels.
+    """Return the page of an external validation, in the folder `predictions`.
+
+    There is none without labels or references.
 
     Raises:
         UserError: lists all faults of the sheet.
     """
     task = find_task(settings.task)
-    if not task.validates_externally:
+    if not task.truth:
         return []
     members = task.read_sheet(sheet, settings, False, lambda path: True, False)
     return ["external/index.html"] if is_external(settings, members) else []

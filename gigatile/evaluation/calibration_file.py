@@ -177,9 +177,9 @@ class Site(Written):
 
 
 class LeftOut(Written):
-    """A slide that counts in no figure."""
+    """A slide or case that counts in no figure."""
 
-    slide: str
+    id: str
     reason: str
 
 

@@ -1,6 +1,5 @@
 """External validation: the figures of a cohort that had no part in the training of a model."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,14 +16,11 @@ from gigatile.evaluation.calibration_file import (
     PointFigures,
     Site,
 )
-from gigatile.evaluation.intervals import rounded
 from gigatile.evaluation.metrics import evaluate, evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.operating_points import figures_at
+from gigatile.evaluation.two_cohorts import difference, rows_by_site
 from gigatile.settings.evaluate import EvaluationSettings
-
-# The figures of at most so many sites are computed: those with the most patients.
-MOST_SITES = 40
 
 
 class Reference(NamedTuple):
@@ -78,23 +74,6 @@ def evaluate_external(
     )
 
 
-def difference(new: Interval, old: Interval) -> Difference:
-    """Return the difference of two figures of independent cohorts, with its 95 % interval.
-
-    The interval is made from those of the two figures (MOVER; Zou and Donner 2008,
-    https://doi.org/10.1002/sim.3095; for two shares it is that of Newcombe 1998,
-    https://doi.org/10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I).
-    """
-    if new.value is None or old.value is None:
-        return Difference(value=None, low=None, high=None)
-    value = new.value - old.value
-    if new.low is None or new.high is None or old.low is None or old.high is None:
-        return Difference(value=rounded(value), low=None, high=None)
-    low = value - math.hypot(new.value - new.low, old.high - old.value)
-    high = value + math.hypot(new.high - new.value, old.value - old.low)
-    return Difference(value=rounded(value), low=rounded(low), high=rounded(high))
-
-
 def figures_by_name(
     metrics: SlideMetrics, calibration: Calibration, points: Sequence[PointFigures]
 ) -> dict[str, Interval]:
@@ -135,15 +114,8 @@ def _by_site(
     classes: Sequence[str],
     settings: EvaluationSettings,
 ) -> dict[str, Site]:
-    of_slide = predictions["slide"].map(sites).fillna("")
-    patients = predictions.groupby(of_slide.to_numpy())["patient"].nunique()
-    if len(patients) < 2:
-        return {}
-    largest = sorted(patients.index, key=lambda name: (-patients[name], name))[:MOST_SITES]
-    names = sorted(largest, key=lambda name: (not name, name))
     figures = {}
-    for name in names:
-        slides = predictions[(of_slide == name).to_numpy(bool)]
+    for name, slides in rows_by_site(predictions, "slide", sites).items():
         level = evaluate_level(slides, classes, settings)
         figures[name] = Site(
             n=level.n,

@@ -11,6 +11,7 @@ from gigatile.cohort.samples import read_samples
 from gigatile.errors import UserError
 from gigatile.evaluation.calibration_file import LeftOut
 from gigatile.evaluation.slide_table import read_slide_table
+from gigatile.evaluation.two_cohorts import reasons_in_cohort
 from gigatile.tables import read_table
 
 
@@ -33,9 +34,6 @@ def read_external(
     slides: Path, table: Path, samples: Path, matches: Path, classes: Sequence[str]
 ) -> ExternalSlides:
     """Read the predictions of new slides, and add labels, patients and sites of the sheet.
-
-    A slide that is in the cohort of the model does not count, nor does a slide of one of its
-    patients: the model was trained and chosen on them, so its figures would be too good.
 
     Args:
         slides: slides.tsv of the predictions.
@@ -62,23 +60,15 @@ def read_external(
             )
     if len(scored) < len(predictions):
         raise UserError(f"{slides}: has a slide twice; delete it and run again")
-    known: dict[str, str] = {}
-    for match in read_table(matches, ("slide", "same")):
-        known.setdefault(match["slide"], f"in the cohort: same {match['same']}")
-    # The cohort may be known by its pixels alone, as with a bundle: then another slide of the same
-    # patient has no match.
-    patients = {of_sheet[name].patient: name for name in known if name in of_sheet}
+    known = reasons_in_cohort(of_sheet, matches, "slide")
     left_out = []
     for name in of_sheet:
         if name not in scored:
             reason = rows[name]["reason"] or "the model gave no prediction"
-            left_out.append(LeftOut(slide=name, reason=reason))
+            left_out.append(LeftOut(id=name, reason=reason))
         elif name in known:
-            left_out.append(LeftOut(slide=name, reason=known[name]))
-        elif other := patients.get(of_sheet[name].patient):
-            reason = f"in the cohort: its patient, by slide {other}"
-            left_out.append(LeftOut(slide=name, reason=reason))
-    excluded = [item.slide for item in left_out]
+            left_out.append(LeftOut(id=name, reason=known[name]))
+    excluded = [item.id for item in left_out]
     counted = predictions[~predictions["slide"].isin(excluded)].reset_index(drop=True)
     counted["patient"] = [of_sheet[name].patient for name in counted["slide"]]
     counted["label"] = [label_of(of_sheet[name]) for name in counted["slide"]]

@@ -129,7 +129,7 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             )
         if self.report.compare and not task.compares:
             raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
-        if self.report.viewer and not task.validates_externally:
+        if self.report.viewer and not task.classifies_slides:
             raise ValueError(f"report.viewer: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:
             raise ValueError(f"report.compare: {self.run} is this run; name another one")

@@ -4,8 +4,8 @@ A task is a package here, with
 
 - `definition.TASK`: its definition, which planning reads; see `tasks.task`;
 - modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`,
-  `prediction`, `model`, `evaluation`, `report` and `planning`, which the scripts load by name; see
-  docs/architecture.md;
+  `prediction`, `model`, `evaluation`, `external`, `external_page`, `report` and `planning`, which
+  the scripts load by name; see docs/architecture.md;
 - a rules file of the same name in `rules/`.
 """
 
@@ -32,6 +32,8 @@ Part = Literal[
     "prediction",
     "model",
     "evaluation",
+    "external",
+    "external_page",
     "report",
     "planning",
 ]

@@ -64,8 +64,10 @@ class Task:
             `model`.
         detects_on_slides: whether its models detect the instances of whole slides: it uses
             `predict.slides`.
-        validates_externally: whether new data with labels are evaluated: its models classify
-            slides.
+        classifies_slides: whether its models classify slides.
+        truth: the column with which a sheet of new data is used for external validation, for
+            example `label`: the task has the modules `external` and `external_page`. Empty: its
+            predictions of new data are not evaluated.
         compares: whether its report can compare the maps of slides with those of another run.
         train_options: keys of the section `train` that this task uses and others do not.
         train_defaults: the values of keys of the section `train` that are null.
@@ -89,7 +91,8 @@ class Task:
     predicts: bool = True
     detects_on_slides: bool = False
     compares: bool = False
-    validates_externally: bool = False
+    classifies_slides: bool = False
+    truth: str = ""
     train_options: frozenset[str] = field(default_factory=frozenset)
     train_defaults: Mapping[str, Any] = field(
         default_factory=lambda: {"model": "small_cnn", **SHORT_TRAINING}

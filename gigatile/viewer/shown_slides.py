@@ -130,7 +130,7 @@ def open_run(
         UserError: the task has no slides to show, or the run has not predicted any of them yet.
     """
     known = find_task(task)
-    if known.validates_externally:
+    if known.classifies_slides:
         shown = _classified(folder, task, model, cohort, new)
     elif known.detects_on_slides:
         shown = _detected(folder, slides, cohort)

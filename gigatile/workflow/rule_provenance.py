@@ -5,7 +5,7 @@ command in `recorded(…)`. Then its jobs run again if their code, their outputs
 their slide has changed, and at its end each job records its outputs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class RuleProvenance:
         *wildcards: str,
         samples: Mapping[str, HasFiles] | None = None,
         states: str = "",
+        sources: Sequence[Path] = (),
         task: str = "",
     ) -> dict[str, str | ParamFunction]:
         """Return the parameters `code`, `record`, and `outputs_changed` or `content`.
@@ -70,6 +71,8 @@ class RuleProvenance:
             wildcards: the wildcard of a rule with several jobs, for example "{slide}".
             samples: slides, cases or parts by name, for a rule that processes each of them.
             states: folder of their states, `<name>.json`.
+            sources: files that a rule with a single job reads, and that no rule makes; for
+                `recorded`, they are a column of a sheet.
             task: see `code`.
         """
         record = str(record_path(self._run, rule, *wildcards))
@@ -78,7 +81,8 @@ class RuleProvenance:
             "record": record,
         }
         if samples is None:
-            return params | {"outputs_changed": self._outputs_changed(rule)}
+            params["outputs_changed"] = self._outputs_changed(rule)
+            return params | ({"content": self._content_of(rule, sources)} if sources else {})
         return params | {"content": self._content(rule, samples, states)}
 
     def code(self, command: str, task: str = "") -> ParamFunction:
@@ -108,6 +112,21 @@ class RuleProvenance:
             return ""
 
         return changed
+
+    def _content_of(self, rule: str, sources: Sequence[Path]) -> ParamFunction:
+        """Return a parameter that changes with the content of files, not with their time."""
+        invocation, record = self._invocation, record_path(self._run, rule)
+
+        @declare_parameters
+        def content(wildcards: Any) -> str:
+            if invocation.is_planning:
+                if not record.exists():
+                    return ""  # not processed yet: no need to read them for the plan
+            elif invocation.workflow.dryrun or not invocation.is_main_process:
+                return ""  # nothing is recorded from a dry run, or from the process of a job
+            return source_fingerprint(sources, record, invocation.executor is not None)
+
+        return content
 
     def _content(self, rule: str, samples: Mapping[str, HasFiles], states: str) -> ParamFunction:
         """Return a parameter that changes with the content of a slide or case, not with its time.

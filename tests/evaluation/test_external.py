@@ -9,14 +9,15 @@ from axe import SMALLEST, TOO_WIDE, violations_everywhere
 from browser import started
 
 from gigatile.evaluation.calibration import calibrate, evaluate_scores
-from gigatile.evaluation.external import difference
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Interval
 from gigatile.evaluation.operating_points import choose_points
+from gigatile.evaluation.two_cohorts import difference
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 
 CLASSES = ["luad", "lusc"]
+TASK = ("--task", "tile_classification")
 SETTINGS = EvaluationSettings(resamples=1000)
 
 
@@ -89,7 +90,8 @@ class Files:
         }  # fmt: skip
         paths = [f"--{key}={self.folder / name}" for key, name in files.items()]
         out = self.folder / "external.json"
-        return self.command("evaluate_external.py", *paths, *options, "--out", out, check=check)
+        line = ("evaluate_external.py", *TASK, *paths, *options, "--out", out)
+        return self.command(*line, check=check)
 
     def measured(self, *options):
         self.run(*options)
@@ -99,8 +101,8 @@ class Files:
         paths = [f"--{key}={self.folder / name}" for key, name in OF_THE_TEST_SPLIT.items()]
         out = self.folder / "external.html"
         external = f"--external={self.folder / 'external.json'}"
-        done = self.command("write_external_page.py", external, *paths, "--out", out, check=False)
-        return done, out
+        line = ("write_external_page.py", *TASK, external, *paths, "--out", out)
+        return self.command(*line, check=False), out
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def test_slide_of_the_cohort_and_its_patient_do_not_count(files):
     files.table.loc[10, ["state", "reason"]] = ["failed", "/data/x/N10.svs: no tissue"]
     files.new = files.new.drop(index=10)
     measured = files.measured()
-    reasons = {item["slide"]: item["reason"] for item in measured["left_out"]}
+    reasons = {item["id"]: item["reason"] for item in measured["left_out"]}
     assert reasons == {
         "N4": "in the cohort: same pixels",
         "N5": "in the cohort: its patient, by slide N4",

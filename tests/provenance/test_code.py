@@ -50,9 +50,11 @@ PAGES = TASK_PAGES | {"write_slide_pages"}
 # Of the scores of slides.
 FIGURES = {"choose_operating_points", "calibrate"}
 EXTERNAL = {"evaluate_external", "write_external_page"}
+EXTERNAL_OF_SLIDES = {f"{name} of tiles and whole slides" for name in EXTERNAL}
 # Pages are checked against the metrics of the evaluation, and compute those of groups.
 SLIDE_PAGES = {f"{name} of tiles and whole slides" for name in TASK_PAGES} | {"write_slide_pages"}
-CASE_PAGES = {f"{name} of volumes" for name in TASK_PAGES}
+CASE_PAGES = {f"{name} of volumes" for name in TASK_PAGES | {"write_external_page"}}
+FIGURED = PAGES | {"write_external_page of volumes"}
 
 
 @pytest.fixture
@@ -234,10 +236,15 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "\n    return ",
             "\n    return None or ",
             {"evaluate of tiles and whole slides"}
-            | EXTERNAL
+            | EXTERNAL_OF_SLIDES
             | {f"{name} of tiles and whole slides" for name in TASK_PAGES},
         ),
-        ("gigatile/report/figures.py", "\n    return ", "\n    return None or ", TASK_PAGES),
+        (
+            "gigatile/report/figures.py",
+            "\n    return ",
+            "\n    return None or ",
+            TASK_PAGES | {"write_external_page of volumes"},
+        ),
         (
             "gigatile/report/templates/style.css",
             "color",
@@ -254,7 +261,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/report/slides/templates/slide.html.j2",
             "<h1>",
             "<h1 >",
-            SLIDE_PAGES | {"write_external_page"},
+            SLIDE_PAGES | {"write_external_page of tiles and whole slides"},
         ),
         (
             "gigatile/report/whole_slides/agreement.py",
@@ -272,12 +279,12 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
         ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),
-        ("envs/requirements.lock", "matplotlib==", "matplotlib==9", PAGES),
+        ("envs/requirements.lock", "matplotlib==", "matplotlib==9", FIGURED),
         ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", READING),
         ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
         # What only other packages import.
         ("envs/requirements.lock", "h5py==", "h5py==9", MODELS),
-        ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", PAGES),
+        ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", FIGURED),
     ],
 )
 def test_edit_changes_the_commands_that_reach_it(project, file, old, new, expected):

@@ -35,6 +35,8 @@ REACHED: dict[str, Sequence[str]] = {
     "segment": (*MODEL, "volumes/*.tfrecord"),
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
     "score": (*MODEL, "tiles/*.tfrecord"),
+    # The states of the segmentations have their checksums.
+    "external": ("predictions/segmentations/*.nii.gz",),
     "score_valid": (*MODEL, "tiles/*.tfrecord"),
     "evaluate_valid": (*MODEL, "tiles/*.tfrecord"),
     "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
@@ -82,7 +84,9 @@ LISTED = {
     "train": ("segments", "resumes from a state only if its key is that of this training"),
 }
 # Rules that read files of the sheet. A parameter, or the table of cases, has their fingerprints.
-FINGERPRINTED = {"tile", "tile_new", "prepare", "prepare_new", "evaluate", "detect_slide"}
+FINGERPRINTED = {
+    *("tile", "tile_new", "prepare", "prepare_new", "evaluate", "detect_slide", "external")
+}
 # Types of files that Snakemake compares by content. For the sheet, a parameter has the SHA-256 or
 # the rows.
 COMPARED = (".json", ".tsv")

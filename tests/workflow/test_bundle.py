@@ -246,7 +246,7 @@ def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):
     _, predictions = predict_with(run, bundle, tmp_path / "out", sheet)
     measured = json.loads((predictions / "external/metrics.json").read_text())
     assert measured["metrics"]["slide"]["n"] == 2 and measured["compared"]
-    assert {item["slide"]: item["reason"] for item in measured["left_out"]} == {
+    assert {item["id"]: item["reason"] for item in measured["left_out"]} == {
         f"N{n}": "in the cohort: same pixels" for n in range(3)
     }
     assert [p["point"] for p in measured["points"]] == json.loads(

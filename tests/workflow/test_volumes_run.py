@@ -81,21 +81,26 @@ def test_verify_finds_a_damaged_segmentation(volumes_run, tmp_path):
 
 
 def test_new_cases_are_segmented(volumes_run, tmp_path):
+    """With reference segmentations, they are evaluated, too."""
     copy = volumes_run.copy(tmp_path)
-    header = "case\tflair\tt1\tt1gd\tt2\n"
-    modalities = ("flair", "t1", "t1gd", "t2")
-    files, broken = (
-        "\t".join(f"cohort/volumes/{case}/{name}.nii.gz" for name in modalities)
-        for case in ("V17-1", "V04-2")
+    copy.run(
+        *("python", "scripts/make_demo_volume.py", "--case", "N01-1"),
+        *("--out", "cohort/volumes/N01-1"),
     )
-    copy.write("new.tsv", f"{header}N1\t{files}\nN2\t{broken}\n")
+    columns = ("flair", "t1", "t1gd", "t2", "segmentation")
+    rows = [("case", "patient", *columns)]
+    for number, case in enumerate(("V17-1", "V04-2", "N01-1"), 1):
+        files = (f"cohort/volumes/{case}/{name}.nii.gz" for name in columns)
+        rows.append((f"N{number}", f"H{number}", *files))
+    copy.write("new.tsv", "".join("\t".join(row) + "\n" for row in rows))
     copy.write("volumes.yaml", volume_settings() + "predict: {samples: new.tsv}\n")
     done = copy.traced(*ASKED)
     assert "rule train:" not in done.stdout + done.stderr
-    check_declared(copy, "prepare_new", "collect_new", "segment_new", "prediction_pages")
+    predicted = ("prepare_new", "collect_new", "segment_new", "prediction_pages")
+    check_declared(copy, *predicted, "external", "external_page")
     run = copy.folder / "results/small"
     segmentation = run / "predictions/segmentations/N1.nii.gz"
-    # The same case and the same model, without a reference segmentation.
+    # The same case and the same model.
     assert segmentation.read_bytes() == (run / "evaluation/segmentations/V17-1.nii.gz").read_bytes()
     by_case = {row["case"]: row for row in read_table(run / "predictions/cases.tsv")}
     assert by_case["N1"]["state"] == "prepared"
@@ -105,6 +110,11 @@ def test_new_cases_are_segmented(volumes_run, tmp_path):
     assert (match["same"], match["equal_images"]) == ("pixels", "4")
     page = (run / "predictions/pages/cases/N1.html").read_text()
     assert "This case is in the cohort." in page
+    measured = json.loads((run / "predictions/external/metrics.json").read_text())
+    assert measured["metrics"]["n"] == 1 and measured["compared"]
+    left_out = {item["id"]: item["reason"] for item in measured["left_out"]}
+    assert left_out["N1"] == "in the cohort: same pixels"
+    assert "its gzip is truncated" in left_out["N2"]
 
 
 def test_plan_needs_no_volumes(volumes_run, tmp_path):

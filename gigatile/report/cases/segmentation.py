@@ -1,12 +1,13 @@
 """The sections with the metrics of a segmentation, and the test cases."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gigatile.evaluation.metrics_file import CaseMetrics
 from gigatile.evaluation.segmentation import evaluate_cases, read_cases
 from gigatile.report.cases import figures
-from gigatile.report.cases.inputs import read_segmentation, read_state_of
+from gigatile.report.cases.inputs import ScoredCase, read_segmentation, read_state_of
 from gigatile.report.cases.metrics import CaseRun
 from gigatile.report.cases.page import CasePageInputs
 from gigatile.report.groups import Figure
@@ -45,8 +46,26 @@ def new_cases(inputs: CasePageInputs) -> dict[str, Any]:
 
 
 def _metrics(run: CaseRun) -> Content:
-    values = {"metrics": run.metrics, "shown": SHOWN, "pictures": _pictures(run)}
-    return Content(values, _missing_regions(run.metrics))
+    return metrics_content(run.metrics, run.scored)
+
+
+def metrics_content(
+    metrics: CaseMetrics, scored: Sequence[ScoredCase], kind: str = "test"
+) -> Content:
+    """Return the content of the section with the metrics.
+
+    Args:
+        metrics: of all cases.
+        scored: the cases.
+        kind: of the cases, for the text.
+    """
+    values = {
+        "metrics": metrics,
+        "shown": SHOWN,
+        "pictures": _pictures(metrics, scored, kind),
+        "kind": kind,
+    }
+    return Content(values, _missing_regions(metrics))
 
 
 def _missing_regions(metrics: CaseMetrics) -> list[Banner]:
@@ -90,33 +109,33 @@ def _scored_cases(run: CaseRun) -> Content:
     return Content({"cases": cases, "regions": run.metrics.regions})
 
 
-def _pictures(run: CaseRun) -> list[dict[str, str]]:
+def _pictures(
+    metrics: CaseMetrics, scored: Sequence[ScoredCase], kind: str
+) -> list[dict[str, str]]:
     """Plot the Dice and the volumes of each case, by region."""
-    if not run.scored:
+    if not scored:
         return []
-    regions = run.metrics.regions
-    dice = {name: [case.regions[name].dice or 0.0 for case in run.scored] for name in regions}
-    means = {name: run.metrics.dice.per_region[name] for name in regions}
+    regions = metrics.regions
+    dice = {name: [case.regions[name].dice or 0.0 for case in scored] for name in regions}
+    means = {name: metrics.dice.per_region[name] for name in regions}
     volumes = {
-        name: [
-            (case.regions[name].truth_ml, case.regions[name].predicted_ml) for case in run.scored
-        ]
+        name: [(case.regions[name].truth_ml, case.regions[name].predicted_ml) for case in scored]
         for name in regions
     }
     return [
         {
             "image": data_uri(figures.spread(dice, means, "Dice"), "image/svg+xml"),
-            "alt": "Dice of each test case, by region: "
+            "alt": f"Dice of each {kind} case, by region: "
             + "; ".join(
                 f"{name} from {min(dice[name]):.3f} to {max(dice[name]):.3f}" for name in dice
             ),
-            "caption": "Dice of each test case; the bar is the mean, the line its 95 % interval "
+            "caption": f"Dice of each {kind} case; the bar is the mean, the line its 95 % interval "
             "if there is one.",
         },
         {
             "image": data_uri(figures.volumes(volumes), "image/svg+xml"),
             "alt": "Predicted over reference volume of each region, in millilitres",
-            "caption": "Reference and predicted volumes, a marker for each test case; on the "
+            "caption": f"Reference and predicted volumes, a marker for each {kind} case; on the "
             "dotted line both are equal.",
         },
     ]

@@ -81,8 +81,10 @@ def write_external_page(
             "roc": _section("roc", roc_content(measured.metrics, "new")),
         }
     page = render(
-        TEMPLATES / "external.html.j2",
+        TEMPLATES / "external_slides.html.j2",
         title=title,
+        unit="slide",
+        banners=(),
         test=test_metrics,
         chosen=chosen,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},

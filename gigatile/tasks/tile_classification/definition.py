@@ -36,7 +36,8 @@ TASK = Task(
     read_sheet=_read_sheet,
     training=_training,
     train_defaults={"model": "small_cnn", **SHORT_TRAINING},
-    validates_externally=True,
+    classifies_slides=True,
+    truth="label",
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
     train_options=frozenset({"boost", "views"}),
 )

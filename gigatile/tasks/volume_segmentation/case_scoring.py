@@ -38,22 +38,37 @@ def score_cases(
     Raises:
         UserError: lists all files that cannot be read, or are on another grid.
     """
+    results = try_score_cases(rows, references, segmentations, volumes, cores, hd95)
+    if faults := [
+        f"case {name}: {fault}" for name, fault in results.items() if isinstance(fault, str)
+    ]:
+        raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
+    return [scores for scores in results.values() if not isinstance(scores, str)]
+
+
+def try_score_cases(
+    rows: Sequence[Mapping[str, str]],
+    references: Mapping[str, Path],
+    segmentations: Path,
+    volumes: VolumeSettings,
+    cores: int,
+    hd95: str = "surface",
+) -> dict[str, CaseScores | str]:
+    """Score cases like `score_cases`; return for each its scores, or why it has none."""
 
     def score(row: Mapping[str, str]) -> CaseScores | str:
         case = row["case"]
         if case not in references:
-            return f"case {case}: has no segmentation in the sample sheet"
+            return "has no segmentation in the sample sheet"
         try:
             scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
-            return f"case {case}: {error}"
+            return str(error)
         return CaseScores(case, row["patient"], scores)
 
     with ThreadPoolExecutor(cores) as pool:
         results = list(pool.map(score, rows))
-    if faults := [fault for fault in results if isinstance(fault, str)]:
-        raise all_faults(f"{len(faults)} case(s) cannot be scored", faults)
-    return [scores for scores in results if not isinstance(scores, str)]
+    return {row["case"]: result for row, result in zip(rows, results, strict=True)}
 
 
 def _score(

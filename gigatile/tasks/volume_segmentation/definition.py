@@ -58,6 +58,7 @@ TASK = Task(
     training=_training,
     validation=_validation,
     train_defaults={"model": "small_unet", **SHORT_TRAINING},
+    truth="segmentation",
     headline=("mean Dice", "dice.mean"),
     check=_check,
 )

@@ -24,6 +24,14 @@ PLAN = TaskPlan(
         },
         shards=Stage(megapixel=0.01, storage=9_000_000),
         validate=2.4,
+        external={
+            "external": Stage(
+                ("evaluate", "collect_new", "segment_new", "prediction_pages"),
+                start=2,
+                megapixel=0.3,
+            ),
+            "external_page": Stage(("evaluate", "external"), start=3),
+        },
     ),
     per_unit=frozenset(
         ("demo_case", "prepare", "prepare_new", "segment", "segment_new"),
