@@ -206,6 +206,8 @@ def _read_json(path: Path, max_bytes: int | None) -> Any:
         raise UserError(f"{path}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged, not a whole gzip file ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if max_bytes is not None and len(data) > max_bytes:
         raise UserError(f"{path}: has more than {max_bytes:,} bytes of text")
     try:

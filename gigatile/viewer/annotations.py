@@ -4,6 +4,8 @@ import functools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from gigatile.viewer.outlines import OutlineCollector, Outlines
 MAX_BYTES = 1 << 27
 # Slides with their annotations in memory.
 KEPT = 4
+# One file at a time is read, so that the memory does not grow with the number of requests.
+_READING = Lock()
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,10 @@ def open_annotations(path: Path) -> Annotations:
         stat = path.stat()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    return _read(path, stat.st_mtime_ns, stat.st_size)
+    if not S_ISREG(stat.st_mode):  # reading a pipe would wait forever
+        raise UserError(f"{path}: not a file")
+    with _READING:
+        return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=KEPT)

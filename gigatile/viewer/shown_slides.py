@@ -90,8 +90,9 @@ def slides_of_sheet(sheet: Path, rows: Sequence[Member]) -> list[SheetSlide]:
     """
     slides = []
     for row in rows:
-        path = sheet.parent / row.cells.get(ANNOTATIONS, "")
-        slides.append(SheetSlide(row.id, row.files[0], path if is_geojson(path) else None))
+        cell = row.cells.get(ANNOTATIONS, "")
+        path = sheet.parent / cell if is_geojson(Path(cell)) else None
+        slides.append(SheetSlide(row.id, row.files[0], path))
     return slides
 
 

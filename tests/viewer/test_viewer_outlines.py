@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 
 import numpy as np
@@ -319,6 +320,14 @@ def test_annotations_that_cannot_be_read(browser, cells, shown):
         path.unlink()
         error = shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]["error"]
         assert error.endswith("B.geojson: No such file or directory")
+        path.mkdir()
+        error = shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]["error"]
+        assert error.endswith("B.geojson: not a file")
+        path.rmdir()
+        os.mkfifo(path)  # reading it would wait forever
+        error = shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]["error"]
+        assert error.endswith("B.geojson: not a file")
+        path.unlink()
     finally:
         path.write_text(whole)
     assert "classes" in shown.client.get(f"/v1/jobs/{id}/view").json()["annotations"]
