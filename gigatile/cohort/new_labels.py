@@ -55,7 +55,9 @@ def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[s
 def references_of(members: Iterable[Member], sheet: Path, column: str) -> dict[str, Path]:
     """Return the file with the reference of each row of a sheet of new data that has one, by id."""
     cells = {member.id: member.cells.get(column, "") for member in members}
-    return {name: sheet.parent / cell for name, cell in cells.items() if cell}
+    return {
+        name: sheet.parent / cell for name, cell in cells.items() if cell not in ("", PLACEHOLDER)
+    }
 
 
 def check_new_references(

@@ -1,5 +1,6 @@
 """External validation of segmentations: which cases count, and how their figures differ."""
 
+import gzip
 import json
 
 import nibabel
@@ -9,12 +10,14 @@ import pytest
 from axe import SMALLEST, TOO_WIDE, violations_everywhere
 from browser import started
 
+from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import METRICS, evaluate_cases, read_cases, write_cases
 from gigatile.evaluation.two_cohorts import difference
 from gigatile.files import write_json
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.volumes import VolumeSettings
+from gigatile.tasks.volume_segmentation import case_scoring
 from gigatile.tasks.volume_segmentation.case_scoring import score_cases
 
 SETTINGS = EvaluationSettings(resamples=1000)
@@ -175,6 +178,39 @@ def test_cases_that_do_not_count(files):
     assert "Not compared" not in page
     assert files.measured("--not-compared")["compared"] is False
     assert "Not compared with the cohort" in files.page()[1].read_text()
+
+
+def test_damaged_headers_cost_their_cases_only(files):
+    references = files.folder / "references"
+    random = np.random.default_rng(5)
+    whole = gzip.decompress((references / "N1.nii.gz").read_bytes())
+    for name in files.sheet["case"][:12]:
+        damaged = bytearray(whole)
+        for position in random.integers(0, 352, 6):
+            damaged[position] = random.integers(256)
+        (references / f"{name}.nii.gz").write_bytes(gzip.compress(bytes(damaged)))
+    measured = files.measured()
+    assert measured["metrics"]["n"] + len(measured["left_out"]) == 16
+    assert 4 <= measured["metrics"]["n"] < 16
+
+
+def test_any_exception_costs_its_case_only(files, monkeypatch):
+    score = case_scoring._score
+
+    def fail_once(reference, *arguments):
+        if reference.name == "N3.nii.gz":
+            raise MemoryError("no memory")
+        return score(reference, *arguments)
+
+    monkeypatch.setattr(case_scoring, "_score", fail_once)
+    rows = files.sheet.to_dict("records")
+    references = {row["case"]: files.folder / row["segmentation"] for row in rows}
+    arguments = (rows, references, files.folder / "segmentations", VOLUMES, 2)
+    results = case_scoring.try_score_cases(*arguments)
+    faults = {name: why for name, why in results.items() if isinstance(why, str)}
+    assert len(results) == 16 and faults == {"N3": "MemoryError: no memory"}
+    with pytest.raises(UserError, match="case N3: MemoryError: no memory"):
+        score_cases(*arguments)
 
 
 def test_no_case_that_counts_is_said_and_is_no_error(files):

@@ -5,13 +5,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gigatile.errors import UserError
 from gigatile.evaluation.external_cases import ExternalCaseMetrics, figures_of
 from gigatile.evaluation.metrics_file import CaseMetrics
-from gigatile.files import sha256_of, write_text
+from gigatile.files import write_text
 from gigatile.json_models import read_model
 from gigatile.report.cases.inputs import TrainedSegmenter, read_scored
 from gigatile.report.cases.segmentation import SHOWN, TEMPLATES, metrics_content
+from gigatile.report.external import check_inputs, shared_values
 from gigatile.report.pages import render
 from gigatile.report.sites import NOT_GIVEN
 
@@ -34,17 +34,12 @@ def write_external_page(
             files.
     """
     measured = read_model(ExternalCaseMetrics, external)
-    sums = {"external/metrics.json": sha256_of(external), **measured.inputs}
-    for name, path in (
-        ("predictions/external/cases.tsv", cases),
-        ("metrics.json", metrics),
-        ("model/settings.json", described),
-    ):
-        if measured.inputs.get(name) != sha256_of(path):
-            raise UserError(
-                f"{external}: was computed from another version of {path.name}; run the workflow "
-                "again"
-            )
+    files = {
+        "predictions/external/cases.tsv": cases,
+        "metrics.json": metrics,
+        "model/settings.json": described,
+    }
+    check_inputs(external, measured.inputs, files)
     test = read_model(CaseMetrics, metrics)
     scored = read_scored(cases, read_model(TrainedSegmenter, described))
     values: dict[str, Any] = {"measured": None, "banners": ()}
@@ -66,10 +61,7 @@ def write_external_page(
         test=test,
         regions=measured.regions,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},
-        left_out=measured.left_out,
-        in_cohort=[item for item in measured.left_out if item.reason.startswith("in the cohort")],
-        compared=measured.compared,
-        sums=sums,
+        **shared_values(external, measured.inputs, measured.left_out, measured.compared),
         **values,
     )
     write_text(out, page)

@@ -5,7 +5,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gigatile.errors import UserError
 from gigatile.evaluation.calibration_file import (
     CalibrationFile,
     ExternalMetrics,
@@ -13,8 +12,9 @@ from gigatile.evaluation.calibration_file import (
 )
 from gigatile.evaluation.external import figures_by_name
 from gigatile.evaluation.metrics_file import SlideMetrics
-from gigatile.files import sha256_of, write_text
+from gigatile.files import write_text
 from gigatile.json_models import read_model
+from gigatile.report.external import check_inputs, shared_values
 from gigatile.report.pages import render
 from gigatile.report.sites import NOT_GIVEN
 from gigatile.report.slides.calibration import panels_of, point_rows
@@ -48,13 +48,8 @@ def write_external_page(
             files.
     """
     measured = read_model(ExternalMetrics, external)
-    sums = {"external/metrics.json": sha256_of(external), **measured.inputs}
-    for path in (metrics, calibration, points):
-        if measured.inputs.get(path.name) != sha256_of(path):
-            raise UserError(
-                f"{external}: was computed from another version of {path.name}; run the workflow "
-                "again"
-            )
+    files = {path.name: path for path in (metrics, calibration, points)}
+    check_inputs(external, measured.inputs, files)
     test_metrics = read_model(SlideMetrics, metrics)
     test_calibration = read_model(CalibrationFile, calibration)
     chosen = read_model(OperatingPoints, points)
@@ -88,10 +83,7 @@ def write_external_page(
         test=test_metrics,
         chosen=chosen,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},
-        left_out=measured.left_out,
-        in_cohort=[item for item in measured.left_out if item.reason.startswith("in the cohort")],
-        compared=measured.compared,
-        sums=sums,
+        **shared_values(external, measured.inputs, measured.left_out, measured.compared),
         **values,
     )
     write_text(out, page)

@@ -54,7 +54,10 @@ def try_score_cases(
     cores: int,
     hd95: str = "surface",
 ) -> dict[str, CaseScores | str]:
-    """Score cases like `score_cases`; return for each its scores, or why it has none."""
+    """Score cases like `score_cases`; return for each its scores, or why it has none.
+
+    Whatever the exception, it costs its case only.
+    """
 
     def score(row: Mapping[str, str]) -> CaseScores | str:
         case = row["case"]
@@ -64,6 +67,8 @@ def try_score_cases(
             scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
         except UserError as error:
             return str(error)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
         return CaseScores(case, row["patient"], scores)
 
     with ThreadPoolExecutor(cores) as pool:

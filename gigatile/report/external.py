@@ -1,0 +1,40 @@
+"""What the pages of an external validation have in common."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gigatile.errors import UserError
+from gigatile.evaluation.calibration_file import LeftOut
+from gigatile.files import sha256_of
+
+
+def check_inputs(external: Path, known: Mapping[str, str], files: Mapping[str, Path]) -> None:
+    """Check that external/metrics.json was computed from some files.
+
+    Args:
+        external: the file.
+        known: the SHA-256 of its inputs, by name.
+        files: by the same names.
+
+    Raises:
+        UserError: it was computed from another version of one of them.
+    """
+    for name, path in files.items():
+        if known.get(name) != sha256_of(path):
+            raise UserError(
+                f"{external}: was computed from another version of {path.name}; run the workflow "
+                "again"
+            )
+
+
+def shared_values(
+    external: Path, known: Mapping[str, str], left_out: list[LeftOut], compared: bool
+) -> dict[str, Any]:
+    """Return the values of external.html.j2 that do not depend on the task."""
+    return {
+        "left_out": left_out,
+        "in_cohort": [item for item in left_out if item.reason.startswith("in the cohort")],
+        "compared": compared,
+        "sums": {"external/metrics.json": sha256_of(external), **known},
+    }
