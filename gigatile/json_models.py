@@ -31,6 +31,14 @@ class JsonModel(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
+class Written(JsonModel):
+    """An object that writes null for each field that is None."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object as it is written; None becomes null."""
+        return self.model_dump()
+
+
 class UnitCounts(JsonModel):
     """An object that counts slides or cases under the key `slides` or `cases`.
 

@@ -2,6 +2,7 @@
 from gigatile.cohort.images import parts_of
 from gigatile.demo.images import COHORT as DEMO_COHORT
 from gigatile.demo.images import NEW as DEMO_NEW
+from gigatile.workflow.inputs import not_compared
 
 DEMO_FIELDS = [field.image for field in (*DEMO_COHORT, *DEMO_NEW)]
 # The images of each job that prepares them.
@@ -175,6 +176,84 @@ rule predict:
             " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
             " --cores {threads} --images {output.images:q} --detections {output.detections:q}"
         )
+
+
+# --- External validation: new images with annotations
+
+
+if EXTERNAL:
+    # The figures of the model on its test split, of this run or in the bundle.
+    TEST_METRICS = f"{MODEL}/metrics.json" if BUNDLE else f"{RUN}/evaluation/metrics.json"
+
+    rule external:
+        input:
+            metrics=TEST_METRICS,
+            described=f"{MODEL}/settings.json",
+            table=NEW_TABLE,
+            states=[f"{RUN}/predictions/images/{name}.json" for name in NEW_PARTS],
+            records=ancient([f"{RUN}/predictions/images/{name}.tfrecord" for name in NEW_PARTS]),
+            predicted=rules.predict.output.images,
+            detections=rules.predict.output.detections,
+            matches=f"{RUN}/predictions/in_cohort.tsv",
+            samples=ancient(SETTINGS.predict.samples),
+        output:
+            images=f"{RUN}/predictions/external/images.tsv",
+            metrics=f"{RUN}/predictions/external/metrics.json",
+        log:
+            f"{RUN}/logs/external.log",
+        benchmark:
+            f"{RUN}/benchmarks/external.tsv"
+        conda:
+            "../envs/cpu.yaml"
+        resources:
+            mem_mb=grow(4000),
+            runtime=grow(240),
+        params:
+            **provenance("external", "evaluate_external"),
+            sheet=sheet(SETTINGS.predict.samples),
+            settings=section("evaluate"),
+            compared=not_compared(RUN, ALL_TABLE, BUNDLE),
+            records=folder("predictions/images"),
+        shell:
+            recorded(
+                'python "$SCRIPTS/evaluate_external.py" --task instance_segmentation --table {input.table:q}'
+                " --records {params.records:q} --predicted {input.predicted:q} --detections {input.detections:q}"
+                " --samples {input.samples:q} --matches {input.matches:q} {params.compared}"
+                " --described {input.described:q} --metrics {input.metrics:q} --settings {params.settings:q}"
+                " --out {output.metrics:q}"
+            )
+
+    rule external_page:
+        input:
+            external=f"{RUN}/predictions/external/metrics.json",
+            images=f"{RUN}/predictions/external/images.tsv",
+            metrics=TEST_METRICS,
+            described=f"{MODEL}/settings.json",
+        output:
+            page=report(
+                f"{RUN}/predictions/external/index.html",
+                caption="captions/external.rst",
+                category="Predictions",
+                labels={"page": "external validation"},
+            ),
+        log:
+            f"{RUN}/logs/external_page.log",
+        benchmark:
+            f"{RUN}/benchmarks/external_page.tsv"
+        conda:
+            "../envs/cpu.yaml"
+        resources:
+            mem_mb=grow(2000),
+            runtime=grow(30),
+        params:
+            **provenance("external_page", "write_external_page"),
+            title=literal(shlex.quote(f"External validation of {SETTINGS.run}")),
+        shell:
+            recorded(
+                'python "$SCRIPTS/write_external_page.py" --task instance_segmentation --external {input.external:q}'
+                " --images {input.images:q} --metrics {input.metrics:q} --described {input.described:q}"
+                " --title {params.title} --out {output.page:q}"
+            )
 
 
 # --- Instances of whole slides: a job per slide, then a page for each

@@ -1,9 +1,11 @@
 """A small cohort of images with nuclei in a copy of the project, two of which are bad."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 from clones import Clone
+from drawn_slides import draw_slide
 from PIL import Image
 
 SPLITS = {
@@ -76,3 +78,51 @@ def make_small_images(folder: Path) -> Clone:
     made.write("cohort/images.tsv", "\n".join(rows) + "\n")
     made.write("images.yaml", image_settings())
     return made
+
+
+def make_new_images(folder: Path) -> None:
+    """Write new.tsv, new images with annotations, and slides.tsv to a clone with these images.
+
+    N1 is in the cohort, N2 is damaged, N3 is an image, N4 two regions of a slide, and the label
+    image of N5 has another size. Slide S1 is of a patient of the cohort, S2 is damaged.
+    """
+    (folder / "slides").mkdir()
+    for seed, name in enumerate(("S1", "N4"), 1):
+        draw_slide(folder / f"slides/{name}.svs", 10, 12, seed=seed, share=0.6)
+    (folder / "slides/S2.svs").write_text("no slide")
+    slides = "slide\tpatient\tpath\nS1\tPT1\tslides/S1.svs\nS2\t\tslides/S2.svs\n"
+    (folder / "slides.tsv").write_text(slides)
+    regions = [
+        *(box(*corner, 96, "Region*", "annotation") for corner in ((0, 0), (120, 96))),
+        *(box(*corner, 12, "nucleus", "detection") for corner in ((6, 6), (30, 54), (150, 126))),
+    ]
+    write_geojson(folder / "slides/N4.geojson", regions)
+    for name, seed in (("N3", 31), ("N5", 33)):
+        pixels, labels = nuclei(seed)
+        Image.fromarray(pixels).save(folder / f"slides/{name}.png")
+        Image.fromarray(labels[name == "N5" :]).save(folder / f"slides/{name}-labels.png")
+    rows = [
+        ("image", "patient", "path", "annotations", "site"),
+        ("N1", "H1", "cohort/E1.png", "cohort/E1-labels.png", "north"),
+        ("N2", "H2", "cohort/TB.png", "cohort/TB-labels.png", "north"),
+        ("N3", "H3", "slides/N3.png", "slides/N3-labels.png", "north"),
+        ("N4", "H4", "slides/N4.svs", "slides/N4.geojson", "south"),
+        ("N5", "H5", "slides/N5.png", "slides/N5-labels.png", "south"),
+    ]
+    (folder / "new.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+def box(left: int, top: int, side: int, name: str, kind: str) -> dict[str, object]:
+    """Return a square as an object of QuPath's GeoJSON."""
+    right, bottom = left + side, top + side
+    corners = [[left, top], [right, top], [right, bottom], [left, bottom], [left, top]]
+    return {
+        "type": "Feature",
+        "geometry": {"type": "Polygon", "coordinates": [corners]},
+        "properties": {"objectType": kind, "classification": {"name": name}},
+    }
+
+
+def write_geojson(path: Path, features: list[dict[str, object]]) -> None:
+    """Write objects as QuPath exports them."""
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))

@@ -1,11 +1,12 @@
 """Sample sheets of images with annotated instances."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from gigatile.cohort.mpp import parse_mpp
+from gigatile.cohort.new_labels import references_of
 from gigatile.cohort.sheet import Row, SheetLayout
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.cohort.splits import assign
@@ -32,7 +33,7 @@ class Image:
         image: its id, unique in the sheet and safe as a file name.
         patient: the patient; all images of a patient are in the same split.
         path: the file.
-        annotations: the file with its instances; None: an image to predict.
+        annotations: the file with its instances; None: a new image without them.
         mpp: micrometres per pixel, if the sheet has it.
         split: the split that the sheet fixes, or empty.
         site: where the image comes from, or empty.
@@ -93,10 +94,17 @@ def read_images(
 ) -> list[Image]:
     """Read and check a sheet of images; see `read_sheet`.
 
+    New images have the annotations that the sheet has, for external validation: they may show
+    regions of a slide, which are cut out of it.
+
     Raises:
         UserError: lists all faults of the sheet, or the missing files with annotations.
     """
-    images = read_sheet(Path(sheet), IMAGE_SHEET, labelled, may_be_missing, look)
+    sheet = Path(sheet)
+    images = read_sheet(sheet, IMAGE_SHEET, labelled, may_be_missing, look)
+    if not labelled:
+        references = references_of(images, sheet, ANNOTATIONS)
+        return [replace(image, annotations=references.get(image.id)) for image in images]
     if look:
         shared: dict[Path, int] = {}
         for image in images:

@@ -99,13 +99,13 @@ def new_data(settings: Settings, sheet: Path) -> NewData:
 def external_page(settings: Settings, sheet: Path) -> list[str]:
     """Return the page of an external validation, in the folder `predictions`.
 
-    There is none without labels or references.
+    There is none without labels or references, and none of whole slides with instances.
 
     Raises:
         UserError: lists all faults of the sheet.
     """
     task = find_task(settings.task)
-    if not task.truth:
+    if not task.truth or new_data(settings, sheet).setting != "samples":
         return []
     members = task.read_sheet(sheet, settings, False, lambda path: True, False)
     return ["external/index.html"] if is_external(settings, members) else []

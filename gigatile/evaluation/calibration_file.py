@@ -1,4 +1,4 @@
-"""The content of operating_points.json, calibration.json and external/metrics.json.
+"""The content of operating_points.json and calibration.json.
 
 The fields of a class are in the order of the file.
 """
@@ -7,19 +7,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from gigatile.evaluation.metrics_file import Interval, Intervals, SlideMetrics
-from gigatile.json_models import JsonModel
+from gigatile.evaluation.metrics_file import Interval, Intervals
+from gigatile.json_models import Written
 
 SCHEMA = 1
 Criterion = Literal["sensitivity", "specificity"]
-
-
-class Written(JsonModel):
-    """An object that writes null for each field that is None."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the object as it is written; None becomes null."""
-        return self.model_dump()
 
 
 class OperatingPoint(Written):
@@ -147,61 +139,4 @@ class CalibrationFile(Written):
     patients: int
     calibration: Calibration
     points: list[PointFigures]
-    inputs: dict[str, str]
-
-
-class Difference(Written):
-    """A figure of a new cohort minus that of the test split, with its 95 % interval.
-
-    Attributes:
-        low, high: None: one of the two figures has no interval.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class Site(Written):
-    """The figures of the slides of a site.
-
-    Attributes:
-        n, patients: number of slides, and of their patients.
-    """
-
-    n: int
-    patients: int
-    accuracy: Interval
-    roc_auc: Interval
-    brier: Interval
-
-
-class LeftOut(Written):
-    """A slide or case that counts in no figure."""
-
-    id: str
-    reason: str
-
-
-class ExternalMetrics(Written):
-    """The content of external/metrics.json.
-
-    Attributes:
-        metrics, calibration, points: of the new cohort; None: no slide was left.
-        differences: from the test split, by the name of the figure.
-        sites: by name, at most 40 with the most patients; empty if the sheet names fewer than two.
-        left_out: slides that count in no figure.
-        compared: whether the new slides were compared with the cohort of the model.
-        inputs: SHA-256 of the files that the figures were computed from.
-    """
-
-    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
-    classes: list[str]
-    metrics: SlideMetrics | None
-    calibration: Calibration | None
-    points: list[PointFigures]
-    differences: dict[str, Difference]
-    sites: dict[str, Site]
-    left_out: list[LeftOut]
-    compared: bool
     inputs: dict[str, str]

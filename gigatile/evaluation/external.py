@@ -9,13 +9,10 @@ from gigatile.evaluation.calibration import brier_score, calibrate
 from gigatile.evaluation.calibration_file import (
     Calibration,
     CalibrationFile,
-    Difference,
-    ExternalMetrics,
-    LeftOut,
     OperatingPoints,
     PointFigures,
-    Site,
 )
+from gigatile.evaluation.external_file import Difference, ExternalMetrics, LeftOut, Site
 from gigatile.evaluation.metrics import evaluate, evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.operating_points import figures_at

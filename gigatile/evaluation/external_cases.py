@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from pydantic import Field
 
-from gigatile.evaluation.calibration_file import SCHEMA, Difference, LeftOut, Written
+from gigatile.evaluation.external_file import Difference, ExternalFile, LeftOut
 from gigatile.evaluation.metrics_file import CaseMetrics, Interval, RegionMeans
 from gigatile.evaluation.segmentation import METRICS, evaluate_cases
 from gigatile.evaluation.two_cohorts import difference, rows_by_site
+from gigatile.json_models import Written
 from gigatile.settings.evaluate import EvaluationSettings
 
 # The name of the mean over the regions, next to the names of the regions.
@@ -28,26 +28,19 @@ class CaseSite(Written):
     hd95_mm: Interval
 
 
-class ExternalCaseMetrics(Written):
+class ExternalCaseMetrics(ExternalFile):
     """The content of external/metrics.json of cases.
 
     Attributes:
         metrics: of the new cohort; None: no case was left.
         differences: from the test split, by the name of the metric and of the region.
         sites: by name, at most 40 with the most patients; empty if the sheet names fewer than two.
-        left_out: cases that count in no figure.
-        compared: whether the new cases were compared with the cohort of the model.
-        inputs: SHA-256 of the files that the figures were computed from.
     """
 
-    schema_version: int = Field(SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     regions: list[str]
     metrics: CaseMetrics | None
     differences: dict[str, dict[str, Difference]]
     sites: dict[str, CaseSite]
-    left_out: list[LeftOut]
-    compared: bool
-    inputs: dict[str, str]
 
 
 def figures_of(means: RegionMeans) -> dict[str, Interval]:

@@ -9,7 +9,7 @@ import pandas as pd
 from gigatile.cohort.new_labels import check_new_labels, label_of
 from gigatile.cohort.samples import read_samples
 from gigatile.errors import UserError
-from gigatile.evaluation.calibration_file import LeftOut
+from gigatile.evaluation.external_file import LeftOut
 from gigatile.evaluation.slide_table import read_slide_table
 from gigatile.evaluation.two_cohorts import reasons_in_cohort
 from gigatile.tables import read_table

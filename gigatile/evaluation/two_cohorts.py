@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.sheet import Member
-from gigatile.evaluation.calibration_file import Difference
+from gigatile.errors import UserError
+from gigatile.evaluation.external_file import Difference
 from gigatile.evaluation.intervals import rounded
 from gigatile.evaluation.metrics_file import Interval
 from gigatile.tables import read_table
@@ -53,6 +54,34 @@ def rows_by_site(
     largest = sorted(patients.index, key=lambda name: (-patients[name], name))[:MOST_SITES]
     names = sorted(largest, key=lambda name: (not name, name))
     return {name: table[(of_row == name).to_numpy(bool)] for name in names}
+
+
+def reasons_of_failures(
+    members: Mapping[str, Member], table: Path, sheet: Path, unit: str
+) -> dict[str, str]:
+    """Return why new cases or images could not be prepared, by id.
+
+    Args:
+        members: the rows of the sheet by id.
+        table: of the states of the new data.
+        sheet: the file of `members`.
+        unit: the column of ids of the table.
+
+    Raises:
+        UserError: the table is missing or damaged, or has other rows than the sheet.
+    """
+    rows = {row[unit]: row for row in read_table(table, (unit, "state", "reason"))}
+    if rows.keys() != members.keys():
+        other = sorted(rows.keys() ^ members.keys())[0]
+        raise UserError(
+            f"{table}: {unit} {other!r} is in only one of this table and {sheet}; run the "
+            "prediction again"
+        )
+    return {
+        name: row["reason"] or "could not be prepared"
+        for name, row in rows.items()
+        if row["state"] == "failed"
+    }
 
 
 def reasons_in_cohort(members: Mapping[str, Member], matches: Path, unit: str) -> dict[str, str]:

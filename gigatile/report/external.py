@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
-from gigatile.evaluation.calibration_file import LeftOut
+from gigatile.evaluation.external_file import LeftOut
 from gigatile.files import sha256_of
 
 

@@ -1,11 +1,11 @@
-"""Finds new slides or cases that are in the cohort: the same id, patient or pixels.
+"""Finds new slides or cases that are in the cohort: the same id, patient, pixels or file.
 
 A prediction for a slide that the model was trained on shows nothing about new slides. Pixels are
 compared, since a copy of a slide can have another name and other bytes at the end of its file.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Match:
     Attributes:
         new: the id of the new slide or case.
         known: the row of the cohort's table.
-        same: what is the same: `id`, `patient`, `pixels`.
+        same: what is the same: `id`, `patient`, `file`, `pixels`.
         images: number of equal tiles, or of equal channels of a case.
     """
 
@@ -83,6 +83,7 @@ def compare_with_cohort(
     cohort: Sequence[CohortRow],
     folder: Path,
     kind: RecordKind,
+    file_of: Callable[[CohortRow, Path], str | None] = lambda row, folder: None,
 ) -> CohortMatches:
     """Compare new slides or cases with those of the cohort.
 
@@ -92,17 +93,22 @@ def compare_with_cohort(
         cohort: rows of the cohort's table.
         folder: folder of the cohort's records.
         kind: what a record contains.
+        file_of: returns the fingerprint of the file of a row, from the folder of its records; None:
+            not known.
 
     Raises:
         UserError: a record file is damaged, or one of a new slide or case is missing.
     """
     ids: dict[str, list[int]] = defaultdict(list)
     patients: dict[str, list[int]] = defaultdict(list)
+    files: dict[str, list[int]] = defaultdict(list)
     spelling = {name: same[0] for same in same_names(_patients(new, cohort)) for name in same}
     for index, row in enumerate(new):
         ids[row.id.casefold()].append(index)
         if row.patient:
             patients[spelling.get(row.patient, row.patient)].append(index)
+        if file := file_of(row, new_folder):
+            files[file].append(index)
     images_of_new = _ImageIndex(new, new_folder, kind)
     matches: list[tuple[int, Match]] = []
     compared, missing = [], []
@@ -118,6 +124,8 @@ def compare_with_cohort(
             missing.append(known.id)
         elif known.state != "failed":
             compared.append(known.id)
+            for index in files.get(file_of(known, folder) or "", ()):
+                same[index].append("file")
             for _, record in iterate_records(known, folder, kind):
                 for image in record.images:
                     for index in images_of_new.having(image):

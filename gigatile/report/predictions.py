@@ -72,7 +72,7 @@ def write_prediction_pages(
         ledger.add(task.table, cohort / task.table, "In the cohort")
         known = read_cohort(cohort / task.table, task.unit, task.columns, task.records_column)
         cohort_matches = compare_with_cohort(
-            table, files["records_dir"], known, cohort / task.records, task.kind
+            table, files["records_dir"], known, cohort / task.records, task.kind, task.file_of
         )
     elif cohort_images is not None:
         ledger.add(f"model/{cohort_images.name}", cohort_images, "In the cohort")

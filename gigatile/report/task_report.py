@@ -153,6 +153,8 @@ class TaskReport:
         read_not_scored: returns why usable slides or cases have no scores, by id. Takes the folder
             of the evaluation or of the predictions, and their ids.
         read_metrics: reads metrics.json, which must match the scores.
+        file_of: returns the fingerprint of the file of a row, from the folder of states, if its
+            records may be parts of the file; otherwise None.
         image_files: returns split, fingerprint and name of each image file of the cohort.
         measure: the metric in history.tsv that the report plots, in addition to the loss.
         criterion: the metric of the validation by which the model is chosen; see
@@ -181,6 +183,7 @@ class TaskReport:
     read_scored: Callable[[Path, Any], Sequence[Any]]
     read_metrics: Callable[[Path, Any, Sequence[Any]], Any]
     read_not_scored: Callable[[Path, Sequence[str]], Mapping[str, str]] = lambda folder, ids: {}
+    file_of: Callable[[Any, Path], str | None] = lambda row, folder: None
     image_files: Callable[[Any], Sequence[tuple[str, str, str]]]
     measure: str
     criterion: str = "loss"

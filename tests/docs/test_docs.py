@@ -36,6 +36,10 @@ NOT_RUN = {
         "docs/external.md",
         "gigatile predict bundles/brain north/cases.tsv --out external\n",
     ): "the reader's volumes; tests/workflow/test_bundle_of_volumes.py runs it",
+    (
+        "docs/external.md",
+        "gigatile predict bundles/nuclei north/images.tsv --out external\n",
+    ): "the reader's images; tests/workflow/test_bundle_of_instances.py runs it",
     ("README.md", "make test\n"): "it runs these tests",
     ("docs/slurm.md", "make setup\nsource .venv/bin/activate\n"): "it made what runs these tests",
     (

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 from clones import Clone
-from drawn_slides import draw_slide
 from small_cohort import whole_settings
-from small_images import PREDICTED, image_settings, make_small_images
+from small_images import PREDICTED, image_settings, make_new_images, make_small_images
 
 
 @pytest.fixture
@@ -41,13 +40,10 @@ def instances_run(tmp_path_factory) -> Clone:
 def predicted_images(instances_run: Clone, tmp_path_factory) -> Clone:
     """Return a copy of the run after prediction of images and whole slides. Do not change it.
 
-    Image N1 is in the cohort, N2 is damaged. Slide S1 is of a patient of the cohort, S2 is damaged.
+    See `make_new_images`.
     """
     copy = instances_run.copy(tmp_path_factory.mktemp("new images"))
-    copy.write("new.tsv", "image\tpath\nN1\tcohort/E1.png\nN2\tcohort/TB.png\n")
-    draw_slide(copy.folder / "slides/S1.svs", 10, 12, seed=1, share=0.6)
-    copy.write("slides/S2.svs", "no slide")
-    copy.write("slides.tsv", "slide\tpatient\tpath\nS1\tPT1\tslides/S1.svs\nS2\t\tslides/S2.svs\n")
+    make_new_images(copy.folder)
     copy.write("images.yaml", image_settings(PREDICTED))
     done = copy.traced("--cores", "2", "--configfile", "images.yaml")
     assert "rule train:" not in done.stdout + done.stderr

@@ -36,7 +36,7 @@ REACHED: dict[str, Sequence[str]] = {
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
     "score": (*MODEL, "tiles/*.tfrecord"),
     # The states of the segmentations have their checksums.
-    "external": ("predictions/segmentations/*.nii.gz",),
+    "external": ("predictions/segmentations/*.nii.gz", *(f"predictions/{name}" for name in PARTS)),
     "score_valid": (*MODEL, "tiles/*.tfrecord"),
     "evaluate_valid": (*MODEL, "tiles/*.tfrecord"),
     "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),

@@ -244,6 +244,8 @@ def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):
     header = "slide\tpath\tpatient\tlabel\tsite"
     sheet.write_text("\n".join([header, *rows, *drawn, ""]))
     _, predictions = predict_with(run, bundle, tmp_path / "out", sheet)
+    written = {path.name for path in (predictions / "external").iterdir()}
+    assert written == {"index.html", "metrics.json"}  # as docs/outputs.md says
     measured = json.loads((predictions / "external/metrics.json").read_text())
     assert measured["metrics"]["slide"]["n"] == 2 and measured["compared"]
     assert {item["id"]: item["reason"] for item in measured["left_out"]} == {

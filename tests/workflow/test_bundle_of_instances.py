@@ -29,6 +29,45 @@ def test_images_and_slides_of_instances(predicted_images, tmp_path):
     check_served(bundle, run.folder, slides, tmp_path)
 
 
+def test_annotated_images_are_an_external_validation(predicted_images, tmp_path):
+    """By the bundle alone; a change of annotations prepares and predicts these images again."""
+    run = predicted_images.copy(tmp_path / "copy")
+    bundle = bundle_of(run, "images.yaml", tmp_path / "bundle")
+    sheet, out = run.folder / "new.tsv", tmp_path / "out"
+    _, predictions = predict_with(run, bundle, out, sheet)
+    of_run = json.loads(
+        (run.folder / "results/small/predictions/external/metrics.json").read_text()
+    )
+    written = {path.name for path in (predictions / "external").iterdir()}
+    assert written == {"images.tsv", "index.html", "metrics.json"}  # as docs/outputs.md says
+    measured = json.loads((predictions / "external/metrics.json").read_text())
+    # A bundle knows the pixels of the cohort, not its files.
+    assert measured["left_out"][0] == {"id": "N1", "reason": "in the cohort: same pixels"}
+    assert measured["metrics"]["mask"] == of_run["metrics"]["mask"]
+    assert measured["differences"] == of_run["differences"]
+
+    def jobs():
+        return run.jobs(
+            *("--snakefile", str(run.folder / "Snakefile"), "--directory", str(out)),
+            *("--configfile", str(out / "config.yaml")),
+        )
+
+    assert jobs() == {}
+    external = {"external", "external_page", "all"}
+    text = sheet.read_text()
+    sheet.write_text(text.replace("south", "east"))
+    assert set(jobs()) == external
+    sheet.write_text(text)
+    annotations = run.folder / "slides/N4.geojson"
+    annotations.write_text(annotations.read_text().replace("nucleus", "other", 1))
+    again = {"prepare_new", "collect_new", "predict", "prediction_pages"}
+    assert set(jobs()) == external | again
+    sheet.write_text(text.replace("H3", ""))
+    done, _ = predict_with(run, bundle, out, sheet, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "row 4: patient is empty" in done.stderr
+
+
 def check_served(bundle, folder, predictions, tmp_path):
     """Check that a server detects on a slide what the bundle does, and shows it in the viewer."""
     arguments = (bundle, "--work-dir", tmp_path / "work", "--allow", folder / "slides")

@@ -48,6 +48,8 @@ def test_cases_with_references_are_an_external_validation(volumes_run, tmp_path)
 
     write_sheet(names)
     _, predictions = predict_with(run, bundle, tmp_path / "out", sheet)
+    written = {path.name for path in (predictions / "external").iterdir()}
+    assert written == {"cases.tsv", "index.html", "metrics.json"}  # as docs/outputs.md says
     measured = json.loads((predictions / "external/metrics.json").read_text())
     assert measured["metrics"]["n"] == 1 and measured["compared"]
     (left_out,) = measured["left_out"]

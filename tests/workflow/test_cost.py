@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from clones import ROOT, Clone
 from small_cohort import whole_settings
+from small_images import make_new_images, make_small_images
 
 from gigatile.tasks import task_part
 from gigatile.tasks.tile_classification.planning import PLAN
@@ -37,9 +38,18 @@ def test_plan_knows_the_inputs_of_each_stage_of_volumes(small_volumes: Clone, tm
     assert reads == planned_inputs("volume_segmentation")
 
 
-def inputs_of_rules(clone: Clone, config: str) -> dict[str, set[str]]:
+def test_plan_knows_the_inputs_of_each_stage_of_images(tmp_path):
+    new = make_small_images(tmp_path)
+    make_new_images(new.folder)
+    reads = inputs_of_rules(new, "images.yaml", "samples: new.tsv, slides: slides.tsv")
+    assert reads == planned_inputs("instance_segmentation")
+
+
+def inputs_of_rules(
+    clone: Clone, config: str, predict: str = "samples: new.tsv"
+) -> dict[str, set[str]]:
     """Return for each rule the rules whose files it reads, from Snakemake's graph of rules."""
-    options = ("--configfile", config, "--config", "predict={samples: new.tsv}")
+    options = ("--configfile", config, "--config", f"predict={{{predict}}}")
     graph = clone.snakemake("--rulegraph", "--forceall", *options).stdout
     names = dict(re.findall(r'(\d+)\[label = "(\w+)"', graph))
     reads: dict[str, set[str]] = {name: set() for name in names.values() if name != "all"}

@@ -13,6 +13,8 @@ PAGES = {
     "image": "report/images/E1.html",
     "predictions": "predictions/pages/index.html",
     "predicted-image": "predictions/pages/images/N1.html",
+    "regions": "predictions/pages/images/N4.html",
+    "external": "predictions/external/index.html",
     "slides": "predictions/slide_pages/index.html",
     "slide": "predictions/slide_pages/slides/S1.html",
 }

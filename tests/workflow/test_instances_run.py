@@ -2,13 +2,15 @@
 
 import json
 import re
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
 from clones import Clone
+from drawn_slides import draw_slide
 from opened import check_declared
 from PIL import Image
-from small_images import BAD, SPLITS
+from small_images import BAD, SPLITS, box, write_geojson
 from test_files_opened import SHARED
 
 from gigatile.files import read_json
@@ -60,22 +62,48 @@ def test_verify_finds_a_damaged_detection(instances_run: Clone, tmp_path):
 
 def test_new_images_are_predicted(predicted_images: Clone):
     of_images = ("prepare_new", "collect_new", "predict", "prediction_pages")
-    check_declared(predicted_images, *of_images, "detect_slide", "slide_pages")
+    external = ("external", "external_page")
+    check_declared(predicted_images, *of_images, *external, "detect_slide", "slide_pages")
     run = predicted_images.folder / "results/small"
     truth = read_json(run / "evaluation/truth.json")
     (number,) = (image["id"] for image in truth["images"] if image["file_name"] == "E1")
     evaluated = read_json(run / "evaluation/detections.json")
     predicted = read_json(run / "predictions/detections.json")
     compared = ("bbox", "segmentation", "score", "category_id")
-    assert [[entry[key] for key in compared] for entry in predicted] == [
+    of_first = [entry for entry in predicted if entry["file_name"] == "N1"]
+    assert [[entry[key] for key in compared] for entry in of_first] == [
         [entry[key] for key in compared] for entry in evaluated if entry["image_id"] == number
     ]
     rows = {row["image"]: row for row in read_table(run / "predictions/images.predicted.tsv")}
-    assert int(rows["N1"]["detections"]) == len(predicted) > 0
+    assert int(rows["N1"]["detections"]) == len(of_first) > 0
     assert rows["N2"]["detections"] == "" and "damaged" in rows["N2"]["reason"]
     (match,) = read_table(run / "predictions/in_cohort.tsv")
-    assert (match["image"], match["in_cohort"], match["same"]) == ("N1", "E1", "pixels")
+    assert (match["image"], match["in_cohort"], match["same"]) == ("N1", "E1", "file, pixels")
     assert "This image is in the cohort." in (run / "predictions/pages/images/N1.html").read_text()
+
+
+def test_new_images_with_annotations_are_an_external_validation(predicted_images: Clone):
+    predictions = predicted_images.folder / "results/small/predictions"
+    measured = read_json(predictions / "external/metrics.json")
+    assert {item["id"]: item["reason"] for item in measured["left_out"]} == {
+        "N1": "in the cohort: same file, pixels",
+        "N2": "it is damaged: image file is truncated",
+        "N5": "label image N5-labels.png has 96 × 95 pixels, but the image has 96 × 96",
+    }
+    images = {row["image"]: row for row in read_table(predictions / "images.tsv")}
+    # Two regions of slide S1, and image N3.
+    assert (measured["metrics"]["n"], measured["metrics"]["patients"]) == (3, 2)
+    assert measured["metrics"]["instances"] == sum(
+        int(images[n]["instances"]) for n in ("N3", "N4")
+    )
+    scored = {row["image"]: row for row in read_table(predictions / "external/images.tsv")}
+    assert {name: row["regions"] for name, row in scored.items()} == {"N3": "1", "N4": "2"}
+    assert {name: site["n"] for name, site in measured["sites"].items()} == {"north": 1, "south": 2}
+    page = (predictions / "external/index.html").read_text()
+    assert "1 new image or its patients are in the cohort" in page
+    assert 'href="../external/index.html"' in (predictions / "pages/index.html").read_text()
+    # Each region has its own picture and its own detections.
+    assert (predictions / "pages/images/N4.html").read_text().count('<figure class="view">') == 2
 
 
 def test_instances_of_whole_slides_are_detected(predicted_images: Clone, tmp_path):
@@ -158,6 +186,24 @@ def test_planted_copy_is_reported_as_a_leak(instances_run: Clone, tmp_path):
     report = (copy.folder / "results/small/report/index.html").read_text()
     assert "The splits are not clean." in report
     assert "T1 (train) = E2 (test), 1 equal" in report
+
+
+def test_regions_of_a_slide_and_its_copy_are_refused(instances_run: Clone, tmp_path):
+    """Also if the regions do not overlap, so that no pixels are equal."""
+    copy = instances_run.copy(tmp_path)
+    cohort = copy.folder / "cohort"
+    draw_slide(cohort / "V2.svs", 10, 12, seed=1)
+    shutil.copy(cohort / "V2.svs", cohort / "E3.svs")
+    sheet = (cohort / "images.tsv").read_text()
+    for name, corner in (("V2", 0), ("E3", 120)):
+        nucleus = box(corner + 30, corner + 30, 12, "nucleus", "detection")
+        region = box(corner, corner, 96, "Region*", "annotation")
+        write_geojson(cohort / f"{name}.geojson", [region, nucleus])
+        sheet = sheet.replace(f"{name}.png\t{name}-labels.png", f"{name}.svs\t{name}.geojson")
+    (cohort / "images.tsv").write_text(sheet)
+    done = copy.snakemake("--dry-run", *ASKED, check=False)
+    fault = "file cohort/E3.svs of image 'E3' has the same content as cohort/V2.svs of image 'V2'"
+    assert done.returncode == 1 and fault in done.stdout + done.stderr
 
 
 def test_models_file_detects_instances_without_the_run(instances_run: Clone):

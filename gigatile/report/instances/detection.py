@@ -5,7 +5,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from gigatile.evaluation.detection_metrics import CocoMetrics, evaluate_detections
+from gigatile.evaluation.detection_metrics import CocoMetrics, DetectionMetrics, evaluate_detections
 from gigatile.evaluation.instances import SCORE_THRESHOLD
 from gigatile.files import read_json
 from gigatile.report.figures import BLUE, GREEN, ORANGE, canvas, svg
@@ -50,7 +50,16 @@ def summary(run: ImageRun) -> dict[str, Any]:
 
 
 def _metrics(run: ImageRun) -> Content:
-    metrics = run.metrics
+    return metrics_content(run.metrics)
+
+
+def metrics_content(metrics: DetectionMetrics, kind: str = "test") -> Content:
+    """Return the content of the section with the metrics.
+
+    Args:
+        metrics: of all images.
+        kind: of the images; the files of truth are kept for those of the test split only.
+    """
     rows = [
         {
             "title": title,
@@ -64,6 +73,7 @@ def _metrics(run: ImageRun) -> Content:
     return Content(
         {
             "metrics": metrics,
+            "kind": kind,
             "rows": rows,
             "separate": separate,
             "pictures": [_curves(metrics.mask, "masks"), _curves(metrics.box, "boxes")],

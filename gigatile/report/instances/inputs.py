@@ -158,14 +158,25 @@ def read_state_of(row: CohortRow, folder: Path) -> ImageState:
     return state
 
 
+def file_of(row: CohortRow, folder: Path) -> str | None:
+    """Return the fingerprint of the file of an image or slide, without its annotations.
+
+    None: the file could not be read.
+
+    Raises:
+        UserError: the state is missing or damaged.
+    """
+    return read_state_of(row, folder).file
+
+
 def image_files(run: ImageRun) -> list[tuple[str, str, str]]:
     """Return split, fingerprint and name of each prepared image.
 
-    The fingerprint covers the image and its annotations; equal images with other annotations are
-    detected by their pixels.
+    The fingerprint is that of the file alone: two rows may show different regions of a slide. Equal
+    images in different files are detected by their pixels.
     """
     return [
         (row.split, fingerprint, row.id)
         for row in run.cohort
-        if row.state == "prepared" and (fingerprint := run.states[row.id].fingerprint)
+        if row.state == "prepared" and (fingerprint := run.states[row.id].file)
     ]

@@ -16,6 +16,7 @@ from gigatile.evaluation.coco_input import CocoData, read_coco
 from gigatile.evaluation.detection_metrics import DetectionMetrics
 from gigatile.evaluation.instances import SCORE_THRESHOLD, label_pixels, overlapping_pairs
 from gigatile.files import read_json
+from gigatile.instances.predicted_images import read_regions
 from gigatile.instances.resizing import resize_image
 from gigatile.json_models import read_model
 from gigatile.records.instances import AnnotatedImage, read_records_of
@@ -64,13 +65,14 @@ class Region:
 class _Evaluated:
     """Truth and detections by the index of the region, and the indices of each image.
 
-    `threshold` is the lowest score of a prediction.
+    A region of a new image has no index if nothing was detected in it. `threshold` is the lowest
+    score of a prediction.
     """
 
     data: CocoData
     annotations: Sequence[Sequence[dict[str, Any]]]
     results: Sequence[Sequence[dict[str, Any]]]
-    regions: Mapping[str, Sequence[int]]
+    regions: Mapping[str, Sequence[int | None]]
     threshold: float
 
 
@@ -84,7 +86,7 @@ def image_pages(inputs: ImagePageInputs) -> WritePage:
 def _read_evaluated(folder: Path) -> _Evaluated:
     truth = read_json(folder / "truth.json")
     data = read_coco(truth, read_json(folder / "detections.json"))
-    regions: dict[str, list[int]] = {}
+    regions: dict[str, list[int | None]] = {}
     order = sorted(truth["images"], key=lambda image: image["id"])
     for index, image in enumerate(order):
         regions.setdefault(image["file_name"], []).append(index)
@@ -94,28 +96,23 @@ def _read_evaluated(folder: Path) -> _Evaluated:
 
 def _read_new(folder: Path) -> _Evaluated:
     results = read_json(folder / "detections.json")
-    images = {
-        result["image_id"]: {
-            "id": result["image_id"],
-            "file_name": result["file_name"],
-            "height": result["segmentation"]["size"][0],
-            "width": result["segmentation"]["size"][1],
-        }
-        for result in results
-    }
-    categories = sorted({result["category_id"] for result in results})
-    if not images:
+    numbers = read_regions(folder / "images.predicted.tsv")
+    if not results:
         nothing = CocoData([], np.empty((0, 2), np.int64), [], [], [])
         return _Evaluated(nothing, [], [], {}, SCORE_THRESHOLD)
+    sizes = {result["image_id"]: result["segmentation"]["size"] for result in results}
+    categories = sorted({result["category_id"] for result in results})
     truth = {
-        "images": list(images.values()),
+        "images": [
+            {"id": number, "height": height, "width": width}
+            for number, (height, width) in sizes.items()
+        ],
         "annotations": [],
         "categories": [{"id": number, "name": str(number)} for number in categories],
     }
     data = read_coco(truth, results)
-    regions: dict[str, list[int]] = {}
-    for index, image in enumerate(sorted(images)):
-        regions.setdefault(images[image]["file_name"], []).append(index)
+    index = {number: position for position, number in enumerate(data.images)}
+    regions = {name: list(map(index.get, of_image)) for name, of_image in numbers.items()}
     return _Evaluated(data, *_by_region(data), regions, SCORE_THRESHOLD)
 
 

@@ -13,11 +13,9 @@ from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.instances.slide_state import DetectionState
 from gigatile.instances.slide_table import density_map, read_batches
-from gigatile.instances.state import ImageState
-from gigatile.json_models import check_model, read_model
-from gigatile.records.parts import image_state
+from gigatile.json_models import read_model
 from gigatile.report.inputs import CohortRow, read_cohort
-from gigatile.report.instances.inputs import TrainedDetector
+from gigatile.report.instances.inputs import TrainedDetector, file_of
 from gigatile.report.known_samples import CohortMatches, Match
 from gigatile.report.pages import (
     Neighbours,
@@ -327,7 +325,7 @@ def _compare(
 ) -> CohortMatches:
     """Compare slides with the images and slides of the cohort: by id, by patient and by file."""
     ledger.add("images.tsv", run / "images.tsv", "In the cohort")
-    cohort = read_cohort(run / "images.tsv", "image", ("part",))
+    cohort = read_cohort(run / "images.tsv", "image", ("part", "fingerprint"))
     patients = [row.patient for row in cohort] + [row.patient for row in samples]
     known_names = dict.fromkeys(name for name in patients if name)
     spelling = {name: same[0] for same in same_names(list(known_names)) for name in same}
@@ -337,9 +335,7 @@ def _compare(
     for known in cohort:
         by_id.setdefault(known.id.casefold(), []).append(known)
         by_patient.setdefault(spelling.get(known.patient, known.patient), []).append(known)
-        content = image_state(run / "images", known.file, known.id)
-        file = check_model(ImageState, content, run / f"images/{known.file}.json").file
-        if file is not None:
+        if file := file_of(known, run / "images"):
             by_file.setdefault(file, []).append(known)
     matches = []
     for row in samples:

@@ -5,12 +5,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gigatile.evaluation.calibration_file import (
-    CalibrationFile,
-    ExternalMetrics,
-    OperatingPoints,
-)
+from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
 from gigatile.evaluation.external import figures_by_name
+from gigatile.evaluation.external_file import ExternalMetrics
 from gigatile.evaluation.metrics_file import SlideMetrics
 from gigatile.files import write_text
 from gigatile.json_models import read_model

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.images import Image, read_images
+from gigatile.cohort.images import ANNOTATIONS, Image, read_images
 from gigatile.settings.detection import DetectionSettings
 from gigatile.settings.instances import InstanceSettings
 from gigatile.settings.slide_instances import SlideInstanceSettings, window_size
@@ -63,6 +63,7 @@ TASK = Task(
     parts=lambda settings: settings.instances.jobs,
     train_defaults={"model": "mask_small", "epochs": 40, "segment_epochs": 8, "batch_size": 2},
     detects_on_slides=True,
+    truth=ANNOTATIONS,
     headline=("mask AP", "mask.ap"),
     check=_check_windows,
 )

@@ -1,15 +1,15 @@
 """Detection of the instances of new images."""
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 from gigatile.cohort.collect import usable_rows
 from gigatile.files import write_json
+from gigatile.instances.predicted_images import COLUMNS
 from gigatile.tables import read_table, write_table
 from gigatile.tasks.instance_segmentation import detecting
 from gigatile.tasks.instance_segmentation.coco_results import coco_results
-
-COLUMNS = ("image", "patient", "state", "reason", "height", "width", "detections")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,18 +29,25 @@ def run(args: argparse.Namespace) -> None:
     """Detect the instances of all new images that could be prepared."""
     detector = detecting.open_detector(args)
     results: list[dict[str, object]] = []
-    written: list[dict[str, object]] = []
+    sizes: dict[str, list[tuple[int, int]]] = {}
+    detected: Counter[str] = Counter()
     for number, (row, record, detections) in enumerate(
         detecting.detect_images(detector, usable_rows(args.table), args.records), 1
     ):
+        name, size = row["image"], (record.height, record.width)
         results += [
-            {"file_name": row["image"], **result}
-            for result in coco_results(number, record.height, record.width, detections)
+            {"file_name": name, **result} for result in coco_results(number, *size, detections)
         ]
-        cells = {"height": record.height, "width": record.width, "detections": len(detections)}
-        written.append({**row, **cells})
-        print(f"{row['image']}: {len(detections)} instances")
-    done = {row["image"]: row for row in written}
-    rows = [done.get(row["image"], dict(row)) for row in read_table(args.table)]
+        sizes.setdefault(name, []).append(size)
+        detected[name] += len(detections)
+        print(f"{name}: {len(detections)} instances")
+    rows = []
+    for row in read_table(args.table):
+        cells: dict[str, object] = dict(row)
+        if regions := sizes.get(row["image"]):
+            height, width = regions[0] if len(regions) == 1 else ("", "")
+            counts = {"regions": len(regions), "detections": detected[row["image"]]}
+            cells |= {"height": height, "width": width, **counts}
+        rows.append([cells.get(name, "") for name in COLUMNS])
     write_json(args.detections, results)
-    write_table(args.images, COLUMNS, [[row.get(name, "") for name in COLUMNS] for row in rows])
+    write_table(args.images, COLUMNS, rows)

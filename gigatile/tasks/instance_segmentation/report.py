@@ -11,6 +11,7 @@ from gigatile.report.groups import groups_section
 from gigatile.report.instances import detection
 from gigatile.report.instances.inputs import (
     TrainedDetector,
+    file_of,
     image_files,
     read_metrics,
     read_scored,
@@ -52,6 +53,7 @@ REPORT = TaskReport(
     read_state=read_state_of,
     read_scored=read_scored,
     read_metrics=read_metrics,
+    file_of=file_of,
     image_files=image_files,
     measure="masks",
     criterion=CRITERION,

@@ -5,19 +5,17 @@ from pathlib import Path
 
 from gigatile.cohort.cases import SEGMENTATION, read_cases
 from gigatile.cohort.new_labels import check_new_references, references_of
-from gigatile.errors import UserError
-from gigatile.evaluation.calibration_file import LeftOut
 from gigatile.evaluation.external_cases import evaluate_external_cases
+from gigatile.evaluation.external_file import LeftOut
 from gigatile.evaluation.metrics_file import CaseMetrics
 from gigatile.evaluation.segmentation import CaseScores, write_cases
 from gigatile.evaluation.segmentation import read_cases as read_scores
-from gigatile.evaluation.two_cohorts import reasons_in_cohort
+from gigatile.evaluation.two_cohorts import reasons_in_cohort, reasons_of_failures
 from gigatile.files import checksums, combined_checksum, read_json, sha256_of
 from gigatile.json_models import read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import check_section, parse_section
 from gigatile.settings.volumes import VolumeSettings
-from gigatile.tables import read_table
 from gigatile.tasks.volume_segmentation.case_scoring import try_score_cases
 
 
@@ -46,18 +44,7 @@ def run(args: argparse.Namespace) -> None:
     check_new_references(members, args.samples, SEGMENTATION, lambda path: True)
     references = references_of(members, args.samples, SEGMENTATION)
     of_sheet = {member.id: member for member in members}
-    rows = {row["case"]: row for row in read_table(args.table, ("case", "state", "reason"))}
-    if rows.keys() != of_sheet.keys():
-        other = sorted(rows.keys() ^ of_sheet.keys())[0]
-        raise UserError(
-            f"{args.table}: case {other!r} is in only one of this table and {args.samples}; run "
-            "the prediction again"
-        )
-    reasons = {
-        name: row["reason"] or "could not be prepared"
-        for name, row in rows.items()
-        if row["state"] == "failed"
-    }
+    reasons = reasons_of_failures(of_sheet, args.table, args.samples, "case")
     known = reasons_in_cohort(of_sheet, args.matches, "case")
     reasons |= {name: reason for name, reason in known.items() if name not in reasons}
     counted = [

@@ -26,11 +26,11 @@ PLAN = TaskPlan(
         validate=2.4,
         external={
             "external": Stage(
-                ("evaluate", "collect_new", "segment_new", "prediction_pages"),
+                ("evaluate", "choose_model", "collect_new", "segment_new", "prediction_pages"),
                 start=2,
                 megapixel=0.3,
             ),
-            "external_page": Stage(("evaluate", "external"), start=3),
+            "external_page": Stage(("evaluate", "choose_model", "external"), start=3),
         },
     ),
     per_unit=frozenset(
