@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +141,42 @@ def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
     truncated or longer file. It misses a change of equal length between the blocks of a large file.
     """
     size = path.stat().st_size
-    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
     with path.open("rb") as handle:
-        if size <= blocks * block_bytes:
-            digest.update(handle.read())
-        elif path.suffix in TEXTS:
-            while data := handle.read(1 << 20):
-                digest.update(data)
-        else:
-            for block in range(blocks):
-                handle.seek((size - block_bytes) * block // (blocks - 1))
-                digest.update(handle.read(block_bytes))
+        if size > blocks * block_bytes and path.suffix in TEXTS:
+            return _hash_of(size, iter(lambda: handle.read(1 << 20), b""), blocks, block_bytes)
+
+        def read(ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+            for begin, end in ranges:
+                handle.seek(begin)
+                yield handle.read(end - begin)
+
+        return fingerprint_of_ranges(size, read, blocks, block_bytes)
+
+
+def fingerprint_of_ranges(
+    size: int,
+    read: Callable[[Sequence[tuple[int, int]]], Iterable[bytes]],
+    blocks: int = 16,
+    block_bytes: int = 65536,
+) -> str:
+    """Return the fingerprint of a file that can be read by ranges; see `fingerprint`.
+
+    Args:
+        size: of the file in bytes.
+        read: returns the bytes of ranges: begin and end of each.
+        blocks, block_bytes: number and size of the blocks.
+    """
+    ranges = [(0, size)]
+    if size > blocks * block_bytes:
+        begins = [(size - block_bytes) * block // (blocks - 1) for block in range(blocks)]
+        ranges = [(begin, begin + block_bytes) for begin in begins]
+    return _hash_of(size, read(ranges), blocks, block_bytes)
+
+
+def _hash_of(size: int, parts: Iterable[bytes], blocks: int, block_bytes: int) -> str:
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    for part in parts:
+        digest.update(part)
     return f"blake2b-{blocks}x{block_bytes}:{digest.hexdigest()}"
 
 

@@ -17,7 +17,13 @@ from gigatile.workflow.inputs import (
     large_files,
     literal,
 )
-from gigatile.workflow.inputs import previous_segment, slide_options, small_files, source_files
+from gigatile.workflow.inputs import (
+    previous_segment,
+    slide_options,
+    small_files,
+    source_files,
+    source_text,
+)
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
 from gigatile.workflow.resources import rank_options, reuse_command, tiling_options
 from gigatile.workflow.rule_provenance import RuleProvenance, recorded

@@ -2,8 +2,12 @@
 import os
 import sys
 
+from gigatile.stores.addresses import is_remote
+
 ROWS_WITH_FILES = [*COHORT.values(), *NEW.values(), *SLIDES.values()]
-FILES = {os.path.normpath(path) for row in ROWS_WITH_FILES for path in row.files}
+FILES = {
+    os.path.normpath(path) for row in ROWS_WITH_FILES for path in row.files if not is_remote(path)
+}
 FILES |= {os.path.normpath(path) for path in REFERENCES.values()}
 ABSENT = sorted(path for path in FILES if not os.path.exists(path))
 

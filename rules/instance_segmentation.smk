@@ -288,17 +288,18 @@ rule detect_slide:
             samples=SLIDES,
             states=f"{RUN}/predictions/slides",
         ),
+        source=source_text(SLIDES),
         options=slide_options(SLIDES),
         detection=task_settings("validation"),
         settings=section("slide_instances"),
     shell:
         recorded(
-            'python "$SCRIPTS/detect_slide.py" --slide {wildcards.slide} --source {input.source[0]:q}'
+            'python "$SCRIPTS/detect_slide.py" --slide {wildcards.slide} --source {params.source}'
             " {params.options}"
             " --model {input.model:q} --described {input.described:q} --detection {params.detection:q}"
             " --settings {params.settings:q} {resources.options} --cores {threads} --table {output.table:q}"
             " --outlines {output.outlines:q} --overview {output.overview:q} --state {output.state:q}",
-            source="{input.source:q}",
+            source="{params.source}",
             state="{output.state}",
         )
 

@@ -51,17 +51,18 @@ rule tile:
             "tile", "prepare", "{slide}", samples=COHORT, states=f"{RUN}/tiles", task=TILING
         ),
         task=TILING,
+        source=source_text(COHORT),
         sample=slide_options(COHORT),
         settings=section("tiles"),
     shell:
         recorded(
-            "({resources.reuse} --record {params.record} --outputs {output} --source {input.source:q}"
+            "({resources.reuse} --record {params.record} --outputs {output} --source {params.source}"
             f" --state {{output.state}} --made-with {MADE_WITH} ||"
-            ' python "$SCRIPTS/prepare.py" --task {params.task} --source {input.source:q} --slide {wildcards.slide}'
+            ' python "$SCRIPTS/prepare.py" --task {params.task} --source {params.source} --slide {wildcards.slide}'
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
             " --state {output.state} --overview {output.overview} --mask {output.mask})",
-            source="{input.source:q}",
+            source="{params.source}",
             state="{output.state}",
             made_with=MADE_WITH,
         )
@@ -91,5 +92,6 @@ use rule tile as tile_new with:
             task=TILING,
         ),
         task=TILING,
+        source=source_text(NEW),
         sample=slide_options(NEW),
         settings=section("tiles"),

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 import hypothesis
 import pytest
 from clones import Clone
+from object_store import ObjectStore, running_store
 from small_cohort import make_small_cohort
 from small_volumes import make_small_volumes
 from xdist.scheduler import LoadScopeScheduling
@@ -30,6 +31,7 @@ TOGETHER = {
     "report": ("tests/report/*",),
     "run of instances": ("tests/workflow/test_*instances*.py",),
     "run of volumes": ("tests/workflow/test_*volumes*.py",),
+    "object store": ("tests/stores/*",),
     "real data": ("tests/workflow/test_lung.py", "tests/workflow/test_brains.py"),
     "run of slides": ("tests/workflow/*",),
 }
@@ -74,6 +76,28 @@ def shared_data() -> Path:
             pytest.fail(f"{shared} is there, but no data in it: the real data must be tested here")
         pytest.skip(f"real data not found: {data}")
     return data
+
+
+@pytest.fixture(scope="session")
+def running_object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """Return a running store with an empty bucket; use `store`."""
+    with running_store(tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+@pytest.fixture
+def store(
+    running_object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    """Return a real object store, with its credentials in the environment."""
+    from gigatile.stores import remote_file
+
+    for name, value in running_object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote_file, "_KNOWN", {})
+    remote_file._store.cache_clear()
+    yield running_object_store
+    remote_file._store.cache_clear()
 
 
 @pytest.fixture(scope="session")

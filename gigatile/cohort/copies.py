@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gigatile.cohort.sheet import Member
 from gigatile.errors import all_faults
-from gigatile.files import fingerprint
+from gigatile.stores.addresses import address_of
+from gigatile.stores.sources import fingerprint, first_bytes, size_and_time
 
 # A member of a sheet and one of its files.
 _File = tuple[Member, Path]
@@ -36,8 +37,9 @@ def check_copies(members: Sequence[Member], sheet: Path) -> list[str]:
             if other.row == first.row and again == path:
                 continue
             text = (
-                f"row {other.row}: file {again} of {other.unit} {other.id!r} has the same content "
-                f"as {path} of {first.unit} {first.id!r} in row {first.row}"
+                f"row {other.row}: file {address_of(again)} of {other.unit} {other.id!r} has the "
+                f"same content as {address_of(path)} of {first.unit} {first.id!r} in row "
+                f"{first.row}"
             )
             if other.patient != first.patient:
                 faults.append(f"{text}; the patients are {other.patient!r} and {first.patient!r}")
@@ -88,15 +90,14 @@ def equal_files(members: Iterable[Member]) -> list[list[_File]]:
         for path in member.files
         if path != getattr(member, "segmentation", None)
     ]
-    groups = _alike([files], lambda path: path.stat().st_size or None)
+    groups = _alike([files], lambda path: size_and_time(path)[0] or None)
     groups = _alike(groups, _beginning)
     return _alike(groups, fingerprint)
 
 
 def _beginning(path: Path) -> str | None:
-    with path.open("rb") as handle:
-        if handle.read(1) == b"<":
-            return None
+    if first_bytes(path, 1) == b"<":
+        return None
     return fingerprint(path, blocks=3, block_bytes=4096)
 
 

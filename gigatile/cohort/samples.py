@@ -62,7 +62,9 @@ def _build(row: Row) -> tuple[Sample, list[str]]:
     return sample, faults
 
 
-SLIDE_SHEET = SheetLayout(unit="slide", build=_build, files=("path",), label=True)
+SLIDE_SHEET = SheetLayout(
+    unit="slide", build=_build, files=("path",), label=True, files_in_stores=True
+)
 
 
 def read_samples(

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from gigatile.cohort.names import is_invisible
+from gigatile.errors import UserError
 from gigatile.settings.split import SPLITS
+from gigatile.stores.addresses import is_address, parse_address
+
+# Formats of slides with several files.
+SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
 
 # An id names files on every kind of file system, and appears in patterns of the workflow.
 SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
@@ -97,6 +102,7 @@ class SheetLayout(Generic[M]):
         single_file: a column that replaces `files` if the sheet has it; None: no such column.
         label: whether there is a column `label`.
         reference: the column of the reference segmentation; None: no such column.
+        files_in_stores: whether files may be addresses (see `gigatile.stores.addresses`).
     """
 
     unit: str
@@ -106,6 +112,7 @@ class SheetLayout(Generic[M]):
     single_file: str | None = None
     label: bool = False
     reference: str | None = None
+    files_in_stores: bool = False
 
     def required(self, header: Sequence[str], labelled: bool) -> list[str]:
         """Return the columns that a sheet must have."""
@@ -121,6 +128,21 @@ class SheetLayout(Generic[M]):
     def references(self, labelled: bool) -> list[str]:
         """Return the columns of references that are required."""
         return [self.reference] if self.reference and labelled else []
+
+    def address_faults(self, column: str, address: str) -> list[str]:
+        """Return what is wrong with a cell that is an address."""
+        if not self.files_in_stores:
+            return [f"{column} {address}: must be a file on a disk, not an address"]
+        try:
+            path = parse_address(address)
+        except UserError as error:
+            return [f"{column} {error}"]
+        if path.suffix.lower() in SEVERAL_FILES:
+            return [
+                f"{column} {address}: a slide of several files must be on a disk; only single "
+                "files are read from a store"
+            ]
+        return []
 
     def file_columns(self, header: Collection[str]) -> list[str]:
         """Return the columns of files of a sheet."""
@@ -152,10 +174,17 @@ def parse_row(
         split=cells.get("split", "") if labelled else "",
         site=names["site"],
         files={
-            column: folder / cells[column] for column in layout.file_columns(cells) if cells[column]
+            column: _path(folder, cells[column])
+            for column in layout.file_columns(cells)
+            if cells[column]
         },
         reference=folder / reference if reference else None,
     )
+
+
+def _path(folder: Path, cell: str) -> Path:
+    """Return the path of a file; an address has no folder."""
+    return Path(cell) if is_address(cell) else folder / cell
 
 
 def _text(cells: Mapping[str, str], column: str) -> str:
@@ -178,6 +207,9 @@ def row_faults(layout: SheetLayout[M], row: Row, labelled: bool) -> list[str]:
         for column, value in (("patient", row.patient), ("label", row.label))
         if any(map(is_invisible, value))
     ]
+    for column in files:
+        if is_address(cell := row.cells[column]):
+            faults += layout.address_faults(column, cell)
     if row.id and not _SAFE_ID.fullmatch(row.id):
         faults.append(
             f"{layout.unit} {row.id!r} is unsafe as a file name; use up to 150 letters, digits, "

@@ -9,14 +9,22 @@ from gigatile.cohort.names import doubtful_names, same_names, shown
 from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
+from gigatile.stores.addresses import address_of, is_remote
+from gigatile.stores.sources import unreadable
 
 
 def missing_files(members: Sequence[Member], may_be_missing: Callable[[Path], bool]) -> list[str]:
     """Return a fault for each file that is missing or has an unusable path."""
     faults = []
-    for path, row in [(path, member.row) for member in members for path in member.files]:
+    files = [(path, member.row) for member in members for path in member.files]
+    in_stores = unreadable(path for path, _ in files)
+    for path, row in files:
         if fault := fault_of_path(path):
             faults.append(f"row {row}: path {str(path)!r} {fault}")
+            continue
+        if is_remote(path):
+            if reason := in_stores.get(path):
+                faults.append(f"row {row}: {address_of(path)}: {reason}")
             continue
         try:
             # os.stat, since Path.exists reports a loop of links as a missing file.
@@ -80,10 +88,10 @@ def _same_id(members: Sequence[Member]) -> list[str]:
 def _same_file(files: Sequence[tuple[Member, Path]]) -> list[str]:
     first, _ = files[0]
     return [
-        f"row {other.row}: file {path} is already the file of {first.unit} {first.id!r} in row "
-        f"{first.row}"
+        f"row {other.row}: file {address_of(path)} is already the file of {first.unit} "
+        f"{first.id!r} in row {first.row}"
         if other.row != first.row
-        else f"row {other.row}: file {path} is in two columns"
+        else f"row {other.row}: file {address_of(path)} is in two columns"
         for other, path in files[1:]
         if other.row == first.row or other.id != first.id
     ]
@@ -131,6 +139,8 @@ def _resolve(path: Path, resolved: dict[Path, Path]) -> Path:
 
     `resolved` caches the folders, since resolving a path looks at every folder above it.
     """
+    if is_remote(path):
+        return path
     # os.path.islink, since Path raises for a loop of links and for a name that is too long.
     if os.path.islink(path):  # noqa: PTH114
         return Path(os.path.realpath(path))

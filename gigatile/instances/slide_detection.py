@@ -1,5 +1,7 @@
 """Detect the instances of a whole slide: write its table, outlines, overview and state."""
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +36,17 @@ from gigatile.instances.window_grid import WindowGrid
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.settings.slide_instances import SlideInstanceSettings
 from gigatile.settings.tiles import TileSettings
+from gigatile.slides.opening import open_source
 from gigatile.slides.overview import read_overview
 from gigatile.slides.pictures import render_overview, write_picture
-from gigatile.slides.reader import RegionError, Slide, SlideError, open_slide
+from gigatile.slides.reader import RegionError, Slide, SlideError
 from gigatile.slides.scale import find_scale
 from gigatile.slides.slide_source import describe_source
 from gigatile.slides.state import SlideSource, UnreadableTile
 from gigatile.slides.tiff import check_directories
 from gigatile.slides.tissue import MASK_LONGEST, find_tissue, region_sizes
 from gigatile.states import OtherFile
+from gigatile.stores.addresses import address_of, is_remote
 
 OVERVIEW_QUALITY = 80
 # Windows that the model processes together.
@@ -145,7 +149,19 @@ def detect_slide(
     remove_half_written(*vars(files).values())  # of a job that was killed
     # Ends OpenCV's threads: a fork of a process with OpenCV's threads hangs.
     cv2.setNumThreads(1)
-    detection = _SlideDetection(job, open_detector, sha256, files)
+    with contextlib.ExitStack() as close:
+        # Created here, because the supervised process may be killed before it cleans up.
+        scratch = None
+        if is_remote(job.source):
+            scratch = Path(close.enter_context(tempfile.TemporaryDirectory()))
+        detection = _SlideDetection(job, open_detector, sha256, files, scratch)
+        return _run_supervised(detection, job, files)
+
+
+def _run_supervised(
+    detection: "_SlideDetection", job: SlideJob, files: DetectionFiles
+) -> DetectionState:
+    """Detect the instances in a supervised process; see `detect_slide`."""
     try:
         return run_supervised(detection.run, job.stall_minutes)
     except Stalled as stalled:
@@ -156,8 +172,8 @@ def detect_slide(
         if crash.killed:
             remove_half_written(*vars(files).values())
             raise UserError(
-                f"slide {job.slide} ({job.source}): the process that detected its instances was "
-                f"killed by {crash.by}; it may need more memory or time"
+                f"slide {job.slide} ({address_of(job.source)}): the process that detected its "
+                f"instances was killed by {crash.by}; it may need more memory or time"
             ) from None
         return detection.give_up(f"the process that read it crashed ({crash.by})", crash.last)
 
@@ -171,8 +187,9 @@ class _SlideDetection:
         open_detector: Callable[[], WindowDetector],
         sha256: str,
         files: DetectionFiles,
+        scratch: Path | None,
     ) -> None:
-        self._job, self._files = job, files
+        self._job, self._files, self._scratch = job, files, scratch
         self._open_detector, self._sha256 = open_detector, sha256
         self._reset()
 
@@ -190,7 +207,7 @@ class _SlideDetection:
     def run(self, report: Callable[[DetectionFacts | None], None]) -> DetectionState:
         """Detect the instances; called in the supervised process."""
         try:
-            with open_slide(self._job.source) as slide:
+            with open_source(self._job.source, self._scratch, lambda: report(None), print) as slide:
                 self._detect(slide, report)
             self._facts.state = "detected"
             return self._finish()
@@ -218,7 +235,7 @@ class _SlideDetection:
         facts.stalled_minutes, facts.instances, facts.cut = stalled, {}, 0
         if self._job.stop_on_error:
             raise UserError(
-                f"slide {self._job.slide} ({self._job.source}): {facts.reason}\n"
+                f"slide {self._job.slide} ({address_of(self._job.source)}): {facts.reason}\n"
                 "To continue without such slides, set instances.on_error: record"
             ) from None
         with (
@@ -245,7 +262,7 @@ class _SlideDetection:
     def _detect(self, slide: Slide, report: Callable[[DetectionFacts | None], None]) -> None:
         job, facts = self._job, self._facts
         facts.source = describe_source(job.source, slide)
-        check_directories(job.source, slide)
+        check_directories(slide.path, slide)
         scale = find_scale(slide, job.mpp, TileSettings().objectives)
         facts.mpp, facts.mpp_from = scale.mpp, scale.source
         facts.contradictions = list(scale.contradictions)
@@ -298,7 +315,7 @@ class _SlideDetection:
         facts = self._facts
         downsample = max(1.0, grid.side * source.across / PIXELS_PER_WINDOW)
         overview = read_overview(
-            self._job.source,
+            slide.path,
             slide,
             downsample,
             MASK_LONGEST,
@@ -331,7 +348,7 @@ class _SlideDetection:
         batch: list[tuple[int, np.ndarray]] = []
         job = self._job
         boxes = grid.boxes[chosen]
-        with open_windows(job.source, slide, source, boxes, job.cores) as (choice, pixels):
+        with open_windows(slide.path, slide, source, boxes, job.cores) as (choice, pixels):
             self._facts.reading = choice
             for window, read in zip(chosen.tolist(), pixels, strict=True):
                 if isinstance(read, RegionError):

@@ -77,7 +77,7 @@ def open_windows(
         # Entered before the pool, so that the files are closed after all threads have ended.
         handles = close.enter_context(contextlib.ExitStack())
         pool = close.enter_context(ThreadPoolExecutor(cores)) if cores > 1 else None
-        read = openslide_reader(path, source.level, handles)
+        read = openslide_reader(path, source.level, handles, slide.parts)
         regions: Iterator[Region]
         if level is None:
             regions = openslide_regions(read, boxes)

@@ -5,6 +5,7 @@ Each job writes its record last. A plan checks that each output exists and has i
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -280,7 +281,7 @@ def source_record(sources: Sequence[Path], known: SourceRecord | None = None) ->
         fingerprint = _read_fingerprint(sources)
         return SourceRecord(bytes=size, modified_ns=modified, fingerprint=fingerprint)
     except OSError as error:
-        if known and isinstance(error, FileNotFoundError):
+        if known and error.errno == errno.ENOENT:
             return known
         return SourceRecord(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
 

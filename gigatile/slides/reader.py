@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import openslide
@@ -24,10 +25,32 @@ class RegionError(SlideError):
     """One region of a slide cannot be read; others may be readable."""
 
 
+class Parts(Protocol):
+    """The parts of a slide's file that are on this machine.
+
+    Attributes:
+        is_whole: whether all of it is there.
+    """
+
+    is_whole: bool
+
+    def fetch_region(
+        self, size: tuple[int, int], left: int, top: int, width: int, height: int
+    ) -> None:
+        """Fetch what a region needs of the level with a size in pixels."""
+
+    def fetch_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch ranges of the file: begin and end of each."""
+
+    def fetch_whole(self) -> None:
+        """Fetch all of it."""
+
+
 class Slide:
     """An open slide.
 
     Attributes:
+        path: of the file that is read: the slide's, or a local copy.
         width: of level 0, in pixels.
         height: of level 0, in pixels.
         level_sizes: width and height of each level, in pixels.
@@ -35,11 +58,13 @@ class Slide:
         downsamples: OpenSlide's downsample of each level, the mean of both scales.
         properties: of the file, by OpenSlide's names.
         vendor, objective_power: from the properties, or None.
+        parts: of a slide in a store, which are fetched before they are read; None: a local file.
     """
 
-    def __init__(self, handle: openslide.OpenSlide, path: Path) -> None:
+    def __init__(self, handle: openslide.OpenSlide, path: Path, parts: Parts | None = None) -> None:
         self._handle: openslide.OpenSlide | None = handle
-        self._path = path
+        self.path = path
+        self.parts = parts
         self._process = os.getpid()
         self.width, self.height = handle.dimensions
         self.level_sizes: tuple[tuple[int, int], ...] = handle.level_dimensions
@@ -66,7 +91,7 @@ class Slide:
                 would share the file position.
         """
         if os.getpid() != self._process:
-            raise RuntimeError(f"{self._path}: opened by process {self._process}; open it again")
+            raise RuntimeError(f"{self.path}: opened by process {self._process}; open it again")
         # OpenSlide expects the corner in level-0 pixels and divides it by the downsample. If it is
         # fractional, most corners fall between pixels of the level, and OpenSlide interpolates. So
         # the region is read from the last corner before it that falls on a pixel.
@@ -76,19 +101,21 @@ class Slide:
         corner = (round(column * down), round(row * down))
         if self._handle is None:
             raise SlideError("it cannot be opened again")
+        if self.parts is not None:
+            self.parts.fetch_region(self.level_sizes[level], column, row, *size)
         try:
             region = self._handle.read_region(corner, level, size)
         except openslide.OpenSlideError as error:
+            if self.parts is not None and not self.parts.is_whole:
+                # Perhaps for want of a part that was not fetched.
+                self.parts.fetch_whole()
+                self._reopen("it opens, but reading fails")
+                return self.region(left, top, level, width, height)
             reason = (
                 f"it opens, but reading {width}×{height} px of level {level} at ({left}, {top}) "
-                f"fails: {_message(error, self._path)}"
+                f"fails: {_message(error, self.path)}"
             )
-            # After an error, the handle cannot be used any more.
-            self.close()
-            try:
-                self._handle = openslide.OpenSlide(self._path)
-            except (openslide.OpenSlideError, OSError):
-                raise SlideError(f"{reason}; then it cannot be opened again") from None
+            self._reopen(reason)
             raise RegionError(reason) from None
         if size != (width, height):
             region = region.crop((left - column, top - row, *size))
@@ -96,6 +123,14 @@ class Slide:
         white = Image.new("RGB", region.size, (255, 255, 255))
         white.paste(region, mask=region.getchannel("A"))
         return white
+
+    def _reopen(self, reason: str) -> None:
+        """Open the file again: after an error, the handle cannot be used any more."""
+        self.close()
+        try:
+            self._handle = openslide.OpenSlide(self.path)
+        except (openslide.OpenSlideError, OSError):
+            raise SlideError(f"{reason}; then it cannot be opened again") from None
 
     def close(self) -> None:
         """Close the file; it may be called twice."""
@@ -117,8 +152,12 @@ class Slide:
 
 
 @contextlib.contextmanager
-def open_slide(path: Path) -> Iterator[Slide]:
+def open_slide(path: Path, parts: Parts | None = None) -> Iterator[Slide]:
     """Open a slide; it must not be used in a forked process.
+
+    Args:
+        path: the file; of a slide in a store, its partial copy.
+        parts: see `Slide`.
 
     Raises:
         SlideError: the file is missing, is not a slide, or is damaged.
@@ -142,7 +181,7 @@ def open_slide(path: Path) -> Iterator[Slide]:
         raise SlideError(f"it cannot be opened: {reason}{advice}") from None
     except OSError as error:
         raise SlideError(f"it cannot be opened: {error.strerror or error}") from None
-    slide = Slide(handle, path)
+    slide = Slide(handle, path, parts)
     try:
         yield slide
     finally:

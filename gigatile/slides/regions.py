@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gigatile.slides.reader import RegionError, Slide, open_slide
+from gigatile.slides.reader import Parts, RegionError, Slide, open_slide
 from gigatile.slides.tiff import TiffLevel
 
 # Returns (height, width, 3) uint8 RGB, white where nothing was scanned, or raises RegionError.
@@ -26,7 +26,7 @@ _Decoded = np.ndarray | RegionError | None  # None: the file has no data for the
 
 
 def openslide_reader(
-    path: Path, level: int, close: contextlib.ExitStack
+    path: Path, level: int, close: contextlib.ExitStack, parts: Parts | None = None
 ) -> Callable[[Sequence[int]], np.ndarray]:
     """Return a function that reads a region with OpenSlide; each thread opens the file once.
 
@@ -34,6 +34,7 @@ def openslide_reader(
         path: the slide's file.
         level: the level to read.
         close: closes the files; no thread may be reading then.
+        parts: of a slide in a store; see `Slide`.
     """
     local = threading.local()
     lock = threading.Lock()
@@ -41,7 +42,7 @@ def openslide_reader(
     def slide() -> Slide:
         if not hasattr(local, "slide"):
             with lock:
-                local.slide = close.enter_context(open_slide(path))
+                local.slide = close.enter_context(open_slide(path, parts))
         return local.slide
 
     def read(box: Sequence[int]) -> np.ndarray:

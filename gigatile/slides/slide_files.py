@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from gigatile.files import fingerprint, named_in_errors
+from gigatile.files import named_in_errors
+from gigatile.stores.addresses import is_remote
+from gigatile.stores.sources import fingerprint, size_and_time
 
 CHUNK_BYTES = 16 << 20
 # Suffixes of the formats that OpenSlide 4 reads: openslide.org/formats. Other files may have them,
@@ -23,8 +25,10 @@ def files_of(slide: Path) -> list[Path]:
     """Return the files of a slide, starting with the file that the sheet names.
 
     A MIRAX slide also has a folder of the same name. A DICOM slide has a file per level, all in one
-    folder without other slides. Any other slide is a single file.
+    folder without other slides. Any other slide is a single file, and so is each in a store.
     """
+    if is_remote(slide):
+        return [slide]
     suffix = slide.suffix.lower()
     others: list[Path] = []
     if suffix == ".mrxs":
@@ -54,10 +58,10 @@ def size_and_time_of(*sources: Path) -> tuple[int, int]:
     """Return the total size of all files of slides or volumes, and the sum of their mtimes in ns.
 
     With the sum, replacing one of several files by an older one is detected; with the latest mtime
-    it would not be.
+    it would not be. In place of the mtime of a file in a store there is a hash of its ETag.
     """
-    stats = [path.stat() for source in sources for path in files_of(source)]
-    return sum(stat.st_size for stat in stats), sum(stat.st_mtime_ns for stat in stats)
+    stats = [size_and_time(path) for source in sources for path in files_of(source)]
+    return sum(size for size, _ in stats), sum(time for _, time in stats)
 
 
 def copy_to(slide: Path, folder: Path, report_progress: Callable[[], None] = lambda: None) -> Path:

@@ -185,7 +185,7 @@ class SlideTiles:
         # Entered before the pool, so that the files are closed after all threads have ended.
         handles = close.enter_context(contextlib.ExitStack())
         pool = close.enter_context(ThreadPoolExecutor(cores)) if cores > 1 else None
-        read = openslide_reader(path, grid.level, handles)
+        read = openslide_reader(path, grid.level, handles, slide.parts)
 
         def regions(boxes: np.ndarray) -> Iterator[Region]:
             if level is None:

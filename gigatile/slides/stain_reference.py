@@ -10,8 +10,9 @@ import numpy as np
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.areas import tissue_fractions
 from gigatile.slides.grid import Grid, plan_grid
+from gigatile.slides.opening import open_source
 from gigatile.slides.overview import read_overview
-from gigatile.slides.reader import RegionError, SlideError, open_slide
+from gigatile.slides.reader import RegionError, SlideError
 from gigatile.slides.regions import Region, openslide_reader, openslide_regions
 from gigatile.slides.scale import find_scale
 from gigatile.slides.stain import Normaliser, Stain, StainError, fit
@@ -135,11 +136,11 @@ def estimate_slide_stain(
         SlideError: the slide cannot be used.
         StainError: its stain cannot be estimated.
     """
-    with open_slide(source) as slide, contextlib.ExitStack() as close:
+    with open_source(source) as slide, contextlib.ExitStack() as close:
         mpp = find_scale(slide, sheet_mpp, settings.objectives).mpp
         grid = plan_grid(slide, mpp, settings)
         downsample = max(1.0, grid.extent / MASK_PIXELS_PER_TILE)
-        overview = read_overview(source, slide, downsample, MASK_LONGEST)
+        overview = read_overview(slide.path, slide, downsample, MASK_LONGEST)
         tissue = find_tissue(overview.pixels, *region_sizes(settings, mpp, overview.downsample))
         if tissue.illumination == "fluorescence":
             raise StainError(NO_STAIN)
@@ -148,7 +149,7 @@ def estimate_slide_stain(
         if not len(corners):
             raise SlideError("none of its tiles has enough tissue")
         boxes, spans = grid.boxes(corners)
-        read = openslide_reader(source, grid.level, close)
+        read = openslide_reader(slide.path, grid.level, close, slide.parts)
         return estimate_stain(
             method, grid, lambda chosen: openslide_regions(read, chosen), boxes, spans
         )

@@ -74,6 +74,7 @@ class TiffLevel:
         # The header of the last tile, as in the file and as in a complete JPEG.
         self._last_headers = (b"", b"")
         self._read_error: str | None = None
+        self._parts = slide.parts
         self._file = os.open(path, os.O_RDONLY)
         self._end = os.fstat(self._file).st_size
 
@@ -125,6 +126,9 @@ class TiffLevel:
         start = int(offsets[0])
         # Limited by the file's size, because a damaged directory can have any byte count.
         size = max(0, min(int(ends[run - 1]), self._end) - start)
+        if self._parts is not None:
+            # All of them at once, not only this run: requests to a store run side by side.
+            self._parts.fetch_ranges(list(zip(offsets.tolist(), ends.tolist(), strict=True)))
         try:
             data = os.pread(self._file, size, start)
         except OSError as error:

@@ -12,8 +12,9 @@ from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records import encode_tile, write_records
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.index import write_empty_index
+from gigatile.slides.opening import open_source
 from gigatile.slides.pictures import write_picture
-from gigatile.slides.reader import SlideError, open_slide
+from gigatile.slides.reader import SlideError
 from gigatile.slides.slide_files import copy_to
 from gigatile.slides.slide_tiles import ReportProgress, SlideTiles
 from gigatile.slides.state import (
@@ -23,6 +24,7 @@ from gigatile.slides.state import (
 )
 from gigatile.slides.tile_filter import count_tiles
 from gigatile.states import OtherFile, RecordsFile
+from gigatile.stores.addresses import address_of
 
 OVERVIEW_QUALITY = 80
 
@@ -59,7 +61,7 @@ def tile_slide(
         sheet_mpp: micrometres per pixel of level 0 from the sample sheet; overrides the file's.
         settings: size, scale and quality of the tiles, and which of them are kept.
         files: to write.
-        scratch: a folder on a local disk, for `settings.copy_first`.
+        scratch: a folder on a local disk, for `settings.copy_first` and for slides in a store.
 
     Returns:
         The state, as written.
@@ -91,8 +93,8 @@ def _run_supervised(
         remove_half_written(*vars(files).values())
         if crash.killed:
             raise UserError(
-                f"slide {slide_id} ({source}): the tiling process was killed by {crash.by}; it may "
-                "need more memory or time"
+                f"slide {slide_id} ({address_of(source)}): the tiling process was killed by "
+                f"{crash.by}; it may need more memory or time"
             ) from None
         return tiling.give_up(f"the process that read it crashed ({crash.by})", crash.last)
 
@@ -128,8 +130,8 @@ class _SlideTiling:
             self._tiles = SlideTiles(
                 self._source, self._slide_id, self._sheet_mpp, self._settings, report_progress
             )
-            with open_slide(path) as slide:
-                tiles = self._tiles.tiles(path, slide)
+            with open_source(path, self._copies, lambda: report_progress(None), print) as slide:
+                tiles = self._tiles.tiles(slide.path, slide)
                 # Before the records are opened, so that a failure is not reported as theirs.
                 first = list(islice(tiles, 1))
                 write_records(self._files.records, map(encode_tile, chain(first, tiles)))
@@ -174,7 +176,7 @@ class _SlideTiling:
         facts.tiles.kept = 0
         if self._settings.on_error == "stop":
             raise UserError(
-                f"slide {self._slide_id} ({self._source}): {facts.reason}\n"
+                f"slide {self._slide_id} ({address_of(self._source)}): {facts.reason}\n"
                 "To continue without such slides, set tiles.on_error: record"
             ) from None
         write_records(self._files.records, ())

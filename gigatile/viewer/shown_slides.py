@@ -19,6 +19,7 @@ from gigatile.serving.job_store import DONE
 from gigatile.serving.jobs import SLIDE, JobQueue
 from gigatile.serving.registry import ModelRegistry
 from gigatile.slides.slide_files import fingerprint_of
+from gigatile.stores.addresses import is_remote
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
 from gigatile.viewer.layers import PredictedSlide
@@ -55,8 +56,10 @@ class ShownSlide:
 
         Raises:
             UserError: the state of the slide is missing or damaged.
-            RequestError: the file was replaced, or is missing.
+            RequestError: the file was replaced, is missing or is in a store.
         """
+        if is_remote(self.source):
+            raise RequestError(409, "the slide is in a store; only slides on a disk are shown")
         known = self.predicted.state().source.fingerprint
         try:
             present = fingerprint_of(self.source)

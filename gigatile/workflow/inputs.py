@@ -14,6 +14,7 @@ from gigatile.cohort.cases import Case
 from gigatile.cohort.images import Part
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import checksum_of
+from gigatile.stores.addresses import address_of, is_remote
 from gigatile.workflow.snakemake_internals import declare_parameters
 
 # Types of files that grow with the model or the cohort. Snakemake compares files up to 10 MB by
@@ -121,7 +122,11 @@ class HasFiles(Protocol):
 
 
 def source_files(samples: Mapping[str, HasFiles]) -> Callable[[Any], list[str]]:
-    """Return an input function: the file of a slide, or the files of a case."""
+    """Return an input function: the file of a slide, or the files of a case.
+
+    Those in a store are no inputs: Snakemake would look for them on the disk. Their content is a
+    parameter, as that of other files.
+    """
 
     @declare_parameters
     def files(wildcards: Any) -> list[str]:
@@ -129,9 +134,21 @@ def source_files(samples: Mapping[str, HasFiles]) -> Callable[[Any], list[str]]:
         if sample not in samples:
             # A file that the user asked for: all other wildcards are from the sheet.
             raise WorkflowError(f"the sample sheet has no row {sample!r}")
-        return [os.path.normpath(path) for path in samples[sample].files]
+        return [os.path.normpath(path) for path in samples[sample].files if not is_remote(path)]
 
     return files
+
+
+def source_text(samples: Mapping[str, HasFiles]) -> Callable[[Any], str]:
+    """Return a parameter: the file of a slide or its address, for a shell."""
+
+    @declare_parameters
+    def source(wildcards: Any) -> str:
+        (sample,) = wildcards
+        (path,) = samples[sample].files
+        return shlex.quote(address_of(path) if is_remote(path) else os.path.normpath(path))
+
+    return source
 
 
 def slide_options(samples: Mapping[str, Sample]) -> Callable[[Any], str]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the programs that tests need (a SLURM cluster, a browser, strace) if they are missing, as
-# root on Debian. Elsewhere it does nothing, and the tests say why they are skipped.
+# Installs the programs that tests need (a SLURM cluster, a browser, strace, an object store) if they
+# are missing, as root on Debian. Elsewhere it does nothing, and the tests say why they are skipped.
 set -euo pipefail
 
 readonly PACKAGES=(slurm-wlm slurmdbd slurm-wlm-mysql-plugin mariadb-server munge
@@ -9,7 +9,9 @@ readonly PACKAGES=(slurm-wlm slurmdbd slurm-wlm-mysql-plugin mariadb-server mung
     # Shows which files a job opens: tests/workflow/opened.py.
     strace
     # Opens pages of the report: tests/browser.py.
-    chromium chromium-driver)
+    chromium chromium-driver
+    # An S3 store: tests/object_store.py.
+    ceph-mon ceph-osd radosgw ceph-common)
 
 ((EUID == 0)) && [[ -r /etc/debian_version ]] && command -v apt-get >/dev/null || exit 0
 missing=()

@@ -10,11 +10,14 @@ from gigatile.cohort.mpp import parse_mpp
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.tiling import TilingFiles, tile_slide
+from gigatile.stores.addresses import is_remote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this task to scripts/prepare.py."""
-    parser.add_argument("--source", type=Path, required=True, help="the slide's file")
+    parser.add_argument(
+        "--source", type=Path, required=True, help="the slide's file, or its address"
+    )
     parser.add_argument("--slide", required=True, help="the slide's id")
     parser.add_argument("--mpp", type=parse_mpp, help="of level 0; overrides the file's")
     parser.add_argument("--settings", required=True, help="the section `tiles` as JSON")
@@ -48,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
         args.mpp,
         settings,
         TilingFiles(args.records, args.state, args.overview, args.mask, args.index),
-        Path(tempfile.gettempdir()) if args.copy_first else None,
+        Path(tempfile.gettempdir()) if args.copy_first or is_remote(args.source) else None,
     )
     print(f"{args.slide}: {state.reason or f'{state.tiles.kept} tiles'}")

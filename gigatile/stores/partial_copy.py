@@ -1,0 +1,143 @@
+"""A local file with the size of a file in a store, of which only the parts that are read are there.
+
+Libraries that open a file by its name, such as OpenSlide, read it in place of the original, if the
+parts that they need were fetched. The others are holes, which read as zeros.
+"""
+
+import bisect
+import io
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from gigatile.stores.remote_file import RemoteFile
+
+# Parts are fetched in multiples of this.
+BLOCK_BYTES = 16 << 10
+
+
+class PartialCopy:
+    """A partial copy of a file; threads may share it.
+
+    Attributes:
+        path: the local file.
+        remote: the original.
+    """
+
+    def __init__(self, remote: RemoteFile, folder: Path) -> None:
+        """Create the file, all of it a hole.
+
+        Args:
+            remote: the original.
+            folder: on a local disk.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self.path = folder / remote.address.rpartition("/")[2]
+        self.remote = remote
+        self._lock = threading.Lock()
+        # The extents that are there: begins and ends, in order, without common or adjacent bytes.
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.truncate(self._file, remote.size)
+
+    @property
+    def fetched(self) -> int:
+        """The number of bytes that are there."""
+        with self._lock:
+            return sum(self._ends) - sum(self._begins)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch the parts of ranges that are not there; what is beyond the file is left out.
+
+        Args:
+            ranges: begin and end of each.
+
+        Raises:
+            StoreError: they cannot be read.
+            OSError: the local file cannot be written.
+        """
+        with self._lock:
+            missing = self._missing(ranges)
+            if not missing:
+                return
+            parts = self.remote.read_ranges(missing)
+            for (begin, end), data in zip(missing, parts, strict=True):
+                os.pwrite(self._file, data, begin)
+                self._add(begin, end)
+
+    def close(self) -> None:
+        """Delete the local file."""
+        os.close(self._file)
+        self.path.unlink(missing_ok=True)
+
+    def _missing(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the parts of ranges that are not there, in whole blocks, without overlaps."""
+        size, missing = self.remote.size, []
+        last = 0
+        for begin, end in sorted(ranges):
+            if begin >= end:
+                continue
+            begin = max(last, begin // BLOCK_BYTES * BLOCK_BYTES)
+            end = min(size, -(-end // BLOCK_BYTES) * BLOCK_BYTES)
+            index = bisect.bisect_right(self._ends, begin)
+            while begin < end:
+                # The next extent that ends after `begin`.
+                there = index < len(self._begins)
+                gap_end = min(end, self._begins[index]) if there else end
+                if begin < gap_end:
+                    missing.append((begin, gap_end))
+                begin = self._ends[index] if there else end
+                index += 1
+            last = max(last, end)
+        return missing
+
+    def _add(self, begin: int, end: int) -> None:
+        """Add an extent, joined with those that it touches."""
+        first = bisect.bisect_left(self._ends, begin)
+        last = bisect.bisect_right(self._begins, end)
+        if first < last:
+            begin = min(begin, self._begins[first])
+            end = max(end, self._ends[last - 1])
+        self._begins[first:last], self._ends[first:last] = [begin], [end]
+
+
+class PartialReader(io.RawIOBase):
+    """Reads a partial copy like a file; each part is fetched before it is read."""
+
+    def __init__(self, copy: PartialCopy) -> None:
+        super().__init__()
+        self._copy = copy
+        self._position = 0
+        self._file = os.open(copy.path, os.O_RDONLY)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position, as of a file."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._copy.remote.size}
+        self._position = max(0, start[whence] + offset)
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Read into a buffer; return the number of bytes."""
+        begin = self._position
+        self._copy.fetch([(begin, begin + len(buffer))])
+        count = os.preadv(self._file, [buffer], begin)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        """Close it; the copy stays."""
+        if not self.closed:
+            os.close(self._file)
+        super().close()

@@ -1,0 +1,81 @@
+"""Files that a sheet names, on a disk or in a store: whether they are there, and their content."""
+
+import hashlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gigatile import files
+from gigatile.stores.addresses import is_remote
+
+# Requests for sizes and versions that run side by side.
+REQUESTS = 32
+
+
+def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
+    """Return the fingerprint of a file; it is the same on a disk and in a store.
+
+    See `gigatile.files.fingerprint`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_remote(path):
+        return files.fingerprint(path, blocks, block_bytes)
+    from gigatile.stores.remote_file import open_remote
+
+    remote = open_remote(path)
+    return files.fingerprint_of_ranges(remote.size, remote.read_ranges, blocks, block_bytes)
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_remote(path):
+        with path.open("rb") as handle:
+            return handle.read(count)
+    from gigatile.stores.remote_file import open_remote
+
+    remote = open_remote(path)
+    return remote.read(0, min(count, remote.size))
+
+
+def size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size of a file in bytes, and its mtime in ns; in a store, a hash of its version.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_remote(path):
+        stat = path.stat()
+        return stat.st_size, stat.st_mtime_ns
+    from gigatile.stores.remote_file import open_remote
+
+    remote = open_remote(path)
+    version = hashlib.blake2b(remote.version.encode(), digest_size=7).digest()
+    return remote.size, int.from_bytes(version)
+
+
+def unreadable(paths: Iterable[Path]) -> dict[Path, str]:
+    """Return why files in stores cannot be read, of those that cannot; they are asked in parallel.
+
+    Their versions are known for a while after that (see `open_remote`).
+    """
+    remote = list(dict.fromkeys(filter(is_remote, paths)))
+    if not remote:
+        return {}
+    from gigatile.stores.remote_file import StoreError, open_remote
+
+    def fault(path: Path) -> str | None:
+        try:
+            open_remote(path)
+        except StoreError as error:
+            return str(error.strerror)
+        return None
+
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        faults = zip(remote, pool.map(fault, remote), strict=True)
+        return {path: reason for path, reason in faults if reason}

@@ -1,0 +1,76 @@
+"""A cohort whose slides are in a real object store, run as a user runs it."""
+
+import obstore
+import pytest
+from clones import Clone
+
+ASKED = ("--configfile", "small.yaml")
+TILES = (*ASKED, "--until", "collect")
+
+
+@pytest.fixture
+def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
+    """Return a clone whose sheet names objects in place of files."""
+    run = small_cohort.copy(tmp_path / "run")
+    cohort = run.folder / "cohort"
+    sheet = (cohort / "samples.tsv").read_text()
+    for path in sorted(cohort.glob("*.svs")):
+        sheet = sheet.replace(f"\t{path.name}", f"\t{store.put(f'small/{path.name}', path)}")
+        path.unlink()
+    (cohort / "samples.tsv").write_text(sheet)
+    return run
+
+
+def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
+    remote_run: Clone, small_run: Clone, store, tmp_path
+):
+    """Then it is current, until an object is replaced."""
+    remote_run.snakemake("--cores", "2", *TILES)
+    expected = small_run.folder / "results/small"
+    tiles = {path.name for path in (expected / "tiles").iterdir()}
+    assert {path.name for path in (remote_run.folder / "results/small/tiles").iterdir()} == tiles
+    for name in (*(f"tiles/{name}" for name in tiles), "tiles.tsv"):
+        tiled = (remote_run.folder / "results/small" / name).read_bytes()
+        assert tiled == (expected / name).read_bytes(), name
+
+    def jobs() -> dict[str, int]:
+        return remote_run.jobs(*TILES)
+
+    assert jobs() == {}
+    slide = small_run.folder / "cohort/P10-1.svs"
+    store.put("small/P10-1.svs", slide)
+    assert jobs() == {}
+    store.put("small/P10-1.svs", slide.read_bytes() + b"\0")
+    assert jobs() == {"tile": 1, "collect": 1}
+    store.put("small/P10-1.svs", slide)
+    assert jobs() == {}
+
+
+def test_mistakes_are_one_message(remote_run: Clone, store, monkeypatch):
+    sheet = remote_run.folder / "cohort/samples.tsv"
+    text = sheet.read_text()
+    obstore.delete(store.bucket(), "small/P01-1.svs")
+    sheet.write_text(text.replace("s3://slides/small/P02-1.svs", "s3://slides/small/P02-1.dcm"))
+
+    def message() -> str:
+        done = remote_run.snakemake("-n", *ASKED, check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    said = message()
+    assert "cohort/samples.tsv: 3 fault(s)" in said
+    assert "row 2: s3://slides/small/P01-1.svs: no such object, or no such bucket" in said
+    assert "row 3: path s3://slides/small/P02-1.dcm: a slide of several files" in said
+    sheet.write_text(text)
+    store.put("small/P01-1.svs", b"x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    assert "row 2: s3://slides/small/P01-1.svs: access denied; check the credentials" in message()
+
+
+def test_two_patients_with_one_slide_are_refused(remote_run: Clone, small_run: Clone, store):
+    """A copy in the store, and one on a disk."""
+    store.put("small/P01-1.svs", small_run.folder / "cohort/P02-1.svs")
+    done = remote_run.snakemake("-n", *ASKED, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "of slide 'P02-1' has the same content as s3://slides/small/P01-1.svs" in said
