@@ -55,9 +55,9 @@ def test_copied_slide_gives_the_same_files(pyramid, tile, tmp_path, monkeypatch)
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     patch = """
-from gigatile.slides import tiling
-opened = tiling.open_slide
-tiling.open_slide = lambda path: print(path, flush=True) or opened(path)
+from gigatile.slides import opening
+opened = opening.open_slide
+opening.open_slide = lambda path: print(path, flush=True) or opened(path)
 """
     copied = tile(pyramid, "--copy-first", folder="copied", patch=patch)
     assert_tiled(copied)
