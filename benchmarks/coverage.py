@@ -304,7 +304,21 @@ def truth_of_scores(shape: Slides) -> dict[str, float]:
 
 
 def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generator) -> Intervals:
-    """Evaluate one simulated cohort of volumes."""
+    """Evaluate one simulated cohort of volumes, and the differences from a second cohort."""
+    figures = _means_of_volumes(shape, patients, random)
+    others = _means_of_volumes(shape, 2 * patients, random)
+    for name, mean in figures.items():
+        for title, interval in (
+            (name, mean),
+            (f"difference of {name}", difference(mean, others[name])),
+        ):
+            if interval.low is not None and interval.high is not None:
+                yield title, (interval.low, interval.high)
+
+
+def _means_of_volumes(
+    shape: Volumes, patients: int, random: np.random.Generator
+) -> dict[str, Interval]:
     drawn = shape.draw(patients, random)
     size = drawn["dice"].shape
     patient, case, region = (axis.ravel() for axis in np.indices(size))
@@ -314,11 +328,11 @@ def figures_of_volumes(shape: Volumes, patients: int, random: np.random.Generato
     table["region"] = np.array(["r0", "r1"])[region]
     table["diagonal_mm"], table["empty"] = DIAGONAL, ""
     evaluated = evaluate_cases(table, ["r0", "r1"], SETTINGS, {})
+    figures: dict[str, Interval] = {}
     for metric in drawn:
         means: RegionMeans = getattr(evaluated, metric)
-        for name, mean in (("one region", means.per_region["r0"]), ("mean", means.mean)):
-            if mean.low is not None and mean.high is not None:
-                yield f"{metric}, {name}", (mean.low, mean.high)
+        figures |= {f"{metric}, one region": means.per_region["r0"], f"{metric}, mean": means.mean}
+    return figures
 
 
 @cache
@@ -328,7 +342,8 @@ def truth_of_volumes(shape: Volumes) -> dict[str, float]:
     for figure, values in shape.draw(POPULATION, np.random.default_rng(0)).items():
         means = np.nanmean(values, axis=(0, 1))
         means_by_name |= {f"{figure}, one region": means[0], f"{figure}, mean": means.mean()}
-    return {name: float(value) for name, value in means_by_name.items()}
+    truth = {name: float(value) for name, value in means_by_name.items()}
+    return truth | dict.fromkeys((f"difference of {name}" for name in truth), 0.0)
 
 
 def percentile_bootstrap(shape: Slides, patients: int, random: np.random.Generator) -> Intervals:
