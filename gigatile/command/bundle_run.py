@@ -12,6 +12,7 @@ from gigatile.command.slide_folder import is_slide, unique_id
 from gigatile.errors import UserError, all_faults
 from gigatile.files import write_text
 from gigatile.paths import fault_of_path
+from gigatile.stores.addresses import address_of, is_remote, parse_address
 from gigatile.tables import write_table
 from gigatile.tasks import find_task
 
@@ -83,7 +84,7 @@ def _setting(bundle: Bundle, named: Sequence[Path], is_sheet: bool) -> tuple[str
 
 
 def _rows(named: Sequence[Path], out: Path) -> list[tuple[str, str]]:
-    """Return the id and the path of each file.
+    """Return the id and the path or address of each file.
 
     Raises:
         UserError: lists the files that are missing, or that the workflow cannot use.
@@ -91,6 +92,14 @@ def _rows(named: Sequence[Path], out: Path) -> list[tuple[str, str]]:
     rows, faults = [], []
     taken: set[str] = set()
     for path in named:
+        if is_remote(path):
+            try:
+                parse_address(address_of(path))
+            except UserError as error:
+                faults.append(str(error))
+            else:
+                rows.append((unique_id(path.stem, path, taken), address_of(path)))
+            continue
         resolved = path.absolute()
         if not resolved.exists():
             faults.append(f"{path}: no such file")

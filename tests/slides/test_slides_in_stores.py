@@ -38,9 +38,14 @@ def in_a_corner(height, width, side):
     return pixels
 
 
-@pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(
-    "settings", [{}, {"mpp": 0.8}, {"encoding": "lossless", "size": 256}, {"mpp": 2.0}]
+    ("settings", "cores"),
+    [
+        ({}, 1),
+        ({"mpp": 0.8}, 2),
+        ({"encoding": "lossless", "size": 256}, 2),
+        ({"mpp": 2.0}, 1),
+    ],
 )
 def test_about_the_tissue_is_fetched(tile, store, tmp_path, settings, cores):
     """Level 0 has tissue on 2 % of its area; the coarser levels are read for the mask."""

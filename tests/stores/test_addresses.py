@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from bundles import make_bundle
 
 from gigatile.cohort.samples import read_samples
+from gigatile.command.bundle_run import prepare_run
 from gigatile.errors import UserError
 from gigatile.stores.addresses import address_of, is_address, is_remote, parse_address
 
@@ -53,3 +55,16 @@ def test_faults_of_addresses_are_listed_with_their_rows(tmp_path):
     assert "2 fault(s)" in str(error.value)
     assert "row 2: path gs://b/a.svs: unknown scheme" in str(error.value)
     assert "row 3: path s3://b/b.mrxs: a slide of several files" in str(error.value)
+
+
+def test_a_bundle_predicts_slides_that_are_named_by_their_addresses(tmp_path):
+    bundle = make_bundle(tmp_path / "bundle")
+    named = [Path(f"s3://bucket/{folder}/a.svs") for folder in ("x", "y")]
+    (tmp_path / "a.svs").write_text("a slide")
+    _, sheet = prepare_run(bundle, [*named, tmp_path / "a.svs"], tmp_path / "out")
+    rows = read_samples(sheet, labelled=False, look=False)
+    assert [address_of(row.path) for row in rows[:2]] == [address_of(path) for path in named]
+    assert rows[2].path.resolve() == tmp_path / "a.svs"
+    assert len({row.id for row in rows}) == 3
+    with pytest.raises(UserError, match="must be s3://bucket/key"):
+        prepare_run(bundle, [Path("s3://bucket")], tmp_path / "other")
