@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
+from gigatile.stores.errors import StoreError
 from gigatile.tasks import TASKS, find_task
 
 # Folder of the records in the results of a run.
@@ -281,7 +282,8 @@ def source_record(sources: Sequence[Path], known: SourceRecord | None = None) ->
         fingerprint = _read_fingerprint(sources)
         return SourceRecord(bytes=size, modified_ns=modified, fingerprint=fingerprint)
     except OSError as error:
-        if known and error.errno == errno.ENOENT:
+        away = isinstance(error, StoreError) and not error.is_of_file
+        if known and (away or error.errno == errno.ENOENT):
             return known
         return SourceRecord(bytes=0, modified_ns=0, fingerprint=str(error.strerror))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from gigatile.errors import UserError
 from gigatile.slides.reader import Slide, SlideError, open_slide
 from gigatile.stores.addresses import address_of, is_remote
+from gigatile.stores.errors import StoreError
 
 
 @contextlib.contextmanager
@@ -36,7 +37,7 @@ def open_source(
     # These start obstore, which takes a while to import.
     from gigatile.slides.partial_slide import PartialSlide
     from gigatile.stores.partial_copy import PartialCopy
-    from gigatile.stores.remote_file import StoreError, open_remote
+    from gigatile.stores.remote_file import open_remote
 
     with contextlib.ExitStack() as close:
         folder = scratch or Path(close.enter_context(tempfile.TemporaryDirectory()))

@@ -18,7 +18,8 @@ import tifffile
 from gigatile.slides.tiff import FORMATS
 from gigatile.stores.partial_copy import PartialCopy, PartialReader
 
-# Zeros in place of a tile are an error for their decoders, never pixels.
+# Zeros in place of a whole tile are an error for their decoders, never pixels. So if OpenSlide
+# needs another tile than was thought, the slide is fetched whole.
 COMPRESSIONS = (
     tifffile.COMPRESSION.JPEG,
     tifffile.COMPRESSION.APERIO_JP2000_YCBC,
@@ -54,6 +55,14 @@ class _TiledImage:
             for row in range(first_row, last_row)
             for column in range(first_column, last_column)
         ]
+        return self._ranges_of(tiles)
+
+    def tiles_in(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of the tiles that have a byte in a range of the file."""
+        has = (self.offsets < end) & (self.offsets + self.counts > begin)
+        return self._ranges_of(np.flatnonzero(has))
+
+    def _ranges_of(self, tiles: Sequence[int] | np.ndarray) -> list[tuple[int, int]]:
         begins = self.offsets[tiles]
         return list(zip(begins.tolist(), (begins + self.counts[tiles]).tolist(), strict=True))
 
@@ -162,6 +171,10 @@ class PartialSlide:
         # The images of a Philips slide are padded to whole tiles: their sizes are not the levels'.
         if vendor not in FORMATS or vendor == "philips" or not images:
             return None
+        # A decoder may accept a tile of which only the beginning is there: no tile is left so.
+        for begin, end in self.copy.extents:
+            for image in images.values():
+                self.copy.fetch(image.tiles_in(begin, end))
         coarsest = images[min(images)]
         if coarsest.counts.sum() <= HASHED_BYTES:
             self.copy.fetch(coarsest.ranges(0, 0, coarsest.width, coarsest.height))

@@ -6,6 +6,7 @@ from gigatile.slides.reader import Slide, SlideError
 from gigatile.slides.scanner import scanner_of
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 from gigatile.slides.state import Level, SlideSource
+from gigatile.stores.errors import StoreError
 
 
 def describe_source(source: Path, slide: Slide) -> SlideSource:
@@ -17,9 +18,12 @@ def describe_source(source: Path, slide: Slide) -> SlideSource:
 
     Raises:
         SlideError: another file of the slide cannot be opened.
+        StoreError: the slide is in a store, and cannot be read there.
     """
     try:
         return _describe(source, slide)
+    except StoreError:
+        raise  # perhaps no fault of the slide
     except OSError as error:  # another file of the slide than the one in the sheet
         name = Path(error.filename or "").name
         raise SlideError(f"{name} cannot be opened: {error.strerror}") from None

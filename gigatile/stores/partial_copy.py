@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gigatile.stores.remote_file import RemoteFile
 
-# Parts are fetched in multiples of this.
+# `PartialReader` fetches multiples of this.
 BLOCK_BYTES = 16 << 10
 
 
@@ -50,6 +50,12 @@ class PartialCopy:
         with self._lock:
             return sum(self._ends) - sum(self._begins)
 
+    @property
+    def extents(self) -> list[tuple[int, int]]:
+        """Begin and end of each part that is there, in order."""
+        with self._lock:
+            return list(zip(self._begins, self._ends, strict=True))
+
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch the parts of ranges that are not there; what is beyond the file is left out.
 
@@ -66,7 +72,7 @@ class PartialCopy:
                 return
             parts = self.remote.read_ranges(missing)
             for (begin, end), data in zip(missing, parts, strict=True):
-                os.pwrite(self._file, data, begin)
+                self._write(data, begin)
                 self._add(begin, end)
 
     def close(self) -> None:
@@ -74,15 +80,21 @@ class PartialCopy:
         os.close(self._file)
         self.path.unlink(missing_ok=True)
 
+    def _write(self, data: bytes, begin: int) -> None:
+        """Write all of `data`: a full disk may take a part of it without an error."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._file, view, begin)
+            view, begin = view[written:], begin + written
+
     def _missing(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the parts of ranges that are not there, in whole blocks, without overlaps."""
+        """Return the parts of ranges that are not there, in order, without overlaps."""
         size, missing = self.remote.size, []
         last = 0
         for begin, end in sorted(ranges):
             if begin >= end:
                 continue
-            begin = max(last, begin // BLOCK_BYTES * BLOCK_BYTES)
-            end = min(size, -(-end // BLOCK_BYTES) * BLOCK_BYTES)
+            begin, end = max(last, begin), min(size, end)
             index = bisect.bisect_right(self._ends, begin)
             while begin < end:
                 # The next extent that ends after `begin`.
@@ -131,7 +143,9 @@ class PartialReader(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         """Read into a buffer; return the number of bytes."""
         begin = self._position
-        self._copy.fetch([(begin, begin + len(buffer))])
+        end = begin + len(buffer)
+        blocks = begin // BLOCK_BYTES * BLOCK_BYTES, -(-end // BLOCK_BYTES) * BLOCK_BYTES
+        self._copy.fetch([blocks])
         count = os.preadv(self._file, [buffer], begin)
         self._position += count
         return count

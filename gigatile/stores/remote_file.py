@@ -21,6 +21,7 @@ from obstore import exceptions
 from obstore.store import HTTPStore, S3Store
 
 from gigatile.stores.addresses import address_of
+from gigatile.stores.errors import StoreError
 
 # The largest request, the largest gap that is read over, and how many requests run side by side.
 REQUEST_BYTES = 4 << 20
@@ -35,25 +36,6 @@ KNOWN_SECONDS = 600.0
 _KNOWN: dict[str, tuple[float, "RemoteFile"]] = {}
 # Seconds before a request is tried again: doubled each time, up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-
-
-class StoreError(OSError):
-    """A file in a store cannot be read; `strerror` is the reason and `filename` the address.
-
-    `errno` is ENOENT for a missing file, ESTALE for one that was changed, EACCES if access is
-    denied, and EIO if the store does not answer.
-    """
-
-    def __init__(self, code: int, reason: str, address: str) -> None:
-        super().__init__(code, reason, address)
-
-    def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
-
-    @property
-    def is_of_file(self) -> bool:
-        """Whether the reason is the file, not the store or the credentials."""
-        return self.errno in (errno.ENOENT, errno.ESTALE)
 
 
 @dataclass(frozen=True)

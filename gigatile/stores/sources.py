@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gigatile import files
 from gigatile.stores.addresses import is_remote
+from gigatile.stores.errors import StoreError
 
 # Requests for sizes and versions that run side by side.
 REQUESTS = 32
@@ -67,7 +68,7 @@ def unreadable(paths: Iterable[Path]) -> dict[Path, str]:
     remote = list(dict.fromkeys(filter(is_remote, paths)))
     if not remote:
         return {}
-    from gigatile.stores.remote_file import StoreError, open_remote
+    from gigatile.stores.remote_file import open_remote
 
     def fault(path: Path) -> str | None:
         try:

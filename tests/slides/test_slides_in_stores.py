@@ -67,6 +67,47 @@ def test_a_large_slide_is_fetched_in_small_parts(tile, store, tmp_path):
     assert fetched(outcome) < 0.25
 
 
+def jp2k_pyramid(path, pixels):
+    """Write a slide that is not read as native tiles."""
+    levels = [pixels, pixels[::4, ::4].copy(), pixels[::16, ::16].copy()]
+    return write_svs(path, *levels, compression="APERIO_JP2000_RGB", tile=128)
+
+
+def test_what_openslide_reads_is_fetched_before(tile, store, tmp_path):
+    pixels = np.random.default_rng(1).integers(225, 256, (1536, 2048, 3), np.uint8)
+    pixels[256:768, 256:768] = tissue(512, 512)
+    outcome = both(tile, store, jp2k_pyramid(tmp_path / "s.svs", pixels))
+    assert "JPEG" in assert_tiled(outcome)["reading"]["why"]
+    assert fetched(outcome) < WHOLE
+
+
+@pytest.mark.parametrize("noise", [0, 30])
+@pytest.mark.parametrize("jp2k", [True, False])
+def test_a_wrong_belief_about_what_is_read_costs_time_alone(tile, store, tmp_path, noise, jp2k):
+    """Nothing is fetched before OpenSlide reads: then the slide is fetched whole.
+
+    Tiles of flat glass are so short that many lie in a block with TIFF directories.
+    """
+    patch = (
+        "import gigatile.slides.partial_slide as module\n"
+        "module.PartialSlide.fetch_region = lambda *arguments: None\n"
+        "import gigatile.slides.reader_selection as other\n"
+        "def refuse(*arguments):\n    raise other.NotTiled('tried without')\n"
+        "other.TiffLevel = refuse\n"
+    )
+    pixels = in_a_corner(1536, 2048, 512)
+    random = np.random.default_rng(1)
+    pixels[600:] -= random.integers(0, noise + 1, pixels[600:].shape, np.uint8)
+    path = tmp_path / "s.svs"
+    if jp2k:
+        jp2k_pyramid(path, pixels)
+    else:
+        svs.write_svs(path, pixels, mpp=0.5, objective_power=20)
+    outcome = both(tile, store, path, patch=patch)
+    assert_tiled(outcome)
+    assert fetched(outcome) == WHOLE
+
+
 FORMATS = {
     # Of one level: all of it is read for the mask.
     "aperio-jp2k": (write_svs, "s.svs", {"compression": "APERIO_JP2000_RGB"}, True),
@@ -132,19 +173,23 @@ def test_refused_access_is_no_fault_of_the_slide(tile, store, pyramid, monkeypat
     assert "Traceback" not in outcome.process.stderr
 
 
-def in_the_middle(code):
-    """Return Python code that runs more, once, when the tissue of a slide is known."""
-    return textwrap.dedent(
-        """
+def in_the_middle(code, step="find_tissue"):
+    """Return Python code that runs more before a step of the tiling."""
+    return (
+        textwrap.dedent(
+            """
         import gigatile.slides.slide_tiles as module
-        find = module.find_tissue
-        def and_then(*arguments):
+        go_on = module.STEP
+        def after_that(*arguments):
             import subprocess, sys
             subprocess.run([sys.executable, "-c", CODE], check=True)
-            return find(*arguments)
-        module.find_tissue = and_then
+            return go_on(*arguments)
+        module.STEP = after_that
         """
-    ).replace("CODE", repr(code))
+        )
+        .replace("CODE", repr(code))
+        .replace("STEP", step)
+    )
 
 
 def test_a_slide_that_is_replaced_while_it_is_read_is_not_mixed(tile, store, pyramid, tmp_path):
@@ -165,14 +210,15 @@ obstore.put(store, "replaced.svs", pathlib.Path({str(other)!r}))
     assert_same_bytes(tile(other, folder="other"), again, "S1.json")
 
 
-def test_a_store_that_goes_away_is_no_fault_of_the_slide(tile, store, pyramid):
+@pytest.mark.parametrize("step", ["describe_source", "find_tissue"])
+def test_a_store_that_goes_away_is_no_fault_of_the_slide(tile, store, pyramid, step):
     address = store.put("away.svs", pyramid)
     patch = (
         "from datetime import timedelta\n"
         "import gigatile.stores.remote_file as remote\nremote.RETRY = timedelta(seconds=2)\n"
     )
     kill = "import os, signal; os.kill(PID, signal.SIGKILL)".replace("PID", str(store.gateway))
-    outcome = tile(address, patch=patch + in_the_middle(kill))
+    outcome = tile(address, patch=patch + in_the_middle(kill, step))
     store.kill_gateway()
     store.start_gateway()
     assert outcome.process.returncode == 2 and outcome.files == [], outcome.process.stderr
