@@ -30,6 +30,7 @@ from gigatile.command.configuration import (
 from gigatile.errors import UserError
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings
+from gigatile.stores.addresses import is_remote
 from gigatile.tasks import find_task
 
 _LISTED = 50  # slides or cases that would be left out
@@ -172,7 +173,11 @@ def _check_files(members: Sequence[Member], settings: Settings, threads: int) ->
     made = [m for m in members if any(is_made_by_the_demo(f) and not f.exists() for f in m.files)]
     if made:
         print(f"{_count(len(made), made[0])} of the demo are not made yet; the workflow makes them")
-    skipped = {member.id for member in made}
+    # Their sizes were asked for; to open one, some formats would be fetched whole.
+    in_stores = [member for member in members if any(map(is_remote, member.files))]
+    if in_stores:
+        print(f"{_count(len(in_stores), in_stores[0])} in a store: their headers are not checked")
+    skipped = {member.id for member in (*made, *in_stores)}
     rest = [member for member in members if member.id not in skipped]
     # The readers of slides and volumes: half a second that no other subcommand needs.
     from gigatile.command.headers import check_headers

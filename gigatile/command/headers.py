@@ -12,8 +12,7 @@ from gigatile.instances.slide_input import plan_input
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.settings.whole import Settings
 from gigatile.slides.grid import plan_grid
-from gigatile.slides.opening import open_source
-from gigatile.slides.reader import SlideError
+from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.scale import find_scale
 from gigatile.slides.tiff import check_directories
 from gigatile.tasks import find_task
@@ -88,8 +87,8 @@ def header_fault(member: Member, settings: Settings) -> str:
     """Return why a slide or case would be left out, as far as its headers show; else empty."""
     try:
         if isinstance(member, Sample):
-            with open_source(member.path) as slide:
-                check_directories(slide.path, slide)
+            with open_slide(member.path) as slide:
+                check_directories(member.path, slide)
                 scale = find_scale(slide, member.mpp, settings.tiles.objectives)
                 if find_task(settings.task).detects_on_slides:
                     requested = settings.slide_instances.mpp or settings.instances.mpp

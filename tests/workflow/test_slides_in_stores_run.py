@@ -33,6 +33,9 @@ def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
         tiled = (remote_run.folder / "results/small" / name).read_bytes()
         assert tiled == (expected / name).read_bytes(), name
 
+    checked = remote_run.run("gigatile", "check", "small.yaml")
+    assert "12 slides in a store: their headers are not checked" in checked.stdout
+
     def jobs() -> dict[str, int]:
         return remote_run.jobs(*TILES)
 
