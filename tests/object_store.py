@@ -41,7 +41,7 @@ admin socket = {folder}/run/$name.$pid.asok
 log file = {folder}/log/$name.log
 mon data = {folder}/mon
 osd data = {folder}/osd
-rgw frontends = beast endpoint=127.0.0.1:{gateway}
+rgw frontends = beast endpoint=127.0.0.1:{gateway} tcp_nodelay=1
 rgw data = {folder}/rgw
 """
 
