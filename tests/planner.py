@@ -20,7 +20,7 @@ def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     if not hasattr(_PLANNERS, "process"):
         _PLANNERS.process = subprocess.Popen(
             [sys.executable, "-P", __file__],
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -28,15 +28,21 @@ def plan(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     process, command = _PLANNERS.process, ["snakemake", "--dry-run", *arguments]
     with tempfile.TemporaryFile() as output:
         path = f"/proc/{os.getpid()}/fd/{output.fileno()}"
-        process.stdin.write(json.dumps([str(folder), command, path]) + "\n")
+        line = [str(folder), command, path, _environment()]
+        process.stdin.write(json.dumps(line) + "\n")
         process.stdin.flush()
         status = int(process.stdout.readline())
         output.seek(0)
         return subprocess.CompletedProcess(command, status, output.read().decode(), "")
 
 
+def _environment() -> dict[str, str]:
+    """Return the present environment: a test may have changed it since the planner was started."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def main() -> None:
-    """Read folder, command and output from each line of the input; write the exit status."""
+    """Read folder, command, output and environment from each line; write the exit status."""
     # What Snakemake and the Snakefile import of other packages.
     import pandas  # noqa: F401
     import pydantic  # noqa: F401
@@ -44,13 +50,15 @@ def main() -> None:
     from snakemake import cli
 
     for line in sys.stdin:
-        folder, command, path = json.loads(line)
+        folder, command, path, environment = json.loads(line)
         child = os.fork()
         if child == 0:
             output = os.open(path, os.O_WRONLY | os.O_APPEND)
             for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
                 os.dup2(descriptor, number)
             os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
             sys.argv = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
             status = 1
             try:

@@ -22,7 +22,7 @@ def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
 
 
 def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
-    remote_run: Clone, small_run: Clone, store, tmp_path
+    small_run: Clone, remote_run: Clone, store
 ):
     """Then it is current, until an object is replaced."""
     remote_run.snakemake("--cores", "2", *TILES)
