@@ -18,5 +18,5 @@ class StoreError(OSError):
 
     @property
     def is_of_file(self) -> bool:
-        """Whether the reason is the file, not the store or the credentials."""
-        return self.errno in (errno.ENOENT, errno.ESTALE)
+        """Whether the reason is the file, not the store, the credentials or the moment."""
+        return self.errno == errno.ENOENT
