@@ -64,7 +64,7 @@ def test_intervals_of_volumes_cover(shape, patients):
     coverages = coverage(
         cohort_shape, patients, 60, simulation.figures_of_volumes, simulation.truth_of_volumes
     )
-    assert len(coverages) == 8
+    assert len(coverages) == 16
     assert {name: share for name, share in coverages.items() if share < MIN_COVERAGE} == {}
 
 
