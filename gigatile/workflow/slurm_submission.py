@@ -16,6 +16,8 @@ fixes them; docs/slurm-executor-report.md describes them to its maintainers:
   running, so the run hangs.
 - `slurm_extra` of a profile replaces that of the rule, which removes the signal before the time
   limit.
+- A job starts Snakemake once more for each job of its group, each in a job step. Here, `srun`
+  starts one Snakemake, which runs the jobs of the group itself.
 """
 
 import asyncio
@@ -27,9 +29,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
+import snakemake_executor_plugin_slurm_jobstep as jobstep
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from gigatile.slurm import SlurmError, ask
 
@@ -55,6 +59,11 @@ _TEMPORARY = re.compile(
 _NOT_THE_NODE = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "PREEMPTED")
 # The executor writes these before SLURM's message and before the command.
 _HEADING, _COMMAND = "SLURM sbatch failed. The error message was '", "\n    sbatch call:"
+# With these options, the executor's Snakemake starts another one for each job of a group.
+_JOBSTEP = "--executor slurm-jobstep --jobs 1"
+_ALL_CORES = format_cli_arg("--cores", "all")
+# Resources for which the executor chooses options of `srun` within the job.
+_OF_JOBSTEP = ("mpi", "gpu", "gpus", "nvidia_gpu", "cpus_per_gpu")
 # The account in the profile that comes with Gigatile.
 _PLACEHOLDER = "my-account"
 
@@ -175,6 +184,28 @@ class _Executor(plugin.Executor):
                     f"SLURM has not listed job {number} for {RETRY_LIMIT / 3600:g} h."
                 )
         return messages
+
+    def format_job_exec(self, job: Any) -> str:
+        """Return the command of a job: without MPI, a single Snakemake in a single job step."""
+        command: str = super().format_job_exec(job)
+        settings = self.workflow.executor_settings
+        if (
+            any(job.resources.get(name) is not None for name in _OF_JOBSTEP)
+            or settings.pass_command_as_script
+            or settings.array_jobs
+        ):
+            return command
+        python = f"{self.get_python_executable()} -m snakemake"
+        step = f"srun -n1 --cpu-bind=q {jobstep.get_cpu_setting(job, False)} --nodes=1"
+        for old, new in (
+            (python, f"{step} {python}"),
+            (_JOBSTEP, "--executor local"),
+            # The cores of the job, not of its node.
+            (_ALL_CORES, format_cli_arg("--cores", job.threads)),
+        ):
+            assert command.count(old) == 1, (old, command)
+            command = command.replace(old, new)
+        return command
 
     def run_job(self, job: Any) -> None:
         start, wait, is_retry = time.monotonic(), FIRST_WAIT, False

@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 CHECKED_RELEASES = {
     "snakemake": "9.27.1",
     "snakemake-executor-plugin-slurm": "2.8.0",
+    "snakemake-executor-plugin-slurm-jobstep": "0.6.1",
     "snakemake-interface-executor-plugins": "9.4.0",
 }
 
@@ -64,11 +65,14 @@ INTERNAL_NAMES = {
         *("get_job_wildcards", "get_submit_command"),
         *("Executor.__post_init__", "Executor.cancel_jobs", "Executor.check_active_jobs"),
         *("Executor.report_job_error", "Executor.run_job", "Executor.logger"),
+        *("Executor.format_job_exec", "Executor.get_python_executable"),
         *("Executor._report_job_error_threadsafe", "Executor._report_job_submission_threadsafe"),
         *("Executor._main_event_loop", "Executor.run_uuid", "Executor.slurm_logdir"),
     ),
+    "snakemake_executor_plugin_slurm_jobstep": ("get_cpu_setting",),
     "snakemake_interface_executor_plugins.executors.base": ("SubmittedJobInfo.external_jobid",),
     "snakemake_interface_executor_plugins.registry": ("ExecutorPluginRegistry.get_plugin",),
+    "snakemake_interface_executor_plugins.utils": ("format_cli_arg",),
 }
 
 
