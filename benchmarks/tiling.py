@@ -138,9 +138,7 @@ def rich_in(what: str, columns: int, rows: int) -> np.ndarray:
 
 def ours(slide: Path, out: Path) -> TilingFiles:
     """Tile a slide; return the output files."""
-    files = TilingFiles(
-        *(out / f"s.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet"))
-    )
+    files = TilingFiles(*(out / f"s.{kind}" for kind in ("tfrecord", "json", "jpg", "parquet")))
     settings = TileSettings(size=SIZE, quality=QUALITY)
     state = tile_slide(slide, "s", None, settings, files)
     if state.state != "tiled" or state.reading.by != "native tiles":

@@ -1,6 +1,14 @@
 # Tables of the states of all slides or cases.
 
 
+def packed(ending=""):
+    """Return the option that packs the records and logs of the jobs per slide or case."""
+    if PARTS is not None:
+        return []
+    stage = ("tile" if RECORDS == "tiles" else "prepare") + ending
+    return ["--pack", f"{RUN}/provenance/{stage}", f"{RUN}/logs/{stage}"]
+
+
 # The tables depend on their rows of the sheet, not on the whole sheet: a new column, or a slide of another
 # split, does not run these rules again.
 rule collect:
@@ -28,10 +36,11 @@ rule collect:
         splits=SPLITS,
         parts=PARTS_OPTION,
         checksums=["--checksums", ALL_STATES],
+        pack=packed(),
     shell:
         recorded(
             'python "$SCRIPTS/collect_states.py" --task {params.task} --samples {input.samples:q} --settings {params.settings:q}'
-            " --of {params.splits} --rows {params.rows} --states {params.states:q} {params.parts} --out {output.table:q} {params.checksums:q}"
+            " --of {params.splits} --rows {params.rows} --states {params.states:q} {params.parts} --out {output.table:q} {params.checksums:q} {params.pack:q}"
         )
 
 
@@ -56,6 +65,7 @@ use rule collect as collect_training with:
         splits=("train", "valid"),
         parts=PARTS_OPTION,
         checksums=[],
+        pack=[],
 
 
 rule collect_new:
@@ -80,8 +90,9 @@ rule collect_new:
         rows=rows_of_new(),
         states=folder(f"predictions/{RECORDS}"),
         parts=PARTS_OPTION,
+        pack=packed("_new"),
     shell:
         recorded(
             'python "$SCRIPTS/collect_states.py" --task {params.task} --new {input.samples:q} --states {params.states:q}'
-            " {params.parts} --out {output.table:q} --checksums {output.states:q}"
+            " {params.parts} --out {output.table:q} --checksums {output.states:q} {params.pack:q}"
         )

@@ -25,8 +25,8 @@ from gigatile.workflow.inputs import (
     source_text,
 )
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
-from gigatile.workflow.resources import rank_options, reuse_command, tiling_options
-from gigatile.workflow.rule_provenance import RuleProvenance, recorded
+from gigatile.workflow.resources import rank_options, reuse_option, tiling_options
+from gigatile.workflow.rule_provenance import RuleProvenance, recorded, run_recorded
 
 
 wildcard_constraints:

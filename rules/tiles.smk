@@ -2,8 +2,6 @@
 
 # Tiles are the same for all tasks, so that runs of different tasks can reuse them.
 TILING = "tile_classification"
-# What the tiles depend on besides the slide.
-MADE_WITH = "{params.code} {params.settings:q} {params.sample:q}"
 
 
 rule demo_slide:
@@ -26,16 +24,14 @@ rule demo_slide:
 rule tile:
     input:
         source=ancient(source_files(COHORT)),
+    # Not deleted before the job: it keeps them if they are already those that it would make.
     output:
-        records=f"{RUN}/tiles/{{slide}}.tfrecord",
-        state=f"{RUN}/tiles/{{slide}}.json",
-        overview=f"{RUN}/tiles/{{slide}}.jpg",
-        mask=f"{RUN}/tiles/{{slide}}.png",
-        index=f"{RUN}/tiles/{{slide}}.parquet",
+        records=update(f"{RUN}/tiles/{{slide}}.tfrecord"),
+        state=update(f"{RUN}/tiles/{{slide}}.json"),
+        overview=update(f"{RUN}/tiles/{{slide}}.jpg"),
+        index=update(f"{RUN}/tiles/{{slide}}.parquet"),
     log:
         f"{RUN}/logs/tile/{{slide}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/tile/{{slide}}.tsv"
     conda:
         "../envs/cpu.yaml"
     threads: SETTINGS.tiles.cores
@@ -43,7 +39,7 @@ rule tile:
         mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
         runtime=grow(20),
         options=tiling_options(SETTINGS.tiles),
-        reuse=reuse_command(SETTINGS.tiles),
+        reuse=reuse_option(SETTINGS.tiles),
         # On a cluster, one job tiles several slides; see profiles/slurm.
         slide_at_once=1,
     params:
@@ -55,16 +51,16 @@ rule tile:
         sample=slide_options(COHORT),
         settings=section("tiles"),
     shell:
-        recorded(
-            "({resources.reuse} --record {params.record} --outputs {output} --source {params.source}"
-            f" --state {{output.state}} --made-with {MADE_WITH} ||"
-            ' python "$SCRIPTS/prepare.py" --task {params.task} --source {params.source} --slide {wildcards.slide}'
+        run_recorded(
+            "prepare",
+            "--task {params.task} --source {params.source} --slide {wildcards.slide}"
             " {params.sample} --settings {params.settings:q} --cores {threads}"
             " {resources.options} --records {output.records} --index {output.index}"
-            " --state {output.state} --overview {output.overview} --mask {output.mask})",
+            " --state {output.state} --overview {output.overview}",
             source="{params.source}",
             state="{output.state}",
-            made_with=MADE_WITH,
+            made_with="{params.code} {params.settings:q} {params.sample:q}",
+            options="{resources.reuse}",
         )
 
 
@@ -73,15 +69,12 @@ use rule tile as tile_new with:
     input:
         source=ancient(source_files(NEW)),
     output:
-        records=f"{RUN}/predictions/tiles/{{slide}}.tfrecord",
-        state=f"{RUN}/predictions/tiles/{{slide}}.json",
-        overview=f"{RUN}/predictions/tiles/{{slide}}.jpg",
-        mask=f"{RUN}/predictions/tiles/{{slide}}.png",
-        index=f"{RUN}/predictions/tiles/{{slide}}.parquet",
+        records=update(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
+        state=update(f"{RUN}/predictions/tiles/{{slide}}.json"),
+        overview=update(f"{RUN}/predictions/tiles/{{slide}}.jpg"),
+        index=update(f"{RUN}/predictions/tiles/{{slide}}.parquet"),
     log:
         f"{RUN}/logs/tile_new/{{slide}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/tile_new/{{slide}}.tsv"
     params:
         **provenance(
             "tile_new",

@@ -4,10 +4,17 @@
 import argparse
 from pathlib import Path
 
-from gigatile.cohort.collect import check_any, check_remaining, collect_states, rows_of_sheet
+from gigatile.cohort.collect import (
+    check_any,
+    check_remaining,
+    collect_states,
+    rows_of_sheet,
+    usable_rows,
+)
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.cohort.splits import assign, check_labels, checksum_of, rows_of_splits
 from gigatile.errors import UserError, run_command
+from gigatile.provenance.packs import pack_logs, pack_records
 from gigatile.settings.section import parse_section
 from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.tasks import task_part
@@ -17,9 +24,9 @@ from gigatile.tasks.command_line import add_task
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_task(parser)
-    sheet = parser.add_mutually_exclusive_group(required=True)
-    sheet.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
-    sheet.add_argument("--new", type=Path, help="a sheet of new slides or cases")
+    sheets = parser.add_mutually_exclusive_group(required=True)
+    sheets.add_argument("--samples", type=Path, help="the sample sheet of a cohort")
+    sheets.add_argument("--new", type=Path, help="a sheet of new slides or cases")
     parser.add_argument("--settings", help="the section `split` as JSON; for --samples")
     parser.add_argument(
         "--of", nargs="+", choices=SPLITS, default=SPLITS, help="splits to collect (all)"
@@ -36,6 +43,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="to write (.tsv)")
     parser.add_argument(
         "--checksums", type=Path, help="also write the SHA-256 of each state (.tsv)"
+    )
+    parser.add_argument(
+        "--pack",
+        nargs=2,
+        type=Path,
+        help="folders of the records and of the logs of their jobs: pack both, but not the logs of "
+        "slides or cases that failed",
     )
     args = parser.parse_args()
     cohort = task_part(args.task, "cohort")
@@ -56,6 +70,10 @@ def main() -> None:
         rows = rows_of_sheet(members)
         collect_states(rows, args.states, args.out, args.checksums, tables, args.parts)
         check_any(args.out)
+    if args.pack:
+        records, logs = args.pack
+        pack_records(records, [row[sheet.unit] for row in rows])
+        pack_logs(logs, [row[sheet.unit] for row in usable_rows(args.out)])
 
 
 if __name__ == "__main__":

@@ -73,8 +73,7 @@ def test_tile_job_imports_only_what_it_needs(tmp_path, shared_data):
         ),
         *("--source", source, "--slide", "S1", "--settings", "{}"),
         *("--records", tmp_path / "a.tfrecord", "--state", tmp_path / "a.json"),
-        *("--overview", tmp_path / "a.jpg", "--mask", tmp_path / "a.png"),
-        *("--index", tmp_path / "a.parquet"),
+        *("--overview", tmp_path / "a.jpg", "--index", tmp_path / "a.parquet"),
     ]
     shown = subprocess.run(line, capture_output=True, text=True, check=True)
     imported = set(re.findall(r"\| +(\w+)", shown.stderr))
@@ -147,7 +146,6 @@ def test_user_error_gives_one_message(command, files, line, message):
             "--records": "r.tfrecord",
             "--state": "s.json",
             "--overview": "o.jpg",
-            "--mask": "m.png",
             "--index": "i.parquet",
         }
         arguments = [word for pair in (rest | given).items() for word in pair]

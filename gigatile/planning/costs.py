@@ -15,8 +15,7 @@ from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.models import ARCHITECTURES
 from gigatile.planning.stages import TaskPlan
-from gigatile.provenance.output_records import FOLDER, read_output_record
-from gigatile.provenance.reuse import was_reused
+from gigatile.provenance.output_records import read_output_record, record_path, records_of
 from gigatile.settings.split import SPLITS
 from gigatile.tables import read_table
 from gigatile.tasks import TASKS, find_task, task_part
@@ -205,25 +204,19 @@ def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]
                 continue
             if stage.model and cohort.model != model:
                 continue
-            files = _files_of(run / "benchmarks", name, ".tsv")
-            divisor = len(files) if name in plan.divided else 1
-            for file in files:
-                job = file.relative_to(run / "benchmarks")
-                if was_reused(run / "logs" / job.with_suffix(".log")):
+            durations = _durations(run, name)
+            divisor = len(durations) if name in plan.divided else 1
+            for job, duration in durations.items():
+                if duration is None:
                     continue
-                epoch = int(file.stem) if file.stem.isdecimal() and stage.model else 0
+                epoch = int(job.name) if job.name.isdecimal() and stage.model else 0
                 work = cohort.slides_in(name, epoch) * cohort.megapixels_in(name) / divisor
                 workers = cohort.ranks if name == "train" else 1
-                try:
-                    (row,) = read_table(file, ("s",))
-                    duration = float(row["s"])
-                except (UserError, ValueError):
-                    continue  # perhaps of a job that was killed
                 seconds[name] += (duration - stage.start) * workers
                 starts[name] += stage.start * workers
                 megapixels[name] += work
                 if stage.storage:
-                    storage[name] += _output_bytes(run / FOLDER / job.with_suffix(".json"))
+                    storage[name] += _output_bytes(record_path(run, *job.parts))
     return {
         name: Rate(
             seconds[name] / work if seconds[name] >= starts[name] else None,
@@ -273,9 +266,25 @@ def _cohort_of(run: Path) -> Cohort | None:
     return Cohort(slides, megapixels / len(rows), segments, model, ranks, plan, per_epoch)
 
 
-def _files_of(folder: Path, stage: str, suffix: str) -> list[Path]:
-    """Return the files of a stage's jobs: one, or one for each slide, case or epoch."""
-    return [*folder.glob(f"{stage}{suffix}"), *folder.glob(f"{stage}/*{suffix}")]
+def _durations(run: Path, stage: str) -> dict[Path, float | None]:
+    """Return the seconds of a stage's jobs: one, or one for each slide, case or epoch.
+
+    None is the time of a job that was killed, or of which the outputs were linked.
+    """
+    folder = run / "benchmarks"
+    durations: dict[Path, float | None] = {}
+    for file in (folder / f"{stage}.tsv", *folder.glob(f"{stage}/*.tsv")):
+        if not file.exists():
+            continue
+        job = file.relative_to(folder).with_suffix("")
+        try:
+            (row,) = read_table(file, ("s",))
+            durations[job] = float(row["s"])
+        except (UserError, ValueError):
+            durations[job] = None
+    if durations:
+        return durations
+    return {Path(stage, job): record.seconds for job, record in records_of(run, stage).items()}
 
 
 def _output_bytes(path: Path) -> int:

@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
+from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
+from gigatile.provenance.packs import packed_records, read_packed
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 from gigatile.stores.errors import StoreError
 from gigatile.tasks import TASKS, find_task
@@ -64,6 +66,8 @@ class OutputRecord(BaseModel):
         source: what a slide or case was made from.
         stalled_minutes: the time limit that was exceeded, if reading the slide or case stalled.
         made_with: digest of code, settings and options, for reuse by other runs; see `digest_of`.
+        seconds: how long the job worked; None if its outputs are another run's.
+        peak_mb: the largest memory of one of its processes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -72,6 +76,8 @@ class OutputRecord(BaseModel):
     source: SourceRecord | None = None
     stalled_minutes: float | None = None
     made_with: str | None = None
+    seconds: float | None = None
+    peak_mb: int | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -105,6 +111,8 @@ def write_output_record(
     manifest: Path | None = None,
     state: Path | None = None,
     made_with: Sequence[str] = (),
+    seconds: float | None = None,
+    peak_mb: int | None = None,
 ) -> None:
     """Write the record of a job. Call it after all outputs are complete.
 
@@ -115,6 +123,7 @@ def write_output_record(
         manifest: an output that lists shards, which are recorded with the checksums in it.
         state: an output that is the state of a slide or case.
         made_with: code, settings and options of the job; empty: its outputs cannot be reused.
+        seconds, peak_mb: see `OutputRecord`.
     """
     run = run_of(record)
     files = {os.path.relpath(path, run): _file_record(path) for path in files_in(outputs)}
@@ -127,21 +136,50 @@ def write_output_record(
         source=source,
         stalled_minutes=stalled,
         made_with=digest_of(made_with) if made_with else None,
+        seconds=seconds,
+        peak_mb=peak_mb,
     ).write(record)
 
 
 def read_output_record(path: Path) -> OutputRecord | None:
-    """Return the record in a file; None if there is no file.
+    """Return the record in a file or in the pack of its rule; None if there is none.
 
     Raises:
         UserError: the file is damaged.
     """
     try:
-        return OutputRecord.model_validate_json(path.read_bytes())
+        text: bytes | None = path.read_bytes()
     except FileNotFoundError:
-        return None
-    except (OSError, ValidationError):
+        text = read_packed(path)
+    except OSError:
         raise UserError(f"damaged: {path}") from None
+    try:
+        return None if text is None else OutputRecord.model_validate_json(text)
+    except ValidationError:
+        raise UserError(f"damaged: {path}") from None
+
+
+def records_of(run: Path, rule: str) -> dict[str, OutputRecord]:
+    """Return the records of the jobs of a rule with a job per slide or case; not damaged ones."""
+    folder = record_path(run, rule).with_suffix("")
+    records = {}
+    with contextlib.suppress(UserError):
+        records = dict.fromkeys(packed_records(folder.with_suffix(PACK_SUFFIX)))
+    records |= dict.fromkeys(path.stem for path in sorted(folder.glob("*.json")))
+    read = {}
+    for job in records:
+        with contextlib.suppress(UserError):
+            if record := read_output_record(folder / f"{job}.json"):
+                read[job] = record
+    return read
+
+
+def is_recorded(path: Path) -> bool:
+    """Return whether there is a record, damaged or not."""
+    try:
+        return path.exists() or read_packed(path) is not None
+    except UserError:
+        return True
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:

@@ -1,10 +1,11 @@
-"""Reuse of the outputs of a job of another run: hard links instead of the same work again.
+"""Reuse of outputs: hard links to those of another run, and none of the work of a job again.
 
 Two jobs have the same outputs if their code, their settings and the content of their slide are the
 same. The record of a job has a digest of the first two (`made_with`) and the fingerprint of the
 slide.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,17 +21,44 @@ from gigatile.provenance.output_records import (
     source_record,
 )
 
-# Start of the log of a job of which the outputs were linked.
-REUSED = "reused from"
 
+def is_done(
+    record: Path,
+    outputs: Sequence[Path],
+    source: Path,
+    made_with: Sequence[str],
+    state: Path,
+) -> bool:
+    """Return whether this job has already made its outputs, and they are undamaged.
 
-def was_reused(log: Path) -> bool:
-    """Return whether the outputs of a job were linked, by its log, which may be missing."""
+    It has if it belongs to a group that was requeued or tried again after another slide. A slide
+    that failed is tried again.
+
+    Args:
+        record: path of the record of the job.
+        outputs, source, made_with, state: as for `link_outputs`.
+    """
+    run = run_of(record)
     try:
-        with log.open("rb") as handle:
-            return handle.read(len(REUSED)) == REUSED.encode()
-    except OSError:
+        recorded = read_output_record(record)
+        if recorded is None or recorded.source is None:
+            return False
+        names = [os.path.relpath(path, run) for path in outputs]
+        if _difference(recorded, names, made_with) or any(
+            sha256_of(run / name) != recorded.outputs[name].sha256 for name in names
+        ):
+            return False
+        return not _other_slide(state, source, recorded)
+    except (UserError, OSError, KeyError, TypeError):
         return False
+
+
+def forget_made_with(record: Path) -> None:
+    """Let a job make its outputs again: the user asked for it (`--forcerun`)."""
+    with contextlib.suppress(UserError, OSError):
+        recorded = read_output_record(record)
+        if recorded is not None and recorded.made_with is not None:
+            recorded.model_copy(update={"made_with": None}).write(record)
 
 
 def link_outputs(
@@ -67,16 +95,8 @@ def link_outputs(
         if fault := _difference(recorded, names, made_with):
             return fault
         name_of_state = os.path.relpath(state, run)
-        facts = read_json(other_run / name_of_state)
-        if facts["state"] != "tiled":
-            return "the slide failed there"
-        if facts["source"]["name"] != source.name:
-            return f"the slide's file is {facts['source']['name']} there"
-        # The state has the content that was tiled, the record that at the end of the job.
-        fingerprint = source_record([source]).fingerprint
-        tiled = facts["source"]["fingerprint"]
-        if recorded.source is None or not fingerprint == recorded.source.fingerprint == tiled:
-            return f"{source} is not the slide that was tiled there ({fingerprint})"
+        if fault := _other_slide(other_run / name_of_state, source, recorded):
+            return fault
         # The state last, as when a slide is tiled.
         names.sort(key=lambda name: name == name_of_state)
         return _link(other_run, run, names, recorded)
@@ -96,6 +116,21 @@ def _difference(recorded: OutputRecord, names: Sequence[str], made_with: Sequenc
         return "made with other code or settings"
     if sorted(names) != sorted(recorded.outputs):
         return "other outputs are recorded there"
+    return ""
+
+
+def _other_slide(state: Path, source: Path, recorded: OutputRecord) -> str:
+    """Return why outputs were not made from this slide; "" if they were."""
+    facts = read_json(state)
+    if facts["state"] != "tiled":
+        return "the slide failed there"
+    if facts["source"]["name"] != source.name:
+        return f"the slide's file is {facts['source']['name']} there"
+    # The state has the content that was tiled, the record that at the end of the job.
+    fingerprint = source_record([source]).fingerprint
+    tiled = facts["source"]["fingerprint"]
+    if recorded.source is None or not fingerprint == recorded.source.fingerprint == tiled:
+        return f"{source} is not the slide that was tiled there ({fingerprint})"
     return ""
 
 

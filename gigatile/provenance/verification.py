@@ -1,6 +1,6 @@
 """Verify the results of a run: every file is current, has its recorded bytes, and is expected."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +15,8 @@ from gigatile.provenance.output_records import (
     is_removable,
     read_output_record,
 )
+from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
+from gigatile.provenance.packs import packed_records
 from gigatile.tables import write_table
 
 STATES = ("damaged", "missing", "stale", "left over")
@@ -99,7 +101,16 @@ def _read_records(run: Path) -> tuple[dict[Path, dict[Path, FileRecord]], list[F
     """Return the recorded files by record, and the records that are damaged."""
     records: dict[Path, dict[Path, FileRecord]] = {}
     findings = []
+    paths: set[Path] = set()
     for path in files_in([run / FOLDER]) if (run / FOLDER).is_dir() else ():
+        if path.suffix != PACK_SUFFIX:
+            paths.add(path)
+            continue
+        try:
+            paths.update(path.with_suffix("") / f"{job}.json" for job in packed_records(path))
+        except UserError:
+            findings.append(Finding("damaged", FOLDER, path, "not readable"))
+    for path in sorted(paths):
         try:
             record = read_output_record(path)
         except UserError:
@@ -149,8 +160,12 @@ def _compare(run: Path, path: Path, recorded: Mapping[Path, FileRecord]) -> tupl
     return None
 
 
-def _logs(run: Path, expected: Iterable[ExpectedOutput], records: Iterable[Path]) -> Iterator[Path]:
-    """Yield the logs and benchmarks of jobs, and the files of this verification."""
+def _logs(
+    run: Path, expected: Collection[ExpectedOutput], records: Iterable[Path]
+) -> Iterator[Path]:
+    """Yield logs, benchmarks and packed records of jobs, and the files of this verification."""
+    for stage in {output.stage for output in expected}:
+        yield (run / FOLDER / stage).with_suffix(PACK_SUFFIX)
     jobs = {str(record.relative_to(run / FOLDER).with_suffix("")) for record in records}
     for output in expected:  # a job that failed has no record
         jobs |= {output.stage, f"{output.stage}/{output.path.stem}"}

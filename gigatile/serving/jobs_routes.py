@@ -24,6 +24,7 @@ from gigatile.serving.job_store import DONE, Job, new_id
 from gigatile.serving.jobs import SLIDE, JobQueue, is_final
 from gigatile.serving.registry import ModelRegistry, ServedModel
 from gigatile.serving.settings import ServerSettings
+from gigatile.slides.index import read_mask
 from gigatile.slides.slide_files import SLIDE_SUFFIXES
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
@@ -43,7 +44,7 @@ FILES = {
     "instances.parquet": ((f"slides/{SLIDE}.parquet",), _PARQUET),
     "outlines.geojson.gz": ((f"slides/{SLIDE}.geojson.gz",), "application/gzip"),
     "overview.jpg": ((f"tiles/{SLIDE}.jpg", f"slides/{SLIDE}.jpg"), "image/jpeg"),
-    "tissue.png": ((f"tiles/{SLIDE}.png",), "image/png"),
+    "tissue.png": ((f"tiles/{SLIDE}.parquet",), "image/png"),
 }
 # Free space that an upload leaves, in bytes.
 RESERVE = 100_000_000
@@ -188,6 +189,8 @@ class _Answers:
         path = next(filter(Path.is_file, paths), None)
         if path is None:
             raise RequestError(404, "this job has no such file")
+        if name == "tissue.png":
+            return Response(read_mask(path), media_type=kind)
         # The page has its own policy, which allows only what is in it.
         headers = (
             {"content-security-policy": "frame-ancestors 'none'"} if kind == "text/html" else {}

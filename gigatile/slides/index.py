@@ -1,5 +1,7 @@
-"""The tile table of a slide: measures, drop reason and marks of each tile of the grid."""
+"""The tile table of a slide: measures, drop reason and marks of each tile; and its tissue mask."""
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
+from gigatile.errors import UserError
 from gigatile.files import write_whole
 from gigatile.slides.tile_filter import Verdict
 
@@ -21,6 +25,8 @@ _SCHEMA = pa.schema(
     # The reason for dropping it, empty if it is kept; and the rules that mark it, space-separated.
     + [("dropped", pa.string()), ("marks", pa.string())]
 )
+# Key of the tissue mask in the file's metadata, which are text: base64 of a PNG.
+_MASK = b"gigatile:tissue_mask"
 
 
 @dataclass
@@ -57,8 +63,16 @@ class TileIndex:
         dropped = np.fromiter(self.dropped, np.int64, len(self.dropped))
         return np.delete(np.arange(len(self.corners)), dropped)
 
-    def write(self, path: Path) -> None:
-        """Write the table as Parquet, whole or not at all; equal tables give equal bytes."""
+    def write(self, path: Path, mask: Image.Image) -> None:
+        """Write the table as Parquet, whole or not at all; equal tables give equal bytes.
+
+        Args:
+            path: to write.
+            mask: the tissue of the whole slide; it goes into the file's metadata, see `read_mask`.
+        """
+        buffer = io.BytesIO()
+        mask.save(buffer, "PNG")
+        schema = _SCHEMA.with_metadata({_MASK: base64.b64encode(buffer.getvalue())})
         count = len(self.corners)
         x, y = self.corners.T
         columns = [_column(values, np.int64) for values in (x, y)]
@@ -68,7 +82,7 @@ class TileIndex:
         columns.append(_texts([" ".join(self.marks.get(tile, ())) for tile in range(count)]))
         with write_whole(path) as temporary:
             pq.write_table(
-                pa.Table.from_arrays(columns, schema=_SCHEMA), temporary, compression="zstd"
+                pa.Table.from_arrays(columns, schema=schema), temporary, compression="zstd"
             )
 
 
@@ -90,7 +104,23 @@ def _texts(values: Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
-def write_empty_index(path: Path) -> None:
-    """Write the table of a slide without tiles."""
+def write_empty_index(path: Path, mask: Image.Image) -> None:
+    """Write the table of a slide without tiles; see `TileIndex.write`."""
     empty = {name: np.empty(0) for name in AREAS}
-    TileIndex(np.empty((0, 2), np.int64), empty).write(path)
+    TileIndex(np.empty((0, 2), np.int64), empty).write(path, mask)
+
+
+def read_mask(path: Path) -> bytes:
+    """Return the tissue mask of a slide from its tile table: a PNG, white where there is tissue.
+
+    Raises:
+        UserError: the file is missing or damaged, or has no mask.
+    """
+    try:
+        return base64.b64decode(pq.read_schema(path).metadata[_MASK], validate=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path}: damaged, or without a tissue mask; delete it and run again"
+        ) from None

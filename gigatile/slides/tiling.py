@@ -1,4 +1,4 @@
-"""Tile one slide: write its records, its tile table, an overview, a tissue mask and its state."""
+"""Tile one slide: write its records, its tile table, an overview and its state."""
 
 import contextlib
 import tempfile
@@ -36,7 +36,6 @@ class TilingFiles:
     records: Path
     state: Path
     overview: Path
-    mask: Path
     index: Path
 
 
@@ -48,7 +47,7 @@ def tile_slide(
     files: TilingFiles,
     scratch: Path | None = None,
 ) -> SlideState:
-    """Tile a slide; write its records, tile table and pictures and, last, its state.
+    """Tile a slide; write its records, tile table and overview and, last, its state.
 
     A slide that cannot be used gets empty records and a state with the reason. So does a slide that
     makes no progress for `settings.stall_minutes`, or on which a decoder crashes: the work is done
@@ -185,12 +184,11 @@ class _SlideTiling:
     def _finish(self) -> SlideState:
         """Write all files but the records; the state last."""
         if self._tiles.index is None:
-            write_empty_index(self._files.index)
+            write_empty_index(self._files.index, self._tiles.mask)
         else:
-            self._tiles.index.write(self._files.index)
+            self._tiles.index.write(self._files.index, self._tiles.mask)
         write_picture(self._files.overview, self._tiles.picture, "JPEG", quality=OVERVIEW_QUALITY)
-        write_picture(self._files.mask, self._tiles.mask, "PNG")
-        others = ("index", "overview", "mask")
+        others = ("index", "overview")
         state = SlideState(
             **dict(self._tiles.facts),
             records=RecordsFile.from_path(self._files.records),

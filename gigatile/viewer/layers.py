@@ -14,6 +14,7 @@ from gigatile.json_models import read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
 from gigatile.report.whole_slides.maps import read_map
+from gigatile.slides.index import read_mask
 from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
 from gigatile.viewer.decoding import SlideSize
@@ -149,7 +150,7 @@ class PredictedSlide:
             path = self.tiles / f"{self.slide}.parquet"
             return tile_status.paint_status(tile_status.read_status(path, state.grid), state.grid)
         if name == "tissue":
-            return _tint(self.tiles / f"{self.slide}.png")
+            return _tint(read_mask(self.tiles / f"{self.slide}.parquet"))
         if name not in map(str, range(len(self.classes))):
             return None
         cells = self._cells()
@@ -195,9 +196,9 @@ class PredictedSlide:
         )
 
 
-def _tint(path: Path) -> bytes:
+def _tint(png: bytes) -> bytes:
     """Return a mask as PNG, transparent outside tissue."""
-    with Image.open(path, formats=["PNG"]) as image:
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
         mask = np.asarray(image.convert("L")) > 0
     pixels = np.zeros((*mask.shape, 4), np.uint8)
     pixels[mask] = TISSUE

@@ -44,11 +44,9 @@ def rank_options(train: TrainSettings) -> str:
     )
 
 
-def reuse_command(tiles: TileSettings) -> str:
-    """Return the command that links the tiles of another run; without one, a command that fails."""
-    if tiles.reuse is None:
-        return "false"
-    return f'python "$SCRIPTS/link_outputs.py" --from results/{tiles.reuse}'
+def reuse_option(tiles: TileSettings) -> str:
+    """Return the option of scripts/run_recorded.py that links the tiles of another run."""
+    return "" if tiles.reuse is None else f"--reuse results/{tiles.reuse}"
 
 
 def tiling_options(tiles: TileSettings) -> str:

@@ -15,6 +15,7 @@ from snakemake.exceptions import WorkflowError
 from gigatile.errors import UserError
 from gigatile.provenance.code import Plugins, code_hash
 from gigatile.provenance.output_records import (
+    is_recorded,
     outputs_changed,
     record_path,
     source_fingerprint,
@@ -146,7 +147,7 @@ class RuleProvenance:
             if invocation.is_planning:
                 if stalled := stall_limit_raised(record, limit):
                     return stalled
-                if not record.exists() and not Path(states, f"{sample}.json").exists():
+                if not is_recorded(record) and not Path(states, f"{sample}.json").exists():
                     return ""  # not processed yet: no need to read it for the plan
             elif invocation.workflow.dryrun or not invocation.is_main_process:
                 return ""  # nothing is recorded from a dry run, or from the process of a job
@@ -177,4 +178,24 @@ def recorded(command: str, **options: str) -> str:
     return (
         f'{redirected} && python "$SCRIPTS/record_outputs.py" --record {{params.record:q}}'
         f" --outputs {{output:q}}{extra} >> {{log:q}} 2>&1"
+    )
+
+
+def run_recorded(command: str, arguments: str, options: str = "", **required: str) -> str:
+    """Return a shell command that runs a command of a slide and records its outputs.
+
+    Both are done in one process, and nothing is done if the outputs are there: see
+    scripts/run_recorded.py. The outputs must be marked with `update()`, so that Snakemake does not
+    delete them first.
+
+    Args:
+        command: name of the script, without suffix.
+        arguments: of the script.
+        options, required: of scripts/run_recorded.py, for example `state="{output.state}"`.
+    """
+    texts = [f"--{name.replace('_', '-')} {value}" for name, value in required.items()]
+    return (
+        'python "$SCRIPTS/run_recorded.py" --record {params.record:q} --outputs {output:q}'
+        f" {' '.join(texts)} {options}"
+        f' --command "$SCRIPTS/{command}.py" {arguments} > {{log:q}} 2>&1'
     )

@@ -1,4 +1,4 @@
-"""What is refused before the first job of a run, when its jobs are planned."""
+"""What is refused or prepared before the first job of a run, when its jobs are planned."""
 
 import importlib.util
 from collections.abc import Set
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
+from gigatile.provenance.reuse import forget_made_with
 from gigatile.software import find_mpirun
 from gigatile.workflow.invocation import Invocation
 
@@ -18,6 +19,8 @@ TILE_STAGES = ("tile", "tile_new")
 def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     """Refuse a run that would wait forever, or fail after hours of tiling.
 
+    Slides whose jobs the user forces (`--forcerun`, `--forceall`) will be tiled again.
+
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
         invocation: of this process.
@@ -27,13 +30,18 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
         UserError: says what to change.
     """
     _check_cores(workflow.resource_settings)
-    planned = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    jobs = list(workflow.dag.needrun_jobs())
+    planned = {job.rule.name for job in jobs}
     _check_software(workflow, invocation, planned)
     if reuse and planned & set(TILE_STAGES) and not Path("results", reuse).is_dir():
         raise UserError(
             f"tiles.reuse: results/{reuse} does not exist; name a run of the same slides, or set "
             "tiles.reuse to null"
         )
+    if invocation.is_main_process:
+        for job in jobs:
+            if job.rule.name in TILE_STAGES and workflow.dag.reason(job).forced:
+                forget_made_with(Path(job.params.record))
 
 
 def _check_cores(settings: Any) -> None:

@@ -175,7 +175,7 @@ def crash(*_: object) -> None:
 @pytest.fixture
 def provoked_by_slides(tmp_path: Path) -> list[str]:
     """Return the reason that is recorded for every bad slide."""
-    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    kinds = ("tfrecord", "json", "jpg", "parquet")
     files = TilingFiles(*(tmp_path / f"out/S1.{kind}" for kind in kinds))
     reasons = []
     for source, options in bad_slides(tmp_path):

@@ -16,6 +16,7 @@ from gigatile.planning.costs import (
 )
 from gigatile.planning.runs import cohort_of
 from gigatile.provenance.output_records import record_path, write_output_record
+from gigatile.provenance.packs import pack_records
 from gigatile.settings.whole import load_settings
 from gigatile.tasks.instance_segmentation.planning import PLAN as INSTANCES
 from gigatile.tasks.tile_classification.planning import PLAN
@@ -123,7 +124,7 @@ def test_longest_chain_is_not_the_sum():
 def results(tmp_path: Path) -> Path:
     """Return the results of one run: three slides of 100 tiles of 1,000 px, one of each split."""
     run = tmp_path / "one"
-    for name in ("tiles", "model", "segments", "benchmarks/tile", "benchmarks/train"):
+    for name in ("tiles", "model", "segments", "benchmarks/train"):
         (run / name).mkdir(parents=True)
     rows = [f"{split}\t{split}\t100" for split in ("train", "valid", "test")]
     (run / "tiles.tsv").write_text("\n".join(["slide\tsplit\ttiles", *rows, ""]))
@@ -134,9 +135,10 @@ def results(tmp_path: Path) -> Path:
     }
     (run / "model/settings.json").write_text(json.dumps(settings))
     for slide in ("train", "valid", "test"):
-        (run / f"benchmarks/tile/{slide}.tsv").write_text("s\th:m:s\n21.0\t0:00:21\n")
         (run / f"tiles/{slide}.tfrecord").write_bytes(bytes(5000))
-        write_output_record(record_path(run, "tile", slide), [run / f"tiles/{slide}.tfrecord"])
+        outputs = [run / f"tiles/{slide}.tfrecord"]
+        write_output_record(record_path(run, "tile", slide), outputs, seconds=21)
+    pack_records(run / "provenance/tile", ["train", "valid"])
     for epoch in ("0004", "0006"):
         (run / f"segments/{epoch}.json").write_text("{}")
         (run / f"benchmarks/train/{epoch}.tsv").write_text("s\n70\n")
@@ -156,10 +158,9 @@ def test_rates_of_earlier_runs(results):
 
 
 def test_jobs_whose_outputs_were_linked_do_not_count(results):
-    for file in (results / "one/benchmarks/tile").glob("*.tsv"):
-        log = results / f"one/logs/tile/{file.stem}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("reused from results/other\n")
+    for slide in ("train", "valid", "test"):
+        outputs = [results / f"one/tiles/{slide}.tfrecord"]
+        write_output_record(record_path(results / "one", "tile", slide), outputs)
     assert set(measured_rates(results, "small_cnn", PLAN)) == {"train", "evaluate"}
 
 

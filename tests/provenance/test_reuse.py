@@ -9,12 +9,14 @@ import pytest
 
 from gigatile.files import fingerprint, write_text
 from gigatile.provenance.output_records import (
+    digest_of,
     outputs_changed,
     read_output_record,
     record_path,
     write_output_record,
 )
-from gigatile.provenance.reuse import link_outputs
+from gigatile.provenance.packs import pack_records
+from gigatile.provenance.reuse import forget_made_with, is_done, link_outputs
 
 MADE_WITH = ("code", '{"size": 224}', "--mpp 0.5")
 NAMES = ("S1.tfrecord", "S1.json", "S1.jpg")
@@ -247,16 +249,101 @@ def test_another_file_system_is_no_error(run, other, slide):
     assert not files_of(run)
 
 
-def test_command(run, other, slide, command):
+# --- A job whose outputs are there
+
+
+def done(run: Path, slide: Path, made_with=MADE_WITH) -> bool:
+    outputs = [run / "tiles" / name for name in NAMES]
+    return is_done(record_path(run, "tile", "S1"), outputs, slide, made_with, run / "tiles/S1.json")
+
+
+def test_a_job_is_done_once_its_outputs_are_recorded(run, slide):
+    assert not done(run, slide)
+    write_outputs(run, slide)
+    assert not done(run, slide)
+    record_outputs(run, slide)
+    assert done(run, slide)
+    pack_records(run / "provenance/tile", ["S1"])
+    assert not record_path(run, "tile", "S1").exists()
+    assert done(run, slide)
+
+
+def test_other_code_another_slide_a_failed_slide_and_a_forced_job_are_not_done(run, slide):
+    write_outputs(run, slide)
+    record_outputs(run, slide)
+    assert not done(run, slide, ("other code", *MADE_WITH[1:]))
+    for packed in (False, True):
+        if packed:
+            record_outputs(run, slide)
+            pack_records(run / "provenance/tile", ["S1"])
+        forget_made_with(record_path(run, "tile", "S1"))
+        assert not done(run, slide)
+    record_outputs(run, slide)
+    slide.write_bytes(b"another slide")
+    assert not done(run, slide)
+    record_outputs(run, slide)  # it was replaced while it was tiled
+    assert not done(run, slide)
+    write_outputs(run, slide, state="failed")
+    record_outputs(run, slide)
+    assert not done(run, slide)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_with_a_damaged_output_is_not_done(run, slide, name):
+    write_outputs(run, slide)
+    record_outputs(run, slide)
+    content = (run / "tiles" / name).read_bytes()
+    (run / "tiles" / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert not done(run, slide)
+    (run / "tiles" / name).unlink()
+    assert not done(run, slide)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"outputs": {}}', "null"])
+def test_a_job_with_a_damaged_record_is_not_done(run, slide, text):
+    write_outputs(run, slide)
+    write_text(record_path(run, "tile", "S1"), text)
+    assert not done(run, slide)
+    (run / "provenance/tile.jsonl").write_text(f'"S1"\t{text}\n')
+    record_path(run, "tile", "S1").unlink()
+    assert not done(run, slide)
+
+
+def test_command(run, other, slide, command, tmp_path):
+    script = tmp_path / "tile.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nrun, slide = map(Path, sys.argv[1:])\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_reuse import write_outputs\nwrite_outputs(run, slide)\nprint('tiled')\n"
+    )
     options = [
         *("--record", record_path(run, "tile", "S1"), "--source", slide),
         *("--state", run / "tiles/S1.json", "--outputs"),
         *(run / "tiles" / name for name in NAMES),
+        *("--made-with", *MADE_WITH),
     ]
-    done = command("link_outputs.py", "--from", other, *options, "--made-with", *MADE_WITH)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"reused from {other}\n"
-    done = command("link_outputs.py", "--from", other, *options, "--made-with", "other code")
-    assert done.returncode == 1
-    assert done.stdout == f"not reused from {other}: made with other code or settings\n"
-    assert not done.stderr
+    work = ("--command", script, run, slide)
+
+    def shown(*more):
+        completed = command("run_recorded.py", *options, *more)
+        assert completed.returncode == 0 and not completed.stderr, completed.stderr
+        return completed.stdout
+
+    assert shown("--reuse", other, *work) == f"reused from {other}\n"
+    record = read_output_record(record_path(run, "tile", "S1"))
+    assert record is not None and record.seconds is None
+    assert shown("--reuse", other, *work) == shown(*work) == "done before; nothing to do\n"
+    forget_made_with(record_path(run, "tile", "S1"))
+    assert shown(*work) == "tiled\n"
+    record = read_output_record(record_path(run, "tile", "S1"))
+    assert record is not None and record.seconds is not None and record.peak_mb > 10
+    options[-1] = "other code"
+    expected = f"not reused from {other}: made with other code or settings\ntiled\n"
+    assert shown("--reuse", other, *work) == expected
+    # A command that fails leaves the record as it was.
+    script.write_text("raise SystemExit(3)")
+    options[-1] = "more code"
+    assert command("run_recorded.py", *options, *work).returncode == 3
+    assert read_output_record(record_path(run, "tile", "S1")).made_with == digest_of(
+        (*MADE_WITH[:-1], "other code")
+    )

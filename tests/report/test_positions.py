@@ -69,7 +69,7 @@ def test_marked_square_is_painted_to_the_pixel(tmp_path, height, width, down, mp
 
 
 def cut(path: Path, folder: Path, mpp: float):
-    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    kinds = ("tfrecord", "json", "jpg", "parquet")
     files = TilingFiles(*(folder / f"S1.{kind}" for kind in kinds))
     tile_slide(path, "S1", None, TileSettings(size=SIZE, mpp=mpp, quality=100), files)
     tiles = [decode_tile(data) for data in read_records(files.records)]

@@ -60,8 +60,7 @@ def tile_line(
         *(SCRIPT, "--task", "tile_classification", "--source", source, "--slide", "S1"),
         *("--settings", json.dumps({"size": 64} | settings)),
         *("--records", out / "S1.tfrecord", "--state", out / "S1.json"),
-        *("--overview", out / "S1.jpg", "--mask", out / "S1.png"),
-        *("--index", out / "S1.parquet", *options),
+        *("--overview", out / "S1.jpg", "--index", out / "S1.parquet", *options),
     ]
     return list(map(str, line))
 

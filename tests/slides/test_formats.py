@@ -191,7 +191,7 @@ def test_overview_shows_the_same_slide(slide):
 def test_tiles_equal_openslides_regions(slide, tmp_path):
     """At the scale of level 0, and of level 1."""
     case, path = slide
-    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    kinds = ("tfrecord", "json", "jpg", "parquet")
     files = TilingFiles(*(tmp_path / f"S1.{kind}" for kind in kinds))
     for level in (0, 1):
         with open_slide(path) as opened:

@@ -43,7 +43,7 @@ from gigatile.settings.tiles import TileSettings
 from gigatile.slides.tiling import TilingFiles, tile_slide
 
 folder = Path(sys.argv[2])
-kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+kinds = ("tfrecord", "json", "jpg", "parquet")
 files = TilingFiles(*(folder / f"s.{kind}" for kind in kinds))
 state = tile_slide(Path(sys.argv[1]), "s", None, TileSettings(size=448), files)
 assert state.state == "tiled", state.reason

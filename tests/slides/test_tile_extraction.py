@@ -1,10 +1,14 @@
 """Tiles of a slide: independent of reader and number of cores, filtered by the rules."""
 
+import io
+
 import numpy as np
 import pytest
 from known_slides import GLASS, STAIN, glass, tissue, write_svs
 from outcomes import assert_same_bytes, assert_tiled
 from PIL import Image
+
+from gigatile.slides.index import read_mask
 
 # --- Both readers give the same tiles
 
@@ -141,7 +145,7 @@ def test_mask_shows_the_tissue(tile, tmp_path):
     pixels[:, :384] = tissue(520, 384)
     outcome = tile(write_svs(tmp_path / "s.svs", pixels))
     with (
-        Image.open(outcome.folder / "S1.png") as mask,
+        Image.open(io.BytesIO(read_mask(outcome.folder / "S1.parquet"))) as mask,
         Image.open(outcome.folder / "S1.jpg") as low,
     ):
         assert mask.mode == "1"

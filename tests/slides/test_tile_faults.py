@@ -270,7 +270,7 @@ def test_unexpected_error_becomes_the_reason(tile, pyramid, function):
     assert "Traceback (most recent call last)" in outcome.process.stderr
     assert ", in fail\n" in outcome.process.stderr
     assert (outcome.folder / "S1.tfrecord").read_bytes() == b""
-    assert outcome.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
+    assert outcome.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.tfrecord"]
 
 
 def test_error_while_writing_leaves_no_records(tile, pyramid):

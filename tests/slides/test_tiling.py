@@ -34,7 +34,7 @@ def slide(tmp_path_factory):
 
 
 def tile_in_process(source: Path, out: Path, sheet_mpp: float | None = None, **settings) -> dict:
-    kinds = ("tfrecord", "json", "jpg", "png", "parquet")
+    kinds = ("tfrecord", "json", "jpg", "parquet")
     files = TilingFiles(*(out / f"S1.{kind}" for kind in kinds))
     settings = TileSettings(**({"size": 64} | settings))
     state = tile_slide(source, "S1", sheet_mpp, settings, files).to_json()
@@ -111,7 +111,7 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
         },
         "files": {
             name: {"sha256": hashlib.sha256((tmp_path / f"S1.{kind}").read_bytes()).hexdigest()}
-            for name, kind in (("index", "parquet"), ("overview", "jpg"), ("mask", "png"))
+            for name, kind in (("index", "parquet"), ("overview", "jpg"))
         },
         "settings": settings,
     }
@@ -231,7 +231,7 @@ def test_tissue_at_the_end_of_a_long_slide_is_kept(tmp_path):
 
 def test_same_slide_gives_same_bytes(slide, tile, tmp_path):
     first, second = tile(slide, folder="first", mpp=0.8), tile(slide, folder="second", mpp=0.8)
-    assert first.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.png", "S1.tfrecord"]
+    assert first.files == ["S1.jpg", "S1.json", "S1.parquet", "S1.tfrecord"]
     for name in first.files:
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
     assert first.process.stdout == f"S1: {len(first.tiles)} tiles\n"
@@ -263,7 +263,7 @@ def test_killed_job_leaves_no_state(slide, tmp_path):
             *("--task", "tile_classification", "--source", path, "--slide", "S1"),
             *("--settings", '{"size": 64}', "--records", out / "S1.tfrecord"),
             *("--state", out / "S1.json", "--overview", out / "S1.jpg"),
-            *("--mask", out / "S1.png", "--index", out / "S1.parquet"),
+            *("--index", out / "S1.parquet"),
         ]
     )
     try:

@@ -73,6 +73,9 @@ REACHED: dict[str, Sequence[str]] = {
 # Files that contain a digest of themselves and a key, such as the state of an earlier segment: the
 # command refuses any other content (gigatile.training.checkpoints).
 CHECKED = {"train": "segments/*.npz"}
+# Records and logs of jobs, which these rules move into one file each.
+PACKED = ("provenance/*/*.json", "logs/*/*.log", "provenance/*.jsonl", "logs/*.log")
+PACKING = ("collect", "collect_new")
 # Folders whose entries have no effect on the outputs of a rule, and why.
 LISTED = {
     "tile": ("tiles", "removes temporary files of a killed job"),
@@ -92,7 +95,7 @@ FINGERPRINTED = {
 COMPARED = (".json", ".tsv")
 
 # Commands that start another one or record its outputs. They do not change the outputs.
-AROUND = ("scripts/launch.py", "scripts/record_outputs.py")
+AROUND = ("scripts/launch.py", "scripts/record_outputs.py", "scripts/run_recorded.py")
 
 STARTED = re.compile(r"^(?:clone3?|fork|vfork)\(.*\s= (\d+)$")
 SHELL = re.compile(r'^execve\("[^"]*", \["[^"]*bash", "-c", "(.*)"\], .*\s= 0$')
@@ -150,7 +153,9 @@ def undeclared(project: Path, job: Job) -> dict[str, str]:
     faults = {
         path: "no input of its rule"
         for path in job.read - declared - _code(project, job.command)
-        if not job.created(path) and not fnmatch(path, f"results/*/{CHECKED.get(job.rule)}")
+        if not job.created(path)
+        and not fnmatch(path, f"results/*/{CHECKED.get(job.rule)}")
+        and not (job.rule in PACKING and any(fnmatch(path, f"results/*/{name}") for name in PACKED))
     }
     faults |= {
         f"{path}/": "a listing of a folder, which no rule can declare"

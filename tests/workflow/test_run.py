@@ -15,7 +15,6 @@ SAME_BYTES = (
     "tiles/*.tfrecord",
     "tiles/*.json",
     "tiles/*.jpg",
-    "tiles/*.png",
     "tiles/*.parquet",
     "*.tsv",
     "*.json",

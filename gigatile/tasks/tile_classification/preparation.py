@@ -1,4 +1,4 @@
-"""Tiling of one slide: records, tile table, overview, tissue mask and state."""
+"""Tiling of one slide: records, tile table, overview and state."""
 
 import argparse
 import signal
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, required=True, help="output (.parquet)")
     parser.add_argument("--state", type=Path, required=True, help="output (.json)")
     parser.add_argument("--overview", type=Path, required=True, help="output (.jpg)")
-    parser.add_argument("--mask", type=Path, required=True, help="output (.png)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
         args.slide,
         args.mpp,
         settings,
-        TilingFiles(args.records, args.state, args.overview, args.mask, args.index),
+        TilingFiles(args.records, args.state, args.overview, args.index),
         Path(tempfile.gettempdir()) if args.copy_first or is_remote(args.source) else None,
     )
     print(f"{args.slide}: {state.reason or f'{state.tiles.kept} tiles'}")

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Run the command of a slide's job and record its outputs, unless they are there already.
+
+The outputs of the same job of another run are linked instead. The command runs in this process:
+starting Python and importing the library would take as long as tiling a small slide.
+"""
+
+import argparse
+import resource
+import runpy
+import sys
+import time
+from pathlib import Path
+
+from gigatile.errors import run_command
+from gigatile.provenance.output_records import write_output_record
+from gigatile.provenance.reuse import is_done, link_outputs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path, required=True, help="file to write (.json)")
+    parser.add_argument("--outputs", type=Path, nargs="+", required=True, help="files of the job")
+    parser.add_argument("--source", type=Path, required=True, help="the slide's file")
+    parser.add_argument("--state", type=Path, required=True, help="output: state of the slide")
+    parser.add_argument("--made-with", nargs="+", required=True, help="code, settings and options")
+    parser.add_argument("--reuse", type=Path, help="folder of a run that may have the outputs")
+    parser.add_argument(
+        "--command", nargs=argparse.REMAINDER, required=True, help="and its options"
+    )
+    args = parser.parse_args()
+    job = (args.record, args.outputs, args.source, args.made_with, args.state)
+    if is_done(*job):
+        print("done before; nothing to do")
+        return
+    start, seconds, peak_mb = time.monotonic(), None, None
+    if args.reuse and not (reason := link_outputs(args.reuse, *job)):
+        print(f"reused from {args.reuse}")
+    else:
+        if args.reuse:
+            print(f"not reused from {args.reuse}: {reason}")
+        sys.argv = args.command
+        runpy.run_path(args.command[0], run_name="__main__")
+        seconds = round(time.monotonic() - start, 3)
+        used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        peak_mb = max(usage.ru_maxrss for usage in used) // 1000
+    write_output_record(
+        *(args.record, args.outputs, [args.source], None, args.state, args.made_with),
+        *(seconds, peak_mb),
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
