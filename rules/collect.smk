@@ -1,14 +1,6 @@
 # Tables of the states of all slides or cases.
 
 
-def packed(ending=""):
-    """Return the option that packs the records and logs of the jobs per slide or case."""
-    if PARTS is not None:
-        return []
-    stage = ("tile" if RECORDS == "tiles" else "prepare") + ending
-    return ["--pack", f"{RUN}/provenance/{stage}", f"{RUN}/logs/{stage}"]
-
-
 # The tables depend on their rows of the sheet, not on the whole sheet: a new column, or a slide of another
 # split, does not run these rules again.
 rule collect:

@@ -95,6 +95,14 @@ def sheet(path):
 # --- Paths
 
 
+def packed(ending=""):
+    """Return the option that packs the records and logs of the jobs per slide or case."""
+    if PARTS is not None:
+        return []
+    stage = ("tile" if RECORDS == "tiles" else "prepare") + ending
+    return ["--pack", f"{RUN}/provenance/{stage}", f"{RUN}/logs/{stage}"]
+
+
 def folder(name="."):
     """Return a parameter: a folder of the run, with files that a table or a manifest lists."""
     return lambda wildcards: os.path.normpath(f"{RUN}/{name}")
