@@ -1,7 +1,9 @@
 # From slides to tiles, for all tasks with slides: a job per slide.
+from gigatile.workflow.tiling_requests import TilingRequests
 
 # Tiles are the same for all tasks, so that runs of different tasks can reuse them.
 TILING = "tile_classification"
+REQUESTS = TilingRequests(INVOCATION, Path("results"), SETTINGS.tiles)
 
 
 rule demo_slide:
@@ -36,8 +38,8 @@ rule tile:
         "../envs/cpu.yaml"
     threads: SETTINGS.tiles.cores
     resources:
-        mem_mb=grow(1500 + 500 * SETTINGS.tiles.cores),
-        runtime=grow(20),
+        mem_mb=REQUESTS.mem_mb(),
+        runtime=REQUESTS.minutes(),
         options=tiling_options(SETTINGS.tiles),
         reuse=reuse_option(SETTINGS.tiles),
         # On a cluster, one job tiles several slides; see profiles/slurm.

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from gigatile.workflow.balanced_groups import balance_groups
 from gigatile.workflow.invocation import Invocation
 from gigatile.workflow.orphaned_jobs import record_orphaned_jobs
 from gigatile.workflow.termination import end_on_sigterm
@@ -21,6 +22,7 @@ def prepare_process(invocation: Invocation, project: str) -> None:
     keep_updated_outputs()
     record_orphaned_jobs()
     end_on_sigterm()
+    balance_groups()
     # Snakemake has imported the plugin if a profile or an option selects its executor.
     if invocation.is_main_process and "snakemake_executor_plugin_slurm" in sys.modules:
         from gigatile.workflow.slurm_submission import fix_submission

@@ -30,7 +30,7 @@ CHECKED_RELEASES = {
 INTERNAL_NAMES = {
     "snakemake.cli": ("parse_args",),
     "snakemake.common": ("overwrite_function_params",),
-    "snakemake.dag": ("DAG.needrun_jobs",),
+    "snakemake.dag": ("DAG.needrun_jobs", "group_into_chunks"),
     "snakemake.executors.local": ("Executor.run_single_job",),
     "snakemake.io": ("ancient", "is_flagged"),
     "snakemake.jobs": (

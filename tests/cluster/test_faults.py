@@ -251,7 +251,9 @@ def test_a_tile_job_that_needs_more_memory_gets_more(cluster, site):
     states = "results/small/tiles/P01-1.json"
     before = (site.folder / states).read_bytes()
     rules = site.folder / "rules/tiles.smk"
-    of_tile = re.compile(r"(?<=^rule tile:\n)(.*?)mem_mb=grow\(.*?\),\n", re.DOTALL | re.MULTILINE)
+    of_tile = re.compile(
+        r"(?<=^rule tile:\n)(.*?)mem_mb=REQUESTS.mem_mb\(\),\n", re.DOTALL | re.MULTILINE
+    )
     text, changed = of_tile.subn(r"\1mem_mb=grow(100),\n", rules.read_text())
     assert changed == 1
     rules.write_text(text)
