@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import snakemake.dag
+import snakemake.workflow  # it imports snakemake.dag, which cannot be imported first
 
 from gigatile.slides.slide_files import size_and_time_of
 

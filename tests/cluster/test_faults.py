@@ -246,6 +246,34 @@ def test_a_cancelled_job_is_noticed(cluster, training):
     assert run.state(job) == "CANCELLED"
 
 
+def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
+    """SLURM requeues it; then one of its slides is killed, and Snakemake submits it again."""
+    tiles = site.folder / "results/small/tiles"
+    for path in tiles.iterdir():
+        path.unlink()
+    (site.folder / "results/small/provenance/tile.jsonl").unlink()
+    run = site.start("results/small/tiles.tsv", "--configfile", "small.yaml")
+    pattern = re.compile(r"submitted with SLURM jobid (\d+) \(log: .*group_tile")
+    run.until(lambda: pattern.search(run.text()), 60, "no job tiles")
+    (job,) = pattern.findall(run.text())
+    run.until(lambda: len(list(tiles.glob("*.json"))) >= 3, 120, "no slide is tiled")
+    cluster.run(f"scontrol requeue {job}")
+    run.until(lambda: cluster.run(taken_back(job, 1), check=False).returncode == 0, 60, "not back")
+    done = {path.stem: path.stat().st_ino for path in tiles.glob("*.json")}
+    start_now(cluster, job)
+    run.until(lambda: len(list(tiles.glob("*.json"))) >= len(done) + 3, 120, "no slide is tiled")
+    cluster.run("pkill -KILL -f 'scripts/run_recorded.py'")
+    assert run.end() == 0, run.text()
+    assert "Trying to restart" in run.text()
+    logs = (site.folder / "results/small/logs/tile.log").read_text()
+    again = [name for name in done if f"==> {name}.log <==\ndone before" in logs]
+    # The last one may have been interrupted between its state and its record.
+    assert len(again) >= len(done) - 1 >= 2, logs
+    assert all((tiles / f"{name}.json").stat().st_ino == done[name] for name in again)
+    # Bad slides are tried again, for which there is a reason each.
+    assert logs.count("done before") > len(again), logs
+
+
 def test_a_tile_job_that_needs_more_memory_gets_more(cluster, site):
     """SLURM kills it at its limit; the next attempt asks for twice as much."""
     states = "results/small/tiles/P01-1.json"
