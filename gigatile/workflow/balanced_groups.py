@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import snakemake.workflow  # it imports snakemake.dag, which cannot be imported first
-
 from gigatile.slides.slide_files import size_and_time_of
 
 
 def balance_groups() -> None:
     """Replace this function of Snakemake in this process."""
+    import snakemake.dag  # only after snakemake.workflow can it be imported
+
     snakemake.dag.group_into_chunks = _balanced
 
 

@@ -6,6 +6,7 @@ The result is that of an undisturbed run, to the bit: two ranks on two nodes.
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -251,7 +252,7 @@ def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     tiles = site.folder / "results/small/tiles"
     for path in tiles.iterdir():
         path.unlink()
-    (site.folder / "results/small/provenance/tile.jsonl").unlink()
+    shutil.rmtree(site.folder / "results/small/provenance/tile")
     run = site.start("results/small/tiles.tsv", "--configfile", "small.yaml")
     pattern = re.compile(r"submitted with SLURM jobid (\d+) \(log: .*group_tile")
     run.until(lambda: pattern.search(run.text()), 60, "no job tiles")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import snakemake.workflow  # it imports snakemake.dag, which cannot be imported first
+import snakemake.cli
+import snakemake.dag
 
 from gigatile.workflow import balanced_groups
 
