@@ -29,6 +29,7 @@ from snakemake.settings.types import (
 )
 
 from gigatile.provenance.output_records import record_path, write_output_record
+from gigatile.provenance.packs import pack_records
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
@@ -121,6 +122,9 @@ def make_results(folder: Path, slides: int) -> None:
             if run != "bare":
                 record = record_path(folder / run, "tile", f"S{number:06d}")
                 write_output_record(record, files, [folder / f"cohort/S{number:06d}.svs"])
+        if run != "bare":
+            packed = [f"S{number:06d}" for number in range(slides)]
+            pack_records(folder / run / "provenance/tile", packed)
         later = [
             folder / run / n for n in (LATER if run != "bare" else ("tiles.tsv", "report.html"))
         ]

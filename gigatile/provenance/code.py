@@ -6,8 +6,11 @@ dependencies, and Python's minor version. Comments, docstrings and formatting ar
 """
 
 import ast
+import atexit
+import contextlib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gigatile.errors import UserError
+from gigatile.files import write_text
 from gigatile.models import ARCHITECTURES
 
 # Paths relative to the folder of a project.
@@ -35,6 +39,9 @@ DISTRIBUTIONS = {
     "tensorflow": ("tensorflow-cpu",),
     "yaml": ("pyyaml",),
 }
+
+# Number of files whose analysis is kept: a few releases of the library.
+MAX_ANALYSES = 3000
 
 # Registries of plugins: file, variable, and the field of `Plugins` with the entry that a run uses.
 REGISTRIES = {
@@ -140,12 +147,51 @@ class _Code(NamedTuple):
 @cache
 def _code(path: Path) -> _Code:
     try:
-        return _analysed(_read(path))
+        return _known_analyses().of(_read(path))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path}: not valid Python: {error}") from None
 
 
 @cache
+def _known_analyses() -> "_Analyses":
+    """Return the analyses of this user; another release or Python analyses anew."""
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    version = hashlib.sha256(_read(Path(__file__)) + sys.version.encode()).hexdigest()[:16]
+    return _Analyses(Path(cache_folder, "gigatile", f"code-{version}.json"))
+
+
+class _Analyses:
+    """Analyses of files by the SHA-256 of their content, kept in a file for the next plan.
+
+    To parse the whole library takes as long as to plan a thousand slides.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._known: dict[str, _Code] = {}
+        self._is_new = False
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            for content, (imported, plugins, sha256) in json.loads(file.read_bytes()).items():
+                calls = tuple((str(name), str(stage)) for name, stage in plugins)
+                self._known[content] = _Code(frozenset(map(str, imported)), calls, str(sha256))
+        atexit.register(self._write)
+
+    def of(self, content: bytes) -> _Code:
+        """Return the analysis of a file's content."""
+        key = hashlib.sha256(content).hexdigest()
+        if key not in self._known:
+            self._known[key] = _analysed(content)
+            self._is_new = True
+        return self._known[key]
+
+    def _write(self) -> None:
+        if self._is_new:
+            known = list(self._known.items())[-MAX_ANALYSES:]
+            text = json.dumps({key: [sorted(code[0]), *code[1:]] for key, code in known})
+            with contextlib.suppress(OSError):
+                write_text(self._file, text)
+
+
 def _analysed(content: bytes) -> _Code:
     tree = ast.parse(content)
     imported = set()

@@ -1,8 +1,10 @@
 """The hash of a command changes with the code that it can run, and with nothing else."""
 
 import ast
+import os
 import re
 import shutil
+import subprocess
 import sys
 from functools import cache
 from importlib.metadata import distributions, packages_distributions, requires, version
@@ -343,6 +345,38 @@ def test_import_counts_anywhere_in_a_file(project, before):
     more = f"\n{before}\n    from gigatile.slides import tissue\n"
     path.write_text(path.read_text() + more)
     assert project / "gigatile/slides/tissue.py" in reachable_files(path, PLUGINS["tiles"])
+
+
+ANALYSED = """
+import sys
+from pathlib import Path
+import gigatile.provenance.code as code
+if sys.argv[1] == "known":
+    code._analysed = lambda content: sys.exit("analysed again")
+print(code.code_hash(Path("scripts/prepare.py"), code.Plugins("tile_classification", "small_cnn")))
+"""
+
+
+def test_analyses_are_kept_for_the_next_plan(tmp_path):
+    def hashed(how):
+        done = subprocess.run(
+            [sys.executable, "-c", ANALYSED, how],
+            **{"cwd": ROOT, "capture_output": True, "text": True},
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = hashed("new")
+    assert hashed("known") == first
+    (kept,) = tmp_path.rglob("*.json")
+    for damaged in ("{", "[]", "null", '{"a": 1}', '{"a": [1, 2]}', '{"a": [[], [], ""]}'):
+        kept.write_text(damaged)
+        assert hashed("new") == first
+    kept.unlink()
+    kept.parent.rmdir()
+    kept.parent.touch()  # a folder that cannot be written
+    assert hashed("new") == first
 
 
 def test_lock_file_lists_the_dependencies_of_each_package():
