@@ -135,3 +135,30 @@ def test_a_site_that_uses_mpirun(cluster, site):
     assert seen.split() == ["2", "2"]
     run.until(lambda: "epoch 1/1: " in site.log(), 90, "it does not train")
     run.stop()
+
+
+def test_a_quality_of_service_several_partitions_and_gpus_per_node(cluster, site):
+    """A tile job with all of them, and a training whose `slurm_extra` keeps its own signal."""
+    cluster.run("sacctmgr -i add qos low; sacctmgr -i modify user root set qos+=low")
+    state = "results/small/tiles/P01-1.json"
+    tile = ("tile:slurm_partition='cheap,urgent'", "tile:qos='low'")
+    done = site.snakemake(
+        *(state, "--forcerun", "tile", "--configfile", "small.yaml"), "--set-resources", *tile
+    )
+    (job,) = re.findall(r"SLURM jobid (\d+)", done.stdout + done.stderr)
+    given = f"sacct -X -n -P -j {job} -o qos,partition,state"
+    qos, partition, state = cluster.run(given).stdout.strip().split("|")
+    assert (qos, state) == ("low", "COMPLETED") and partition in ("cheap", "urgent")
+
+    run, job = train(
+        site,
+        "nodes: 1, ranks_per_node: 2",
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        " -A lab -p gpu,cpu -t 1440 --qos=low --mem 8000 --nodes=1 --requeue --ntasks-per-node=2"
+        " --cpus-per-task=1 --gpus-per-node=2 --signal=USR2@120",
+        *("--set-resources", *SRUN, "train:slurm_extra='--gpus-per-node=2'", "train:qos='low'"),
+        *("train:slurm_partition='gpu,cpu'", "train:mem_mb=8000"),
+    )
+    run.until(lambda: len(ranks(cluster, site.folder)) == 2, 90, "not 2 ranks")
+    assert {gpus for *_, gpus, _ in ranks(cluster, site.folder)} == {"0,1"}
+    run.stop()
