@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gigatile.errors import UserError
 from gigatile.files import read_json, sha256_of, write_text
 from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
-from gigatile.provenance.packs import packed_records, read_packed
+from gigatile.provenance.packs import packed_records, read_packed, replace_packed
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
 from gigatile.stores.errors import StoreError
 from gigatile.tasks import TASKS, find_task
@@ -81,7 +81,11 @@ class OutputRecord(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        write_text(path, self.model_dump_json(indent=1, exclude_none=True) + "\n")
+        write_text(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
 def digest_of(made_with: Sequence[str]) -> str:
@@ -290,9 +294,19 @@ def source_fingerprint(sources: Sequence[Path], path: Path, update: bool = False
     source = source_record(sources, known)
     if update and record and known and source != known and source.fingerprint == known.fingerprint:
         with contextlib.suppress(OSError):  # perhaps another user's file
-            if read_output_record(path) == record:  # else a job has replaced it meanwhile
-                record.model_copy(update={"source": source}).write(path)
+            _update(path, record, record.model_copy(update={"source": source}))
     return source.fingerprint
+
+
+def _update(path: Path, old: OutputRecord, new: OutputRecord) -> None:
+    """Replace a record, unless a job has replaced it meanwhile."""
+    if read_output_record(path) != old:
+        return
+    packed = None if path.exists() else read_packed(path)
+    if packed is None:
+        new.write(path)
+    else:
+        replace_packed(path, packed, new.to_json())
 
 
 def _file_record(path: Path) -> FileRecord:

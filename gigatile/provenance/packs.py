@@ -4,6 +4,7 @@ When all slides are tiled, their records move into `provenance/<rule>.jsonl`, an
 that went well into `logs/<rule>.log`. The file of a single job takes precedence: it has run again.
 """
 
+import atexit
 import contextlib
 import json
 import re
@@ -53,6 +54,42 @@ def _read(pack: Path, *version: int) -> Mapping[str, bytes]:
         raise UserError(f"damaged: {pack}") from None
 
 
+# By pack and job: the record that was read, and the one that replaces it at the end.
+_replacements: dict[Path, dict[str, tuple[bytes, bytes]]] = {}
+
+
+def replace_packed(record: Path, old: bytes, new: str) -> None:
+    """Replace a record in its pack when this process ends, unless another process has done so.
+
+    At the end, as a pack is written as a whole. If the process is killed, the pack stays as it is.
+    """
+    if not _replacements:
+        atexit.register(_write_replacements)
+    pack = record.parent.with_suffix(SUFFIX)
+    _replacements.setdefault(pack, {})[record.stem] = (old, _in_one_line(new))
+
+
+def _write_replacements() -> None:
+    for pack, replacements in _replacements.items():
+        with contextlib.suppress(OSError, UserError):  # perhaps another user's file
+            known = dict(packed_records(pack))
+            current = {
+                job: new for job, (old, new) in replacements.items() if known.get(job) == old
+            }
+            if current:
+                _write(pack, known | current)
+
+
+def _write(pack: Path, records: Mapping[str, bytes]) -> None:
+    with write_whole(pack) as temporary, temporary.open("wb") as handle:
+        for job in sorted(records):
+            handle.write(json.dumps(job).encode() + b"\t" + records[job] + b"\n")
+
+
+def _in_one_line(record: str | bytes) -> bytes:
+    return json.dumps(json.loads(record), separators=(",", ":")).encode()
+
+
 def pack_records(folder: Path, jobs: Collection[str]) -> None:
     """Move the records of jobs from their folder into their pack.
 
@@ -69,15 +106,12 @@ def pack_records(folder: Path, jobs: Collection[str]) -> None:
     for job, path in files.items():
         try:
             versions[job] = path.stat().st_mtime_ns
-            text = path.read_bytes()
-            known[job] = json.dumps(json.loads(text), separators=(",", ":")).encode()
+            known[job] = _in_one_line(path.read_bytes())
         except FileNotFoundError:
             continue
         except ValueError:
             del versions[job]  # damaged: the next plan says so
-    with write_whole(pack) as temporary, temporary.open("wb") as handle:
-        for job in sorted(known.keys() & files.keys()):
-            handle.write(json.dumps(job).encode() + b"\t" + known[job] + b"\n")
+    _write(pack, {job: known[job] for job in known.keys() & files.keys()})
     for job, version in versions.items():
         _remove(files[job], version)
     _remove_if_empty(folder)

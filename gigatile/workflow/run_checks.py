@@ -38,7 +38,7 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
             f"tiles.reuse: results/{reuse} does not exist; name a run of the same slides, or set "
             "tiles.reuse to null"
         )
-    if invocation.is_main_process:
+    if invocation.executor is not None:  # not with --touch
         for job in jobs:
             if job.rule.name in TILE_STAGES and workflow.dag.reason(job).forced:
                 forget_made_with(Path(job.params.record))

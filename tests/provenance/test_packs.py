@@ -1,6 +1,9 @@
 """Packed records and logs: nothing is lost, the newest counts, and a damaged pack is noticed."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,6 +143,56 @@ def test_interrupted_packing_loses_nothing(tmp_path, monkeypatch):
         assert records(tmp_path) == before
         tile(tmp_path, *NAMES)
         before = records(tmp_path)
+
+
+UPDATE = """
+import sys
+from pathlib import Path
+from gigatile.provenance.output_records import record_path, source_fingerprint
+run, slide = map(Path, sys.argv[1:])
+for name in ("S1", "S2.5"):
+    assert source_fingerprint([slide], record_path(run, "tile", name), update=True)
+exec(sys.stdin.read())
+"""
+
+
+@pytest.mark.parametrize("meanwhile", ["", "tiled again", "packed again", "killed"])
+def test_other_times_of_slides_are_recorded_in_the_pack(tmp_path, meanwhile):
+    slide = tmp_path / "slide.svs"
+    slide.write_bytes(b"a slide")
+    run = tmp_path / "run"
+    (run / "tiles").mkdir(parents=True)
+    for name in ("S1", "S2.5"):
+        (run / f"tiles/{name}.json").write_text("{}")
+        record = record_path(run, "tile", name)
+        write_output_record(record, [run / f"tiles/{name}.json"], [slide], seconds=1)
+    pack_records(run / "provenance/tile", ["S1", "S2.5"])
+    before = records_of(run, "tile")
+    os.utime(slide, (1, 1))
+    again = (
+        "from gigatile.provenance.output_records import write_output_record\n"
+        "from gigatile.provenance.packs import pack_records\n"
+        "write_output_record(record_path(run, 'tile', 'S1'), [run / 'tiles/S1.json'], [slide],"
+        " seconds=2)\n"
+    )
+    steps = {
+        "": "",
+        "tiled again": again,
+        "packed again": f"{again}pack_records(run / 'provenance/tile', ['S1', 'S2.5'])",
+        "killed": "import os; os._exit(0)",
+    }
+    line = [sys.executable, "-c", UPDATE, run, slide]
+    done = subprocess.run(line, input=steps[meanwhile], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    after = records_of(run, "tile")
+    if meanwhile == "killed":
+        assert after == before
+        return
+    assert after["S2.5"].source.modified_ns == 10**9 != before["S2.5"].source.modified_ns
+    assert after["S2.5"].outputs == before["S2.5"].outputs
+    assert after["S1"].seconds == (2 if "again" in meanwhile else 1)
+    assert after["S1"].source.modified_ns == 10**9
+    assert (run / "provenance/tile").exists() == (meanwhile == "tiled again")
 
 
 def test_lines_are_json(tmp_path):

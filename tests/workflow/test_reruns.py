@@ -1,5 +1,6 @@
 """The table of docs/reruns.md: edits, and exactly the rules that a dry run then lists."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,11 @@ def another_comment(config: str) -> str:
 
 
 def stalled(minutes: float, expected: set[str]) -> Row:
-    record = replaced("{\n", f'{{\n "stalled_minutes": {minutes},\n')
+    record = replaced('"text"\t{', f'"text"\t{{"stalled_minutes": {minutes},')
     return Row(
         f"a test slide stalled for {minutes} minutes",
         expected,
-        text("results/small/provenance/tile/text.json", record),
+        text("results/small/provenance/tile.jsonl", record),
     )
 
 
@@ -75,7 +76,7 @@ COMPARED = {
     "evaluation/calibration.json": FIGURES,
 }
 RECORDS = {
-    "provenance/tile/P10-1.json": {"tile"} | TEST_TILES,
+    "provenance/tile.jsonl": TILES,
     "provenance/evaluate.json": EVALUATION,
 }
 MISSING = COMPARED | {
@@ -173,6 +174,11 @@ ROWS = [
     ),
     Row("the model missing", MODEL, moved_away(f"{RUN}/model")),
     Row("all records missing", set(), moved_away(f"{RUN}/provenance")),
+    Row(
+        "the record of a test slide missing",
+        {"tile"} | TEST_TILES,
+        text(f"{RUN}/provenance/tile.jsonl", lambda lines: re.sub('(?m)^"P10-1".*\n', "", lines)),
+    ),
     *(Row(f"{f} missing", e, changed(f"{RUN}/{f}", Path.unlink)) for f, e in RECORDS.items()),
     Row("all results missing", SPLITS | {"tile"}, moved_away("results")),
 ]

@@ -17,7 +17,12 @@ def another(slide: str) -> tuple[str, ...]:
 
 
 def log_of(clone: Clone, slide: str) -> str:
-    return (clone.folder / f"results/whole/logs/tile/{slide}.log").read_text()
+    """Return the log of a slide: a file, or packed when all slides are tiled."""
+    log = clone.folder / f"results/whole/logs/tile/{slide}.log"
+    if log.exists():
+        return log.read_text()
+    packed = (log.parent.with_suffix(".log")).read_text()
+    return packed.partition(f"==> {slide}.log <==\n")[2].partition("\n\n")[0] + "\n"
 
 
 def is_linked(clone: Clone, slide: str, suffix: str) -> bool:

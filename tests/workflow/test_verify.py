@@ -62,11 +62,8 @@ def test_run_is_compared_with_settings_sheet_and_code(copied_run):
     rows = sheet.read_text()
     sheet.write_text("".join(r for r in rows.splitlines(True) if not r.startswith("text\t")))
     listed, _ = verified(copied_run)
-    kinds = (
-        *(f"tiles/text.{kind}" for kind in ("tfrecord", "json", "jpg", "png", "parquet")),
-        "provenance/tile/text.json",
-    )
-    assert listed["left over"] == {*kinds, "logs/tile/text.log", "benchmarks/tile/text.tsv"}
+    kinds = (*(f"tiles/text.{kind}" for kind in ("tfrecord", "json", "jpg", "parquet")),)
+    assert listed["left over"] == {*kinds, "logs/tile/text.log"}
     splits = {"splits.tsv", "splits.json", "tiles.tsv", "states.tsv"}
     assert listed["stale"] == splits | evaluated | reported
     sheet.write_text(rows)
