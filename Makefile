@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-volumes demo-instances serve plan test lint format site bench cluster-up cluster-down lock clean distclean
+.PHONY: help setup demo demo-volumes demo-instances serve plan test lint format site bench check-gpu cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ site: setup ## build the documentation site into build/site, without the network
 
 bench: setup ## run all benchmarks and print their ratios
 	@for file in $(wildcard benchmarks/*.py); do echo "== $$file"; python "$$file" || exit; done
+
+check-gpu: ## check the GPUs of this machine in the environment that is active: NCCL, precision, training
+	@PATH="$(patsubst $(CURDIR)/.venv/bin:%,%,$(PATH))" python envs/check_gpus.py $(ARGS)
 
 cluster-up: setup ## start a SLURM cluster of three nodes on this machine (root on Debian)
 	@bash tests/cluster/install.sh

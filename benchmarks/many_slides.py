@@ -51,8 +51,8 @@ def draw_slides(folder: Path, slides: int) -> None:
 def messages(cluster: Cluster) -> collections.Counter[str]:
     """Return how many messages of each type the controller has received."""
     text = cluster.run("sdiag --sort-by-id").stdout
-    found = re.findall(r"^\t([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", text, re.MULTILINE)
-    return collections.Counter({name: int(count) for name, count in found})
+    counts = re.findall(r"^\t([A-Z_]+)\s+\(\s*\d+\) count:(\d+)", text, re.MULTILINE)
+    return collections.Counter({name: int(count) for name, count in counts})
 
 
 def seconds_of_tiling(folder: Path) -> float:

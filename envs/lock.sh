@@ -14,18 +14,29 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8
 
-cp envs/requirements.lock "$work/" 2>/dev/null || true
-"$work/venv/bin/uv" pip compile --quiet --no-config --no-header --generate-hashes \
-    --default-index https://pypi.org/simple --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-    --output-file "$work/requirements.lock" "$@" envs/requirements.in
+# Write a lock file: its name, what it is for, and the file with the wanted packages.
+lock() {
+    cp "envs/$1" "$work/" 2>/dev/null || true
+    "$work/venv/bin/uv" pip compile --quiet --no-config --no-header --generate-hashes \
+        --default-index https://pypi.org/simple --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+        --output-file "$work/$1" "${@:4}" "$3"
+    {
+        echo "# Every package of $2 at one version, with the checksums of its files. Written by \`make lock\`"
+        echo '# from requirements.in for Python 3.11 on Linux; not to be edited by hand.'
+        cat "$work/$1"
+    } >"$work/whole"
+    if cmp -s "$work/whole" "envs/$1"; then
+        echo "envs/$1 is up to date"
+    else
+        cp "$work/whole" "envs/$1"
+        echo "envs/$1 written"
+    fi
+}
+
+lock requirements.lock .venv envs/requirements.in "$@"
+# The same versions, with TensorFlow for CUDA.
 {
-    echo '# Every package of .venv at one version, with the checksums of its files. Written by `make lock`'
-    echo '# from requirements.in for Python 3.11 on Linux; not to be edited by hand.'
-    cat "$work/requirements.lock"
-} >"$work/whole"
-if cmp -s "$work/whole" envs/requirements.lock; then
-    echo "envs/requirements.lock is up to date"
-else
-    cp "$work/whole" envs/requirements.lock
-    echo "envs/requirements.lock written; make setup installs it"
-fi
+    sed 's/^tensorflow-cpu==/tensorflow[and-cuda]==/' envs/requirements.in
+    sed -n 's/^\([a-z0-9_.-]*==[^ ;\\]*\).*/\1/p' envs/requirements.lock | grep -v '^tensorflow-cpu=='
+} >"$work/gpu.in"
+lock requirements-gpu.lock 'an environment with CUDA' "$work/gpu.in" "$@"

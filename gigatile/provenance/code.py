@@ -154,7 +154,7 @@ def _code(path: Path) -> _Code:
 
 @cache
 def _known_analyses() -> "_Analyses":
-    """Return the analyses of this user; another release or Python analyses anew."""
+    """Return the analyses of this user; another release or Python analyses again."""
     cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     version = hashlib.sha256(_read(Path(__file__)) + sys.version.encode()).hexdigest()[:16]
     return _Analyses(Path(cache_folder, "gigatile", f"code-{version}.json"))

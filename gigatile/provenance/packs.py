@@ -24,7 +24,7 @@ def read_packed(record: Path) -> bytes | None:
     """Return a record from the pack of its rule; None if it is not there.
 
     Args:
-        record: the path that the record would have as a file of its own.
+        record: the path that the record would have as a separate file.
 
     Raises:
         UserError: the pack is damaged.

@@ -195,10 +195,12 @@ class _Executor(plugin.Executor):
             or settings.array_jobs
         ):
             return command
-        python = f"{self.get_python_executable()} -m snakemake"
-        step = f"srun -n1 --cpu-bind=q {jobstep.get_cpu_setting(job, False)} --nodes=1"
+        python = self.get_python_executable()
+        start = f"{python} {shlex.quote(f'{self.workflow.basedir}/scripts/start_step.py')}"
+        options = f"-n1 --nodes=1 --cpu-bind=q {jobstep.get_cpu_setting(job, False)}"
+        python = f"{python} -m snakemake"
         for old, new in (
-            (python, f"{step} {python}"),
+            (python, f"{start} {options} {python}"),
             (_JOBSTEP, "--executor local"),
             # The cores of the job, not of its node.
             (_ALL_CORES, format_cli_arg("--cores", job.threads)),

@@ -117,8 +117,18 @@ NOT_RUN = {
         "python tests/cluster/cluster.py run sinfo\n"
         "python tests/cluster/cluster.py run\n",
     ): "tests/cluster/test_cluster.py starts, uses and ends one by hand",
+    ("docs/gpus.md", "make check-gpu\n"): "tests/test_environment.py runs it without GPUs",
     (
-        "docs/slurm.md",
+        "docs/gpus.md",
+        "apptainer build gigatile.sif envs/apptainer.def\n"
+        "apptainer exec gigatile.sif snakemake --cores all --configfile mine.yaml\n",
+    ): "Apptainer is no part of the set-up",
+    (
+        "docs/gpus.md",
+        "bash envs/setup_gpu.sh gpu\nsource gpu/bin/activate\n",
+    ): "it needs the CUDA toolkit",
+    (
+        "docs/gpus.md",
         "CONDA_OVERRIDE_CUDA=12.9 mamba env create -f envs/gpu.yaml\n"
         "conda activate gigatile-gpu\n"
         "pip install --no-deps -e .\n",
@@ -162,7 +172,7 @@ def test_the_conda_commands_name_what_is_there():
     (file,) = re.findall(r"-f (\S+)", text)
     (name,) = re.findall(r"conda activate (\S+)", text)
     assert yaml.safe_load((ROOT / file).read_text())["name"] == name
-    assert yaml.safe_load((ROOT / "envs/cpu.yaml").read_text())["name"] in prose("docs/slurm.md")
+    assert yaml.safe_load((ROOT / "envs/cpu.yaml").read_text())["name"] in prose("docs/gpus.md")
 
 
 @pytest.mark.slow

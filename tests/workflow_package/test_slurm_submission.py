@@ -4,10 +4,13 @@ tests/cluster/test_refusals.py uses the real commands.
 """
 
 import logging
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
+from clones import ROOT
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from gigatile.workflow import slurm_submission
@@ -242,3 +245,29 @@ def test_lost_jobs_are_found(tmp_path, monkeypatch):
     assert list(check("5\\tRUNNING", "6\\tRUNNING")) == ["7"]
     squeue.write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
     assert executor._find_lost(jobs) == {}
+
+
+# --- The step of a job
+
+
+def test_a_step_gets_its_own_options_and_not_those_of_the_job(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "$@"\nenv\n')
+    srun.chmod(0o755)
+    given = {
+        **{"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4", "SLURM_TRES_PER_TASK": "cpu=4"},
+        **{"SRUN_CONTAINER": "x", "SBATCH_QOS": "low", "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        "TMPDIR": "/scratch",
+    }
+    line = [sys.executable, ROOT / "scripts/start_step.py", "-n1", "echo", "two words"]
+    done = subprocess.run(line, env=given, capture_output=True, text=True, check=True)
+    printed, *variables = done.stdout.splitlines()
+    assert printed == "-n1 echo two words"
+    names = {line.partition("=")[0] for line in variables}
+    assert {"SLURM_JOB_ID", "TMPDIR", "PATH"} <= names
+    assert not names & {
+        "SLURM_CPUS_PER_TASK",
+        "SLURM_TRES_PER_TASK",
+        "SRUN_CONTAINER",
+        "SBATCH_QOS",
+    }
