@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-SIDE, BATCH, CLASSES = 224, 32, 2
+# Side of a tile and samples of a rank, on a GPU and on a processor.
+ON_GPU, ON_CPU, CLASSES = (224, 32), (64, 8), 2
 # Seconds: of all checks, and without an answer of another rank.
 LIMIT, STALL_LIMIT = 900, 120
 
@@ -78,6 +79,7 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
     from gigatile.training.learner import Learner
 
     device = "/CPU:0" if on_cpu else "/GPU:0"
+    side, samples = ON_CPU if on_cpu else ON_GPU
 
     def gpus() -> str:
         if on_cpu:
@@ -97,7 +99,7 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
         assert on_cpu or hvd.nccl_built(), (
             "Horovod was built without NCCL; gradients would go through the processor"
         )
-        length = 1_000_000 if on_cpu else 64_000_000
+        length = 100_000 if on_cpu else 64_000_000
         with tf.device(device):
             values = tf.range(length, dtype=tf.float32) % 1024 + ranks.rank
             rounds = 5
@@ -117,10 +119,10 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
         return f"allreduce by {how}: exact; bus bandwidth {bandwidth:.1f} GB/s"
 
     def precision() -> str:
-        side = 512 if on_cpu else 4096
+        width = 512 if on_cpu else 4096
         generator = tf.random.Generator.from_seed(1)
         with tf.device(device):
-            single = generator.normal((side, side)) / side**0.5
+            single = generator.normal((width, width)) / width**0.5
             half = tf.cast(single, tf.float16)
             rates = []
             for matrix in (single, half):
@@ -129,7 +131,7 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
                 for _ in range(5):
                     product = matrix @ matrix
                 float(tf.reduce_sum(product))
-                rates.append(5 * 2 * side**3 / (time.perf_counter() - start) / 1e12)
+                rates.append(5 * 2 * width**3 / (time.perf_counter() - start) / 1e12)
             difference = float(
                 tf.reduce_max(tf.abs(tf.cast(product, tf.float32) - single @ single))
             )
@@ -144,17 +146,17 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
             settings = TrainSettings(
                 model="small_cnn" if on_cpu else "resnet50",
                 ranks_per_node=ranks.size,
-                batch_size=BATCH * ranks.size,
+                batch_size=samples * ranks.size,
                 mixed_precision=mixed,
             )
-            network = build_classifier(settings, SIDE, CLASSES).trained
+            network = build_classifier(settings, side, CLASSES).trained
             learner = Learner(network, TileClassification(TileSettings()), settings, ranks)
             ranks.broadcast_variables(learner.variables, f"start-{mixed}")
             # Other samples on each rank, so that equal weights show that gradients were exchanged.
             random = np.random.default_rng(ranks.rank)
-            images = random.integers(0, 255, (BATCH, SIDE, SIDE, 3), np.uint8)
-            labels = random.integers(0, CLASSES, BATCH).astype(np.int32)
-            weights_of_samples = np.ones(BATCH, np.float32)
+            images = random.integers(0, 255, (samples, side, side, 3), np.uint8)
+            labels = random.integers(0, CLASSES, samples).astype(np.int32)
+            weights_of_samples = np.ones(samples, np.float32)
             batch = Batch(images, labels, weights_of_samples, settings.batch_size, 0, 0)
             inputs = tf.convert_to_tensor(images)
             before = np.concatenate([np.ravel(w) for w in network.get_weights()])
@@ -172,7 +174,7 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
             kind = "mixed" if mixed else "single"
             return (
                 f"training of {settings.model} in {kind} precision: ranks have equal weights;"
-                f" {settings.batch_size / seconds:.0f} tiles/s of {SIDE} px"
+                f" {settings.batch_size / seconds:.0f} tiles/s of {side} px"
             )
 
         return trained
