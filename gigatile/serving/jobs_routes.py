@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
+from gigatile.cohort.sheet import SEVERAL_FILES
 from gigatile.errors import UserError
 from gigatile.files import named_in_errors
 from gigatile.paths import fault_of_path
@@ -30,8 +31,6 @@ from gigatile.tables import read_table
 from gigatile.tasks import find_task
 from gigatile.viewer.outlines import DetectedSlide
 
-# Formats of several files, which can only be named by a path.
-SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
 _PARQUET = "application/vnd.apache.parquet"
 # Files of a job by their names in addresses: the file, and its media type. A classifier and a
 # detector of instances leave different ones.
