@@ -189,7 +189,10 @@ class _Answers:
         if path is None:
             raise RequestError(404, "this job has no such file")
         if name == "tissue.png":
-            return Response(read_mask(path), media_type=kind)
+            try:
+                return Response(read_mask(path), media_type=kind)
+            except UserError:
+                raise RequestError(404, "files of this job are missing or damaged") from None
         # The page has its own policy, which allows only what is in it.
         headers = (
             {"content-security-policy": "frame-ancestors 'none'"} if kind == "text/html" else {}

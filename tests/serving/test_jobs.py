@@ -20,6 +20,7 @@ from drawn_slides import draw_slide
 from gigatile.bundle.copying import copy_bundle
 from gigatile.serving.job_store import CANCELLED, DONE, QUEUED, RUNNING, JobStore, new_id
 from gigatile.serving.jobs import MARK
+from gigatile.slides.index import read_mask
 
 JSON = {"content-type": "application/json"}
 
@@ -101,6 +102,12 @@ def test_slide_named_by_its_path(server, slides, expected):
     job = wait(server, id, "done", "failed")
     assert job["state"] == "done" and job["progress"]["predict"] == [1, 1]
     assert_same(server, id, expected, "page.html")
+    for name, content in (
+        ("overview.jpg", (expected / "tiles/slide.jpg").read_bytes()),
+        ("tissue.png", read_mask(expected / "tiles/slide.parquet")),
+    ):
+        file = server.client.get(f"/v1/jobs/{id}/files/{name}")
+        assert file.content == content and file.headers["content-type"].startswith("image/")
     result = server.client.get(f"/v1/jobs/{id}/result").json()
     assert set(result["scores"]) == {"luad", "lusc", "nor"}
     assert abs(sum(result["scores"].values()) - 1) < 1e-5
