@@ -24,7 +24,10 @@ def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
 def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
     small_run: Clone, remote_run: Clone, store
 ):
-    """Then it is current, until an object is replaced."""
+    """The plan says how much is in the store. Later it is current, until an object is replaced."""
+    plan = ("python", "scripts/plan.py", *ASKED)
+    planned = remote_run.run(*plan)
+    assert "in object stores: 12 of 12 slides to tile, 0.0 GB; read in part" in planned.stdout
     remote_run.snakemake("--cores", "2", *TILES)
     expected = small_run.folder / "results/small"
     tiles = {path.name for path in (expected / "tiles").iterdir()}
@@ -45,6 +48,8 @@ def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
     assert jobs() == {}
     store.put("small/P10-1.svs", slide.read_bytes() + b"\0")
     assert jobs() == {"tile": 1, "collect": 1}
+    planned = remote_run.run(*plan)
+    assert "in object stores: 1 of 1 slides to tile" in planned.stdout
     store.put("small/P10-1.svs", slide)
     assert jobs() == {}
 
