@@ -86,7 +86,7 @@ class RemoteFile:
 
     def _read(self, begin: int, end: int) -> bytes:
         """Return the answer to one request."""
-        store, key = _store_of(self.address)
+        store, key = store_of(self.address)
         options: Any = {"range": (begin, end)}
         if self.etag:
             options["if_match"] = self.etag
@@ -117,12 +117,17 @@ def open_remote(path: Path) -> RemoteFile:
     known = _KNOWN.get(address)
     if known and time.monotonic() - known[0] < KNOWN_SECONDS:
         return known[1]
-    store, key = _store_of(address)
+    store, key = store_of(address)
     asked = time.monotonic()
     about = _try_again(address, lambda: obstore.head(store, key))
     remote = RemoteFile(address, about["size"], about["e_tag"] or "", about["last_modified"])
-    _KNOWN[address] = asked, remote
+    remember(remote, asked)
     return remote
+
+
+def remember(remote: RemoteFile, asked: float) -> None:
+    """Let `open_remote` return this version for a while; `asked`: when the store was asked."""
+    _KNOWN[remote.address] = asked, remote
 
 
 def _requests(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -206,7 +211,7 @@ _OPENING = threading.Lock()
 _OPENED_BY: list[int] = []
 
 
-def _store_of(address: str) -> tuple[Any, str]:
+def store_of(address: str) -> tuple[Any, str]:
     """Return the store of an address, and the key in it."""
     scheme, _, rest = address.partition("://")
     first, _, key = rest.partition("/")

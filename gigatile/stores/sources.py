@@ -68,7 +68,10 @@ def unreadable(paths: Iterable[Path]) -> dict[Path, str]:
     remote = list(dict.fromkeys(filter(is_remote, paths)))
     if not remote:
         return {}
+    from gigatile.stores.listing import learn_versions
     from gigatile.stores.remote_file import open_remote
+
+    learn_versions(remote)
 
     def fault(path: Path) -> str | None:
         try:
