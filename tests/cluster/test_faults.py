@@ -252,17 +252,22 @@ def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     tiles = site.folder / "results/small/tiles"
     for path in tiles.iterdir():
         path.unlink()
+
+    def tiled():
+        # Bad slides are tried again.
+        return {path.stem: path for path in tiles.glob("P*.json")}
+
     shutil.rmtree(site.folder / "results/small/provenance/tile")
     run = site.start("results/small/tiles.tsv", "--configfile", "small.yaml")
     pattern = re.compile(r"submitted with SLURM jobid (\d+) \(log: .*group_tile")
     run.until(lambda: pattern.search(run.text()), 60, "no job tiles")
     (job,) = pattern.findall(run.text())
-    run.until(lambda: len(list(tiles.glob("*.json"))) >= 3, 120, "no slide is tiled")
+    run.until(lambda: len(tiled()) >= 2, 120, "no slide is tiled")
     cluster.run(f"scontrol requeue {job}")
     run.until(lambda: cluster.run(taken_back(job, 1), check=False).returncode == 0, 60, "not back")
-    done = {path.stem: path.stat().st_ino for path in tiles.glob("*.json")}
+    done = {name: path.stat().st_ino for name, path in tiled().items()}
     start_now(cluster, job)
-    run.until(lambda: len(list(tiles.glob("*.json"))) >= len(done) + 3, 120, "no slide is tiled")
+    run.until(lambda: len(tiled()) > len(done), 120, "no slide is tiled")
     kill = "pkill -KILL -f scripts/[r]un_recorded.py"  # not itself
     run.until(lambda: cluster.run(kill, check=False).returncode == 0, 60, "no slide is tiled")
     assert run.end() == 0, run.text()
@@ -270,9 +275,8 @@ def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     logs = (site.folder / "results/small/logs/tile.log").read_text()
     again = [name for name in done if f"==> {name}.log <==\ndone before" in logs]
     # The last one may have been interrupted between its state and its record.
-    assert len(again) >= len(done) - 1 >= 2, logs
+    assert len(again) >= len(done) - 1 >= 1, logs
     assert all((tiles / f"{name}.json").stat().st_ino == done[name] for name in again)
-    # Bad slides are tried again, for which there is a reason each.
     assert logs.count("done before") > len(again), logs
 
 
