@@ -1,5 +1,6 @@
 """The table of docs/reruns.md for volumes: edits, and exactly the rules that a dry run lists."""
 
+import re
 import shutil
 
 import pytest
@@ -56,7 +57,7 @@ MISSING = COMPARED | {
     "evaluation/segmentations/V17-1.nii.gz": SEGMENTATION,
     "report/index.html": ENDS,
     "report/cases/V17-1.html": ENDS,
-    "provenance/prepare/V17-1.json": {"prepare"} | TEST_CASES,
+    "provenance/prepare.jsonl": PREPARED | TEST_CASES,
     "provenance/segment/V17-1.json": SEGMENTATION,
 }
 
@@ -131,6 +132,11 @@ ROWS = [
     volume("V17-1/flair.nii.gz, changed", flip_a_byte, {"prepare"} | TEST_CASES),
     # Results
     *results(RUN, MISSING, COMPARED),
+    Row(
+        "the record of a test case missing",
+        {"prepare"} | TEST_CASES,
+        text(f"{RUN}/provenance/prepare.jsonl", lambda x: re.sub('(?m)^"V17-1".*\n', "", x)),
+    ),
     Row(
         "all prepared cases and shards moved away",
         set(),
