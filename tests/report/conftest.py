@@ -123,7 +123,7 @@ def _make_slide(
     if plan.reason:
         picture.write_bytes(jpeg(np.full((1, 1, 3), 255, np.uint8)))
         write_records(records, ())
-        write_empty_index(folder / f"{plan.slide}.parquet")
+        write_empty_index(folder / f"{plan.slide}.parquet", Image.new("1", (1, 1)))
     else:
         state["source"] |= {"vendor": "aperio", "width": width, "height": height}
         state["source"]["scanner"] = plan.scanner
@@ -145,7 +145,7 @@ def _make_slide(
         picture.write_bytes(jpeg(np.asarray(whole)))
         kept = len(tiles["x"])
         index = _index(plan, tiles)
-        index.write(folder / f"{plan.slide}.parquet")
+        index.write(folder / f"{plan.slide}.parquet", Image.new("1", (1, 1)))
         state["tiles"] = {"kept": kept} | count_tiles(index.dropped, index.marks)
         state |= {"illumination": "transmitted", "tissue_threshold": 17}
         state["reading"] = {"by": "native tiles", "why": None, "compared": 4}
