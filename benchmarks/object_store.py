@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 from object_store import ObjectStore, running_store  # noqa: E402
 
-KINDS = ("tfrecord", "json", "jpg", "png", "parquet")
+KINDS = ("tfrecord", "json", "jpg", "parquet")
 
 
 def build_slides(folder: Path, columns: int, rows: int) -> dict[str, Path]:
@@ -39,7 +39,7 @@ def build_slides(folder: Path, columns: int, rows: int) -> dict[str, Path]:
 def tile(source: str, out: Path) -> tuple[float, str]:
     """Tile a slide; return the seconds and what was printed."""
     out.mkdir(exist_ok=True)
-    names = ("records", "state", "overview", "mask", "index")
+    names = ("records", "state", "overview", "index")
     files = [f"--{name}={out / f's.{kind}'}" for name, kind in zip(names, KINDS, strict=True)]
     begin = time.perf_counter()
     done = subprocess.run(

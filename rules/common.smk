@@ -97,10 +97,10 @@ def sheet(path):
 
 def packed(ending=""):
     """Return the option that packs the records and logs of the jobs per slide or case."""
-    if PARTS is not None:
+    stage = {"tiles": "tile", "volumes": "prepare"}.get(RECORDS)
+    if stage is None:
         return []
-    stage = ("tile" if RECORDS == "tiles" else "prepare") + ending
-    return ["--pack", f"{RUN}/provenance/{stage}", f"{RUN}/logs/{stage}"]
+    return ["--pack", f"{RUN}/provenance/{stage}{ending}", f"{RUN}/logs/{stage}{ending}"]
 
 
 def folder(name="."):

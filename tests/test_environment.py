@@ -33,6 +33,7 @@ CONDA_CHOOSES = {"protobuf"}
 # Parts of FastAPI, Jinja and Snakemake, in the versions that these need.
 PARTS_OF_OTHERS = {
     "markupsafe",
+    "snakemake_executor_plugin_slurm_jobstep",
     "snakemake_interface_common",
     "snakemake_interface_executor_plugins",
     "snakemake_interface_logger_plugins",

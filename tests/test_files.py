@@ -317,7 +317,7 @@ def test_slide_copy_on_a_full_disk_is_named(tmp_path):
     slide, script = tmp_path / "slide.svs", ROOT / "scripts/prepare.py"
     make = [sys.executable, ROOT / "scripts/make_demo_slide.py", "--slide", "P01-1", "--out", slide]
     subprocess.run(make, check=True, capture_output=True)
-    outputs = " ".join(f"--{name} {name}" for name in ("records", "index", "state", "mask"))
+    outputs = " ".join(f"--{name} {name}" for name in ("records", "index", "state"))
     # Leave a few bytes, since there is no other temporary folder.
     line = f"truncate -s -8k full/taken; TMPDIR=$PWD/full {sys.executable} {script} --copy-first"
     line += " --task tile_classification"

@@ -82,6 +82,13 @@ def processes(id: str) -> list[psutil.Process]:
     return alive
 
 
+def command_of(process) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
 def assert_same(server, id: str, expected: Path, *more: str) -> None:
     """Check that the files of a job are those of the command, byte for byte."""
     for name in ("slides.tsv", "tiles.tsv", "tiles.parquet", *more):
@@ -285,7 +292,7 @@ def test_decoder_that_crashes(server, slides):
     """Its job fails, and the server goes on."""
     id = add(server, slides / "good.svs").json()["id"]
     while True:
-        tiling = [p for p in processes(id) if "prepare.py" in " ".join(p.cmdline())]
+        tiling = [p for p in processes(id) if "prepare.py" in command_of(p)]
         if tiling:
             break
         assert wait(server, id, "queued", "running")

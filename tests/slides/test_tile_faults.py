@@ -176,7 +176,7 @@ def test_stalled_slide_is_refused(tile, tmp_path):
     assert outcome.state["state"] == "failed"
     assert outcome.state["reason"] == "no progress for 0.01 minutes"
     assert outcome.state["stalled_minutes"] == 0.01
-    assert len(outcome.files) == 5
+    assert len(outcome.files) == 4
     assert len(outcome.index) == 0
 
 
@@ -278,7 +278,7 @@ def test_error_while_writing_leaves_no_records(tile, pyramid):
     outcome = tile(pyramid, "--cores", 2, patch=patch)
     assert outcome.state["reason"] == "unexpected error, please report: ZeroDivisionError"
     assert outcome.state["tiles"]["kept"] == 0
-    assert len(outcome.files) == 5
+    assert len(outcome.files) == 4
 
 
 def test_unwritable_facts_do_not_hide_the_reason(tile, pyramid):

@@ -79,7 +79,7 @@ def images(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_slide_in_memory_equals_the_workflow(command, classifier, slide, tmp_path, cores):
-    kinds = {"records": "tfrecord", "state": "json", "overview": "jpg", "mask": "png"}
+    kinds = {"records": "tfrecord", "state": "json", "overview": "jpg"}
     files = {name: tmp_path / f"S1.{kind}" for name, kind in (kinds | {"index": "parquet"}).items()}
     done = command(
         "prepare.py",
