@@ -56,7 +56,7 @@ def messages(cluster: Cluster) -> collections.Counter[str]:
 
 
 def seconds_of_tiling(folder: Path) -> float:
-    """Return the mean time of the work itself: tiling a slide in a process that is at work."""
+    """Return the median time to tile a slide, without the start of a process."""
     from gigatile.settings.tiles import TileSettings
     from gigatile.slides.tiling import TilingFiles, tile_slide
 

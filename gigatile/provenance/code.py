@@ -40,7 +40,7 @@ DISTRIBUTIONS = {
     "yaml": ("pyyaml",),
 }
 
-# Number of files whose analysis is kept: a few releases of the library.
+# Maximum number of cached analyses: the files of a few releases of the library.
 MAX_ANALYSES = 3000
 
 # Registries of plugins: file, variable, and the field of `Plugins` with the entry that a run uses.
@@ -154,16 +154,16 @@ def _code(path: Path) -> _Code:
 
 @cache
 def _known_analyses() -> "_Analyses":
-    """Return the analyses of this user; another release or Python analyses again."""
+    """Return the cached analyses of this user, for this release and this Python."""
     cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     version = hashlib.sha256(_read(Path(__file__)) + sys.version.encode()).hexdigest()[:16]
     return _Analyses(Path(cache_folder, "gigatile", f"code-{version}.json"))
 
 
 class _Analyses:
-    """Analyses of files by the SHA-256 of their content, kept in a file for the next plan.
+    """Analyses of files by the SHA-256 of their content, cached in a file for the next plan.
 
-    To parse the whole library takes as long as to plan a thousand slides.
+    Parsing the whole library takes half a second, as long as planning some hundred slides.
     """
 
     def __init__(self, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reuse of outputs: hard links to those of another run, and none of the work of a job again.
+"""Reuse of outputs: those of another run are linked, and a repeated job keeps its own.
 
 Two jobs have the same outputs if their code, their settings and the content of their slide are the
 same. The record of a job has a digest of the first two (`made_with`) and the fingerprint of the

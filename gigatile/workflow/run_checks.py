@@ -19,7 +19,7 @@ TILE_STAGES = ("tile", "tile_new")
 def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     """Refuse a run that would wait forever, or fail after hours of tiling.
 
-    Slides whose jobs the user forces (`--forcerun`, `--forceall`) will be tiled again.
+    With `--forcerun` or `--forceall`, slides are tiled again even if their outputs are current.
 
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.

@@ -42,7 +42,7 @@ class Usage:
 def measured_usage(results: Path, rules: tuple[str, ...]) -> Usage | None:
     """Return what tiling used in the run that tiled slides last; None if there are too few.
 
-    Slides whose reading stalled do not count.
+    Slides that stalled do not count.
 
     Args:
         results: folder of all runs.

@@ -138,7 +138,7 @@ def test_a_site_that_uses_mpirun(cluster, site):
 
 
 def test_a_quality_of_service_several_partitions_and_gpus_per_node(cluster, site):
-    """A tile job with all of them, and a training whose `slurm_extra` keeps its own signal."""
+    """For a tile job and for a training, which also gets its signal before the time limit."""
     cluster.run("sacctmgr -i add qos low; sacctmgr -i modify user root set qos+=low")
     state = "results/small/tiles/P01-1.json"
     tile = ("tile:slurm_partition='cheap,urgent'", "tile:qos='low'")

@@ -435,8 +435,8 @@ def test_library_uses_absolute_import_statements_only():
             if isinstance(node, ast.ImportFrom | ast.Import):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "")]
                 dynamic = {"import_module", "importlib", "runpy", "pkgutil"} & set(names)
-                # The registries, whose calls `code_hash` follows; and a command that runs another
-                # one, of which the rule declares the code.
+                # `code_hash` follows the calls of the registries. The last one runs another command;
+                # the rule declares the code of that command.
                 allowed = ("gigatile/tasks/__init__.py", "gigatile/models/__init__.py")
                 allowed += ("scripts/run_recorded.py",)
                 assert not dynamic or str(path.relative_to(ROOT)) in allowed, path

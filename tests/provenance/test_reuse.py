@@ -249,7 +249,7 @@ def test_another_file_system_is_no_error(run, other, slide):
     assert not files_of(run)
 
 
-# --- A job whose outputs are there
+# --- A job that is repeated
 
 
 def done(run: Path, slide: Path, made_with=MADE_WITH) -> bool:
