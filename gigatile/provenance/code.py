@@ -154,10 +154,13 @@ def _code(path: Path) -> _Code:
 
 @cache
 def _known_analyses() -> "_Analyses":
-    """Return the cached analyses of this user, for this release and this Python."""
-    cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Return the cached analyses of this user, for this release and Python version."""
     version = hashlib.sha256(_read(Path(__file__)) + sys.version.encode()).hexdigest()[:16]
-    return _Analyses(Path(cache_folder, "gigatile", f"code-{version}.json"))
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # the user has no home folder, as in some containers
+        return _Analyses(None)
+    return _Analyses(folder / "gigatile" / f"code-{version}.json")
 
 
 class _Analyses:
@@ -166,10 +169,12 @@ class _Analyses:
     Parsing the whole library takes half a second, as long as planning some hundred slides.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path | None) -> None:
         self._known: dict[str, _Code] = {}
         self._is_new = False
+        self._file = file
+        if file is None:
+            return
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             for content, (imported, plugins, sha256) in json.loads(file.read_bytes()).items():
                 calls = tuple((str(name), str(stage)) for name, stage in plugins)
@@ -185,7 +190,7 @@ class _Analyses:
         return self._known[key]
 
     def _write(self) -> None:
-        if self._is_new:
+        if self._is_new and self._file is not None:
             known = list(self._known.items())[-MAX_ANALYSES:]
             text = json.dumps({key: [sorted(code[0]), *code[1:]] for key, code in known})
             with contextlib.suppress(OSError):

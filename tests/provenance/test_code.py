@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from gigatile.errors import UserError
 from gigatile.provenance.code import (
     Plugins,
+    _known_analyses,
     code_hash,
     distributions_of,
     reachable_files,
@@ -379,6 +380,13 @@ def test_analyses_are_kept_for_the_next_plan(tmp_path):
     assert hashed("new") == first
 
 
+def test_a_user_without_a_home_folder_has_no_cache(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
+    assert _known_analyses.__wrapped__().of(b"import numpy").imported == {"numpy"}
+
+
 def test_lock_file_lists_the_dependencies_of_each_package():
     """The comments `via` in the lock file agree with the metadata of the installed packages."""
     lock = ROOT / "envs/requirements.lock"
@@ -435,8 +443,8 @@ def test_library_uses_absolute_import_statements_only():
             if isinstance(node, ast.ImportFrom | ast.Import):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "")]
                 dynamic = {"import_module", "importlib", "runpy", "pkgutil"} & set(names)
-                # `code_hash` follows the calls of the registries. The last one runs another command;
-                # the rule declares the code of that command.
+                # `code_hash` follows the calls of the registries. The last one runs a command whose
+                # code the rule declares.
                 allowed = ("gigatile/tasks/__init__.py", "gigatile/models/__init__.py")
                 allowed += ("scripts/run_recorded.py",)
                 assert not dynamic or str(path.relative_to(ROOT)) in allowed, path
