@@ -16,6 +16,7 @@ from gigatile.workflow.inputs import (
     images_of_part,
     large_files,
     literal,
+    on_disk,
 )
 from gigatile.workflow.inputs import (
     previous_segment,
@@ -23,6 +24,7 @@ from gigatile.workflow.inputs import (
     small_files,
     source_files,
     source_text,
+    source_texts,
 )
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
 from gigatile.workflow.resources import rank_options, reuse_option, tiling_options
@@ -74,7 +76,7 @@ def states_of(*splits):
 def segmentations_of(*splits):
     """Return the reference segmentations of the cases of splits."""
     cases = [COHORT[row["case"]] for row in members_of(*splits)]
-    return [os.path.normpath(case.segmentation) for case in cases]
+    return on_disk(case.segmentation for case in cases)
 
 
 def rows_of(*splits):

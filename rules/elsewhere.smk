@@ -2,13 +2,9 @@
 import os
 import sys
 
-from gigatile.stores.addresses import is_remote
-
 ROWS_WITH_FILES = [*COHORT.values(), *NEW.values(), *SLIDES.values()]
-FILES = {
-    os.path.normpath(path) for row in ROWS_WITH_FILES for path in row.files if not is_remote(path)
-}
-FILES |= {os.path.normpath(path) for path in REFERENCES.values()}
+FILES = {path for row in ROWS_WITH_FILES for path in on_disk(row.files)}
+FILES |= set(on_disk(REFERENCES.values()))
 ABSENT = sorted(path for path in FILES if not os.path.exists(path))
 
 if INVOCATION.is_main_process:

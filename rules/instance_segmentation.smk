@@ -53,6 +53,7 @@ rule prepare:
         options=f"--stall-minutes {SETTINGS.instances.stall_minutes:g}",
     params:
         **provenance("prepare", "prepare", "{part}", samples=COHORT_PARTS, states=f"{RUN}/images"),
+        sources=source_texts(COHORT_PARTS),
         images=images_of_part(COHORT_PARTS),
         # A change of the splits moves images between parts, which `images` notices.
         splits=section("split"),
@@ -63,7 +64,7 @@ rule prepare:
             'python "$SCRIPTS/prepare.py" --task instance_segmentation --samples {input.samples:q} --part {wildcards.part}'
             " --splits {params.splits:q} --parts {params.parts} --settings {params.settings:q} {resources.options} --records {output.records:q}"
             " --state {output.state:q}",
-            source="{input.source:q}",
+            source="{params.sources}",
             state="{output.state}",
         )
 
@@ -139,6 +140,7 @@ use rule prepare as prepare_new with:
             samples=NEW_PARTS,
             states=f"{RUN}/predictions/images",
         ),
+        sources=source_texts(NEW_PARTS),
         images=images_of_part(NEW_PARTS),
         splits="new",
         parts=PARTS,

@@ -48,13 +48,14 @@ rule prepare:
         options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
     params:
         **provenance("prepare", "prepare", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
+        sources=source_texts(COHORT),
         case=case_options(COHORT),
         settings=section("volumes"),
     shell:
         recorded(
             'python "$SCRIPTS/prepare.py" --task volume_segmentation --case {wildcards.case} {params.case}'
             " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
-            source="{input.source:q}",
+            source="{params.sources}",
             state="{output.state}",
         )
 
@@ -159,6 +160,7 @@ use rule prepare as prepare_new with:
             samples=NEW,
             states=f"{RUN}/predictions/volumes",
         ),
+        sources=source_texts(NEW),
         case=case_options(NEW),
         settings=section("volumes"),
 
@@ -194,7 +196,7 @@ if EXTERNAL:
             described=f"{MODEL}/settings.json",
             table=NEW_TABLE,
             segmented=expand(f"{RUN}/predictions/segmentations/{{case}}.json", case=NEW),
-            references=ancient([os.path.normpath(path) for path in REFERENCES.values()]),
+            references=ancient(on_disk(REFERENCES.values())),
             matches=f"{RUN}/predictions/in_cohort.tsv",
             samples=ancient(SETTINGS.predict.samples),
         output:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gigatile.files import sha256_of
 from gigatile.records import write_records
+from gigatile.records.files import DiskFile
 from gigatile.records.shard_layout import Source
 from gigatile.records.volume import VolumeRecord
 from gigatile.records.volume_form import encode_volume
@@ -53,10 +54,8 @@ def write_record(
 
 def opened(path: Path) -> VolumeRecord:
     """Open a record."""
-    handle = path.open("rb", buffering=0)
-    record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
-    record.handle = handle  # open as long as the record is
-    return record
+    file = DiskFile(path)
+    return VolumeRecord(file, 0, file.size)
 
 
 def write_set(

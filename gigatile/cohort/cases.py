@@ -67,6 +67,8 @@ def case_sheet(modalities: Sequence[str] = ()) -> SheetLayout[Case]:
         files_may_be_empty=True,
         single_file=IMAGE,
         reference=SEGMENTATION,
+        files_in_stores=True,
+        reference_in_stores=True,
     )
 
 

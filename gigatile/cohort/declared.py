@@ -11,6 +11,7 @@ from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json
 from gigatile.settings.section import check_section
 from gigatile.settings.volumes import CONVENTIONS, LABELS_REQUIRED, VolumeSettings
+from gigatile.stores.addresses import is_remote
 
 # Other names of modalities, and the names in the settings.
 _MODALITIES = {"t1w": "t1", "t2w": "t2", "t1ce": "t1gd", "t1c": "t1gd", "t1_gd": "t1gd"}
@@ -63,7 +64,8 @@ def read_declared(path: Path) -> Declared:
 
 def datasets_of(cases: Iterable[Case]) -> list[Path]:
     """Return the `dataset.json` files of cases whose segmentations are in a folder `labelsTr`."""
-    folders = {case.segmentation.parent for case in cases if case.segmentation is not None}
+    files = (case.segmentation for case in cases if case.segmentation is not None)
+    folders = {path.parent for path in files if not is_remote(path)}
     paths = {folder.parent / "dataset.json" for folder in folders if folder.name == "labelsTr"}
     return sorted(path for path in paths if path.is_file())
 

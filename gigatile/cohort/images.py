@@ -83,7 +83,9 @@ def _build(row: Row) -> tuple[Image, list[str]]:
     return Image(row.id, row.patient, path, row.reference, mpp, *places), faults
 
 
-IMAGE_SHEET = SheetLayout(unit="image", build=_build, files=("path",), reference=ANNOTATIONS)
+IMAGE_SHEET = SheetLayout(
+    unit="image", build=_build, files=("path",), reference=ANNOTATIONS, files_in_stores=True
+)
 
 
 def read_images(

@@ -56,7 +56,9 @@ def references_of(members: Iterable[Member], sheet: Path, column: str) -> dict[s
     """Return the file with the reference of each row of a sheet of new data that has one, by id."""
     cells = {member.id: member.cells.get(column, "") for member in members}
     return {
-        name: sheet.parent / cell for name, cell in cells.items() if cell not in ("", PLACEHOLDER)
+        name: path_of(sheet.parent, cell)
+        for name, cell in cells.items()
+        if cell not in ("", PLACEHOLDER)
     }
 
 

@@ -103,6 +103,7 @@ class SheetLayout(Generic[M]):
         label: whether there is a column `label`.
         reference: the column of the reference segmentation; None: no such column.
         files_in_stores: whether files may be addresses (see `gigatile.stores.addresses`).
+        reference_in_stores: whether a reference may be one.
     """
 
     unit: str
@@ -113,6 +114,7 @@ class SheetLayout(Generic[M]):
     label: bool = False
     reference: str | None = None
     files_in_stores: bool = False
+    reference_in_stores: bool = False
 
     def required(self, header: Sequence[str], labelled: bool) -> list[str]:
         """Return the columns that a sheet must have."""
@@ -131,7 +133,10 @@ class SheetLayout(Generic[M]):
 
     def address_faults(self, column: str, address: str) -> list[str]:
         """Return what is wrong with a cell that is an address."""
-        if not self.files_in_stores:
+        in_stores = self.files_in_stores
+        if column == self.reference:
+            in_stores = self.reference_in_stores
+        if not in_stores:
             return [f"{column} {address}: must be a file on a disk, not an address"]
         try:
             path = parse_address(address)
@@ -174,15 +179,15 @@ def parse_row(
         split=cells.get("split", "") if labelled else "",
         site=names["site"],
         files={
-            column: _path(folder, cells[column])
+            column: path_of(folder, cells[column])
             for column in layout.file_columns(cells)
             if cells[column]
         },
-        reference=folder / reference if reference else None,
+        reference=path_of(folder, reference) if reference else None,
     )
 
 
-def _path(folder: Path, cell: str) -> Path:
+def path_of(folder: Path, cell: str) -> Path:
     """Return the path of a file; an address has no folder."""
     return Path(cell) if is_address(cell) else folder / cell
 
@@ -207,7 +212,7 @@ def row_faults(layout: SheetLayout[M], row: Row, labelled: bool) -> list[str]:
         for column, value in (("patient", row.patient), ("label", row.label))
         if any(map(is_invisible, value))
     ]
-    for column in files:
+    for column in (*files, *layout.references(labelled)):
         if is_address(cell := row.cells[column]):
             faults += layout.address_faults(column, cell)
     if row.id and not _SAFE_ID.fullmatch(row.id):

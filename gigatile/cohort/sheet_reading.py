@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gigatile.cohort.sheet import M, SheetLayout, parse_row, row_faults
+from gigatile.cohort.sheet import M, SheetLayout, parse_row, path_of, row_faults
 from gigatile.cohort.sheet_conflicts import find_conflicts, missing_files
 from gigatile.errors import UserError, all_faults
 
@@ -85,7 +85,7 @@ def files_in_column(sheet: Path, column: str) -> list[Path]:
     if column not in header:
         return []
     cells = [cells[header.index(column)] for _, cells in rows if len(cells) == len(header)]
-    return [sheet.parent / cell for cell in cells if cell]
+    return [path_of(sheet.parent, cell) for cell in cells if cell]
 
 
 def _read_rows(sheet: Path) -> list[tuple[int, list[str]]]:

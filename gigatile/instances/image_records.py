@@ -25,9 +25,10 @@ from gigatile.instances.state import ImageFacts
 from gigatile.records.instances import AnnotatedImage, decode_image, encode_png
 from gigatile.settings.instances import InstanceSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.reader import open_slide
+from gigatile.slides.opening import open_source
 from gigatile.slides.scale import find_scale
 from gigatile.slides.slide_files import SLIDE_SUFFIXES
+from gigatile.stores.whole_copy import local_file
 
 # Files with these suffixes are slides or other images.
 TIFF_SUFFIXES = (".tif", ".tiff")
@@ -45,21 +46,38 @@ def read_records(
 
     Raises:
         ImageError, SlideError: the image or its annotations cannot be used.
+        StoreError: the image is in a store, and cannot be read there.
+        UserError: so for a whole slide.
     """
-    annotations = image.annotations
-    outlined = annotations is not None and is_geojson(annotations)
-    if outlined and annotations is not None and is_whole_slide(image.path):
-        yield from _slide_records(image, annotations, settings, facts, report_progress)
-        return
-    if image.path.suffix.lower() in SLIDE_SUFFIXES - set(TIFF_SUFFIXES):
+    is_slide = image.path.suffix.lower() in SLIDE_SUFFIXES - set(TIFF_SUFFIXES)
+    outlined = image.annotations is not None and is_geojson(image.annotations)
+    if is_slide and not outlined:
         raise ImageError(
             "a whole slide: only its regions with annotations in QuPath's .geojson can be used"
         )
-    read = read_image(image.path)
+    if is_slide:
+        yield from _slide_records(image, image.path, settings, facts, report_progress)
+        return
+    with local_file(image.path, report_progress) as file:
+        if outlined and is_whole_slide(file):
+            yield from _slide_records(image, file, settings, facts, report_progress)
+        else:
+            yield from _image_records(image, file, settings, facts, report_progress)
+
+
+def _image_records(
+    image: Image,
+    file: Path,
+    settings: InstanceSettings,
+    facts: ImageFacts,
+    report_progress: Callable[[None], None],
+) -> Iterator[AnnotatedImage]:
+    annotations = image.annotations
+    read = read_image(file)
     facts.height, facts.width = read.height, read.width
     report_progress(None)
     size = read.height, read.width
-    if annotations is None or not outlined:
+    if annotations is None or not is_geojson(annotations):
         instances = (
             None if annotations is None else _instances_of(image, annotations, *size, settings)
         )
@@ -74,13 +92,15 @@ def read_records(
 
 def _slide_records(
     image: Image,
-    annotations: Path,
+    file: Path,
     settings: InstanceSettings,
     facts: ImageFacts,
     report_progress: Callable[[None], None],
 ) -> Iterator[AnnotatedImage]:
+    annotations = image.annotations
+    assert annotations is not None
     objects = read_objects(annotations, settings)
-    with open_slide(image.path) as slide:
+    with open_source(file, report_progress=lambda: report_progress(None)) as slide:
         facts.height, facts.width = slide.height, slide.width
         facts.mpp = find_scale(slide, image.mpp, TileSettings().objectives).mpp
         source = plan_input(slide, facts.mpp, settings.mpp, "instances.mpp")

@@ -22,6 +22,8 @@ from gigatile.settings.instances import InstanceSettings
 from gigatile.slides.reader import SlideError
 from gigatile.slides.slide_files import fingerprint_of
 from gigatile.states import RecordsFile
+from gigatile.stores.addresses import address_of
+from gigatile.stores.errors import StoreError
 
 Prepared = tuple[ImageFacts, list[bytes]]
 
@@ -92,7 +94,7 @@ def _prepare_supervised(image: Image, settings: InstanceSettings) -> Prepared:
     except Crashed as crash:
         if crash.killed:
             raise UserError(
-                f"image {image.id} ({image.path}): the process that prepared it was killed by "
+                f"image {image.id} ({address_of(image.path)}): the process that prepared it was killed by "
                 f"{crash.by}; it may need more memory or time"
             ) from None
         return _failed(image, f"the process that read it crashed ({crash.by})"), []
@@ -126,6 +128,10 @@ def _prepare(
     except (ImageError, SlideError) as error:
         facts.reason = " ".join(str(error).split())
         return facts, []
+    except StoreError as error:
+        if not error.is_of_file:  # the job fails, and can be tried again
+            raise UserError(str(error)) from None
+        return _failed(image, f"it cannot be read from its store: {error.strerror}"), []
     except Exception as error:
         if is_resource_error(error):
             raise

@@ -20,6 +20,7 @@ from gigatile.files import read_json, sha256_of, write_text
 from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
 from gigatile.provenance.packs import packed_records, read_packed, replace_packed
 from gigatile.slides.slide_files import fingerprint_of, size_and_time_of
+from gigatile.stores.addresses import is_address
 from gigatile.stores.errors import StoreError
 from gigatile.tasks import TASKS, find_task
 
@@ -62,7 +63,7 @@ class OutputRecord(BaseModel):
     """Outputs of a job.
 
     Attributes:
-        outputs: by path, relative to the folder of the run.
+        outputs: by path, relative to the folder of the run; or by address, of shards in a store.
         source: what a slide or case was made from.
         stalled_minutes: the time limit that was exceeded, if reading the slide or case stalled.
         made_with: digest of code, settings and options, for reuse by other runs; see `digest_of`.
@@ -213,6 +214,8 @@ def outputs_changed(path: Path) -> str:
     if record is None:
         return f"missing: {path}" if (run / FOLDER).is_dir() else ""
     for name, recorded in record.outputs.items():
+        if is_address(name):
+            continue  # a shard, which may be moved away; whoever reads it notices a change
         file = run / name
         try:
             status = file.stat()
@@ -370,9 +373,11 @@ def _shard_records(manifest: Path, run: Path) -> dict[str, FileRecord]:
     for split in read_manifest(manifest).splits.values():
         for shard in split.shards:
             index = folder / shard.index
-            for path, size, checksum in (
-                (folder / shard.file, shard.bytes, shard.sha256),
-                (index, index.stat().st_size, shard.index_sha256),
-            ):
-                records[os.path.relpath(path, run)] = FileRecord(bytes=size, sha256=checksum)
+            name = shard.file
+            if not is_address(name):
+                name = os.path.relpath(folder / name, run)
+            records[name] = FileRecord(bytes=shard.bytes, sha256=shard.sha256)
+            records[os.path.relpath(index, run)] = FileRecord(
+                bytes=index.stat().st_size, sha256=shard.index_sha256
+            )
     return records

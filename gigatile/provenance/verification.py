@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of
 from gigatile.provenance.output_records import (
     FOLDER,
     FileRecord,
@@ -17,6 +16,9 @@ from gigatile.provenance.output_records import (
 )
 from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
 from gigatile.provenance.packs import packed_records
+from gigatile.stores.addresses import address_of, is_address, is_remote, parse_address
+from gigatile.stores.errors import StoreError
+from gigatile.stores.sources import sha256_of_source, size_and_time
 from gigatile.tables import write_table
 
 STATES = ("damaged", "missing", "stale", "left over")
@@ -117,7 +119,10 @@ def _read_records(run: Path) -> tuple[dict[Path, dict[Path, FileRecord]], list[F
             findings.append(Finding("damaged", FOLDER, path, "not readable"))
         else:
             outputs = record.outputs if record else {}
-            records[path] = {run / name: output for name, output in outputs.items()}
+            records[path] = {
+                parse_address(name) if is_address(name) else run / name: output
+                for name, output in outputs.items()
+            }
     return records, findings
 
 
@@ -148,11 +153,13 @@ def _records_by_file(
 def _compare(run: Path, path: Path, recorded: Mapping[Path, FileRecord]) -> tuple[str, str] | None:
     """Return the state of a file that differs from its record, and the reason."""
     try:
-        size = path.stat().st_size
+        size = size_and_time(path)[0]
         if size != recorded[path].bytes:
             return "damaged", f"{size:,} bytes, recorded {recorded[path].bytes:,}"
-        if sha256_of(path) != recorded[path].sha256:
+        if sha256_of_source(path) != recorded[path].sha256:
             return "damaged", "its content differs from the recorded checksum"
+    except StoreError as error:
+        return "missing" if error.is_of_file else "damaged", str(error.strerror)
     except FileNotFoundError:
         return "missing", "moved away" if is_removable(path, run) else "no such file"
     except OSError as error:
@@ -194,14 +201,19 @@ def table_of(run: Path) -> Path:
 
 def write_findings(run: Path, findings: Iterable[Finding]) -> None:
     """Write a table of the findings, a row per file."""
-    rows = ((item.state, item.stage, item.path.relative_to(run), item.reason) for item in findings)
+    rows = ((item.state, item.stage, _name(item.path, run), item.reason) for item in findings)
     write_table(table_of(run), ("state", "stage", "file", "reason"), rows)
+
+
+def _name(path: Path, run: Path) -> str:
+    """Return a path in the run, or an address."""
+    return address_of(path) if is_remote(path) else str(path.relative_to(run))
 
 
 def summary(run: Path, findings: Iterable[Finding]) -> Iterator[str]:
     """Yield a line for each state, stage and reason, with the first files."""
     groups = groupby(findings, key=lambda item: (item.state, item.stage, item.reason))
     for (state, stage, reason), items in groups:
-        names = [str(item.path.relative_to(run)) for item in items]
+        names = [_name(item.path, run) for item in items]
         more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
         yield f"{state:9}  {stage}: {reason}: {', '.join(names[:MAX_LISTED])}{more}"

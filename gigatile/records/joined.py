@@ -16,6 +16,7 @@ from gigatile.json_models import write_model
 from gigatile.records.manifest import MANIFEST, Manifest, Shard, ShardedSplit, read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.records.volume import VolumeRecord
+from gigatile.stores.addresses import is_address
 from gigatile.tables import read_table
 
 SPLITS = ("train", "valid")
@@ -104,9 +105,9 @@ def _join_split(
             by_label[label] = by_label.get(label, 0) + times * count
         for shard in content.shards * times:
             folder = part.manifest.parent
-            changes = {
-                name: _relative(folder / getattr(shard, name), out) for name in ("file", "index")
-            }
+            changes = {"index": _relative(folder / shard.index, out)}
+            if not is_address(shard.file):
+                changes["file"] = _relative(folder / shard.file, out)
             # The numbers in an index refer to the classes of the run.
             run_classes = manifest.classes if shard.classes is None else shard.classes
             shards.append(

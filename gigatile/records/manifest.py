@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.json_models import JsonModel, UnitCounts, read_model
+from gigatile.stores.addresses import is_address, parse_address
 
 SCHEMA = 3
 # The largest ratio of the scales of slides that are seen as a whole.
@@ -37,12 +38,14 @@ class Shard(JsonModel):
     """A shard.
 
     Attributes:
-        file, index: paths relative to the manifest.
+        file: path relative to the manifest, or the address in a store.
+        index: path relative to the manifest.
         records: the number of records.
         bytes: the size of the file.
         sha256, index_sha256: checksums of the file and of the index.
         classes: the classes that the numbers in the index refer to; None: those of the manifest.
         slides: the slides in the order of their records; None: records of all slides are mixed.
+        version: of the file in a store; see `gigatile.stores.remote_file.RemoteFile.version`.
     """
 
     file: str
@@ -53,6 +56,11 @@ class Shard(JsonModel):
     index_sha256: str
     classes: list[str] | None = None
     slides: list[SlideInShard] | None = Field(None, exclude_if=lambda slides: slides is None)
+    version: str | None = Field(None, exclude_if=lambda version: version is None)
+
+    def path_from(self, manifest: Path) -> Path:
+        """Return the path of the file, which may represent an address."""
+        return parse_address(self.file) if is_address(self.file) else manifest.parent / self.file
 
 
 class ShardedSplit(UnitCounts):

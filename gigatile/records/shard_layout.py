@@ -17,6 +17,7 @@ import numpy as np
 
 from gigatile.errors import UserError, all_faults
 from gigatile.parallel.world import World
+from gigatile.records.files import DiskFile
 from gigatile.records.parts import span_of
 from gigatile.records.shards import INDEX
 from gigatile.records.shuffle import key64, random64
@@ -149,8 +150,8 @@ def slide_or_case_of(path: Path) -> str:
 
     Only the first record is read.
     """
-    with path.open("rb", buffering=0) as handle:
-        case = case_of(handle.fileno(), 0, path)
+    with DiskFile(path) as file:
+        case = case_of(file, 0)
     return next(read_tiles(path)).slide if case is None else case
 
 

@@ -1,22 +1,36 @@
 """Read shards: files with the tiles or volumes of a split, shuffled over all its slides.
 
-Everything that is read is checked: an index against its SHA-256, a record against its CRCs.
+They are on a disk or in a store. Everything that is read is checked: an index against its SHA-256,
+a record against its CRCs.
 """
 
+import hashlib
 from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
 from gigatile.records.example import first_bytes
+from gigatile.records.files import DiskFile, RecordFile
 from gigatile.records.manifest import Shard, read_manifest
 from gigatile.records.tfrecord import RecordError, damaged, read_sized
 from gigatile.records.tile import Tile, decode_tile, image_of
+from gigatile.stores.addresses import address_of, is_remote
+from gigatile.stores.sources import unreadable
+
+if TYPE_CHECKING:
+    from gigatile.stores.cache import Cache
 
 # The index of a shard: for each record its byte offset in the shard, and the number of its class.
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
+# How much of shards in a store a reader keeps on the disk, in GB, unless it is told otherwise.
+CACHE_GB = 1.0
+# A shard is hashed in parts of this size.
+HASHED_BYTES = 8 << 20
 # The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
 SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
 
@@ -31,8 +45,13 @@ class ShardReader:
         bytes: the size of all shards.
     """
 
-    def __init__(self, manifest: Path, split: str) -> None:
+    def __init__(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> None:
         """Open the shards of a split.
+
+        Args:
+            manifest: of the shards.
+            split: train or valid.
+            cache_gb: how much of shards in a store is kept in the temporary folder, in GB.
 
         Raises:
             UserError: the manifest or one of its files is missing or damaged, the schema is
@@ -43,13 +62,12 @@ class ShardReader:
         if split not in content.splits or not content.splits[split].shards:
             raise UserError(f"{manifest}: has no shards of {split}; delete it and run again")
         self.classes: list[str] = content.classes
-        self._paths: list[Path] = []
+        shards = content.splits[split].shards
+        self._files, self._cache = open_shards(manifest, shards, cache_gb)
         indexes: list[np.ndarray] = []
         self.bytes = 0
-        for shard in content.splits[split].shards:
-            path, index = _check_files(manifest, shard)
-            self._paths.append(path)
-            entries = np.load(index, allow_pickle=False)
+        for shard in shards:
+            entries = np.load(_checked_index(manifest, shard), allow_pickle=False)
             if shard.classes is not None:  # a joined run with other classes
                 numbers = [self.classes.index(label) for label in shard.classes]
                 entries["label"] = np.array(numbers, "<i2")[entries["label"]]
@@ -63,10 +81,9 @@ class ShardReader:
         self._starts: list[int] = [0, *np.cumsum(self.counts.sum(axis=1)).tolist()]
         # The offsets of the records of each shard, and its size: record i ends where i + 1 starts.
         self._offsets = [
-            np.append(index["offset"], path.stat().st_size)
-            for path, index in zip(self._paths, indexes, strict=True)
+            np.append(index["offset"], shard.bytes)
+            for shard, index in zip(shards, indexes, strict=True)
         ]
-        self._files = [path.open("rb", buffering=0) for path in self._paths]
         self._check_classes(manifest)
 
     def _check_classes(self, manifest: Path) -> None:
@@ -75,16 +92,20 @@ class ShardReader:
         An index has the numbers of the classes, not their names. So compare the first record of
         each class in each shard.
         """
+        firsts: dict[int, int] = {}
         for shard in range(len(self._files)) if self.classes else ():
-            numbers, firsts = np.unique(self.classes_of(shard), return_index=True)
-            for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
-                label = self._label(self._starts[shard] + first)
-                if not 0 <= number < len(self.classes) or label != self.classes[number]:
-                    raise UserError(
-                        f"{manifest}: the classes {', '.join(self.classes)} do not fit "
-                        f"{self._paths[shard].name}: a record with the label {label!r} "
-                        f"has the class {number + 1}; delete the manifest and run again"
-                    )
+            numbers, positions = np.unique(self.classes_of(shard), return_index=True)
+            records = self._starts[shard] + positions
+            firsts |= dict(zip(records.tolist(), numbers.tolist(), strict=True))
+        self.fetch(list(firsts))
+        for record, number in firsts.items():
+            label = self._label(record)
+            if not 0 <= number < len(self.classes) or label != self.classes[number]:
+                raise UserError(
+                    f"{manifest}: the classes {', '.join(self.classes)} do not fit "
+                    f"{self._files[self._shard(record)].path.name}: a record with the label "
+                    f"{label!r} has the class {number + 1}; delete the manifest and run again"
+                )
 
     def _label(self, number: int) -> str:
         try:
@@ -125,22 +146,59 @@ class ShardReader:
         """
         shard = self._shard(number)
         offset = int(self._offsets[shard][number - self._starts[shard]])
-        return damaged(self._paths[shard], offset, fault)
+        return damaged(self._files[shard].path, offset, fault)
 
     def _shard(self, number: int) -> int:
         if not 0 <= number < len(self):
             raise IndexError(number)
         return bisect_right(self._starts, number) - 1
 
-    def locate(self, number: int) -> tuple[int, int, int, Path]:
-        """Return a record's file descriptor, offset and size in bytes, and the file's path.
-
-        `close` closes the descriptor.
-        """
+    def locate(self, number: int) -> tuple[RecordFile, int, int]:
+        """Return a record's file, which `close` closes, and its offset and size in bytes."""
         shard = self._shard(number)
         position = number - self._starts[shard]
         begin, end = self._offsets[shard][position : position + 2].tolist()
-        return self._files[shard].fileno(), begin, end - begin, self._paths[shard]
+        return self._files[shard], begin, end - begin
+
+    @property
+    def in_store(self) -> bool:
+        """Whether a shard is in a store, so that `fetch` saves time."""
+        return self._cache is not None
+
+    def fetch(self, numbers: Iterable[int]) -> None:
+        """Fetch records that are in a store, so that reading them is fast; else do nothing.
+
+        Raises:
+            UserError: the store does not answer or denies access, or a shard was changed.
+        """
+        if self._cache is None:
+            return
+        self.fetch_beginnings(numbers)
+
+    def fetch_beginnings(self, numbers: Iterable[int], most: int | None = None) -> None:
+        """Fetch the first bytes of records, at most so many of each; see `fetch`."""
+        ranges: dict[RecordFile, list[tuple[int, int]]] = {}
+        for number in numbers:
+            file, begin, size = self.locate(number)
+            ranges.setdefault(file, []).append((begin, begin + min(size, most or size)))
+        self.fetch_ranges(ranges)
+
+    def fetch_ranges(self, ranges: Mapping[RecordFile, Sequence[tuple[int, int]]]) -> None:
+        """Fetch ranges of some shards, of which each has a begin and an end; see `fetch`."""
+        in_store: dict[Any, Any] = {file: of for file, of in ranges.items() if file.in_store}
+        if self._cache is not None and in_store:
+            self._cache.fetch(in_store)
+
+    def sha256_of(self, shard: int) -> str:
+        """Return the SHA-256 of a shard; all of it is read."""
+        file, size, digest = self._files[shard], int(self._offsets[shard][-1]), hashlib.sha256()
+        for begin in range(0, size, HASHED_BYTES):
+            digest.update(file.read(begin, min(HASHED_BYTES, size - begin)))
+        return digest.hexdigest()
+
+    def records_of(self, shard: int) -> range:
+        """Return the numbers of the records of a shard."""
+        return range(self._starts[shard], self._starts[shard + 1])
 
     def _record(self, number: int) -> bytes:
         return read_sized(*self.locate(number))
@@ -149,22 +207,54 @@ class ShardReader:
         """Close the files."""
         for file in self._files:
             file.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
-def _check_files(manifest: Path, shard: Shard) -> tuple[Path, Path]:
-    """Return the paths of a shard and its index; refuse those that differ from the manifest."""
-    path, index = manifest.parent / shard.file, manifest.parent / shard.index
-    for file in (path, index):
-        if not file.is_file():
-            raise UserError(f"{manifest}: lists {file}, which does not exist")
-    if path.stat().st_size != shard.bytes:
-        raise UserError(
-            f"{path}: {path.stat().st_size} bytes, but {shard.bytes} in the manifest; damaged, "
-            f"delete {manifest} and run again"
-        )
+def open_shards(
+    manifest: Path, shards: Sequence[Shard], cache_gb: float
+) -> tuple[list[RecordFile], "Cache | None"]:
+    """Open shards; refuse those that differ from the manifest.
+
+    Returns:
+        The files, and the cache of those in a store; None: there are none.
+    """
+    paths = [shard.path_from(manifest) for shard in shards]
+    cache = None
+    if any(map(is_remote, paths)):
+        # Takes a while to import.
+        from gigatile.stores.cache import Cache
+
+        cache = Cache(cache_gb * 1e9)
+    # All at once, with a request for many.
+    faults = unreadable(paths)
+    files: list[RecordFile] = []
+    for path, shard in zip(paths, shards, strict=True):
+        if cache is not None and is_remote(path):
+            if path in faults:
+                raise UserError(f"{address_of(path)}: {faults[path]}; {manifest} lists it")
+            file: Any = cache.open(path, shard.version)
+        elif path.is_file():
+            file = DiskFile(path)
+        else:
+            raise UserError(f"{manifest}: lists {path}, which does not exist")
+        files.append(file)
+        if file.size != shard.bytes:
+            raise UserError(
+                f"{address_of(path)}: {file.size} bytes, but {shard.bytes} in the manifest; "
+                f"damaged, delete {manifest} and run again"
+            )
+    return files, cache
+
+
+def _checked_index(manifest: Path, shard: Shard) -> Path:
+    """Return the path of the index of a shard; refuse one that differs from the manifest."""
+    index = manifest.parent / shard.index
+    if not index.is_file():
+        raise UserError(f"{manifest}: lists {index}, which does not exist")
     if sha256_of(index) != shard.index_sha256:
         raise UserError(
             f"{index}: its SHA-256 is not that of the manifest; damaged, delete {manifest} and run "
             "again"
         )
-    return path, index
+    return index

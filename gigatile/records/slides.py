@@ -8,7 +8,7 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.records.manifest import SlideInShard, read_manifest
-from gigatile.records.shards import SLIDE_INDEX, ShardReader
+from gigatile.records.shards import CACHE_GB, SLIDE_INDEX, ShardReader
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class SlideReader:
         bytes: the size of all shards.
     """
 
-    def __init__(self, manifest: Path, split: str) -> None:
-        """Open the shards of a split.
+    def __init__(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> None:
+        """Open the shards of a split; see `ShardReader`.
 
         Raises:
             UserError: the manifest or one of its files is missing or damaged, or the shards are not
                 those of whole slides.
         """
-        self._shards = ShardReader(manifest, split)
+        self._shards = ShardReader(manifest, split, cache_gb)
         self.classes, self.bytes = self._shards.classes, self._shards.bytes
         self._slides: list[SlideInShard] = []
         self._indexes: list[Path] = []

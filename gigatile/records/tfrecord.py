@@ -5,17 +5,16 @@ numbers are little-endian. The CRC is a masked CRC-32C: rotated and offset, sinc
 that contain their own CRC says little.
 """
 
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import write_whole
+from gigatile.records.files import DiskFile, RecordFile
 
 HEADER = struct.Struct("<QI")  # length of the data, its masked CRC
 FOOTER = struct.Struct("<I")  # masked CRC of the data
@@ -52,7 +51,7 @@ def read_records(path: Path) -> Iterator[bytes]:
     Raises:
         RecordError: the file is truncated, or a bit in it has changed.
     """
-    with _open(path) as handle:
+    with open_records(path) as file, open(file.descriptor, "rb", closefd=False) as handle:
         offset = 0
         while header := handle.read(HEADER.size):
             length = length_of(header, path, offset)
@@ -62,32 +61,33 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 def read_record_at(path: Path, offset: int) -> bytes:
     """Return the data of the record at a byte of a file; both CRCs are checked."""
-    with _open(path) as handle:
-        header = os.pread(handle.fileno(), HEADER.size, offset)
-        size = HEADER.size + length_of(header, path, offset) + FOOTER.size
-        return read_sized(handle.fileno(), offset, size, path)
+    with open_records(path) as file:
+        return read_sized(file, offset, size_at(file, offset))
 
 
-def read_sized(descriptor: int, offset: int, size: int, path: Path) -> bytes:
-    """Return the data of a record with the `offset` and `size` of an index; checks both CRCs.
+def size_at(file: RecordFile, offset: int) -> int:
+    """Return the size of the record at a byte of a file, with lengths and CRCs, in bytes."""
+    header = file.read(offset, HEADER.size)
+    return HEADER.size + length_of(header, file.path, offset) + FOOTER.size
 
-    The file position is neither used nor changed, so threads can share a descriptor.
-    """
-    record = os.pread(descriptor, size, offset)
-    length = length_of(record[: HEADER.size], path, offset)
+
+def read_sized(file: RecordFile, offset: int, size: int) -> bytes:
+    """Return the data of a record with the `offset` and `size` of an index; checks both CRCs."""
+    record = file.read(offset, size)
+    length = length_of(record[: HEADER.size], file.path, offset)
     if HEADER.size + length + FOOTER.size != size:
-        raise damaged(path, offset, f"its size is not the {size} bytes of the index")
-    return _checked(record[HEADER.size :], length, path, offset)
+        raise damaged(file.path, offset, f"its size is not the {size} bytes of the index")
+    return _checked(record[HEADER.size :], length, file.path, offset)
 
 
-def read_extended(descriptor: int, offset: int, frame: memoryview, more: bytes, path: Path) -> None:
+def read_extended(file: RecordFile, offset: int, frame: memoryview, more: bytes) -> None:
     """Read the record at byte `offset` into `frame`, and append `more` to its data.
 
     Both CRCs are checked, and replaced by those of the longer record, so that `frame` can be
     written as it is. It must be as long as the record and `more`.
     """
-    end = len(frame) - len(more)
-    if os.preadv(descriptor, (frame[:end],), offset) < end:
+    end, path = len(frame) - len(more), file.path
+    if file.read_into(frame[:end], offset) < end:
         raise damaged(path, offset, "the file ends inside it")
     data = bytes(frame[HEADER.size : end - FOOTER.size])
     if length_of(bytes(frame[: HEADER.size]), path, offset) != len(data):
@@ -111,13 +111,12 @@ def record_offsets(path: Path, begin: int = 0, end: int | None = None) -> np.nda
         end: of the last record; None: the end of the file.
     """
     offsets = []
-    with _open(path) as handle:
-        size = handle.seek(0, os.SEEK_END) if end is None else end
+    with open_records(path) as file:
+        size = file.size if end is None else end
         offset = begin
         while offset < size:
             offsets.append(offset)
-            header = os.pread(handle.fileno(), HEADER.size, offset)
-            offset += HEADER.size + length_of(header, path, offset) + FOOTER.size
+            offset += size_at(file, offset)
     if offset != size:
         raise damaged(path, offsets[-1] if offsets else begin, "the file ends inside it")
     return np.asarray(offsets, np.int64)
@@ -130,9 +129,14 @@ def damaged(path: Path, offset: int, fault: str) -> RecordError:
     )
 
 
-def _open(path: Path) -> BinaryIO:
+def open_records(path: Path) -> DiskFile:
+    """Open a file of records on a disk.
+
+    Raises:
+        RecordError: there is no such file.
+    """
     try:
-        return Path(path).open("rb")
+        return DiskFile(path)
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record file") from None
 

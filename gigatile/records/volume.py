@@ -2,17 +2,16 @@
 
 import json
 import math
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 
 from gigatile.records.example import some_bytes
+from gigatile.records.files import RecordFile
 from gigatile.records.tfrecord import FOOTER, HEADER, RecordError, damaged, length_of
 from gigatile.records.volume_form import (
     BLOCK,
@@ -24,7 +23,7 @@ from gigatile.records.volume_form import (
 )
 
 # Bytes of the first read, which contain the whole head unless there are many labels.
-_FIRST_READ = 1 << 17
+FIRST_READ = 1 << 17
 # Blocks are read, checked and copied in pieces of about this size, in bytes.
 _PIECE = 1 << 20
 # Buffers of each thread, which are reused: allocating memory is slow.
@@ -70,29 +69,27 @@ class VolumeHead:
 
 
 class VolumeRecord:
-    """A record in an open file.
-
-    Several threads may read from it: the file position is neither used nor changed.
+    """A record in an open file. Several threads may read from it.
 
     Attributes:
+        file: the open file.
         head: everything except the voxels.
     """
 
-    def __init__(self, descriptor: int, offset: int, size: int, path: Path) -> None:
+    def __init__(self, file: RecordFile, offset: int, size: int) -> None:
         """Read the head.
 
         Args:
-            descriptor: the open file.
+            file: the open file.
             offset: of the record, in bytes.
             size: of the record with its lengths and CRCs, in bytes, from an index.
-            path: of the file, for messages.
 
         Raises:
             RecordError: the checksum of the length or the head does not fit, the record has another
                 size, or it is not a volume.
         """
-        self._descriptor, self._offset, self._path = descriptor, offset, Path(path)
-        start = os.pread(descriptor, min(size, _FIRST_READ), offset)
+        self.file, self._offset, self._path = file, offset, file.path
+        start = file.read(offset, min(size, FIRST_READ))
         length = length_of(start[: HEADER.size], self._path, offset)
         if HEADER.size + length + FOOTER.size != size:
             raise self.damaged(f"its size is not the {size} bytes of the index")
@@ -100,7 +97,7 @@ class VolumeRecord:
         # The first part is followed by its check, and by tags and lengths before the voxels.
         needed = min(size, end + 128)
         if needed > len(start):
-            start = os.pread(descriptor, needed, offset)
+            start = file.read(offset, needed)
         first, rest = start[HEADER.size : end], start[end:]
         check = check_of(first)
         if not rest.startswith(check):
@@ -217,6 +214,8 @@ class VolumeRecord:
                 target.columns[...] = 0
         if any(b <= a for a, b in zip(low, high, strict=True)):
             return
+        if self.file.in_store:
+            self.file.fetch(self.ranges(start, size))
         bottom, top = low[2] // BLOCK, -(-high[2] // BLOCK)
         # Number of blocks from back to front per read.
         at_once = max(1, _PIECE // ((top - bottom) * head.block_bytes))
@@ -233,26 +232,53 @@ class VolumeRecord:
                 for target in targets:
                     target.take(blocks, within, to)
 
+    def ranges(self, start: Sequence[int], size: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the parts of the file that `read` reads for a box: begin and end in bytes."""
+        counts = self.head.crcs.shape
+        low = [
+            min(max(0, first), BLOCK * n) // BLOCK for first, n in zip(start, counts, strict=True)
+        ]
+        high = [
+            min(n, -(-max(0, first + side) // BLOCK))
+            for first, side, n in zip(start, size, counts, strict=True)
+        ]
+        return [
+            (self._position(x, y, low[2] + first), self._position(x, y, low[2] + last))
+            for x in range(low[0], high[0])
+            for y in range(low[1], high[1])
+            for first, last in [self._filled(x, y, low[2], high[2])]
+            if first < last
+        ]
+
+    def _filled(self, x: int, y: int, z: int, z_end: int) -> tuple[int, int]:
+        """Return the first block of a column that is not empty, counted from z, and the last + 1.
+
+        They are read at once. Both are 0 if all blocks are empty.
+        """
+        filled = np.flatnonzero(~self.head.empty[x, y, z:z_end])
+        return (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+
+    def _position(self, x: int, y: int, z: int) -> int:
+        """Return the byte in the file at which a block starts."""
+        _, rows, columns = self.head.crcs.shape
+        return self._begin + ((x * rows + y) * columns + z) * self.head.block_bytes
+
     def _blocks(self, x: int, y: int, y_end: int, z: int, z_end: int) -> np.ndarray:
         """Return checked blocks: (y_end - y, z_end - z, bytes of a block) uint8.
 
         The next call of the same thread overwrites them.
         """
         size = self.head.block_bytes
-        _, rows, columns = self.head.crcs.shape
         needed = (y_end - y) * (z_end - z) * size
         blocks = _thread_buffer("blocks", needed).reshape(y_end - y, z_end - z, size)
         for number, column in enumerate(blocks):
-            # One read from the first block of a column that is not empty to the last.
-            filled = np.flatnonzero(~self.head.empty[x, y + number, z:z_end])
-            first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+            first, last = self._filled(x, y + number, z, z_end)
             column[:first] = 0
             column[last:] = 0
             if first == last:
                 continue
-            read = column[first:last]
-            offset = self._begin + ((x * rows + y + number) * columns + z + first) * size
-            if os.preadv(self._descriptor, [read.data], offset) < read.nbytes:
+            read, offset = column[first:last], self._position(x, y + number, z + first)
+            if self.file.read_into(read.data, offset) < read.nbytes:
                 raise self.damaged("the file ends inside it")
             expected = self.head.crcs[x, y + number, z + first : z + last].tolist()
             if [google_crc32c.value(block) for block in read] != expected:
@@ -260,7 +286,7 @@ class VolumeRecord:
         return blocks
 
 
-def case_of(descriptor: int, offset: int, path: Path) -> str | None:
+def case_of(file: RecordFile, offset: int) -> str | None:
     """Return the case of the record at byte `offset`; only its head is read.
 
     None: the record is not a volume, and has a single part.
@@ -268,11 +294,11 @@ def case_of(descriptor: int, offset: int, path: Path) -> str | None:
     Raises:
         RecordError: the length or the head is damaged.
     """
-    start = os.pread(descriptor, HEADER.size + 11, offset)
-    length = length_of(start[: HEADER.size], path, offset)
+    start = file.read(offset, HEADER.size + 11)
+    length = length_of(start[: HEADER.size], file.path, offset)
     if _end_of_first(start[HEADER.size :]) >= length:
         return None
-    return VolumeRecord(descriptor, offset, HEADER.size + length + FOOTER.size, path).head.case
+    return VolumeRecord(file, offset, HEADER.size + length + FOOTER.size).head.case
 
 
 class _Target(NamedTuple):

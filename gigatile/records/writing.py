@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_whole
 from gigatile.json_models import write_model
 from gigatile.parallel.world import World
+from gigatile.records.files import DiskFile
 from gigatile.records.manifest import MANIFEST, Manifest, Shard, ShardedSplit
 from gigatile.records.shard_layout import (
     LENGTH,
@@ -31,6 +32,7 @@ from gigatile.records.shard_layout import (
 )
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
+from gigatile.stores.addresses import parse_address
 
 if TYPE_CHECKING:  # an edit of one layout must not rerun tasks with another
     from gigatile.records.slide_layout import SlideLayout
@@ -43,6 +45,8 @@ LayOut = Callable[..., "Layout"]
 LAYOUT = ".layout"
 # Shards and their indexes, also under the temporary names that a killed run leaves.
 SHARDS = "*-?????-of-?????*"
+# Digits of its checksum in the name of a shard in a store.
+NAME_DIGITS = 32
 
 
 def stall_limit(settings: ShardSettings) -> int:
@@ -64,9 +68,9 @@ def write_shards(
 
     Args:
         sources: the slides or cases of each split.
-        settings: target size of a shard, and the seed.
-        out: the output folder. Existing shards and leftovers of a killed run are deleted; other
-            files stay.
+        settings: target size of a shard, the seed, and the store for the shards.
+        out: the output folder, also of the indexes of shards in a store. Existing shards and
+            leftovers of a killed run are deleted; other files stay.
         world: the ranks that write; None: this process alone.
         inputs: names and SHA-256 of the input files, for the manifest.
         unit: `slide` or `case`.
@@ -86,7 +90,7 @@ def write_shards(
             ordered = sorted(in_split, key=lambda source: source.slide)
             layouts.append(lay_out(world, split, ordered, settings, out / LAYOUT, record_id))
         shards = [(layout, shard) for layout in layouts for shard in range(layout.shards)]
-        writer = _Writer(shards, labels, out, world)
+        writer = _Writer(shards, labels, out, world, settings.store)
         written: list[Shard] = []
         # The ranks synchronise after each round, so an error on one rank ends all of them soon.
         for begin in range(0, len(shards), world.size):
@@ -129,8 +133,10 @@ class _Writer:
         labels: Sequence[str],
         out: Path,
         world: World,
+        store: str | None,
     ) -> None:
         self._shards, self._labels, self._out, self._world = shards, labels, out, world
+        self._store = store
         # Reused for every shard: allocating the memory takes as long as copying the records.
         self._buffer = np.empty(0, np.uint8)
 
@@ -154,23 +160,38 @@ class _Writer:
         entries = np.empty(len(starts), layout.index_type)
         entries["offset"], entries["label"] = starts, labels[sources]
         layout.complete_index(entries, sources, content)
-        path = self._out / f"{layout.split}-{shard:05d}-of-{layout.shards:05d}.tfrecord"
-        with ThreadPoolExecutor(1) as hashing:
-            digest = hashing.submit(hashlib.sha256, content)
-            with write_whole(path) as temporary:
-                temporary.write_bytes(content)
-        index_path = path.with_suffix(".index.npy")
+        name = f"{layout.split}-{shard:05d}-of-{layout.shards:05d}"
+        written = self._write_content(name, content)
+        index_path = self._out / f"{name}.index.npy"
         with write_whole(index_path) as temporary:
             np.save(temporary, entries)
         return Shard(
-            file=path.name,
+            **written,
             records=len(entries),
             bytes=len(content),
-            sha256=digest.result().hexdigest(),
             index=index_path.name,
             index_sha256=sha256_of(index_path),
             slides=layout.slides_in(shard),
         )
+
+    def _write_content(self, name: str, content: memoryview) -> dict[str, Any]:
+        """Write the file of a shard; return its name or address, its checksum and version."""
+        if self._store is not None:
+            from gigatile.stores.uploading import upload
+
+            sha256 = hashlib.sha256(content).hexdigest()
+            # Runs that share the folder in the store, and a run that writes again, never replace
+            # a file that a manifest lists.
+            address = f"{self._store}/{name}-{sha256[:NAME_DIGITS]}.tfrecord"
+            version = upload(parse_address(address), content)
+            self._world.report_progress(f"after writing {address}")
+            return {"file": address, "sha256": sha256, "version": version}
+        path = self._out / f"{name}.tfrecord"
+        with ThreadPoolExecutor(1) as hashing:
+            digest = hashing.submit(hashlib.sha256, content)
+            with write_whole(path) as temporary:
+                temporary.write_bytes(content)
+        return {"file": path.name, "sha256": digest.result().hexdigest()}
 
     def _allocate(self, size: int) -> memoryview:
         if len(self._buffer) < size:
@@ -193,10 +214,9 @@ class _Writer:
         parts = np.split(copies[:, order], np.cumsum(counts)[:-1], axis=1)
         for index, part in zip(indices.tolist(), parts, strict=False):
             path, sheet_fields = layout.sources[index].records, layout.sheet_fields[index]
-            with path.open("rb", buffering=0) as handle:
+            with DiskFile(path) as file:
                 for offset, start, length in part.T.tolist():
-                    frame = content[start : start + length]
-                    read_extended(handle.fileno(), offset, frame, sheet_fields, path)
+                    read_extended(file, offset, content[start : start + length], sheet_fields)
             self._world.report_progress(f"after records of {path}")
 
 

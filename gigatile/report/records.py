@@ -4,7 +4,6 @@ A copy of an image can have another name, another patient and other bytes at the
 the pixels are compared, by a hash of 64 bits: a few bytes of each record stay in memory.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gigatile.records.files import DiskFile, RecordFile
 from gigatile.records.parts import span_of
-from gigatile.records.tfrecord import FOOTER, HEADER, length_of, record_offsets
+from gigatile.records.tfrecord import record_offsets, size_at
 from gigatile.report.inputs import CohortRow
 
 # Hash of an image, index of its slide or case, offset of its record in the file.
@@ -37,8 +37,8 @@ class Record:
     labels: bytes = b""
 
 
-# Arguments: descriptor, offset and size of the record in bytes, path of the file.
-ReadRecord = Callable[[int, int, int, Path], Record]
+# Arguments: the open file, offset and size of the record in bytes.
+ReadRecord = Callable[[RecordFile, int, int], Record]
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,16 @@ def iterate_records(row: CohortRow, folder: Path, kind: RecordKind) -> Iterator[
         begin, size = span_of(folder, row.file, row.id)
         end = begin + size
         offsets = record_offsets(path, begin, end)
-    with path.open("rb", buffering=0) as handle:
+    with DiskFile(path) as file:
         ends = [*offsets[1:].tolist(), end]
         for offset, end in zip(offsets.tolist(), ends, strict=True):
-            yield offset, kind.read(handle.fileno(), offset, end - offset, path)
+            yield offset, kind.read(file, offset, end - offset)
 
 
 def read_record(path: Path, offset: int, kind: RecordKind) -> Record:
     """Return the record at an offset of a file."""
-    with path.open("rb", buffering=0) as handle:
-        header = os.pread(handle.fileno(), HEADER.size, offset)
-        size = HEADER.size + length_of(header, path, offset) + FOOTER.size
-        return kind.read(handle.fileno(), offset, size, path)
+    with DiskFile(path) as file:
+        return kind.read(file, offset, size_at(file, offset))
 
 
 def hash_of(pixels: bytes) -> int:

@@ -6,7 +6,7 @@ record stay in memory.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import sha256_of
-from gigatile.records.manifest import read_manifest
+from gigatile.records.manifest import Shard, read_manifest
 from gigatile.records.shards import ShardReader
 from gigatile.records.tfrecord import damaged
 from gigatile.records.tile import encode_sheet_fields
@@ -171,11 +171,7 @@ def _read_shards(
             faults.append(f"{split}: {_without_folders(error, manifest)}")
             continue
         try:
-            for shard in part.shards:
-                path = manifest.parent / shard.file
-                if sha256_of(path) != shard.sha256:
-                    faults.append(f"{split}: {path.name} is not the file that the manifest names")
-            _add_records(reader, split, by_id, kind, split_sums, faults)
+            _add_records(reader, split, part.shards, by_id, kind, split_sums, faults)
             if part.records != len(reader):
                 faults.append(
                     f"{split}: {part.records} records in the manifest, {len(reader)} in the file"
@@ -191,6 +187,7 @@ def _read_shards(
 def _add_records(
     reader: ShardReader,
     split: str,
+    shards: Sequence[Shard],
     rows: Mapping[str, CohortRow],
     kind: RecordKind,
     sums: dict[str, _Sum],
@@ -200,9 +197,18 @@ def _add_records(
     fields = {name: encode_sheet_fields(row.patient, row.label) for name, row in rows.items()}
     other_fields, other_labels = set(), set()
     classes = reader.classes_at(np.arange(len(reader))).tolist()
+
+    def numbers() -> Iterator[int]:
+        # Shard by shard, so that one in a store is fetched once for its checksum and its records.
+        for position, shard in enumerate(shards):
+            if reader.sha256_of(position) != shard.sha256:
+                name = shard.file.rpartition("/")[2]
+                faults.append(f"{split}: {name} is not the file that the manifest names")
+            yield from reader.records_of(position)
+
     try:
-        for number, index in enumerate(classes):
-            record = kind.read(*reader.locate(number))
+        for number in numbers():
+            index, record = classes[number], kind.read(*reader.locate(number))
             data = record.data
             if record.id in rows:
                 # Patient and label are appended in the shard.

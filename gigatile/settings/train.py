@@ -50,6 +50,7 @@ class TrainSettings(Section):
             "cores_per_rank",
             "stall_limit",
             "save_minutes",
+            "cache_gb",
             "epochs",
             "segment_epochs",
         }
@@ -77,6 +78,14 @@ class TrainSettings(Section):
     )
     save_minutes: float = Field(
         10, gt=0, le=10_000, description="Minutes between checkpoints, also within an epoch."
+    )
+    cache_gb: float = Field(
+        10,
+        ge=0.001,
+        le=1_000_000,
+        description="Shards in a store: the most that each rank keeps of them in the temporary "
+        "folder, in GB.\nMore than two shuffle windows (shuffle_mb) let each epoch read a shard "
+        "once; as much as all\nshards of a rank let it read them in the first epoch only.",
     )
     epochs: int = Field(
         8,

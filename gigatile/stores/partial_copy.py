@@ -37,43 +37,77 @@ class PartialCopy:
         """
         self.path = folder / remote.address.rpartition("/")[2]
         self.remote = remote
-        self._lock = threading.Lock()
+        # Guards what follows, and tells of the end of each request.
+        self._changed = threading.Condition()
         # The extents that are there: begins and ends, in order, without common or adjacent bytes.
         self._begins: list[int] = []
         self._ends: list[int] = []
+        # The extents that some thread is fetching.
+        self._requested: set[tuple[int, int]] = set()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.truncate(self._file, remote.size)
 
     @property
     def fetched(self) -> int:
         """The number of bytes that are there."""
-        with self._lock:
+        with self._changed:
             return sum(self._ends) - sum(self._begins)
 
     @property
     def extents(self) -> list[tuple[int, int]]:
         """Begin and end of each part that is there, in order."""
-        with self._lock:
+        with self._changed:
             return list(zip(self._begins, self._ends, strict=True))
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def has(self, begin: int, end: int) -> bool:
+        """Return whether all bytes of a range are there; what is beyond the file is left out."""
+        with self._changed:
+            return not self._missing([(begin, end)])
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Read bytes into a buffer, zeros for those that are not there; return their number."""
+        return os.preadv(self._file, [buffer], offset)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> int:
         """Fetch the parts of ranges that are not there; what is beyond the file is left out.
+
+        Parts that another thread is fetching are awaited, not fetched twice.
 
         Args:
             ranges: begin and end of each.
+
+        Returns:
+            The number of bytes that this call has fetched.
 
         Raises:
             StoreError: they cannot be read.
             OSError: the local file cannot be written.
         """
-        with self._lock:
-            missing = self._missing(ranges)
-            if not missing:
-                return
-            parts = self.remote.read_ranges(missing)
-            for (begin, end), data in zip(missing, parts, strict=True):
-                self._write(data, begin)
-                self._add(begin, end)
+        count = 0
+        while True:
+            with self._changed:
+                missing = self._missing(ranges)
+                own = [part for each in missing for part in self._not_requested(each)]
+                if not own:
+                    if not missing:
+                        return count
+                    # If the other thread fails, this one tries itself.
+                    self._changed.wait()
+                    continue
+                self._requested.update(own)
+            fetched: list[tuple[int, int]] = []
+            try:
+                parts = self.remote.read_ranges(own)
+                for (begin, end), data in zip(own, parts, strict=True):
+                    self._write(data, begin)
+                    fetched.append((begin, end))
+                    count += end - begin
+            finally:
+                with self._changed:
+                    self._requested.difference_update(own)
+                    for begin, end in fetched:
+                        self._add(begin, end)
+                    self._changed.notify_all()
 
     def close(self) -> None:
         """Delete the local file."""
@@ -106,6 +140,18 @@ class PartialCopy:
                 index += 1
             last = max(last, end)
         return missing
+
+    def _not_requested(self, extent: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the parts of an extent that no thread is fetching, in order."""
+        begin, end = extent
+        parts = []
+        for first, last in sorted(self._requested):
+            if last <= begin or first >= end:
+                continue
+            if begin < first:
+                parts.append((begin, first))
+            begin = max(begin, last)
+        return [*parts, (begin, end)] if begin < end else parts
 
     def _add(self, begin: int, end: int) -> None:
         """Add an extent, joined with those that it touches."""

@@ -99,7 +99,7 @@ class RemoteFile:
                 raise exceptions.GenericError(f"{len(data)} of {end - begin} bytes were sent")
             return data
 
-        return _try_again(self.address, request)
+        return try_again(self.address, request)
 
 
 def open_remote(path: Path) -> RemoteFile:
@@ -117,9 +117,18 @@ def open_remote(path: Path) -> RemoteFile:
     known = _KNOWN.get(address)
     if known and time.monotonic() - known[0] < KNOWN_SECONDS:
         return known[1]
+    return version_now(address)
+
+
+def version_now(address: str) -> RemoteFile:
+    """Return the current version of a file.
+
+    Raises:
+        StoreError: there is no such file, or it cannot be read.
+    """
     store, key = store_of(address)
     asked = time.monotonic()
-    about = _try_again(address, lambda: obstore.head(store, key))
+    about = try_again(address, lambda: obstore.head(store, key))
     remote = RemoteFile(address, about["size"], about["e_tag"] or "", about["last_modified"])
     remember(remote, asked)
     return remote
@@ -162,7 +171,7 @@ def _cut(
     return cut
 
 
-def _try_again(address: str, request: Any) -> Any:
+def try_again(address: str, request: Any) -> Any:
     """Return the answer to a request that is tried again if another try can help.
 
     Raises:

@@ -1,5 +1,6 @@
 """Files that a sheet names, on a disk or in a store: whether they are there, and their content."""
 
+import errno
 import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from gigatile.stores.errors import StoreError
 
 # Requests for sizes and versions that run side by side.
 REQUESTS = 32
+# A file in a store is hashed in parts of this size, in bytes.
+HASHED_BYTES = 32 << 20
 
 
 def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
@@ -44,6 +47,22 @@ def first_bytes(path: Path, count: int) -> bytes:
     return remote.read(0, min(count, remote.size))
 
 
+def sha256_of_source(path: Path) -> str:
+    """Return the SHA-256 of a file; all of it is read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not is_remote(path):
+        return files.sha256_of(path)
+    from gigatile.stores.remote_file import open_remote
+
+    remote, digest = open_remote(path), hashlib.sha256()
+    for begin in range(0, remote.size, HASHED_BYTES):
+        digest.update(remote.read(begin, min(begin + HASHED_BYTES, remote.size)))
+    return digest.hexdigest()
+
+
 def size_and_time(path: Path) -> tuple[int, int]:
     """Return the size of a file in bytes, and its mtime in ns; in a store, a hash of its version.
 
@@ -73,10 +92,16 @@ def unreadable(paths: Iterable[Path]) -> dict[Path, str]:
 
     learn_versions(remote)
 
+    silent: list[str] = []
+
     def fault(path: Path) -> str | None:
+        if silent:  # each further request would wait as long
+            return silent[0]
         try:
             open_remote(path)
         except StoreError as error:
+            if error.errno == errno.EIO:
+                silent.append(str(error.strerror))
             return str(error.strerror)
         return None
 

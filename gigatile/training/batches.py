@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from keras import tree
 
-from gigatile.training.sample_order import BatchSlice, Epoch, Samples
+from gigatile.training.read_ahead import FetchedSource, ReadAhead
+from gigatile.training.sample_order import BatchSlice, Epoch, Samples, joined
 
 # Batches that are loaded while the model uses another batch. Together with that one and the next,
 # which is ready, this bounds the memory of the input: AHEAD + 2 batches.
@@ -37,6 +38,8 @@ class SampleSource(Protocol):
 
     A sample has inputs and targets. Each is an array or a nested structure of arrays. In a
     batch, their first axis is the sample.
+
+    A source whose records may be in a store is also a `FetchedSource`.
     """
 
     def specs(self, samples: Samples) -> tuple[Specs, Specs]:
@@ -116,17 +119,32 @@ def batches(
     # Each batch is split so that the batches in progress keep all threads busy.
     parts = -(-threads // AHEAD)
     loading: deque[_Loading] = deque()
+    ahead = None
+    if isinstance(source, FetchedSource) and source.in_store:
+
+        def samples_of(numbers: range) -> Samples:
+            return joined([epoch.batch(step, batch_size, rank, ranks).samples for step in numbers])
+
+        ahead = ReadAhead(source, samples_of, steps)
     with ThreadPoolExecutor(threads) as pool:
         try:
             for batch in slices:
                 loading.append(_load(pool, parts, source, batch, memory))
                 if len(loading) > AHEAD:
-                    yield loading.popleft().result()
+                    yield _next(loading, ahead)
             while loading:
-                yield loading.popleft().result()
+                yield _next(loading, ahead)
         finally:
             for unused in loading:
                 unused.cancel()
+            if ahead:
+                ahead.close()
+
+
+def _next(loading: "deque[_Loading]", ahead: ReadAhead | None) -> Batch:
+    if ahead:
+        ahead.begin_batch()
+    return loading.popleft().result()
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--cores", "cores_per_rank", int, "cores per process"),
         ("--stall-limit", "stall_limit", int, "abort after this many seconds without a step"),
         ("--save-minutes", "save_minutes", float, "minutes between two checkpoints"),
+        ("--cache-gb", "cache_gb", float, "GB of shards in a store to keep in TMPDIR"),
     ):
         text += f" (default: {default[key]:g})"
         parser.add_argument(option, dest=key, type=kind, default=default[key], help=text)
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def training_settings(args: argparse.Namespace) -> TrainSettings:
     """Return the section `train` from the options."""
-    given = ("epochs", "cores_per_rank", "stall_limit", "save_minutes")
+    given = ("epochs", "cores_per_rank", "stall_limit", "save_minutes", "cache_gb")
     limit = {} if args.limit_batches is None else {"limit_batches": args.limit_batches}
     return parse_section(
         TrainSettings,

@@ -60,7 +60,7 @@ def train(
         UserError: the input is missing or damaged, or does not fit the settings.
         StartAgain: a signal asked to stop; the state is saved.
     """
-    reader = task.reader(manifest, "train")
+    reader = task.reader(manifest, "train", settings.cache_gb)
     sampling = task.sampling(reader, settings)
 
     def epoch_order(epoch: int) -> Epoch:

@@ -11,7 +11,7 @@ and the batches do not depend on the number of ranks.
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -58,6 +58,15 @@ class Samples:
 
     def __getitem__(self, part: slice) -> "Samples":
         return Samples(self.records[part], self.views[part], self.seeds[part])
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of several parts, one after the other."""
+    return Samples(
+        np.concatenate([np.empty(0, np.int64), *(part.records for part in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(part.views for part in parts)]),
+        np.concatenate([np.empty(0, np.uint64), *(part.seeds for part in parts)]),
+    )
 
 
 @dataclass(frozen=True)
@@ -110,15 +119,16 @@ class Epoch:
             for first, last in itertools.pairwise(bounds)
         ]
         self._ends = np.cumsum([shown[shards].sum() for _, shards in self._windows])
-        # A batch that crosses the boundary between two windows needs both.
-        self._window = functools.lru_cache(maxsize=2)(self._shuffled_window)
+        # A batch that crosses the boundary between two windows needs both, and so may one that is
+        # read ahead.
+        self._window = functools.lru_cache(maxsize=4)(self._shuffled_window)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def samples(self, first: int, last: int) -> Samples:
         """Return the samples at positions `first` to `last` - 1, modulo the length of the epoch."""
-        parts = [Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
+        parts = []
         while first < last:
             position = first % len(self)
             window = int(np.searchsorted(self._ends, position, side="right"))
@@ -126,11 +136,7 @@ class Epoch:
             part = slice(position - begin, min(position + last - first, end) - begin)
             parts.append(self._window(window)[part])
             first += part.stop - part.start
-        return Samples(
-            np.concatenate([part.records for part in parts]),
-            np.concatenate([part.views for part in parts]),
-            np.concatenate([part.seeds for part in parts]),
-        )
+        return joined(parts)
 
     def _cycle_position(self, number: int, weight: Fraction) -> np.ndarray:
         """Return the position of each shard in the cycle of a fraction: (shards,) int64.

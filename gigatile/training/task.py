@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from gigatile.models.networks import Networks
-from gigatile.records.shards import ShardReader
+from gigatile.records.shards import CACHE_GB, ShardReader
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, SampleSource
 from gigatile.training.ranks import Ranks
@@ -34,9 +34,9 @@ class TrainingTask(ABC):
     metrics: ClassVar[tuple[str, ...]]
     shares_samples: ClassVar[bool] = False
 
-    def reader(self, manifest: Path, split: str) -> Any:
+    def reader(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> Any:
         """Open the shards of a split; see `ShardReader`."""
-        return ShardReader(manifest, split)
+        return ShardReader(manifest, split, cache_gb)
 
     @abstractmethod
     def source(self, reader: Any) -> SampleSource:

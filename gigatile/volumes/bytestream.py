@@ -5,7 +5,14 @@ import stat
 import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from gigatile.errors import UserError
+from gigatile.stores.addresses import is_remote
+from gigatile.stores.errors import StoreError
+
+if TYPE_CHECKING:
+    from gigatile.stores.stream import RemoteStream
 
 GZIP = b"\x1f\x8b"
 # Compressed bytes that are read at a time, and uncompressed bytes that are skipped at a time.
@@ -29,6 +36,8 @@ class ByteStream:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # Its size in bytes; None: unknown, as of a pipe.
+        self._size: int | None = None
         self._handle = self._open()
         start = self._read_file(2)
         if not start:
@@ -87,10 +96,9 @@ class ByteStream:
         Raises:
             VolumeError: it is too short, even at the largest compression ratio of gzip.
         """
-        status = os.fstat(self._handle.fileno())
-        if not stat.S_ISREG(status.st_mode):
+        size = self._size
+        if size is None:
             return
-        size = status.st_size
         if self._gzip is None and size < expected:
             raise _truncated(expected, f"it has {size:,}")
         if self._gzip is not None and size * MAX_RATIO < expected:
@@ -143,21 +151,46 @@ class ByteStream:
             if data:
                 return data
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> "BinaryIO | RemoteStream":
+        if is_remote(self._path):
+            # Starts a library that takes a while to import.
+            from gigatile.stores.stream import RemoteStream
+
+            try:
+                stream = RemoteStream(self._path)
+            except StoreError as error:
+                raise _of_store(error) from None
+            self._size = stream.size
+            return stream
         if self._path.is_dir():
             raise VolumeError("it is a folder, not a file")
         try:
-            return self._path.open("rb")
+            handle = self._path.open("rb")
         except FileNotFoundError:
             raise VolumeError("the file does not exist") from None
         except OSError as error:
             raise VolumeError(f"it cannot be opened: {error.strerror or error}") from None
+        status = os.fstat(handle.fileno())
+        self._size = status.st_size if stat.S_ISREG(status.st_mode) else None
+        return handle
 
     def _read_file(self, size: int) -> bytes:
         try:
             return self._handle.read(size)
+        except StoreError as error:
+            raise _of_store(error) from None
         except OSError as error:
             raise VolumeError(f"it cannot be read: {error.strerror or error}") from None
+
+
+def _of_store(error: StoreError) -> VolumeError | UserError:
+    """Return the error of a file in a store.
+
+    If the file is not the reason, the job fails and can be tried again.
+    """
+    if error.is_of_file:
+        return VolumeError(f"it cannot be read from its store: {error.strerror}")
+    return UserError(f"{error.filename}: {error.strerror}")
 
 
 def _truncated(expected: int, actual: str) -> VolumeError:

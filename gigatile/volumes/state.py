@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from gigatile.errors import UserError
-from gigatile.files import fingerprint
 from gigatile.states import RecordsFile, StateModel
+from gigatile.stores.sources import fingerprint, size_and_time
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.reader import Volume
 
@@ -37,7 +37,7 @@ class CaseSource(StateModel):
         """Describe a file, without its geometry."""
         return cls(
             name=volume.path.name,
-            bytes=volume.path.stat().st_size,
+            bytes=size_and_time(volume.path)[0],
             fingerprint=fingerprint(volume.path),
             shape=[*volume.shape, volume.channels] if volume.channels > 1 else [*volume.shape],
             dtype=volume.dtype.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.records.example import first_ints
-from gigatile.records.tfrecord import RecordError, damaged, read_sized, record_offsets
+from gigatile.records.tfrecord import RecordError, damaged, open_records, read_sized, record_offsets
 from gigatile.records.tile import image_of
 from gigatile.slides.state import TileGrid
 from gigatile.whole_slides.slide_pixels import StoredSlide
@@ -25,11 +25,11 @@ def open_tiles(records: Path, grid: TileGrid) -> Iterator[StoredSlide]:
         RecordError: the file is missing or damaged, or a tile is not on the grid.
     """
     offsets = record_offsets(records)
-    sizes = np.diff(offsets, append=records.stat().st_size)
-    with records.open("rb", buffering=0) as handle:
+    with open_records(records) as file:
+        sizes = np.diff(offsets, append=file.size)
 
         def read(number: int) -> bytes:
-            return read_sized(handle.fileno(), int(offsets[number]), int(sizes[number]), records)
+            return read_sized(file, int(offsets[number]), int(sizes[number]))
 
         def fault(number: int, text: str) -> RecordError:
             return damaged(records, int(offsets[number]), text)

@@ -134,9 +134,14 @@ def source_files(samples: Mapping[str, HasFiles]) -> Callable[[Any], list[str]]:
         if sample not in samples:
             # A file that the user asked for: all other wildcards are from the sheet.
             raise WorkflowError(f"the sample sheet has no row {sample!r}")
-        return [os.path.normpath(path) for path in samples[sample].files if not is_remote(path)]
+        return on_disk(samples[sample].files)
 
     return files
+
+
+def on_disk(files: Iterable[Path]) -> list[str]:
+    """Return the files that are not in a store, in their normal form."""
+    return [os.path.normpath(path) for path in files if not is_remote(path)]
 
 
 def source_text(samples: Mapping[str, HasFiles]) -> Callable[[Any], str]:
@@ -146,9 +151,25 @@ def source_text(samples: Mapping[str, HasFiles]) -> Callable[[Any], str]:
     def source(wildcards: Any) -> str:
         (sample,) = wildcards
         (path,) = samples[sample].files
-        return shlex.quote(address_of(path) if is_remote(path) else os.path.normpath(path))
+        return shlex.quote(text_of(path))
 
     return source
+
+
+def source_texts(samples: Mapping[str, HasFiles]) -> Callable[[Any], str]:
+    """Return a parameter: all files of a case or of images, or their addresses, for a shell."""
+
+    @declare_parameters
+    def sources(wildcards: Any) -> str:
+        (sample,) = wildcards
+        return shlex.join(map(text_of, samples[sample].files))
+
+    return sources
+
+
+def text_of(path: Path) -> str:
+    """Return the path of a file in its normal form, or its address."""
+    return address_of(path) if is_remote(path) else os.path.normpath(path)
 
 
 def slide_options(samples: Mapping[str, Sample]) -> Callable[[Any], str]:
@@ -177,7 +198,7 @@ def images_of_part(parts: Mapping[str, Part]) -> Callable[[Any], str]:
             [
                 {
                     "image": image.id,
-                    "path": os.path.normpath(image.path),
+                    "path": text_of(image.path),
                     "annotations": os.path.normpath(image.annotations or ""),
                     "mpp": repr(image.mpp),
                 }
@@ -194,9 +215,9 @@ def case_options(cases: Mapping[str, Case]) -> Callable[[Any], str]:
     @declare_parameters
     def options(wildcards: Any) -> str:
         case = cases[wildcards.case]
-        paths = [f"--image={name}={os.path.normpath(path)}" for name, path in case.images.items()]
+        paths = [f"--image={name}={text_of(path)}" for name, path in case.images.items()]
         if case.segmentation is not None:
-            paths.append(f"--segmentation={os.path.normpath(case.segmentation)}")
+            paths.append(f"--segmentation={text_of(case.segmentation)}")
         return shlex.join(paths)
 
     return options

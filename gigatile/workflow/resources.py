@@ -41,6 +41,7 @@ def rank_options(train: TrainSettings) -> str:
     return (
         f"--ranks {train.ranks} --cores {train.cores_per_rank}"
         f" --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
+        f" --cache-gb {train.cache_gb}"
     )
 
 

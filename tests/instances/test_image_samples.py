@@ -101,7 +101,7 @@ def reader(nuclei, tmp_path_factory):
 @pytest.fixture(scope="module")
 def names(reader, nuclei) -> list[str]:
     """Return the ids of the images in the order of the shards."""
-    paths = dict.fromkeys(reader.locate(number)[3] for number in range(len(reader)))
+    paths = dict.fromkeys(reader.locate(number)[0].path for number in range(len(reader)))
     return [image.image_id for path in paths for image in read_annotated(path)]
 
 
@@ -270,7 +270,7 @@ def test_images_that_cannot_be_used_are_named(tmp_path):
 def test_damaged_record_is_named(tmp_path):
     image = Annotated(np.zeros((40, 30, 3), np.uint8), [], [])
     reader = open_shards(tmp_path, [write_record(tmp_path, "A", image)])
-    path = reader.locate(0)[3]
+    path = reader.locate(0)[0].path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

@@ -20,6 +20,7 @@ from gigatile.records import (
     write_records,
 )
 from gigatile.records.example import decode_example, encode_example, first_bytes
+from gigatile.records.files import DiskFile
 from gigatile.records.shard_layout import Source
 from gigatile.records.tfrecord import frame, read_sized, record_offsets
 from gigatile.records.tile import encode_jpeg
@@ -236,11 +237,10 @@ def test_records_round_trip(tmp_path_factory, records):
     offsets = record_offsets(path)
     assert offsets.dtype == np.int64
     assert offsets.tolist() == [sum(16 + len(r) for r in records[:n]) for n in range(len(records))]
-    with path.open("rb") as handle:
+    with DiskFile(path) as file:
         for offset, data in reversed(list(zip(offsets.tolist(), records, strict=True))):
-            size = len(frame(data))
-            assert read_sized(handle.fileno(), offset, size, path) == data
-        assert handle.tell() == 0
+            assert read_sized(file, offset, len(frame(data))) == data
+        assert os.lseek(file.descriptor, 0, os.SEEK_CUR) == 0
 
 
 def test_a_file_without_records_is_empty(tmp_path):
@@ -291,8 +291,8 @@ def message(path, read) -> str:
 
 
 def read_second(path) -> bytes:
-    with path.open("rb") as handle:
-        return read_sized(handle.fileno(), 26, 46, path)
+    with DiskFile(path) as file:
+        return read_sized(file, 26, 46)
 
 
 @pytest.mark.parametrize("offset", [LENGTH, LENGTH + 7, LENGTH_CRC, LENGTH_CRC + 3])
@@ -332,9 +332,9 @@ def test_wrong_size_is_named(tmp_path):
     path = tmp_path / "x.tfrecord"
     write_records(path, RECORDS)
     assert read_second(path) == RECORDS[1]
-    with path.open("rb") as handle:
+    with DiskFile(path) as file:
         for size in (45, 47, 66):
-            fault = message(path, lambda p, n=size: read_sized(handle.fileno(), 26, n, p))
+            fault = message(path, lambda _, n=size: read_sized(file, 26, n))
             assert fault == f"26 is damaged: its size is not the {size} bytes of the index"
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gigatile.errors import UserError
 from gigatile.parallel.world import World
 from gigatile.records import RecordError, read_records, write_records
+from gigatile.records.files import DiskFile
 from gigatile.records.shard_layout import Source, lay_out_shards
 from gigatile.records.tile import Tile, encode_jpeg, encode_sheet_fields, encode_tile
 from gigatile.records.volume import VolumeRecord, case_of
@@ -43,10 +44,8 @@ def encoded(image: np.ndarray, labels: np.ndarray | None, case: str = "C1") -> b
 
 
 def opened(path: Path) -> VolumeRecord:
-    handle = path.open("rb", buffering=0)
-    record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
-    record.handle = handle  # keep it open
-    return record
+    file = DiskFile(path)
+    return VolumeRecord(file, 0, file.size)
 
 
 def sliced(array: np.ndarray, start: tuple[int, ...], size: tuple[int, ...]) -> np.ndarray:
@@ -290,13 +289,13 @@ def test_record_in_a_shard_is_read(large):
     write_records(shard, [other, next(read_records(path)) + encode_sheet_fields("P of C1", "")])
     offset = 16 + len(other)
     size = shard.stat().st_size - offset
-    with shard.open("rb") as handle:
-        record = VolumeRecord(handle.fileno(), offset, size, shard)
+    with DiskFile(shard) as file:
+        record = VolumeRecord(file, offset, size)
         np.testing.assert_array_equal(
             record.read((3, 4, 5), (40, 40, 40))[0], image[3:43, 4:44, 5:45]
         )
         with pytest.raises(RecordError, match=f"byte {offset} .*not the {size - 1} bytes"):
-            VolumeRecord(handle.fileno(), offset, size - 1, shard)
+            VolumeRecord(file, offset, size - 1)
 
 
 def test_foreground_is_a_fixed_sample_of_each_label(make_record):
@@ -429,7 +428,7 @@ def test_truncated_volume_file_is_damaged(large):
         opened(path)
     os.truncate(path, 100)
     with pytest.raises(RecordError, match="damaged"):
-        VolumeRecord(record.handle.fileno(), 0, len(path.read_bytes()), path)
+        opened(path)
 
 
 def test_other_schema_or_kind_is_refused(tmp_path, monkeypatch):
@@ -477,11 +476,11 @@ def test_layout_checks_the_case_of_a_record(large, monkeypatch):
 
 def test_damaged_head_is_not_another_kind(large):
     path = large[2]
-    with path.open("rb") as handle:
-        assert case_of(handle.fileno(), 0, path) == "C1"
-    damage(path, 60)
-    with path.open("rb") as handle, pytest.raises(RecordError, match="its head does not fit"):
-        case_of(handle.fileno(), 0, path)
+    with DiskFile(path) as file:
+        assert case_of(file, 0) == "C1"
+        damage(path, 60)
+        with pytest.raises(RecordError, match="its head does not fit"):
+            case_of(file, 0)
 
 
 def test_volume_record_has_the_usual_frame(large):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.records import write_records
+from gigatile.records.files import DiskFile
 from gigatile.records.shuffle import random64
 from gigatile.records.volume import VolumeRecord
 from gigatile.records.volume_form import encode_volume
@@ -20,10 +21,8 @@ def recorded(
 ) -> VolumeRecord:
     names = [f"m{number}" for number in range(image.shape[3])]
     write_records(path, [encode_volume("C1", image, labels, names, grid or {})])
-    handle = path.open("rb", buffering=0)
-    record = VolumeRecord(handle.fileno(), 0, path.stat().st_size, path)
-    record.handle = handle  # keeps the file open
-    return record
+    file = DiskFile(path)
+    return VolumeRecord(file, 0, file.size)
 
 
 def filled(record: VolumeRecord, draw: int, how: PatchSettings) -> tuple[np.ndarray, np.ndarray]:

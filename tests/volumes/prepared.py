@@ -1,11 +1,11 @@
 """Prepare cases with short settings, and read their records."""
 
 import json
-import os
 
 import numpy as np
 from known_volumes import SHAPE, ellipsoid
 
+from gigatile.records.files import DiskFile
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.preparation import PreparedFiles, prepare_case
@@ -30,13 +30,9 @@ def prepare(out, images, segmentation=None, **changes) -> dict:
 def record(out) -> tuple:
     """Return the image, (x, y, z, C) float16, and the labels of the record."""
     path = out / "C1.tfrecord"
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        volume = VolumeRecord(descriptor, 0, path.stat().st_size, path)
-        shape = json.loads((out / "C1.json").read_text())["prepared"]["shape"]
-        return volume.read((0, 0, 0), shape)
-    finally:
-        os.close(descriptor)
+    shape = json.loads((out / "C1.json").read_text())["prepared"]["shape"]
+    with DiskFile(path) as file:
+        return VolumeRecord(file, 0, file.size).read((0, 0, 0), shape)
 
 
 def z_score(values, mask):

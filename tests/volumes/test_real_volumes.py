@@ -1,13 +1,13 @@
 """Real cases: known properties, and the expected state of every file."""
 
 import json
-import os
 
 import nibabel
 import numpy as np
 import pytest
 from known_volumes import dice
 
+from gigatile.records.files import DiskFile
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.geometry import geometry_of
@@ -57,12 +57,9 @@ def prepare(out, images, segmentation=None, **settings):
 
 def record(out):
     path = out / "c.tfrecord"
-    descriptor = os.open(path, os.O_RDONLY)
     shape = json.loads((out / "c.json").read_text())["prepared"]["shape"]
-    try:
-        return VolumeRecord(descriptor, 0, path.stat().st_size, path).read((0, 0, 0), shape)
-    finally:
-        os.close(descriptor)
+    with DiskFile(path) as file:
+        return VolumeRecord(file, 0, file.size).read((0, 0, 0), shape)
 
 
 def restored(labels, grid):

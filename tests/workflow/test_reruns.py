@@ -103,10 +103,12 @@ ROWS = [
         set(),
         "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true, reuse: other}",
         "shards={nodes: 2}",
-        "train={ranks_per_node: 2, cores_per_rank: 2, stall_limit: 60, save_minutes: 1}",
+        "train={ranks_per_node: 2, cores_per_rank: 2, stall_limit: 60, save_minutes: 1,"
+        " cache_gb: 2}",
     ),
     setting(SPLITS, "split={seed: 5}"),
     setting(SHARDS, "shards={target_mb: 1, seed: 100}"),  # the defaults are 100 and 1
+    setting(SHARDS, "shards={target_mb: 100, seed: 1, store: s3://bucket/folder}"),
     setting(TRAINING, "train={batch_size: 16}"),
     setting(TRAINING, "train={boost: {lusc: 2.0}}"),
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),

@@ -1,7 +1,11 @@
 """A cohort whose slides are in a real object store, run as a user runs it."""
 
+import json
+import re
+
 import obstore
 import pytest
+import yaml
 from clones import Clone
 
 ASKED = ("--configfile", "small.yaml")
@@ -82,3 +86,34 @@ def test_two_patients_with_one_slide_are_refused(remote_run: Clone, small_run: C
     said = done.stdout + done.stderr
     assert done.returncode == 1
     assert "of slide 'P02-1' has the same content as s3://slides/small/P01-1.svs" in said
+
+
+def test_shards_in_a_store_give_the_same_model_and_proof(small_run: Clone, store, tmp_path):
+    """A damaged or deleted shard is noticed when the results are verified."""
+    run = small_run.copy(tmp_path / "run")
+    config = run.folder / "small.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["shards"] = settings.get("shards", {}) | {"store": "s3://slides/shards of small"}
+    config.write_text(yaml.safe_dump(settings))
+    run.snakemake("--cores", "2", *ASKED)
+    here, there = run.folder / "results/small", small_run.folder / "results/small"
+    assert not list((here / "shards").glob("*.tfrecord"))
+    for name in ("evaluation/metrics.json", "evaluation/slides.tsv"):
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    pages = [(folder / "report/index.html").read_text() for folder in (here, there)]
+    proofs = [re.findall(r"[\d,]+ tiles read from the shards", page) for page in pages]
+    assert proofs[0] == proofs[1] != []
+    assert run.jobs(*ASKED) == {}
+
+    verify = ("verify", "--cores", "2", *ASKED)
+    run.snakemake(*verify)
+    listed = json.loads((here / "shards/manifest.json").read_text())["splits"]["train"]["shards"]
+    keys = [shard["file"].removeprefix("s3://slides/") for shard in listed]
+    whole = obstore.get(store.bucket(), keys[0]).bytes().to_bytes()
+    store.put(keys[0], whole[:-1] + bytes([whole[-1] ^ 1]))
+    done = run.snakemake(*verify, check=False)
+    assert done.returncode and keys[0] in (here / "logs/verify.tsv").read_text()
+    assert "its content differs from the recorded checksum" in done.stdout + done.stderr
+    obstore.delete(store.bucket(), keys[0])
+    run.snakemake(*verify, check=False)
+    assert "no such object, or no such bucket" in (here / "logs/verify.tsv").read_text()

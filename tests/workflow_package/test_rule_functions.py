@@ -100,6 +100,7 @@ def test_rank_options_are_those_that_do_not_change_the_model():
     train = TrainSettings(nodes=2, ranks_per_node=4, cores_per_rank=3)
     assert rank_options(train) == (
         f"--ranks 8 --cores 3 --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
+        f" --cache-gb {train.cache_gb}"
     )
 
 

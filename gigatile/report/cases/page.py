@@ -9,6 +9,7 @@ import numpy as np
 from nibabel.affines import obliquity
 
 from gigatile.errors import UserError
+from gigatile.records.files import DiskFile
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.cases.inputs import (
     ScoredCase,
@@ -135,8 +136,8 @@ def _read_volumes(
     segmentation: Path,
 ) -> Volumes:
     """Read the prepared volumes of a case, and its segmentation on the same grid."""
-    with records.open("rb", buffering=0) as handle:
-        record = VolumeRecord(handle.fileno(), 0, records.stat().st_size, records)
+    with DiskFile(records) as file:
+        record = VolumeRecord(file, 0, file.size)
         head = record.head
         if (head.case, head.channels) != (case, settings.modalities):
             raise UserError(

@@ -1,9 +1,8 @@
 """Volumes as records, for the search for equal voxels."""
 
-from pathlib import Path
-
 import numpy as np
 
+from gigatile.records.files import RecordFile
 from gigatile.records.tfrecord import read_sized
 from gigatile.records.volume import VolumeRecord
 from gigatile.report.records import Record, RecordKind
@@ -12,10 +11,10 @@ from gigatile.report.records import Record, RecordKind
 FEWEST_LABELLED = 64
 
 
-def read_volume(descriptor: int, offset: int, size: int, path: Path) -> Record:
+def read_volume(file: RecordFile, offset: int, size: int) -> Record:
     """Read a case. A channel without values (a missing modality) is not one of its images."""
-    data = read_sized(descriptor, offset, size, path)
-    volume = VolumeRecord(descriptor, offset, size, path)
+    data = read_sized(file, offset, size)
+    volume = VolumeRecord(file, offset, size)
     image, labels = volume.read((0, 0, 0), volume.head.shape)
     channels = [channel.tobytes() for channel in np.moveaxis(image, -1, 0) if channel.any()]
     labelled = np.count_nonzero(labels) >= FEWEST_LABELLED

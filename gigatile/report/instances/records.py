@@ -1,10 +1,9 @@
 """Images with instances as records, for the search for equal pixels."""
 
-from pathlib import Path
-
 import numpy as np
 
 from gigatile.errors import UserError
+from gigatile.records.files import RecordFile
 from gigatile.records.instances import decode_annotated
 from gigatile.records.tfrecord import damaged, read_sized
 from gigatile.report.records import Record, RecordKind
@@ -13,14 +12,14 @@ from gigatile.report.records import Record, RecordKind
 FEWEST_COLOURS = 16
 
 
-def read_image(descriptor: int, offset: int, size: int, path: Path) -> Record:
+def read_image(file: RecordFile, offset: int, size: int) -> Record:
     """Read an image. Its pixels are compared, as a file may be encoded in several ways."""
-    data = read_sized(descriptor, offset, size, path)
+    data = read_sized(file, offset, size)
     try:
         image = decode_annotated(data)
         pixels = image.pixels()
     except UserError as error:
-        raise damaged(path, offset, str(error)) from None
+        raise damaged(file.path, offset, str(error)) from None
     shape = np.array(pixels.shape, "<u4").tobytes()
     return Record(image.image_id, data, [shape + pixels.tobytes()])
 

@@ -1,10 +1,9 @@
 """Tiles as records, for the search for equal pixels."""
 
-from pathlib import Path
-
 import numpy as np
 
 from gigatile.records.example import some_bytes
+from gigatile.records.files import RecordFile
 from gigatile.records.tfrecord import damaged, read_sized
 from gigatile.records.tile import decode_jpeg
 from gigatile.report.records import Record, RecordKind
@@ -14,14 +13,14 @@ from gigatile.report.records import Record, RecordKind
 FEWEST_COLOURS = 64
 
 
-def read_tile(descriptor: int, offset: int, size: int, path: Path) -> Record:
+def read_tile(file: RecordFile, offset: int, size: int) -> Record:
     """Read a tile. Its pixels are the JPEG: one encoder wrote the JPEGs of all tiles."""
-    data = read_sized(descriptor, offset, size, path)
+    data = read_sized(file, offset, size)
     try:
         slide, image = some_bytes(data, "slide", "image")
         return Record(slide.decode(), data, [image])
     except ValueError as error:
-        raise damaged(path, offset, f"not a tile ({error})") from None
+        raise damaged(file.path, offset, f"not a tile ({error})") from None
 
 
 def is_plain(image: bytes) -> bool:

@@ -46,6 +46,15 @@ class Images:
     def __init__(self, reader: ShardReader, settings: DetectionSettings) -> None:
         self._reader, self._settings = reader, settings
 
+    @property
+    def in_store(self) -> bool:
+        """Whether `fetch` saves time."""
+        return self._reader.in_store
+
+    def fetch(self, samples: Samples) -> None:
+        """Fetch the images; see `gigatile.training.read_ahead`."""
+        self._reader.fetch(samples.records.tolist())
+
     def _sample(self, number: int, seed: int) -> _Sample:
         start = time.perf_counter()
         data = read_sized(*self._reader.locate(number))

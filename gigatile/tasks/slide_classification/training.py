@@ -11,6 +11,7 @@ import tensorflow as tf
 from gigatile.errors import UserError
 from gigatile.models.networks import Networks
 from gigatile.models.slide_classifier import SlideClassifierParts, build_slide_classifier, parts_of
+from gigatile.records.shards import CACHE_GB
 from gigatile.records.slides import SlideReader
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
@@ -47,9 +48,9 @@ class SlideClassification(TrainingTask):
         self._parts: SlideClassifierParts | None = None
         self._passes: TwoPasses | None = None
 
-    def reader(self, manifest: Path, split: str) -> SlideReader:
+    def reader(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> SlideReader:
         """Open the shards of a split."""
-        return SlideReader(manifest, split)
+        return SlideReader(manifest, split, cache_gb)
 
     def source(self, reader: SlideReader) -> Slides:
         """Return the reader of slides."""

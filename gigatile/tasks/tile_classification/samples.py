@@ -20,6 +20,15 @@ class Tiles:
         self._reader = reader
         self._shape: tuple[int, ...] | None = None
 
+    @property
+    def in_store(self) -> bool:
+        """Whether `fetch` saves time."""
+        return self._reader.in_store
+
+    def fetch(self, samples: Samples) -> None:
+        """Fetch the tiles; see `gigatile.training.read_ahead`."""
+        self._reader.fetch(samples.records.tolist())
+
     def specs(self, samples: Samples) -> tuple[ArraySpec, ArraySpec]:
         """Return the specs of tile and class. All tiles have the size of the first one."""
         if self._shape is None:

@@ -8,6 +8,7 @@ import numpy as np
 from gigatile.errors import UserError
 from gigatile.files import checksums, sha256_of
 from gigatile.json_models import write_model
+from gigatile.records.files import DiskFile
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.windows import WindowSettings
 from gigatile.tasks.volume_segmentation.sliding_window import (
@@ -90,9 +91,8 @@ def segment_case(
     Raises:
         UserError: the record is damaged, of another case, or has other channels than the model.
     """
-    with record.open("rb", buffering=0) as handle:
-        size = record.stat().st_size
-        prepared = VolumeRecord(handle.fileno(), 0, size, record)
+    with DiskFile(record) as file:
+        prepared = VolumeRecord(file, 0, file.size)
         if prepared.case != case:
             raise UserError(f"{record}: contains case {prepared.case!r}, expected {case!r}")
         try:

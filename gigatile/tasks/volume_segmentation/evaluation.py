@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     volumes = check_section(VolumeSettings, described["volumes"], str(args.described))
     references = {
         case.case: case.segmentation
-        for case in read_cases(args.samples, (), may_be_missing=lambda path: True)
+        for case in read_cases(args.samples, (), look=False)
         if case.segmentation
     }
     rows = usable_rows(args.table, "test")

@@ -5,11 +5,11 @@ import time
 import cv2
 import numpy as np
 
-from gigatile.records.volume import VolumeRecord
+from gigatile.records.volume import VolumeHead, VolumeRecord
 from gigatile.settings.patches import PatchSettings
 from gigatile.tasks.volume_segmentation.intensities import change_intensities
 from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
-from gigatile.tasks.volume_segmentation.rotation import fill_rotated
+from gigatile.tasks.volume_segmentation.rotation import fill_rotated, rotated_box
 from gigatile.tasks.volume_segmentation.scratch import scratch
 
 # The input pipeline runs a thread for each core.
@@ -57,6 +57,16 @@ def fill_patch(
     if settings.intensity:
         change_intensities(image_out, record.head.ranges, patch, seed)
     return read - start, time.perf_counter() - read
+
+
+def box_of_patch(
+    head: VolumeHead, seed: int, settings: PatchSettings
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return first voxel and size of the box that `fill_patch` reads."""
+    patch = choose_patch(head, seed, settings)
+    if patch.rotation is None:
+        return patch.start, settings.size
+    return rotated_box(head, patch.start, patch.rotation, settings.size)
 
 
 def _flip_columns(array: np.ndarray) -> None:

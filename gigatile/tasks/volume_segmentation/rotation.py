@@ -5,7 +5,7 @@ import time
 import cv2
 import numpy as np
 
-from gigatile.records.volume import VolumeRecord
+from gigatile.records.volume import VolumeHead, VolumeRecord
 from gigatile.tasks.volume_segmentation.scratch import scratch
 
 # The input pipeline runs a thread for each core.
@@ -36,14 +36,11 @@ def fill_rotated(
         labels_out: (x, y, z) uint8.
     """
     size = image_out.shape[:3]
-    centre = (np.array(size) - 1) / 2
-    # Voxel p of the patch is at matrix @ p + offset in the volume.
-    offset = start + centre - matrix @ centre
     # The axis with the planes that a row crosses most steeply: from plane to plane, it moves by at
     # most one voxel along the other axes.
     first = int(np.argmax(np.abs(matrix[:, 0])))
     axes = [first, *(axis for axis in range(3) if axis != first)]
-    low, high = _box(matrix, offset, size, 1 / abs(matrix[first, 0]), record.head.shape)
+    offset, low, high = _placed(record.head, start, matrix, size)
     extent = tuple((high - low).tolist())
     channels = image_out.shape[3]
     image = scratch("image", (*extent, channels), np.float16)
@@ -56,6 +53,30 @@ def fill_rotated(
         warp.image(planes[..., group], image_out[..., group])
     warp.labels(np.moveaxis(labels, first, 0), labels_out)
     return read
+
+
+def rotated_box(
+    head: VolumeHead,
+    start: tuple[int, int, int],
+    matrix: np.ndarray,
+    size: tuple[int, int, int],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return first voxel and size of the box that `fill_rotated` reads."""
+    _, low, high = _placed(head, start, matrix, size)
+    return tuple(low.tolist()), tuple((high - low).tolist())
+
+
+def _placed(
+    head: VolumeHead, start: tuple[int, int, int], matrix: np.ndarray, size: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the offset of a rotated patch, and its box as `_box` does.
+
+    Voxel p of the patch is at matrix @ p + offset in the volume.
+    """
+    centre = (np.array(size) - 1) / 2
+    offset = start + centre - matrix @ centre
+    steepest = np.abs(matrix[:, 0]).max()
+    return offset, *_box(matrix, offset, size, 1 / steepest, head.shape)
 
 
 def _box(

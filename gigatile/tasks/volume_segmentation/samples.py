@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gigatile.errors import UserError
+from gigatile.records.files import RecordFile
 from gigatile.records.shards import ShardReader
-from gigatile.records.volume import VolumeRecord
+from gigatile.records.volume import FIRST_READ, VolumeRecord
 from gigatile.settings.patches import PatchSettings
-from gigatile.tasks.volume_segmentation.patches import fill_patch
+from gigatile.tasks.volume_segmentation.patches import box_of_patch, fill_patch
 from gigatile.training.batches import ArraySpec
 from gigatile.training.sample_order import Samples
 
@@ -40,6 +41,22 @@ class Patches:
                 f"volumes.modalities are {', '.join(self._channels)}; prepare the case again"
             )
         return record
+
+    @property
+    def in_store(self) -> bool:
+        """Whether `fetch` saves time."""
+        return self._reader.in_store
+
+    def fetch(self, samples: Samples) -> None:
+        """Fetch the parts of the volumes; see `gigatile.training.read_ahead`."""
+        numbers = list(dict.fromkeys(samples.records.tolist()))
+        self._reader.fetch_beginnings(numbers, FIRST_READ)
+        ranges: dict[RecordFile, list[tuple[int, int]]] = {}
+        for number, seed in zip(samples.records.tolist(), samples.seeds.tolist(), strict=True):
+            record = self._record(number)
+            box = box_of_patch(record.head, seed, self._settings)
+            ranges.setdefault(record.file, []).extend(record.ranges(*box))
+        self._reader.fetch_ranges(ranges)
 
     def specs(self, samples: Samples) -> tuple[ArraySpec, ArraySpec]:
         """Return the specs of image and labels.

@@ -11,6 +11,7 @@ from gigatile.tasks.image_brightness.evaluation import ImageMetrics
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.json_models import read_model
 from gigatile.records.example import some_bytes
+from gigatile.records.files import RecordFile
 from gigatile.records.tfrecord import read_sized
 from gigatile.report.inputs import ScoredRow, TrainedModel
 from gigatile.report.pages import render
@@ -54,8 +55,8 @@ def _scored(path: Path, model: ImageModel) -> list[ScoredImage]:
     ]
 
 
-def _record(descriptor: int, offset: int, size: int, path: Path) -> Record:
-    data = read_sized(descriptor, offset, size, path)
+def _record(file: RecordFile, offset: int, size: int) -> Record:
+    data = read_sized(file, offset, size)
     image, pixels = some_bytes(data, "image", "pixels")
     return Record(image.decode(), data, [pixels])
 

@@ -1,0 +1,193 @@
+"""Files in stores that are read at random: their parts are kept in a local folder, up to a limit.
+
+If they exceed it, the parts of the file that was not read for the longest time are deleted. They
+are fetched again if they are read again.
+"""
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gigatile.errors import UserError
+from gigatile.stores.addresses import address_of
+from gigatile.stores.errors import StoreError
+from gigatile.stores.partial_copy import PartialCopy
+from gigatile.stores.remote_file import RemoteFile, open_remote
+
+Ranges = Sequence[tuple[int, int]]
+
+# Files from which parts are fetched at the same time.
+FILES_AT_ONCE = 16
+# If a file is read from front to back, so much is fetched at once.
+SEQUENTIAL_BYTES = 8 << 20
+
+
+class Cache:
+    """Parts of files in stores, in the temporary folder. Several threads may use it."""
+
+    def __init__(self, limit_bytes: float) -> None:
+        """Create an empty cache.
+
+        Args:
+            limit_bytes: that the parts of all files may take, beyond those that are being read.
+        """
+        self._limit, self._bytes = limit_bytes, 0
+        self._lock = threading.Lock()
+        # The files that have parts here: the one that was read last is at the end.
+        self._used: dict[CachedFile, None] = {}
+        self._pool = ThreadPoolExecutor(FILES_AT_ONCE)
+
+    def open(self, path: Path, version: str | None = None) -> "CachedFile":
+        """Open a file; nothing is fetched yet.
+
+        Args:
+            path: represents the address.
+            version: that it must have; None: any. See `RemoteFile.version`.
+
+        Raises:
+            UserError: the file is missing, cannot be read, or has another version.
+        """
+        with _explained():
+            remote = open_remote(path)
+        if version is not None and remote.version != version:
+            raise UserError(f"{address_of(path)}: it was changed since it was written")
+        return CachedFile(self, path, remote)
+
+    def fetch(self, ranges: Mapping["CachedFile", Ranges]) -> None:
+        """Fetch ranges of several files at the same time.
+
+        Raises:
+            UserError: they cannot be read.
+        """
+        if len(ranges) == 1:
+            ((file, of_file),) = ranges.items()
+            file.fetch(of_file)
+            return
+        for _ in self._pool.map(lambda each: each[0].fetch(each[1]), ranges.items()):
+            pass
+
+    def close(self) -> None:
+        """Delete all parts."""
+        self._pool.shutdown(cancel_futures=True)
+        with self._lock:
+            for file in self._used:
+                file.drop()
+            self._used.clear()
+
+    @contextlib.contextmanager
+    def reading(self, file: "CachedFile") -> Iterator[PartialCopy]:
+        """Give the local copy of a file to the block; it is not deleted meanwhile."""
+        with self._lock:
+            if file.copy is None:
+                file.copy = _new_copy(file.remote)
+            self._used.pop(file, None)
+            self._used[file] = None
+            file.readers += 1
+            copy = file.copy
+        try:
+            yield copy
+        finally:
+            with self._lock:
+                file.readers -= 1
+
+    def count(self, fetched: int) -> None:
+        """Add bytes that were fetched; delete the parts of other files if they are too many."""
+        if not fetched:
+            return
+        with self._lock:
+            self._bytes += fetched
+            for file in list(self._used):
+                if self._bytes <= self._limit:
+                    return
+                if not file.readers:
+                    self._bytes -= file.drop()
+                    del self._used[file]
+
+
+def _new_copy(remote: RemoteFile) -> PartialCopy:
+    """Return a copy whose file has no name any more: nothing is left if the process is killed."""
+    with tempfile.TemporaryDirectory(prefix="gigatile-") as folder:
+        return PartialCopy(remote, Path(folder))
+
+
+class CachedFile:
+    """A file in a store; see `gigatile.records.files.RecordFile`.
+
+    Attributes:
+        path: represents the address.
+        remote: the version that is read.
+        copy: the local copy; None: it has no parts here. The cache's lock guards it and `readers`.
+        readers: the number of threads that read the copy.
+    """
+
+    in_store = True
+
+    def __init__(self, cache: Cache, path: Path, remote: RemoteFile) -> None:
+        self.path, self.remote = path, remote
+        self.copy: PartialCopy | None = None
+        self.readers = 0
+        self._cache = cache
+        # Where the last missing part ended: a read from there on is one of many in order.
+        self._next = -1
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return self.remote.size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file; fewer if it ends before."""
+        buffer = bytearray(max(0, min(size, self.remote.size - offset)))
+        self.read_into(memoryview(buffer), offset)
+        return bytes(buffer)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Read bytes of the file into a buffer; return their number.
+
+        Raises:
+            UserError: the store does not answer or denies access, or the file was changed.
+        """
+        end = min(self.remote.size, offset + buffer.nbytes)
+        fetched = 0
+        with _explained(), self._cache.reading(self) as copy:
+            if not copy.has(offset, end):
+                more = SEQUENTIAL_BYTES if offset == self._next else 0
+                self._next = max(end, offset + more)
+                fetched = copy.fetch([(offset, self._next)])
+            count = copy.read_into(buffer, offset)
+        self._cache.count(fetched)
+        return count
+
+    def fetch(self, ranges: Ranges) -> None:
+        """Fetch ranges, so that reading them is fast.
+
+        Raises:
+            UserError: see `read_into`.
+        """
+        with _explained(), self._cache.reading(self) as copy:
+            fetched = copy.fetch(ranges)
+        self._cache.count(fetched)
+
+    def drop(self) -> int:
+        """Delete the local copy; return its bytes. Called by the cache."""
+        if self.copy is None:
+            return 0
+        count = self.copy.fetched
+        self.copy.close()
+        self.copy = None
+        return count
+
+    def close(self) -> None:
+        """Do nothing: the cache deletes the copy."""
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise errors of stores as errors for the user."""
+    try:
+        yield
+    except StoreError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
