@@ -41,7 +41,7 @@ admin socket = {folder}/run/$name.$pid.asok
 log file = {folder}/log/$name.log
 mon data = {folder}/mon
 osd data = {folder}/osd
-rgw frontends = beast endpoint=127.0.0.1:{gateway} tcp_nodelay=1
+rgw frontends = beast endpoint={host}:{gateway} tcp_nodelay=1
 rgw data = {folder}/rgw
 """
 
@@ -54,11 +54,11 @@ class ObjectStore:
         environment: variables with which AWS's tools and libraries find it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, host: str) -> None:
+        self._folder, self._host = folder, host
         self._monitor, self._gateway = free_port(), free_port()
         self._processes: dict[str, subprocess.Popen] = {}
-        self.endpoint = f"http://127.0.0.1:{self._gateway}"
+        self.endpoint = f"http://{host}:{self._gateway}"
         self.environment: Mapping[str, str] = {
             "AWS_ACCESS_KEY_ID": "test-key",
             "AWS_SECRET_ACCESS_KEY": "test-secret",
@@ -71,7 +71,7 @@ class ObjectStore:
         for name in ("run", "log", "mon", "osd", "rgw"):
             (self._folder / name).mkdir(parents=True)
         fsid = str(uuid.uuid4())
-        values = {"fsid": fsid, "folder": self._folder}
+        values = {"fsid": fsid, "folder": self._folder, "host": self._host}
         ports = {"monitor": self._monitor, "gateway": self._gateway}
         (self._folder / "ceph.conf").write_text(CONFIG.format(**values, **ports))
         monitors = self._folder / "monmap"
@@ -107,7 +107,7 @@ class ObjectStore:
         until = time.monotonic() + 120
         while time.monotonic() < until:
             with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self._gateway), 1).close()
+                socket.create_connection((self._host, self._gateway), 1).close()
                 return
             if self._processes["radosgw"].poll() is not None:
                 self._start("radosgw", "-n", "client.rgw", "-f")
@@ -262,13 +262,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running_store(folder: Path) -> Iterator[ObjectStore]:
-    """Run a store in a folder; skip the test if Ceph is not installed."""
+def running_store(folder: Path, host: str = "127.0.0.1") -> Iterator[ObjectStore]:
+    """Run a store in a folder; skip the test if Ceph is not installed.
+
+    Args:
+        folder: an empty one.
+        host: the address of this machine at which its gateway listens.
+    """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         assert not os.environ.get("CI"), f"not installed: {', '.join(missing)}"
         pytest.skip(f"not installed: {', '.join(missing)}")
-    store = ObjectStore(folder)
+    store = ObjectStore(folder, host)
     try:
         store.start()
         yield store

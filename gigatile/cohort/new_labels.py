@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gigatile.cohort.sheet import PLACEHOLDER, Member
+from gigatile.cohort.sheet import PLACEHOLDER, Member, path_of
 from gigatile.errors import all_faults
 
 

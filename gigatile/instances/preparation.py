@@ -94,8 +94,8 @@ def _prepare_supervised(image: Image, settings: InstanceSettings) -> Prepared:
     except Crashed as crash:
         if crash.killed:
             raise UserError(
-                f"image {image.id} ({address_of(image.path)}): the process that prepared it was killed by "
-                f"{crash.by}; it may need more memory or time"
+                f"image {image.id} ({address_of(image.path)}): the process that prepared it was "
+                f"killed by {crash.by}; it may need more memory or time"
             ) from None
         return _failed(image, f"the process that read it crashed ({crash.by})"), []
 

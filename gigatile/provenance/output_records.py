@@ -215,7 +215,7 @@ def outputs_changed(path: Path) -> str:
         return f"missing: {path}" if (run / FOLDER).is_dir() else ""
     for name, recorded in record.outputs.items():
         if is_address(name):
-            continue  # a shard, which may be moved away; whoever reads it notices a change
+            continue  # a shard, which may be moved away; training notices a change
         file = run / name
         try:
             status = file.stat()

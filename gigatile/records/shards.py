@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The index of a shard: for each record its byte offset in the shard, and the number of its class.
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
-# How much of shards in a store a reader keeps on the disk, in GB, unless it is told otherwise.
+# How much of shards in a store a reader keeps on the disk by default, in GB.
 CACHE_GB = 1.0
 # A shard is hashed in parts of this size.
 HASHED_BYTES = 8 << 20
@@ -185,7 +185,7 @@ class ShardReader:
 
     def fetch_ranges(self, ranges: Mapping[RecordFile, Sequence[tuple[int, int]]]) -> None:
         """Fetch ranges of some shards, of which each has a begin and an end; see `fetch`."""
-        in_store: dict[Any, Any] = {file: of for file, of in ranges.items() if file.in_store}
+        in_store: dict[Any, Any] = {file: parts for file, parts in ranges.items() if file.in_store}
         if self._cache is not None and in_store:
             self._cache.fetch(in_store)
 

@@ -37,7 +37,7 @@ class PartialCopy:
         """
         self.path = folder / remote.address.rpartition("/")[2]
         self.remote = remote
-        # Guards what follows, and tells of the end of each request.
+        # Guards what follows; notified at the end of each request.
         self._changed = threading.Condition()
         # The extents that are there: begins and ends, in order, without common or adjacent bytes.
         self._begins: list[int] = []

@@ -311,10 +311,10 @@ def test_a_bucket_that_is_not_there_is_named(tmp_path, store):
 
 def test_runs_do_not_replace_each_other(tmp_path, store):
     """They share a folder in the store, and have shards of the same names."""
-    place = f"s3://slides/{tmp_path.name}"
-    first = written(tmp_path / "a", place)
+    folder = f"s3://slides/{tmp_path.name}"
+    first = written(tmp_path / "a", folder)
     records = tile_sources(tmp_path / "b/records", count=39)
-    settings = ShardSettings(target_mb=0.02, store=place)
+    settings = ShardSettings(target_mb=0.02, store=folder)
     write_shards(records, settings, tmp_path / "b/shards")
     for manifest, count in ((first, 120), (tmp_path / "b/shards/manifest.json", 117)):
         reader = ShardReader(manifest, "train")
@@ -335,8 +335,8 @@ def test_patches_of_volumes_are_those_of_a_disk(tmp_path, store):
         sources.append(Source(f"C{number}", f"P{number}", "", path))
     settings = PatchSettings(size=(32, 32, 32), rotated=0.5, foreground=0.5)
     read = {}
-    for name, place in (("disk", None), ("store", f"s3://slides/{tmp_path.name}")):
-        shards = ShardSettings(target_mb=1, store=place)
+    for name, folder in (("disk", None), ("store", f"s3://slides/{tmp_path.name}")):
+        shards = ShardSettings(target_mb=1, store=folder)
         write_shards({"train": sources}, shards, tmp_path / name, unit="case")
         reader = ShardReader(tmp_path / name / "manifest.json", "train")
         order = Epoch(Sampling(reader.counts, 1, 9), 0, reader.classes_of)
@@ -349,9 +349,9 @@ def test_patches_of_volumes_are_those_of_a_disk(tmp_path, store):
                 read[name].append((batch.inputs.copy(), batch.targets.copy()))
         reader.close()
     assert len(read["disk"]) == 12
-    for one, other in zip(read["disk"], read["store"], strict=True):
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1], other[1])
+    for expected, stored in zip(read["disk"], read["store"], strict=True):
+        np.testing.assert_array_equal(stored[0], expected[0])
+        np.testing.assert_array_equal(stored[1], expected[1])
 
 
 def test_reading_ahead_fetches_all_that_patches_read(tmp_path, store, monkeypatch):
