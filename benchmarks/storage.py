@@ -168,7 +168,7 @@ def checksums_of(results: Path) -> dict[str, str]:
     return sums
 
 
-def prepare(kind: str, cohort: Clone, folder: Path, store: ObjectStore, cells: str) -> Clone:
+def prepare(kind: str, cohort: Clone, folder: Path, store: ObjectStore) -> Clone:
     """Return a copy of the cohort that is to be run with a kind of storage."""
     run = cohort.copy(folder)
     more = "shards: {ranks_per_node: 1"
@@ -180,7 +180,7 @@ def prepare(kind: str, cohort: Clone, folder: Path, store: ObjectStore, cells: s
             path.unlink()
         sheet.write_text(text)
         more += ", store: s3://slides/shards"
-    run.write("small.yaml", small_settings() + more + "}\n" + cells)
+    run.write("small.yaml", small_settings() + more + "}\n")
     return run
 
 
@@ -199,16 +199,16 @@ def main() -> None:
         store = stack.enter_context(running_store(folder / "store", HERE))
         measured, sums = {}, {}
         for kind in KINDS:
-            of_place = folder / kind
-            of_place.mkdir()
-            on_host = export if kind == "NFS" else of_place
-            run = prepare(kind, cohort, on_host / "run", store, "")
+            own_folder = folder / kind
+            own_folder.mkdir()
+            on_host = export if kind == "NFS" else own_folder
+            run = prepare(kind, cohort, on_host / "run", store)
             mount, work = "", run.folder
             if kind == "NFS":
                 mount = f"modprobe nfsv4; mount -t nfs -o vers=4.0,hard {HERE}:/export /run/nfs"
                 work = Path("/run/nfs/run")
             environment = dict(store.environment) if kind == "store" else {}
-            measured[kind] = run_machine(of_place, work, mount, environment, args.limit)
+            measured[kind] = run_machine(own_folder, work, mount, environment, args.limit)
             sums[kind] = checksums_of(run.folder / "results/small")
             print(f"{kind}: {sum(seconds for seconds, _ in measured[kind].values()):.0f} s")
         slides = sum(path.stat().st_size for path in (cohort.folder / "cohort").glob("*.svs"))

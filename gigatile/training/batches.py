@@ -1,5 +1,6 @@
 """Load batches of samples into memory, ahead of the model, with a few threads."""
 
+import contextlib
 import itertools
 import math
 import mmap
@@ -197,7 +198,9 @@ class BatchMemory:
 def _allocate(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        # Kernels that were built without huge pages refuse it.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 

@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from configuration import CONFIGURATION, LOGIN_SETUP, MARIADB, NODE_INIT, NODE_TIMEOUT, NODES
@@ -34,6 +34,8 @@ ROOT = HERE.parents[1]
 # Where a cluster that was started by hand writes the number of its first process.
 BY_HAND = ROOT / "build" / "cluster.pid"
 
+# The address of this machine in the cluster's network.
+OUTSIDE = "10.77.0.250"
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "nsenter", "unshare", "ip")
 PMIX = "mpi_pmix.so"
 
@@ -165,6 +167,22 @@ class Cluster:
             f"ip link add {node} type veth peer name eth0 netns $pid"
             f" && ip link set {node} master cluster up && echo $pid >/run/cluster/{node}.pid"
         )
+
+    @contextlib.contextmanager
+    def network_device(self) -> Iterator[str]:
+        """Connect this machine to the cluster's network; return its address there."""
+        lines = (
+            f"ip link add gigatile type veth peer name outside netns {self.init}",
+            f"ip address add {OUTSIDE}/24 dev gigatile",
+            "ip link set gigatile up",
+        )
+        for line in lines:
+            subprocess.run(line.split(), check=True)
+        try:
+            self.run("ip link set outside master cluster up")
+            yield OUTSIDE
+        finally:
+            subprocess.run(["ip", "link", "delete", "gigatile"], check=False)
 
     # Faults
 

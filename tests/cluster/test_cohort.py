@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bundles import make_bundle
+from object_store import running_store
 from sites import HURRY, SEGMENTS, Site, settings
 from small_cohort import COHORT, whole_settings
 from small_images import image_settings, make_small_images
@@ -20,6 +21,7 @@ from trained import assert_same_to_rounding
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SAME_BYTES = ("tiles/*", "*.tsv", "*.json", "shards/*")
+SAME_TILES = ("tiles/*", "tiles.tsv", "states.tsv", "splits.tsv")
 # What follows from the weights may differ where the ranks' sums differ in rounding.
 ALSO_THERE = ("segments/*", "model/*", "evaluation/*", "report/*.html", "report/slides/*.html")
 TRAIN = "epochs: 2, segment_epochs: 1, batch_size: 16"
@@ -47,12 +49,39 @@ def names(site, there=ALSO_THERE, run="small"):
     return {str(path.relative_to(run)) for pattern in there for path in run.glob(pattern)}
 
 
-def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_cohort, tmp_path):
+@pytest.fixture
+def store_of_cluster(cluster, tmp_path, monkeypatch):
+    """Return a store that every host of the cluster reaches, with its credentials here."""
+    with cluster.network_device() as address, running_store(tmp_path / "store", address) as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        yield store
+
+
+def checksums_of_shards(site):
+    manifest = json.loads((site.folder / "results/small/shards/manifest.json").read_text())
+    return {
+        split: [(shard["sha256"], shard["index_sha256"]) for shard in content["shards"]]
+        for split, content in manifest["splits"].items()
+    }
+
+
+def test_a_cohort_in_a_store_on_three_nodes_is_that_of_a_laptop(
+    cluster, store_of_cluster, prepared, small_cohort, tmp_path
+):
+    """Slides and shards of the cluster are in a store, those of the laptop on its disk."""
     laptop = prepared.copy(tmp_path / "laptop")
     laptop.write("small.yaml", settings(f"{TRAIN}, ranks_per_node: 2"))
     laptop.snakemake("--cores", "2", *SMALL)
     site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
-    site.clone.write("small.yaml", settings(f"{TRAIN}, nodes: 2, ranks_per_node: 1"))
+    shards = "shards: {store: s3://slides/shards}\n"
+    site.clone.write("small.yaml", settings(f"{TRAIN}, nodes: 2, ranks_per_node: 1") + shards)
+    sheet = site.folder / "cohort/samples.tsv"
+    text = sheet.read_text()
+    for path in sorted(sheet.parent.glob("*.svs")):
+        text = text.replace(f"\t{path.name}", f"\t{store_of_cluster.put(path.name, path)}")
+        path.unlink()
+    sheet.write_text(text)
     run = site.start(*SMALL)
     assert run.end(900) == 0, run.text()
 
@@ -67,7 +96,8 @@ def test_a_cohort_on_three_nodes_is_that_of_a_laptop(cluster, prepared, small_co
     (_, start, end), (_, next_start, next_end) = spans
     assert start < next_end and next_start < end, spans
 
-    assert digests(laptop) == digests(site)
+    assert digests(laptop, SAME_TILES) == digests(site, SAME_TILES)
+    assert checksums_of_shards(laptop) == checksums_of_shards(site)
     assert names(laptop) == names(site)
     results = "results/small/segments"
     assert_same_to_rounding(laptop.folder / results, site.folder / results)

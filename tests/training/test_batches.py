@@ -1,8 +1,10 @@
 """Batches follow the sample order for any number of threads, and errors name the damaged record."""
 
 import dataclasses
+import errno
 import io
 import json
+import mmap
 import time
 from pathlib import Path
 
@@ -199,3 +201,14 @@ def test_record_without_an_image_is_named(tmp_path):
     write_records(path, content)
     expected = where(manifest, content[-1]) + "tf.train.Example without the bytes feature 'image'"
     assert message(manifest).startswith(expected)
+
+
+def test_memory_is_taken_from_kernels_without_huge_pages(monkeypatch):
+    class WithoutHugePages(mmap.mmap):
+        def madvise(self, option, *part):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("gigatile.training.batches.mmap.mmap", WithoutHugePages)
+    array = BatchMemory().take((3, 5), np.float32)
+    array[...] = 1
+    assert array.sum() == 15
