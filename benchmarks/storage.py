@@ -2,12 +2,13 @@
 """Run one cohort on a local disk, on NFS and from an object store: time, bytes over the network.
 
 Tiles, shards, weights and figures must be equal. The runs are in a separate machine (user-mode
-Linux, one core), whose kernel mounts the NFS export of a server on this machine (NFS-Ganesha). The
-store is Ceph's gateway, also on this machine. So times say how many more round trips there are, not
-how fast a site's network is. With NFS, the project, the slides and the results are on it; with the
-store, the slides and the shards are in it.
+Linux, one core), whose kernel has a disk with ext4 or mounts the NFS export of a server on this
+machine (NFS-Ganesha). The store is Ceph's gateway, also on this machine. So times say how many more
+round trips there are, not how fast a site's network is. With NFS, the project, the slides and the
+results are on it; with the store, the slides and the shards are in it.
 
-Needs root and Debian's packages user-mode-linux, nfs-ganesha-vfs, nfs-common, kmod and iproute2.
+Needs root and Debian's packages user-mode-linux, nfs-ganesha-vfs, nfs-common, kmod, iproute2 and
+e2fsprogs.
 """
 
 import argparse
@@ -30,8 +31,9 @@ from clones import Clone  # noqa: E402
 from object_store import ObjectStore, running_store  # noqa: E402
 from small_cohort import make_small_cohort, small_settings  # noqa: E402
 
-PROGRAMS = ("linux.uml", "ganesha.nfsd", "mount.nfs", "modprobe", "ip")
+PROGRAMS = ("linux.uml", "ganesha.nfsd", "mount.nfs", "modprobe", "ip", "mkfs.ext4")
 KINDS = ("disk", "NFS", "store")
+DISK_BYTES = 8 << 30
 STAGES = {"tiles": "collect", "shards": "write_shards", "all": "all"}
 DEVICE, HERE, THERE = "tap-storage", "10.99.7.1", "10.99.7.2"
 GANESHA = """\
@@ -45,10 +47,9 @@ FIRST_PROCESS = """\
 #!/bin/bash
 export PATH={path}:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t tmpfs run /run
-mkdir -p /run/nfs /dev/shm && mount -t tmpfs shm /dev/shm
+mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
 ip link set lo up && ip address add {there}/24 dev eth0 && ip link set eth0 up
-{mount}
-cd {folder}
+mkdir -p /run/work && {mount} && cd /run/work/run || halt -f -f
 {environment}
 for stage in {stages}; do
   echo 3 > /proc/sys/vm/drop_caches
@@ -57,6 +58,7 @@ for stage in {stages}; do
   code=$? end=$(date +%s.%N)
   echo $stage $code $begin $end $received $(cat /sys/class/net/eth0/statistics/rx_bytes) >> {log}
 done
+cp -r results/small {results}
 sync
 halt -f -f
 """
@@ -66,7 +68,7 @@ def check_programs() -> None:
     """End with a message if something is not installed."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid():
-        packages = "user-mode-linux nfs-ganesha-vfs nfs-common kmod iproute2"
+        packages = "user-mode-linux nfs-ganesha-vfs nfs-common kmod iproute2 e2fsprogs"
         sys.exit(f"needs root and {', '.join(PROGRAMS)}; on Debian: apt-get install {packages}")
 
 
@@ -110,9 +112,17 @@ def read(path: Path) -> str:
 
 
 def run_machine(
-    folder: Path, work: Path, mount: str, environment: dict[str, str], limit: float
+    folder: Path, mount: str, device: Path | None, environment: dict[str, str], limit: float
 ) -> dict[str, tuple[float, int]]:
-    """Run the stages in a machine; return seconds and bytes received of each."""
+    """Run the stages in a machine; return seconds and bytes received of each.
+
+    Args:
+        folder: for the results and logs.
+        mount: the shell command that mounts what has the run.
+        device: the image of a disk of the machine; None: it has none.
+        environment: of Snakemake.
+        limit: in seconds.
+    """
     log, first = folder / "stages", folder / "first_process"
     kernels = sorted(Path("/usr/lib/uml/modules").iterdir())
     modules = Path("/lib/modules") / kernels[-1].name
@@ -124,7 +134,7 @@ def run_machine(
             path=Path(sys.executable).parent,
             there=THERE,
             mount=mount,
-            folder=work,
+            results=folder / "results",
             environment="\n".join(f"export {name}={value}" for name, value in environment.items()),
             stages=" ".join(STAGES.values()),
             log=log,
@@ -132,6 +142,7 @@ def run_machine(
     )
     first.chmod(0o755)
     options = ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", f"init={first}"]
+    options += [f"ubd0={device}"] if device else []
     options += ["mem=6G", "con=null", "con0=fd:0,fd:1", f"eth0=tuntap,{DEVICE}", "quiet"]
     with (folder / "console").open("wb") as console:
         subprocess.run(
@@ -152,6 +163,16 @@ def run_machine(
     if measured.keys() != set(STAGES.values()):
         sys.exit(f"the machine ended early:\n{read(folder / 'console')[-3000:]}")
     return measured
+
+
+def disk_image(folder: Path) -> Path:
+    """Return the image of a disk (ext4) with the content of a folder."""
+    image = folder.with_suffix(".img")
+    with image.open("wb") as handle:
+        handle.truncate(DISK_BYTES)
+    line = ["mkfs.ext4", "-q", "-F", "-d", folder, image]
+    subprocess.run(list(map(str, line)), check=True)
+    return image
 
 
 def checksums_of(results: Path) -> dict[str, str]:
@@ -199,17 +220,18 @@ def main() -> None:
         store = stack.enter_context(running_store(folder / "store", HERE))
         measured, sums = {}, {}
         for kind in KINDS:
-            own_folder = folder / kind
+            own_folder = folder / f"of-{kind}"
             own_folder.mkdir()
-            on_host = export if kind == "NFS" else own_folder
-            run = prepare(kind, cohort, on_host / "run", store)
-            mount, work = "", run.folder
+            on_host = export if kind == "NFS" else own_folder / "disk"
+            prepare(kind, cohort, on_host / "run", store)
             if kind == "NFS":
-                mount = f"modprobe nfsv4; mount -t nfs -o vers=4.0,hard {HERE}:/export /run/nfs"
-                work = Path("/run/nfs/run")
+                device = None
+                mount = f"modprobe nfsv4; mount -t nfs -o vers=4.0,hard {HERE}:/export /run/work"
+            else:
+                device, mount = disk_image(on_host), "mount /dev/ubda /run/work"
             environment = dict(store.environment) if kind == "store" else {}
-            measured[kind] = run_machine(own_folder, work, mount, environment, args.limit)
-            sums[kind] = checksums_of(run.folder / "results/small")
+            measured[kind] = run_machine(own_folder, mount, device, environment, args.limit)
+            sums[kind] = checksums_of(own_folder / "results")
             print(f"{kind}: {sum(seconds for seconds, _ in measured[kind].values()):.0f} s")
         slides = sum(path.stat().st_size for path in (cohort.folder / "cohort").glob("*.svs"))
     print(f"slides: {slides / 1e6:.1f} MB")

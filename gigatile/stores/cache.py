@@ -92,19 +92,19 @@ class Cache:
         finally:
             with self._lock:
                 file.readers -= 1
+                self._shrink(file, copy.fetched)
 
-    def count(self, fetched: int) -> None:
-        """Add bytes that were fetched; delete the parts of other files if they are too many."""
-        if not fetched:
-            return
-        with self._lock:
-            self._bytes += fetched
-            for file in list(self._used):
-                if self._bytes <= self._limit:
-                    return
-                if not file.readers:
-                    self._bytes -= file.drop()
-                    del self._used[file]
+    def _shrink(self, file: "CachedFile", fetched: int) -> None:
+        """Count what is there of a file; delete the parts of others if all are too many."""
+        more, file.counted = fetched - file.counted, fetched
+        self._bytes += more
+        for other in list(self._used) if more and self._bytes > self._limit else ():
+            if self._bytes <= self._limit:
+                return
+            if not other.readers:
+                self._bytes -= other.counted
+                other.drop()
+                del self._used[other]
 
 
 def _new_copy(remote: RemoteFile) -> PartialCopy:
@@ -119,8 +119,10 @@ class CachedFile:
     Attributes:
         path: represents the address.
         remote: the version that is read.
-        copy: the local copy; None: it has no parts here. The cache's lock guards it and `readers`.
+        copy: the local copy; None: it has no parts here. The cache's lock guards it, `readers`
+            and `counted`.
         readers: the number of threads that read the copy.
+        counted: bytes of the copy that the cache has counted.
     """
 
     in_store = True
@@ -128,7 +130,7 @@ class CachedFile:
     def __init__(self, cache: Cache, path: Path, remote: RemoteFile) -> None:
         self.path, self.remote = path, remote
         self.copy: PartialCopy | None = None
-        self.readers = 0
+        self.readers = self.counted = 0
         self._cache = cache
         # Where the last missing part ended: a read from there on is one of many in order.
         self._next = -1
@@ -151,15 +153,12 @@ class CachedFile:
             UserError: the store does not answer or denies access, or the file was changed.
         """
         end = min(self.remote.size, offset + buffer.nbytes)
-        fetched = 0
         with _explained(), self._cache.reading(self) as copy:
             if not copy.has(offset, end):
                 more = SEQUENTIAL_BYTES if offset == self._next else 0
                 self._next = max(end, offset + more)
-                fetched = copy.fetch([(offset, self._next)])
-            count = copy.read_into(buffer, offset)
-        self._cache.count(fetched)
-        return count
+                copy.fetch([(offset, self._next)])
+            return copy.read_into(buffer, offset)
 
     def fetch(self, ranges: Ranges) -> None:
         """Fetch ranges, so that reading them is fast.
@@ -168,17 +167,13 @@ class CachedFile:
             UserError: see `read_into`.
         """
         with _explained(), self._cache.reading(self) as copy:
-            fetched = copy.fetch(ranges)
-        self._cache.count(fetched)
+            copy.fetch(ranges)
 
-    def drop(self) -> int:
-        """Delete the local copy; return its bytes. Called by the cache."""
-        if self.copy is None:
-            return 0
-        count = self.copy.fetched
-        self.copy.close()
-        self.copy = None
-        return count
+    def drop(self) -> None:
+        """Delete the local copy; called by the cache."""
+        if self.copy is not None:
+            self.copy.close()
+            self.copy, self.counted = None, 0
 
     def close(self) -> None:
         """Do nothing: the cache deletes the copy."""

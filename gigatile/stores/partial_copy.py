@@ -68,7 +68,7 @@ class PartialCopy:
         """Read bytes into a buffer, zeros for those that are not there; return their number."""
         return os.preadv(self._file, [buffer], offset)
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> int:
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch the parts of ranges that are not there; what is beyond the file is left out.
 
         Parts that another thread is fetching are awaited, not fetched twice.
@@ -76,21 +76,17 @@ class PartialCopy:
         Args:
             ranges: begin and end of each.
 
-        Returns:
-            The number of bytes that this call has fetched.
-
         Raises:
             StoreError: they cannot be read.
             OSError: the local file cannot be written.
         """
-        count = 0
         while True:
             with self._changed:
                 missing = self._missing(ranges)
                 own = [part for each in missing for part in self._not_requested(each)]
                 if not own:
                     if not missing:
-                        return count
+                        return
                     # If the other thread fails, this one tries itself.
                     self._changed.wait()
                     continue
@@ -101,7 +97,6 @@ class PartialCopy:
                 for (begin, end), data in zip(own, parts, strict=True):
                     self._write(data, begin)
                     fetched.append((begin, end))
-                    count += end - begin
             finally:
                 with self._changed:
                     self._requested.difference_update(own)

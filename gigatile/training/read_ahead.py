@@ -72,7 +72,8 @@ class ReadAhead:
                     self._changed.wait()
                 if self._closed:
                     return
-            # After an error, the thread that needs the records tries again, and raises its own.
-            with contextlib.suppress(UserError, OSError):
+            # After an error, the thread that needs the records tries again, and raises its own. A
+            # RuntimeError: the reader was closed meanwhile.
+            with contextlib.suppress(UserError, OSError, RuntimeError):
                 self._source.fetch(self._samples_of(self._steps[first:last]))
             first, together = last, min(2 * together, TOGETHER)

@@ -1,8 +1,11 @@
 """Shards in a real store have the bytes, batches and weights of those on a disk, also in faults."""
 
+import errno
 import os
+import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,8 @@ from gigatile.records.writing import write_shards
 from gigatile.settings.patches import PatchSettings
 from gigatile.settings.shards import ShardSettings
 from gigatile.stores import cache, remote_file, uploading
+from gigatile.stores.addresses import parse_address
+from gigatile.stores.errors import StoreError
 from gigatile.tasks.tile_classification.samples import Tiles
 from gigatile.tasks.volume_segmentation.samples import Patches
 from gigatile.training.batches import batches
@@ -144,13 +149,13 @@ def test_batches_are_those_of_shards_on_a_disk(on_disk, in_store, ranks):
 def test_a_small_cache_gives_the_same_batches(on_disk, in_store, monkeypatch):
     """It has less room than a shard; so parts are deleted while others are read."""
     largest = []
-    count = cache.Cache.count
+    shrink = cache.Cache._shrink
 
-    def counted(self, fetched):
-        count(self, fetched)
+    def counted(self, *arguments):
+        shrink(self, *arguments)
         largest.append(self._bytes)
 
-    monkeypatch.setattr(cache.Cache, "count", counted)
+    monkeypatch.setattr(cache.Cache, "_shrink", counted)
     expected = all_batches(on_disk)
     assert_same_batches(all_batches(in_store, cache_gb=20e-6), expected)
     total = sum(shard.bytes for shard in shards_of(in_store) if "train" in shard.file)
@@ -393,3 +398,44 @@ def test_records_are_fetched_ahead_of_the_model(in_store):
         time.sleep(0.05)
     loading.close()
     reader.close()
+
+
+@pytest.mark.parametrize("limit", [1, 20_000, 100_000, 10_000_000])
+def test_threads_read_what_was_written(store, monkeypatch, limit):
+    """Random reads and fetches, of which one in twenty fails, in a cache that is too small."""
+    numbers = range(6)
+    data = {n: np.random.default_rng(n).bytes(50_000 + 777 * n) for n in numbers}
+    paths = [parse_address(store.put(f"threads/{n}", data[n])) for n in numbers]
+    read_ranges, chance = remote_file.RemoteFile.read_ranges, random.Random(1)
+
+    def failing(self, ranges):
+        if chance.random() < 0.05:
+            raise StoreError(errno.EIO, "planted", self.address)
+        return read_ranges(self, ranges)
+
+    held = cache.Cache(limit)
+    files = [held.open(path) for path in paths]
+    monkeypatch.setattr(remote_file.RemoteFile, "read_ranges", failing)
+
+    def work(seed: int) -> int:
+        draw, failed = random.Random(seed), 0
+        for _ in range(60):
+            number = draw.choice(numbers)
+            begin, size = draw.randrange(len(data[number])), draw.randrange(5000)
+            try:
+                if draw.random() < 0.3:
+                    other = files[draw.choice(numbers)]
+                    held.fetch({files[number]: [(begin, begin + size)], other: [(0, 100)]})
+                else:
+                    expected = data[number][begin : begin + size]
+                    assert files[number].read(begin, size) == expected
+            except UserError:
+                failed += 1
+        return failed
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(work, range(12))) > 5
+    assert (
+        held._bytes == sum(file.copy.fetched for file in files if file.copy) <= max(limit, 60_000)
+    )
+    held.close()
