@@ -22,7 +22,7 @@ from gigatile.planning.costs import (
     measured_rates,
 )
 from gigatile.planning.runs import cohort_of
-from gigatile.planning.stored import describe_stored, stored_slides
+from gigatile.planning.stored import describe_stored
 from gigatile.tasks import TASKS, find_task, task_part
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -60,9 +60,8 @@ def main() -> None:
     print(table_row("total", total(costs.values())))
     seconds, chain = longest_chain(costs, cohort.plan)
     print(f"longest chain: {format_duration(seconds)} ({', '.join(chain)})")
-    if slides := stored_slides(settings, jobs):
-        tiled = sum(job.stage in ("tile", "tile_new") for job in jobs)
-        print(describe_stored(slides, tiled))
+    if line := describe_stored(settings, jobs):
+        print(line)
 
 
 def add_estimates(parser: argparse.ArgumentParser) -> None:
@@ -109,13 +108,13 @@ def planned_jobs(configfile: Path | None, profile: Path | None) -> Iterator[Plan
             nodes = int(resources.get("nodes", 1))
             wildcards = _field("wildcards", lines)
             epoch = re.search(r"epoch=(\d+)", wildcards)
-            slide = re.search(r"slide=([^,]+)", wildcards)
+            member = re.search(r"(?:slide|case)=([^,]+)", wildcards)
             yield PlannedJob(
                 rule,
                 cores=int(_field("threads", lines) or 1),
                 gpus=nodes * _gpus_per_node(resources),
                 epoch=int(epoch[1]) if epoch else 0,
-                slide=slide[1] if slide else "",
+                member=member[1] if member else "",
             )
 
 

@@ -79,13 +79,13 @@ class Cohort:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job of the plan: stage, cores, GPUs and slide; of a training segment, the last epoch."""
+    """A job of the plan: stage, cores, GPUs, slide or case; of training, the last epoch."""
 
     stage: str
     cores: int = 1
     gpus: int = 0
     epoch: int = 0
-    slide: str = ""
+    member: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ def test_volumes_in_a_store_give_the_same_results(volumes_run: Clone, remote_vol
     run = remote_volumes
     shutil.rmtree(run.folder / "results/small/volumes")
     shutil.rmtree(run.folder / "results/small/evaluation")
+    planned = run.run("python", "scripts/plan.py", *ASKED)
+    assert "in object stores: 9 of 9 cases to prepare, 0.0 GB\n" in planned.stdout
     run.snakemake("--cores", "2", *ASKED)
     there, here = (each.folder / "results/small" for each in (volumes_run, run))
     names = [f"volumes/{path.name}" for path in sorted((there / "volumes").iterdir())]
