@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Compare tiling a slide in an object store with tiling it on a disk.
+"""Compare tiling a slide and reading shards in an object store with the same on a disk.
 
 The slides are those of benchmarks/tiling.py, mostly tissue and mostly glass. The store is Ceph's
-gateway on this machine, so its answers come at once. Both variants are the command of the workflow,
-alternate in one run, and must write the same bytes. The fastest round of each counts.
+gateway on this machine, so its answers come at once; for shards, also with a delay of each answer,
+as between two buildings. Both variants of tiling are the command of the workflow, alternate in one
+run, and must write the same bytes. The fastest round of each counts. Shards are read in batches as
+in training, but without a model, which would hide most of the difference: the first batch, a first
+epoch that fetches them, and a second that finds them in the temporary folder.
 """
 
 import argparse
@@ -77,10 +80,61 @@ def compare(what: str, slide: Path, store: ObjectStore, folder: Path, rounds: in
     )
 
 
+def compare_shards(store: ObjectStore, folder: Path, tiles: int, delay: float) -> None:
+    """Print how reading batches compares, with a delay of each answer in seconds."""
+    import reading
+
+    from gigatile.records.shards import ShardReader
+    from gigatile.records.writing import write_shards
+    from gigatile.settings.shards import ShardSettings
+    from gigatile.stores import remote_file
+    from gigatile.tasks.tile_classification.samples import Tiles
+    from gigatile.training.batches import batches
+    from gigatile.training.sample_order import Epoch, Sampling
+
+    images, folder = reading.demo_tiles(), folder / f"shards-{delay}"
+    folder.mkdir()
+    sources = reading.write_sources(images, tiles, folder)
+    read_range = remote_file.RemoteFile._read
+
+    def delayed(self: remote_file.RemoteFile, begin: int, end: int) -> bytes:
+        time.sleep(delay)
+        return read_range(self, begin, end)
+
+    measured, seen = {}, {}
+    for name, target in (("disk", None), ("store", f"s3://slides/{delay}")):
+        write_shards({"train": sources}, ShardSettings(target_mb=4, store=target), folder / name)
+        remote_file.RemoteFile._read = delayed if delay else read_range  # type: ignore[method-assign]
+        reader = ShardReader(folder / name / "manifest.json", "train")
+        source, times, sums = Tiles(reader), [], 0
+        for epoch in range(2):
+            order = Epoch(Sampling(reader.counts, 1, len(reader.counts)), epoch, reader.classes_of)
+            begin = time.perf_counter()
+            for number, batch in enumerate(batches(source, order, 64, 0, 1, 2)):
+                if not number:
+                    first = time.perf_counter() - begin
+                sums += int(batch.inputs[:, ::50, ::50].sum(dtype="int64"))
+            times.append(time.perf_counter() - begin)
+            if not epoch:
+                times.append(first)
+        measured[name], seen[name] = times, sums
+        reader.close()
+        remote_file.RemoteFile._read = read_range  # type: ignore[method-assign]
+    if seen["disk"] != seen["store"]:
+        raise SystemExit("the shards in the store give other batches")
+    whole, _, again = (b / a for a, b in zip(*measured.values(), strict=True))
+    print(
+        f"shards, answers after {1000 * delay:.0f} ms: store / disk {whole:.2f} in the first "
+        f"epoch, {again:.2f} in the second; first batch after {measured['store'][1]:.2f} s "
+        f"({measured['disk'][1]:.2f} s)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, nargs=2, default=(6, 5), help="columns, rows (6 5)")
     parser.add_argument("--rounds", type=int, default=3, help="of each variant (3)")
+    parser.add_argument("--tiles", type=int, default=6144, help="in the shards (6144)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -88,6 +142,8 @@ def main() -> None:
             os.environ.update(store.environment)
             for what, slide in build_slides(folder, *args.cells).items():
                 compare(what, slide, store, folder, args.rounds)
+            for delay in (0.0, 0.02):
+                compare_shards(store, folder, args.tiles, delay)
 
 
 if __name__ == "__main__":

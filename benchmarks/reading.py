@@ -57,8 +57,8 @@ def demo_tiles() -> list[bytes]:
     return tiles
 
 
-def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) -> Path:
-    """Write shards of so many tiles; return their manifest."""
+def write_sources(images: list[bytes], tiles: int, folder: Path) -> list[Source]:
+    """Write so many tiles."""
     sources = []
     for number, label in enumerate(LABELS):
         path = folder / f"{label}.tfrecord"
@@ -70,6 +70,12 @@ def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) 
             ),
         )
         sources.append(Source(label, label, label, path))
+    return sources
+
+
+def make_shards(images: list[bytes], tiles: int, shard_mb: float, folder: Path) -> Path:
+    """Write shards of so many tiles; return their manifest."""
+    sources = write_sources(images, tiles, folder)
     write_shards({"train": sources}, ShardSettings(target_mb=shard_mb), folder / "shards")
     return folder / "shards" / "manifest.json"
 

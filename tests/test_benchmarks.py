@@ -21,7 +21,10 @@ SMALL = {
         "input / model",
     ),
     "nuclei_baseline": (["--limit", "2"], "all: 2 images"),
-    "object_store": (["--cells", "1", "1", "--rounds", "1"], "store / disk"),
+    "object_store": (
+        ["--cells", "1", "1", "--rounds", "1", "--tiles", "300"],
+        "in the second; first batch",
+    ),
     "preparation": (["--drawn", "3", "--spacing", "3", "--rounds", "1"], "ours, 3 mm"),
     "reading": (["--tiles", "128", "--shard-mb", "1", "--rounds", "1"], "ours / bare decoding"),
     "records": (["--tiles", "50", "--rounds", "1"], "ours / TensorFlow's reader"),
