@@ -228,8 +228,11 @@ def open_shards(
         cache = Cache(cache_gb * 1e9)
     # All at once, with a request for many.
     faults = unreadable(paths)
-    files: list[RecordFile] = []
+    # A joined run may list a shard several times.
+    opened: dict[Path, RecordFile] = {}
     for path, shard in zip(paths, shards, strict=True):
+        if path in opened:
+            continue
         if cache is not None and is_remote(path):
             if path in faults:
                 raise UserError(f"{address_of(path)}: {faults[path]}; {manifest} lists it")
@@ -238,13 +241,13 @@ def open_shards(
             file = DiskFile(path)
         else:
             raise UserError(f"{manifest}: lists {path}, which does not exist")
-        files.append(file)
+        opened[path] = file
         if file.size != shard.bytes:
             raise UserError(
                 f"{address_of(path)}: {file.size} bytes, but {shard.bytes} in the manifest; "
                 f"damaged, delete {manifest} and run again"
             )
-    return files, cache
+    return [opened[path] for path in paths], cache
 
 
 def _checked_index(manifest: Path, shard: Shard) -> Path:
