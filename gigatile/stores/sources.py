@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gigatile import files
-from gigatile.stores.addresses import is_remote
+from gigatile.stores.addresses import address_of, is_remote
 from gigatile.stores.errors import StoreError
 
 # Requests for sizes and versions that run side by side.
@@ -30,6 +30,18 @@ def fingerprint(path: Path, blocks: int = 16, block_bytes: int = 65536) -> str:
 
     remote = open_remote(path)
     return files.fingerprint_of_ranges(remote.size, remote.read_ranges, blocks, block_bytes)
+
+
+def update_version(path: Path) -> None:
+    """Ask a store for the present version of a file; otherwise one of ten minutes ago is used.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if is_remote(path):
+        from gigatile.stores.remote_file import version_now
+
+        version_now(address_of(path))
 
 
 def first_bytes(path: Path, count: int) -> bytes:

@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.process
 import queue
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import openslide
-from openslide.deepzoom import DeepZoomGenerator
-from PIL import Image
 
 from gigatile.records.tile import encode_jpeg
+from gigatile.stores.addresses import is_remote
+from gigatile.stores.errors import StoreError
+from gigatile.stores.sources import size_and_time
+from gigatile.viewer.pyramids import SIDE, Pyramid, StoredPyramid
 
-# Side of a deep-zoom tile in pixels; tiles do not overlap.
-SIDE = 256
 QUALITY = 80
 # Largest answer of a process, in bytes.
 MAX_ANSWER = 4_000_000
@@ -182,7 +183,9 @@ class _Process:
             # Not by fork, which copies locks that threads of the server hold.
             context = multiprocessing.get_context("spawn")
             self._pipe, other_end = context.Pipe()
-            self._process = context.Process(target=_answer_all, args=(other_end,), daemon=True)
+            self._scratch = tempfile.TemporaryDirectory(prefix="gigatile-")
+            arguments = other_end, Path(self._scratch.name)
+            self._process = context.Process(target=_answer_all, args=arguments, daemon=True)
             self._process.start()
             other_end.close()  # so that the end of the process ends the pipe
         begin = time.monotonic()
@@ -201,11 +204,12 @@ class _Process:
             self._process.kill()
             self._process.join()
             self._pipe.close()
+            self._scratch.cleanup()
             self._process = None
 
 
-def _answer_all(pipe: Connection) -> None:
-    """Answer requests until the server ends."""
+def _answer_all(pipe: Connection, scratch: Path) -> None:
+    """Answer requests until the server ends; `scratch`: for partial copies of slides in stores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     while True:
         try:
@@ -213,49 +217,40 @@ def _answer_all(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            content = _tile(*arguments) if kind == "tile" else _size(*arguments)
+            content = (_tile if kind == "tile" else _size)(scratch, *arguments)
             pipe.send_bytes(_ANSWER + content)
         except UnreadableError as error:
             pipe.send_bytes(_REFUSAL + str(error).encode())
 
 
-class _Pyramid(DeepZoomGenerator):
-    """OpenSlide's generator, which spends a quarter of its time on pixels that could be clear."""
-
-    def __init__(self, slide: openslide.AbstractSlide) -> None:
-        super().__init__(slide, tile_size=SIDE, overlap=0, limit_bounds=False)
-        self._slide = slide
-
-    def get_tile(self, level: int, address: tuple[int, int]) -> Image.Image:
-        tile = self._slide.read_region(*self.get_tile_coordinates(level, address))
-        if tile.getchannel("A").getextrema() != (255, 255):
-            return super().get_tile(level, address)
-        tile = tile.convert("RGB")
-        size = self.get_tile_dimensions(level, address)
-        if tile.size != size:
-            tile.thumbnail(size, Image.Resampling.LANCZOS)
-        return tile
-
-
 @functools.lru_cache(maxsize=OPEN)
-def _open(path: str, modified: int) -> _Pyramid:
-    return _Pyramid(openslide.OpenSlide(path))
+def _open(path: Path, modified: int, scratch: Path) -> Pyramid:
+    if is_remote(path):
+        return StoredPyramid(path, scratch)
+    return Pyramid(openslide.OpenSlide(path))
 
 
-def _pyramid(path: str) -> _Pyramid:
+def _pyramid(path: Path, scratch: Path) -> Pyramid:
     try:
-        return _open(path, Path(path).stat().st_mtime_ns)
+        return _open(path, size_and_time(path)[1], scratch)
+    except StoreError as error:
+        raise _of_store(error) from None
     except (openslide.OpenSlideError, OSError):
         raise UnreadableError("the slide cannot be opened") from None
 
 
-def _size(path: str) -> bytes:
-    pyramid = _pyramid(path)
+def _of_store(error: StoreError) -> UnreadableError:
+    _open.cache_clear()  # perhaps another version
+    return UnreadableError(f"the slide cannot be read from its store: {error.strerror}")
+
+
+def _size(scratch: Path, path: str) -> bytes:
+    pyramid = _pyramid(Path(path), scratch)
     return json.dumps([*pyramid.level_dimensions[-1], pyramid.level_count]).encode()
 
 
-def _tile(path: str, level: int, column: int, row: int) -> bytes:
-    pyramid = _pyramid(path)
+def _tile(scratch: Path, path: str, level: int, column: int, row: int) -> bytes:
+    pyramid = _pyramid(Path(path), scratch)
     if not 0 <= level < pyramid.level_count:
         raise UnreadableError("no such level")
     columns, rows = pyramid.level_tiles[level]
@@ -263,6 +258,8 @@ def _tile(path: str, level: int, column: int, row: int) -> bytes:
         raise UnreadableError("no such tile")
     try:
         pixels = np.asarray(pyramid.get_tile(level, (column, row)))
+    except StoreError as error:
+        raise _of_store(error) from None
     except openslide.OpenSlideError:
         # OpenSlide refuses all further reads of a slide after an error.
         _open.cache_clear()

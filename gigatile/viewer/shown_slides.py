@@ -19,7 +19,8 @@ from gigatile.serving.job_store import DONE
 from gigatile.serving.jobs import SLIDE, JobQueue
 from gigatile.serving.registry import ModelRegistry
 from gigatile.slides.slide_files import fingerprint_of
-from gigatile.stores.addresses import is_remote
+from gigatile.stores.errors import StoreError
+from gigatile.stores.sources import update_version
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
 from gigatile.viewer.layers import PredictedSlide
@@ -56,13 +57,15 @@ class ShownSlide:
 
         Raises:
             UserError: the state of the slide is missing or damaged.
-            RequestError: the file was replaced, is missing or is in a store.
+            RequestError: the file was replaced or is missing, or its store does not answer.
         """
-        if is_remote(self.source):
-            raise RequestError(409, "the slide is in a store; only slides on a disk are shown")
         known = self.predicted.state().source.fingerprint
         try:
+            update_version(self.source)
             present = fingerprint_of(self.source)
+        except StoreError as error:
+            code = 404 if error.is_of_file else 503
+            raise RequestError(code, f"the slide's store: {error.strerror}") from None
         except OSError:
             raise RequestError(404, "the slide's file is missing") from None
         if present != known:
