@@ -161,3 +161,32 @@ def test_a_run_that_is_repeated(shown):
     finally:
         kept.rename(table)
     assert server.client.get("/v1/jobs/" + "0" * 32 + "/view").status_code == 404
+
+
+@pytest.mark.slow
+def test_slides_in_a_store_are_shown(small_run, store, tmp_path):
+    """The run's sheet names objects: their tiles are those of the files, until one is replaced."""
+    runs = {name: small_run.copy(tmp_path / name) for name in ("disk", "store")}
+    sheet = runs["store"].folder / "cohort/samples.tsv"
+    text = sheet.read_text()
+    for path in sorted(sheet.parent.glob("*.svs")):
+        text = text.replace(f"\t{path.name}", f"\t{store.put(f'shown/{path.name}', path)}")
+        path.unlink()
+    sheet.write_text(text)
+    seen = {}
+    for name, run in runs.items():
+        config = run.folder / "small.yaml"
+        with running(run.folder, "--run", config, "--work-dir", tmp_path / "work") as server:
+            slide = of_run(server, "small")["P10-1"]
+            url = f"/v1/jobs/{slide['id']}"
+            view = server.client.get(f"{url}/view").json()
+            assert "predicted" in view, view
+            last = view["levels"] - 1
+            tiles = [f"{url}/zoom/{last}/{x}_{y}.jpg" for x in (0, 1) for y in (0, 1)]
+            answers = [server.client.get(tile) for tile in tiles]
+            assert [answer.status_code for answer in answers] == [200] * 4
+            seen[name] = view | {"id": None}, [answer.content for answer in answers]
+            if name == "store":
+                store.put("shown/P10-1.svs", b"another file")
+                assert server.client.get(f"{url}/view").status_code == 409
+    assert seen["store"][1] == seen["disk"][1]
