@@ -10,11 +10,27 @@ import resource
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from gigatile.errors import run_command
+from gigatile.parallel.supervision import run_supervised
 from gigatile.provenance.output_records import write_output_record
 from gigatile.provenance.reuse import is_done, link_outputs
+from gigatile.stores.addresses import is_remote
+
+T = TypeVar("T")
+# The longest time for reading what is there; requests to a store are given up before.
+READ_MINUTES = 10
+
+
+def beforehand(source: Path, work: Callable[[], T]) -> T:
+    """Do work that may read the slide; of one in a store, in a separate process.
+
+    The command forks this process, which must not have opened a store before.
+    """
+    return run_supervised(lambda _: work(), READ_MINUTES) if is_remote(source) else work()
 
 
 def main() -> None:
@@ -30,11 +46,13 @@ def main() -> None:
     )
     args = parser.parse_args()
     job = (args.record, args.outputs, args.source, args.made_with, args.state)
-    if is_done(*job):
+    if beforehand(args.source, lambda: is_done(*job)):
         print("done before; nothing to do")
         return
     start, seconds, peak_mb = time.monotonic(), None, None
-    if args.reuse and not (reason := link_outputs(args.reuse, *job)):
+    if args.reuse and not (
+        reason := beforehand(args.source, lambda: link_outputs(args.reuse, *job))
+    ):
         print(f"reused from {args.reuse}")
     else:
         if args.reuse:

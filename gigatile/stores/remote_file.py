@@ -228,7 +228,9 @@ def store_of(address: str) -> tuple[Any, str]:
         if not _OPENED_BY:
             _OPENED_BY.append(os.getpid())
         if [os.getpid()] != _OPENED_BY:
-            raise RuntimeError(f"{address}: a store was opened before this process was forked")
+            # The job fails, and the slide is not recorded as a bad one.
+            reason = "a store was opened before this process was forked; please report"
+            raise StoreError(errno.EIO, reason, address)
         return _store(scheme, first), key
 
 

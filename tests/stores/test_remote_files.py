@@ -196,7 +196,7 @@ remote = open_remote(parse_address({address!r}))
 if not os.fork():
     try:
         remote.read(0, 3)
-    except RuntimeError as error:
+    except OSError as error:
         print(error, flush=True)
     os._exit(0)
 os.wait()

@@ -54,8 +54,14 @@ def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
     assert jobs() == {"tile": 1, "collect": 1}
     planned = remote_run.run(*plan)
     assert "in object stores: 1 of 1 slides to tile" in planned.stdout
-    store.put("small/P10-1.svs", slide)
+    state = remote_run.folder / "results/small/tiles/P10-1.json"
+    before = json.loads(state.read_text())
+    remote_run.snakemake("--cores", "2", *TILES)
+    after = json.loads(state.read_text())
+    assert after["state"] == "tiled" and after["source"] != before["source"]
     assert jobs() == {}
+    store.put("small/P10-1.svs", slide)
+    assert jobs() == {"tile": 1, "collect": 1}
 
 
 def test_mistakes_are_one_message(remote_run: Clone, store, monkeypatch):
