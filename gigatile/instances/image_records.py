@@ -41,8 +41,16 @@ def read_records(
     settings: InstanceSettings,
     facts: ImageFacts,
     report_progress: Callable[[None], None],
+    scratch: Path | None = None,
 ) -> Iterator[AnnotatedImage]:
     """Yield the record of an image, or of each annotated region; complete `facts`.
+
+    Args:
+        image: a row of the sheet.
+        settings: the section `instances`.
+        facts: of the image.
+        report_progress: called after each part of the work.
+        scratch: a folder for a copy of an image in a store; None: the temporary one.
 
     Raises:
         ImageError, SlideError: the image or its annotations cannot be used.
@@ -56,11 +64,11 @@ def read_records(
             "a whole slide: only its regions with annotations in QuPath's .geojson can be used"
         )
     if is_slide:
-        yield from _slide_records(image, image.path, settings, facts, report_progress)
+        yield from _slide_records(image, image.path, settings, facts, report_progress, scratch)
         return
-    with local_file(image.path, report_progress) as file:
+    with local_file(image.path, report_progress, scratch) as file:
         if outlined and is_whole_slide(file):
-            yield from _slide_records(image, file, settings, facts, report_progress)
+            yield from _slide_records(image, file, settings, facts, report_progress, scratch)
         else:
             yield from _image_records(image, file, settings, facts, report_progress)
 
@@ -96,11 +104,12 @@ def _slide_records(
     settings: InstanceSettings,
     facts: ImageFacts,
     report_progress: Callable[[None], None],
+    scratch: Path | None,
 ) -> Iterator[AnnotatedImage]:
     annotations = image.annotations
     assert annotations is not None
     objects = read_objects(annotations, settings)
-    with open_source(file, report_progress=lambda: report_progress(None)) as slide:
+    with open_source(file, scratch, lambda: report_progress(None)) as slide:
         facts.height, facts.width = slide.height, slide.width
         facts.mpp = find_scale(slide, image.mpp, TileSettings().objectives).mpp
         source = plan_input(slide, facts.mpp, settings.mpp, "instances.mpp")

@@ -1,5 +1,6 @@
 """Prepare the images of a part: write their records and their states."""
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -85,9 +86,12 @@ def _prepare_supervised(image: Image, settings: InstanceSettings) -> Prepared:
     if image.annotations is not None and image.annotations.suffix == SHARED_SUFFIX:
         coco_file(image.annotations)  # read before the fork, once for all images
     try:
-        return run_supervised(
-            lambda report: _prepare(image, settings, report), settings.stall_minutes
-        )
+        # Created here, because the supervised process may be killed before it cleans up.
+        with tempfile.TemporaryDirectory(prefix="gigatile-") as scratch:
+            return run_supervised(
+                lambda report: _prepare(image, settings, report, Path(scratch)),
+                settings.stall_minutes,
+            )
     except Stalled:
         limit = settings.stall_minutes
         return _failed(image, f"no progress for {limit:g} minutes", limit), []
@@ -106,7 +110,10 @@ def _failed(image: Image, reason: str, stalled: float | None = None) -> ImageFac
 
 
 def _prepare(
-    image: Image, settings: InstanceSettings, report_progress: Callable[[None], None]
+    image: Image,
+    settings: InstanceSettings,
+    report_progress: Callable[[None], None],
+    scratch: Path,
 ) -> Prepared:
     """Return what is known about an image, and its records; called in the supervised process."""
     facts = ImageFacts(image=image.id, mpp=image.mpp)
@@ -114,7 +121,7 @@ def _prepare(
         files = [path for path in (image.path, image.annotations) if path is not None]
         facts.fingerprint, facts.file = fingerprint_of(*files), fingerprint_of(image.path)
         report_progress(None)
-        records = list(read_records(image, settings, facts, report_progress))
+        records = list(read_records(image, settings, facts, report_progress, scratch))
         annotated = [record.instances for record in records if record.instances is not None]
         facts.annotated = bool(annotated)
         for index, name in enumerate(settings.categories, 1) if annotated else ():
