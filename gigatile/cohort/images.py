@@ -164,13 +164,16 @@ class Part:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files of the images and their annotations, each once."""
+        """All files of the images and their annotations, each once; sorted.
+
+        So another order of the sheet changes nothing that depends on them.
+        """
         files: dict[Path, None] = {}
         for image in self.images:
             files |= dict.fromkeys((image.path,))
             if image.annotations is not None:
                 files[image.annotations] = None
-        return tuple(files)
+        return tuple(sorted(files))
 
 
 def parts_of(
