@@ -2,7 +2,7 @@
 """Run one cohort on a local disk, on NFS and from an object store: time, bytes over the network.
 
 Tiles, shards, weights and figures must be equal. The runs are in a separate machine (user-mode
-Linux, one core), whose kernel has a disk with ext4 or mounts the NFS export of a server on this
+Linux, one core). Its kernel has a disk with ext4, or mounts the export of an NFS server on this
 machine (NFS-Ganesha). The store is Ceph's gateway, also on this machine. So times say how many more
 round trips there are, not how fast a site's network is. With NFS, the project, the slides and the
 results are on it; with the store, the slides and the shards are in it.

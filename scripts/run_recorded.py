@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gigatile.errors import run_command
-from gigatile.parallel.supervision import run_supervised
+from gigatile.errors import UserError, run_command
+from gigatile.parallel.supervision import Stalled, run_supervised
 from gigatile.provenance.output_records import write_output_record
 from gigatile.provenance.reuse import is_done, link_outputs
-from gigatile.stores.addresses import is_remote
+from gigatile.stores.addresses import address_of, is_remote
 
 T = TypeVar("T")
 # The longest time for reading what is there; requests to a store are given up before.
@@ -30,7 +30,14 @@ def beforehand(source: Path, work: Callable[[], T]) -> T:
 
     The command forks this process, which must not have opened a store before.
     """
-    return run_supervised(lambda _: work(), READ_MINUTES) if is_remote(source) else work()
+    if not is_remote(source):
+        return work()
+    try:
+        return run_supervised(lambda _: work(), READ_MINUTES)
+    except Stalled:
+        raise UserError(
+            f"{address_of(source)}: no answer within {READ_MINUTES} minutes; run again"
+        ) from None
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ class Cache:
 
 
 def _new_copy(remote: RemoteFile) -> PartialCopy:
-    """Return a copy whose file has no name any more: nothing is left if the process is killed."""
+    """Return a copy. Its file has no name any more: nothing is left if the process is killed."""
     with tempfile.TemporaryDirectory(prefix="gigatile-") as folder:
         return PartialCopy(remote, Path(folder))
 

@@ -44,6 +44,8 @@ class PartialCopy:
         self._ends: list[int] = []
         # The extents that some thread is fetching.
         self._requested: set[tuple[int, int]] = set()
+        # The number of requests that failed, and the error of the last one.
+        self._failures, self._failure = 0, OSError()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.truncate(self._file, remote.size)
 
@@ -87,8 +89,12 @@ class PartialCopy:
                 if not own:
                     if not missing:
                         return
-                    # If the other thread fails, this one tries itself.
+                    # If the other thread fails, so does this one: each would try for two minutes,
+                    # one after the other.
+                    failures = self._failures
                     self._changed.wait()
+                    if self._failures > failures:
+                        raise self._failure
                     continue
                 self._requested.update(own)
             fetched: list[tuple[int, int]] = []
@@ -97,6 +103,10 @@ class PartialCopy:
                 for (begin, end), data in zip(own, parts, strict=True):
                     self._write(data, begin)
                     fetched.append((begin, end))
+            except OSError as error:
+                with self._changed:
+                    self._failures, self._failure = self._failures + 1, error
+                raise
             finally:
                 with self._changed:
                     self._requested.difference_update(own)

@@ -40,7 +40,7 @@ class SampleSource(Protocol):
     A sample has inputs and targets. Each is an array or a nested structure of arrays. In a
     batch, their first axis is the sample.
 
-    A source whose records may be in a store is also a `FetchedSource`.
+    A source of records that may be in a store is also a `FetchedSource`.
     """
 
     def specs(self, samples: Samples) -> tuple[Specs, Specs]:

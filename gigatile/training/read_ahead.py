@@ -14,7 +14,7 @@ TOGETHER, AHEAD = 16, 64
 
 @runtime_checkable
 class FetchedSource(Protocol):
-    """A source of samples whose records may be in a store; see `batches.SampleSource`."""
+    """A source of samples with records that may be in a store; see `batches.SampleSource`."""
 
     @property
     def in_store(self) -> bool:

@@ -113,7 +113,7 @@ def test_shards_have_the_same_bytes(on_disk, in_store, store):
 
 @pytest.mark.parametrize("size", [0, 1, 5 << 20, (5 << 20) + 1, 11 << 20])
 def test_what_the_store_has_is_not_written_again(store, monkeypatch, size):
-    """Also of files in parts, whose ETag is no hash of their content."""
+    """Also of files in parts: their ETag is no hash of their content."""
     monkeypatch.setattr(uploading, "PART_BYTES", 5 << 20)
     content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     path = remote_file.Path(f"s3://slides/once/{size}")
@@ -438,4 +438,50 @@ def test_threads_read_what_was_written(store, monkeypatch, limit):
     assert (
         held._bytes == sum(file.copy.fetched for file in files if file.copy) <= max(limit, 60_000)
     )
+    held.close()
+
+
+def test_equal_content_with_another_etag_is_not_replaced(store):
+    """Its version would change, and the manifest of the run that wrote it would not fit."""
+    content = np.random.default_rng(1).integers(0, 256, 11 << 20, np.uint8)
+    obstore.put(store.bucket(), "other/etag", bytes(content), chunk_size=5 << 20)
+    path = parse_address("s3://slides/other/etag")
+    version = remote_file.open_remote(path).version
+    assert uploading.upload(path, content) == version
+    content[-1] ^= 1
+    assert uploading.upload(path, content) != version
+
+
+def test_a_missing_file_that_may_not_be_asked_for_is_written(store, monkeypatch):
+    """S3 denies access to a missing file, if the account may not list the bucket."""
+    answers = [StoreError(errno.EACCES, "access denied", "x")]
+    version_now = uploading.version_now
+
+    def denied_first(address):
+        if answers:
+            raise answers.pop()
+        return version_now(address)
+
+    monkeypatch.setattr(uploading, "version_now", denied_first)
+    path = parse_address("s3://slides/other/denied")
+    assert uploading.upload(path, b"content") == remote_file.open_remote(path).version
+
+
+def test_threads_that_wait_for_a_failed_request_fail_with_it(store, monkeypatch):
+    """Otherwise each of them would try for two minutes, one after the other."""
+    path = parse_address(store.put("other/awaited", bytes(1000)))
+    held, calls = cache.Cache(1e6), []
+
+    def failing(self, ranges):
+        calls.append(ranges)
+        time.sleep(0.5)
+        raise StoreError(errno.EIO, "no answer", self.address)
+
+    file = held.open(path)
+    monkeypatch.setattr(remote_file.RemoteFile, "read_ranges", failing)
+    with ThreadPoolExecutor(8) as pool:
+        for waiting in [pool.submit(file.read, 0, 1000) for _ in range(8)]:
+            with pytest.raises(UserError, match="no answer"):
+                waiting.result()
+    assert len(calls) == 1
     held.close()

@@ -14,7 +14,7 @@ TILES = (*ASKED, "--until", "collect")
 
 @pytest.fixture
 def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
-    """Return a clone whose sheet names objects in place of files."""
+    """Return a clone; its sheet has addresses in place of files."""
     run = small_cohort.copy(tmp_path / "run")
     cohort = run.folder / "cohort"
     sheet = (cohort / "samples.tsv").read_text()

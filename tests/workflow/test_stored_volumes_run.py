@@ -1,4 +1,4 @@
-"""A cohort whose volumes are in a real object store, run as a user runs it."""
+"""A cohort of volumes in a real object store, run as a user runs it."""
 
 import shutil
 
@@ -11,7 +11,7 @@ ASKED = ("--configfile", "volumes.yaml")
 
 @pytest.fixture
 def remote_volumes(volumes_run: Clone, store, tmp_path) -> Clone:
-    """Return a copy of the finished run whose sheet names objects, segmentations included."""
+    """Return a copy of the finished run; its sheet has addresses, also of segmentations."""
     run = volumes_run.copy(tmp_path / "run")
     sheet = run.folder / "cohort/cases.tsv"
     header, *lines = sheet.read_text().splitlines()
