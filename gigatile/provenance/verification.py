@@ -18,7 +18,7 @@ from gigatile.provenance.packs import SUFFIX as PACK_SUFFIX
 from gigatile.provenance.packs import packed_records
 from gigatile.stores.addresses import address_of, is_address, is_remote, parse_address
 from gigatile.stores.errors import StoreError
-from gigatile.stores.sources import sha256_of_source, size_and_time
+from gigatile.stores.sources import sha256_of, size_and_time
 from gigatile.tables import write_table
 
 STATES = ("damaged", "missing", "stale", "left over")
@@ -156,7 +156,7 @@ def _compare(run: Path, path: Path, recorded: Mapping[Path, FileRecord]) -> tupl
         size = size_and_time(path)[0]
         if size != recorded[path].bytes:
             return "damaged", f"{size:,} bytes, recorded {recorded[path].bytes:,}"
-        if sha256_of_source(path) != recorded[path].sha256:
+        if sha256_of(path) != recorded[path].sha256:
             return "damaged", "its content differs from the recorded checksum"
     except StoreError as error:
         return "missing" if error.is_of_file else "damaged", str(error.strerror)

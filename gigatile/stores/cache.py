@@ -7,17 +7,15 @@ are fetched again if they are read again.
 import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.stores.addresses import address_of
 from gigatile.stores.errors import StoreError
-from gigatile.stores.partial_copy import PartialCopy
+from gigatile.stores.partial_copy import PartialCopy, Ranges
 from gigatile.stores.remote_file import RemoteFile, open_remote
-
-Ranges = Sequence[tuple[int, int]]
 
 # Files from which parts are fetched at the same time.
 FILES_AT_ONCE = 16
@@ -185,4 +183,4 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
+        raise UserError(str(error)) from None

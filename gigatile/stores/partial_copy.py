@@ -13,6 +13,8 @@ from pathlib import Path
 
 from gigatile.stores.remote_file import RemoteFile
 
+# Begin and end of each, in bytes.
+Ranges = Sequence[tuple[int, int]]
 # `PartialReader` fetches multiples of this.
 BLOCK_BYTES = 16 << 10
 

@@ -1,4 +1,4 @@
-"""Files that a sheet names, on a disk or in a store: whether they are there, and their content."""
+"""Files on a disk or in a store: whether they are there, and their content."""
 
 import errno
 import hashlib
@@ -59,7 +59,7 @@ def first_bytes(path: Path, count: int) -> bytes:
     return remote.read(0, min(count, remote.size))
 
 
-def sha256_of_source(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file; all of it is read.
 
     Raises:

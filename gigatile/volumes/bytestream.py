@@ -190,7 +190,7 @@ def _of_store(error: StoreError) -> VolumeError | UserError:
     """
     if error.is_of_file:
         return VolumeError(f"it cannot be read from its store: {error.strerror}")
-    return UserError(f"{error.filename}: {error.strerror}")
+    return UserError(str(error))
 
 
 def _truncated(expected: int, actual: str) -> VolumeError:
