@@ -8,6 +8,7 @@ shows that the environment works, and not how fast it is.
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 ON_GPU, ON_CPU, CLASSES = (224, 32), (64, 8), 2
 # Seconds: of all checks, and without an answer of another rank.
 LIMIT, STALL_LIMIT = 900, 120
+MISSING = re.compile(r"Could not load dynamic library '([^']+)'")
 
 
 class Fault(Exception):
@@ -30,10 +32,21 @@ class Fault(Exception):
 def count_gpus() -> int:
     """Return the number of GPUs that TensorFlow sees, asked in a separate process."""
     program = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # The loader of NVIDIA's libraries names the missing ones at this level only.
+    levels = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, env=os.environ | levels, capture_output=True, text=True)
     if done.returncode:
         raise Fault(f"TensorFlow cannot be imported: {done.stderr.strip().splitlines()[-1]}")
-    return int(done.stdout.split()[-1])
+    number = int(done.stdout.split()[-1])
+    if not number and "Cannot dlopen some GPU libraries" in done.stderr:
+        names = dict.fromkeys(MISSING.findall(done.stderr))
+        raise Fault(
+            "TensorFlow uses no GPU, because it cannot load libraries of NVIDIA:"
+            f" {', '.join(names) or 'see its messages'}; make the environment again, or name their"
+            " folders in LD_LIBRARY_PATH"
+        )
+    return number
 
 
 def start_ranks(number: int, on_cpu: bool) -> int:
@@ -114,6 +127,8 @@ def checks(ranks, on_cpu: bool) -> Iterator[Callable[[], str]]:
             wrong = int(tf.math.count_nonzero(total != expected))
         assert wrong == 0, f"{wrong} of {length} sums are wrong (the last is {last})"
         how = "NCCL" if hvd.nccl_built() and not on_cpu else "MPI"
+        if ranks.size == 1:
+            return f"allreduce by {how}: exact; one rank has nobody to exchange with"
         # Of the slowest link of a ring, as in NCCL's own tests.
         bandwidth = 2 * (ranks.size - 1) / ranks.size * 4 * length / seconds / 1e9
         return f"allreduce by {how}: exact; bus bandwidth {bandwidth:.1f} GB/s"
