@@ -15,8 +15,8 @@ rule score:
         model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
-        map=f"{RUN}/evaluation/maps/{{slide}}.parquet",
-        state=f"{RUN}/evaluation/maps/{{slide}}.json",
+        map=update(f"{RUN}/evaluation/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/evaluation/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score/{{slide}}.log",
     benchmark:
@@ -32,11 +32,15 @@ rule score:
         **provenance("score", "predict", "{slide}"),
         settings=section("whole_slides"),
     shell:
-        recorded(
-            'python "$SCRIPTS/predict.py" --task slide_classification --slide {wildcards.slide} --records {input.records:q}'
+        run_recorded(
+            "predict",
+            "--task slide_classification --slide {wildcards.slide} --records {input.records:q}"
             " --tiled {input.tiled:q} --model {input.model:q} --described {input.described:q}"
             " --settings {params.settings:q} --window {resources.window} --cores {threads}"
-            " --map {output.map:q} --out {output.state:q}"
+            " --map {output.map:q} --out {output.state:q}",
+            reads="{input.tiled:q} {input.model:q} {input.described:q}",
+            state="{output.state}",
+            made_with="{params.code} {params.settings:q}",
         )
 
 
@@ -84,8 +88,8 @@ rule evaluate:
 # The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
 use rule score as score_valid with:
     output:
-        map=f"{RUN}/validation/maps/{{slide}}.parquet",
-        state=f"{RUN}/validation/maps/{{slide}}.json",
+        map=update(f"{RUN}/validation/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/validation/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score_valid/{{slide}}.log",
     benchmark:
@@ -124,8 +128,8 @@ use rule score as score_new with:
         model=ancient(f"{MODEL}/model.keras"),
         described=f"{MODEL}/settings.json",
     output:
-        map=f"{RUN}/predictions/maps/{{slide}}.parquet",
-        state=f"{RUN}/predictions/maps/{{slide}}.json",
+        map=update(f"{RUN}/predictions/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/predictions/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score_new/{{slide}}.log",
     benchmark:

@@ -29,9 +29,10 @@ rule demo_case:
 rule prepare:
     input:
         source=ancient(source_files(COHORT)),
+    # Not deleted before the job: it keeps them if they are already those that it would make.
     output:
-        records=f"{RUN}/volumes/{{case}}.tfrecord",
-        state=f"{RUN}/volumes/{{case}}.json",
+        records=update(f"{RUN}/volumes/{{case}}.tfrecord"),
+        state=update(f"{RUN}/volumes/{{case}}.json"),
     log:
         f"{RUN}/logs/prepare/{{case}}.log",
     benchmark:
@@ -52,11 +53,13 @@ rule prepare:
         case=case_options(COHORT),
         settings=section("volumes"),
     shell:
-        recorded(
-            'python "$SCRIPTS/prepare.py" --task volume_segmentation --case {wildcards.case} {params.case}'
-            " --settings {params.settings:q} {resources.options} --records {output.records} --state {output.state}",
+        run_recorded(
+            "prepare",
+            "--task volume_segmentation --case {wildcards.case} {params.case} --settings {params.settings:q}"
+            " {resources.options} --records {output.records} --state {output.state}",
             source="{params.sources}",
             state="{output.state}",
+            made_with="{params.code} {params.settings:q} {params.case:q}",
         )
 
 
@@ -71,8 +74,8 @@ rule segment:
         model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
-        segmentation=f"{RUN}/evaluation/segmentations/{{case}}.nii.gz",
-        state=f"{RUN}/evaluation/segmentations/{{case}}.json",
+        segmentation=update(f"{RUN}/evaluation/segmentations/{{case}}.nii.gz"),
+        state=update(f"{RUN}/evaluation/segmentations/{{case}}.json"),
     log:
         f"{RUN}/logs/segment/{{case}}.log",
     benchmark:
@@ -87,10 +90,14 @@ rule segment:
         **provenance("segment", "predict", "{case}"),
         windows=section("windows"),
     shell:
-        recorded(
-            'python "$SCRIPTS/predict.py" --task volume_segmentation --case {wildcards.case} --records {input.records:q}'
+        run_recorded(
+            "predict",
+            "--task volume_segmentation --case {wildcards.case} --records {input.records:q}"
             " --model {input.model:q} --described {input.described:q} --windows {params.windows:q}"
-            " --cores {threads} --out {output.segmentation:q} --state {output.state:q}"
+            " --cores {threads} --out {output.segmentation:q} --state {output.state:q}",
+            reads="{input.state:q} {input.model:q} {input.described:q}",
+            state="{output.state}",
+            made_with="{params.code} {params.windows:q}",
         )
 
 
@@ -146,8 +153,8 @@ use rule prepare as prepare_new with:
     input:
         source=ancient(source_files(NEW)),
     output:
-        records=f"{RUN}/predictions/volumes/{{case}}.tfrecord",
-        state=f"{RUN}/predictions/volumes/{{case}}.json",
+        records=update(f"{RUN}/predictions/volumes/{{case}}.tfrecord"),
+        state=update(f"{RUN}/predictions/volumes/{{case}}.json"),
     log:
         f"{RUN}/logs/prepare_new/{{case}}.log",
     benchmark:
@@ -172,8 +179,8 @@ use rule segment as segment_new with:
         model=ancient(f"{MODEL}/model.keras"),
         described=f"{MODEL}/settings.json",
     output:
-        segmentation=f"{RUN}/predictions/segmentations/{{case}}.nii.gz",
-        state=f"{RUN}/predictions/segmentations/{{case}}.json",
+        segmentation=update(f"{RUN}/predictions/segmentations/{{case}}.nii.gz"),
+        state=update(f"{RUN}/predictions/segmentations/{{case}}.json"),
     log:
         f"{RUN}/logs/segment_new/{{case}}.log",
     benchmark:

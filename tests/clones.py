@@ -77,6 +77,14 @@ class Clone:
         snakemake = str(Path(sys.executable).parent / "snakemake")
         return self.run(*TRACER, "-o", str(self.trace / "of"), snakemake, *arguments)
 
+    def repeat_jobs(self, *jobs: str, settings: str) -> subprocess.CompletedProcess:
+        """Run jobs again, as when SLURM starts their group again: `<rule>:<wildcard>=<value>`."""
+        rules = {job.partition(":")[0] for job in jobs}
+        return self.snakemake(
+            *("--configfile", settings, "--cores", "1", "--mode", "remote", "--force", "--nolock"),
+            *("--ignore-incomplete", "--target-jobs", *jobs, "--allowed-rules", *rules),
+        )
+
     def write(self, name: str, text: str) -> Path:
         """Write a file into the clone."""
         path = self.folder / name

@@ -1,8 +1,8 @@
 """Reuse of outputs: those of another run are linked, and a repeated job keeps its own.
 
-Two jobs have the same outputs if their code, their settings and the content of their slide are the
-same. The record of a job has a digest of the first two (`made_with`) and the fingerprint of the
-slide.
+Two jobs have the same outputs if their code, their settings, the files of the run that they read
+and the content of their slide or case are the same. The record of a job has a digest of all but the
+last (`made_with`), and the fingerprint of the slide or case.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from gigatile.errors import UserError
 from gigatile.files import read_json, remove_half_written, sha256_of, temporary_link
@@ -25,31 +26,33 @@ from gigatile.provenance.output_records import (
 def is_done(
     record: Path,
     outputs: Sequence[Path],
-    source: Path,
+    sources: Sequence[Path],
     made_with: Sequence[str],
     state: Path,
 ) -> bool:
     """Return whether this job has already made its outputs, and they are undamaged.
 
-    It has if it belongs to a group that was requeued or tried again after another slide. A slide
-    that failed is tried again.
+    It has if it belongs to a group that was requeued or tried again after another slide or case.
+    One that failed is tried again.
 
     Args:
         record: path of the record of the job.
-        outputs, source, made_with, state: as for `link_outputs`.
+        outputs, made_with, state: as for `link_outputs`.
+        sources: the slide's file, or the files of a case; none if all that the job reads are files
+            of the run, whose checksums are in `made_with`.
     """
     run = run_of(record)
     try:
         recorded = read_output_record(record)
-        if recorded is None or recorded.source is None:
+        if recorded is None:
             return False
         names = [os.path.relpath(path, run) for path in outputs]
         if _difference(recorded, names, made_with) or any(
             sha256_of(run / name) != recorded.outputs[name].sha256 for name in names
         ):
             return False
-        return not _other_slide(state, source, recorded)
-    except (UserError, OSError, KeyError, TypeError):
+        return not (_failed(read_json(state)) or _other_source(state, sources, recorded))
+    except (UserError, OSError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -65,7 +68,7 @@ def link_outputs(
     other_run: Path,
     record: Path,
     outputs: Sequence[Path],
-    source: Path,
+    sources: Sequence[Path],
     made_with: Sequence[str],
     state: Path,
 ) -> str:
@@ -77,8 +80,9 @@ def link_outputs(
         other_run: folder of the run that has them.
         record: path of this job's record; the other one has the same path in its run.
         outputs: the files to create, each in the folder of this run.
-        source: the slide's file.
-        made_with: code, settings and options of this job.
+        sources: the slide's file.
+        made_with: code, settings and options of this job, and the checksums of the files of the
+            run that it reads.
         state: the output that is the state of the slide.
 
     Returns:
@@ -95,7 +99,9 @@ def link_outputs(
         if fault := _difference(recorded, names, made_with):
             return fault
         name_of_state = os.path.relpath(state, run)
-        if fault := _other_slide(other_run / name_of_state, source, recorded):
+        if _failed(read_json(other_run / name_of_state)):
+            return "the slide failed there"
+        if fault := _other_source(other_run / name_of_state, sources, recorded):
             return fault
         # The state last, as when a slide is tiled.
         names.sort(key=lambda name: name == name_of_state)
@@ -104,7 +110,7 @@ def link_outputs(
         return str(error)
     except OSError as error:
         return f"{error.filename or other_run}: {error.strerror}"
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         return f"{other_run}: the state of the slide is damaged"
 
 
@@ -119,19 +125,36 @@ def _difference(recorded: OutputRecord, names: Sequence[str], made_with: Sequenc
     return ""
 
 
-def _other_slide(state: Path, source: Path, recorded: OutputRecord) -> str:
-    """Return why outputs were not made from this slide; "" if they were."""
+def _failed(facts: dict[str, Any]) -> bool:
+    return facts["state"] == "failed"
+
+
+def _other_source(state: Path, sources: Sequence[Path], recorded: OutputRecord) -> str:
+    """Return why outputs were not made from this slide or case; "" if they were.
+
+    The state has the content that was read, and the record that at the end of the job.
+    """
+    if not sources:
+        return "" if recorded.source is None else "another source is recorded there"
+    present = source_record(sources).fingerprint
+    if recorded.source is None or present != recorded.source.fingerprint:
+        return f"{sources[0]} is not the file that was read there ({present})"
     facts = read_json(state)
-    if facts["state"] != "tiled":
-        return "the slide failed there"
-    if facts["source"]["name"] != source.name:
-        return f"the slide's file is {facts['source']['name']} there"
-    # The state has the content that was tiled, the record that at the end of the job.
-    fingerprint = source_record([source]).fingerprint
-    tiled = facts["source"]["fingerprint"]
-    if recorded.source is None or not fingerprint == recorded.source.fingerprint == tiled:
-        return f"{source} is not the slide that was tiled there ({fingerprint})"
+    read = [facts["source"]] if "source" in facts else facts["sources"].values()
+    fingerprints = (
+        [present]
+        if len(sources) == 1
+        else [source_record([source]).fingerprint for source in sources]
+    )
+    now = sorted(zip((source.name for source in sources), fingerprints, strict=True))
+    then = sorted((file["name"], file["fingerprint"]) for file in read)
+    if now != then:
+        return f"it was made from {_listed(then)}, and now there is {_listed(now)}"
     return ""
+
+
+def _listed(files: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} ({fingerprint})" for name, fingerprint in files)
 
 
 def _link(other_run: Path, run: Path, names: Sequence[str], recorded: OutputRecord) -> str:

@@ -182,7 +182,7 @@ def recorded(command: str, **options: str) -> str:
 
 
 def run_recorded(command: str, arguments: str, options: str = "", **required: str) -> str:
-    """Return a shell command that runs a command of a slide and records its outputs.
+    """Return a shell command that runs a command of a slide or case and records its outputs.
 
     Both are done in one process, and nothing is done if the outputs are there: see
     scripts/run_recorded.py. The outputs must be marked with `update()`, so that Snakemake does not

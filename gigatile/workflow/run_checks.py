@@ -1,6 +1,8 @@
 """What is refused or prepared before the first job of a run, when its jobs are planned."""
 
 import importlib.util
+import os
+from argparse import Namespace
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ TILE_STAGES = ("tile", "tile_new")
 def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     """Refuse a run that would wait forever, or fail after hours of tiling.
 
-    With `--forcerun` or `--forceall`, slides are tiled again even if their outputs are current.
+    With `--force`, `--forcerun` or `--forceall`, slides and cases are processed again even if their
+    outputs are current.
 
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
@@ -40,8 +43,22 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
         )
     if invocation.executor is not None:  # not with --touch
         for job in jobs:
-            if job.rule.name in TILE_STAGES and workflow.dag.reason(job).forced:
-                forget_made_with(Path(job.params.record))
+            if _is_forced(job, invocation.options) and (record := job.params.get("record")):
+                forget_made_with(Path(record))
+
+
+def _is_forced(job: Any, options: Namespace | None) -> bool:
+    """Return whether the user asked for a job, whatever else makes it run.
+
+    Snakemake also calls a job forced that was broken off, and not one whose input was updated.
+    """
+    if options is None:
+        return False
+    asked = {os.path.normpath(name) for name in options.forcerun or ()}
+    if options.force:
+        asked |= {os.path.normpath(name) for name in options.targets}
+    names = {job.rule.name, *map(os.path.normpath, job.output)}
+    return bool(options.forceall or asked & names)
 
 
 def _check_cores(settings: Any) -> None:

@@ -67,7 +67,7 @@ def link(run: Path, other: Path, slide: Path, made_with=MADE_WITH) -> str:
         other,
         record_path(run, "tile", "S1"),
         [run / "tiles" / name for name in NAMES],
-        slide,
+        [slide],
         made_with,
         run / "tiles/S1.json",
     )
@@ -155,8 +155,8 @@ FAULTS = {
     "state of another kind": (_no_state, "the state of the slide is damaged"),
     "failed slide": (_failed, "the slide failed there"),
     "fewer outputs": (_fewer_outputs, "other outputs"),
-    "slide replaced while it was tiled": (_replaced_during_the_job, "is not the slide"),
-    "another file name": (_other_file_name, "the slide's file is scan.svs there"),
+    "slide replaced while it was tiled": (_replaced_during_the_job, "made from slide.svs"),
+    "another file name": (_other_file_name, "made from scan.svs"),
 }
 
 
@@ -184,7 +184,7 @@ def test_texts_cannot_be_shifted_between_the_options(run, other, slide):
 
 def test_nothing_is_linked_for_another_content_of_the_slide(run, other, slide):
     damage(slide)  # of the same size and time
-    assert "is not the slide that was tiled there" in link(run, other, slide)
+    assert "is not the file that was read there" in link(run, other, slide)
     slide.unlink()
     assert "No such file" in link(run, other, slide)
     assert not files_of(run)
@@ -254,7 +254,8 @@ def test_another_file_system_is_no_error(run, other, slide):
 
 def done(run: Path, slide: Path, made_with=MADE_WITH) -> bool:
     outputs = [run / "tiles" / name for name in NAMES]
-    return is_done(record_path(run, "tile", "S1"), outputs, slide, made_with, run / "tiles/S1.json")
+    record = record_path(run, "tile", "S1")
+    return is_done(record, outputs, [slide], made_with, run / "tiles/S1.json")
 
 
 def test_a_job_is_done_once_its_outputs_are_recorded(run, slide):

@@ -4,6 +4,10 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -78,6 +82,89 @@ def test_verify_finds_a_damaged_segmentation(volumes_run, tmp_path):
     done = copy.snakemake("verify", *ASKED, check=False)
     assert done.returncode == 1
     assert re.search(r"damaged +segment: .*V17-1\.nii\.gz", done.stdout + done.stderr)
+
+
+def test_group_that_starts_again_processes_only_what_it_lacks(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    run = copy.folder / "results/small"
+    jobs = ["prepare:case=V01-1", "prepare:case=V02-1", "segment:case=V17-1", "segment:case=V18-1"]
+    logs = [run / "logs" / job.replace(":case=", "/") for job in jobs]
+    logs = [path.with_name(f"{path.name}.log") for path in logs]
+
+    def repeated() -> list[str]:
+        """Return the names of the cases that were processed."""
+        for path in logs:
+            path.unlink(missing_ok=True)
+        copy.repeat_jobs(*jobs, settings="volumes.yaml")
+        return [
+            f"{path.parent.name} {path.stem}"
+            for path in logs
+            if "done before" not in path.read_text()
+        ]
+
+    before = digests(copy)
+    files = [run / "volumes/V01-1.tfrecord", run / "evaluation/segmentations/V17-1.nii.gz"]
+    inodes = [path.stat().st_ino for path in files]
+    assert repeated() == []
+    assert [path.stat().st_ino for path in files] == inodes
+    # One lacks its record, the other its output.
+    for path in run.glob("provenance/prepare*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    files[1].unlink()
+    assert repeated() == ["prepare V01-1", "prepare V02-1", "segment V17-1"]
+    # A modality is replaced by another file of the same size, and the settings of the model.
+    image = copy.folder / "cohort/volumes/V02-1/t1.nii.gz"
+    saved, content = image.read_bytes(), bytearray(image.read_bytes())
+    content[9] ^= 2  # of the header of gzip, which changes no voxel
+    image.write_bytes(content)
+    model = run / "model/settings.json"
+    kept = model.read_bytes()
+    model.write_bytes(kept + b"\n")
+    assert repeated() == ["prepare V02-1", "segment V17-1", "segment V18-1"]
+    model.write_bytes(kept)
+    image.write_bytes(saved)
+    assert repeated() == ["prepare V02-1", "segment V17-1", "segment V18-1"]
+    assert repeated() == []
+    assert digests(copy) == before
+    done = copy.snakemake(
+        *ASKED, "--force", *(str(path.relative_to(copy.folder)) for path in files)
+    )
+    assert "done before" not in logs[0].read_text() + logs[2].read_text(), done.stdout
+
+
+def test_job_that_was_done_when_snakemake_was_killed_is_not_repeated(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    asked = ("--configfile", "volumes.yaml")
+    run = copy.folder / "results/small"
+    output, log = "evaluation/segmentations/V17-1", run / "logs/segment/V17-1.log"
+    shutil.copytree(run, tmp_path / "done")
+    (run / f"{output}.nii.gz").unlink()
+    (run / "provenance/segment/V17-1.json").unlink()
+    log.unlink()
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "snakemake"), *ASKED],
+        cwd=copy.folder,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not log.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=True)
+    process.wait()
+    while (
+        subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.DEVNULL).returncode == 0
+    ):
+        time.sleep(0.02)
+    shutil.rmtree(run)
+    (tmp_path / "done").rename(run)  # as if the job had ended just before
+    copy.snakemake("--unlock", *asked)
+    assert copy.jobs(*asked)["segment"] == 1
+    copy.snakemake(*ASKED)
+    assert "done before" in log.read_text()
+    assert copy.jobs(*asked) == {}
 
 
 def test_new_cases_are_segmented(volumes_run, tmp_path):
