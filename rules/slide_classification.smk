@@ -19,8 +19,6 @@ rule score:
         state=update(f"{RUN}/evaluation/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score/{{slide}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/score/{{slide}}.tsv"
     conda:
         "../envs/gpu.yaml"
     resources:
@@ -92,8 +90,6 @@ use rule score as score_valid with:
         state=update(f"{RUN}/validation/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score_valid/{{slide}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/score_valid/{{slide}}.tsv"
     params:
         **provenance("score_valid", "predict", "{slide}"),
         settings=section("whole_slides"),
@@ -132,8 +128,6 @@ use rule score as score_new with:
         state=update(f"{RUN}/predictions/maps/{{slide}}.json"),
     log:
         f"{RUN}/logs/score_new/{{slide}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/score_new/{{slide}}.tsv"
     params:
         **provenance("score_new", "predict", "{slide}"),
         settings=section("whole_slides"),

@@ -35,8 +35,6 @@ rule prepare:
         state=update(f"{RUN}/volumes/{{case}}.json"),
     log:
         f"{RUN}/logs/prepare/{{case}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/prepare/{{case}}.tsv"
     conda:
         "../envs/cpu.yaml"
     resources:
@@ -78,8 +76,6 @@ rule segment:
         state=update(f"{RUN}/evaluation/segmentations/{{case}}.json"),
     log:
         f"{RUN}/logs/segment/{{case}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/segment/{{case}}.tsv"
     conda:
         "../envs/gpu.yaml"
     resources:
@@ -157,8 +153,6 @@ use rule prepare as prepare_new with:
         state=update(f"{RUN}/predictions/volumes/{{case}}.json"),
     log:
         f"{RUN}/logs/prepare_new/{{case}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/prepare_new/{{case}}.tsv"
     params:
         **provenance(
             "prepare_new",
@@ -183,8 +177,6 @@ use rule segment as segment_new with:
         state=update(f"{RUN}/predictions/segmentations/{{case}}.json"),
     log:
         f"{RUN}/logs/segment_new/{{case}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/segment_new/{{case}}.tsv"
     params:
         **provenance("segment_new", "predict", "{case}"),
         windows=section("windows"),

@@ -289,6 +289,73 @@ def test_other_code_another_slide_a_failed_slide_and_a_forced_job_are_not_done(r
     assert not done(run, slide)
 
 
+@pytest.fixture
+def case(tmp_path: Path) -> list[Path]:
+    """Return the files of a case; two have the same name."""
+    paths = [tmp_path / "a/t1.nii", tmp_path / "b/t1.nii", tmp_path / "t2.nii"]
+    for number, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([number]))
+    return paths
+
+
+def prepare_case(run: Path, case: list[Path], **changes) -> None:
+    """Write and record the outputs of the job of a case."""
+    (run / "volumes").mkdir(parents=True, exist_ok=True)
+    sources = {
+        str(number): {"name": path.name, "fingerprint": fingerprint(path)}
+        for number, path in enumerate(case)
+    }
+    state = {"state": "prepared", "sources": sources} | changes
+    (run / "volumes/C1.json").write_text(json.dumps(state))
+    write_output_record(
+        *(record_path(run, "prepare", "C1"), [run / "volumes/C1.json"], case),
+        *(None, run / "volumes/C1.json", MADE_WITH),
+    )
+
+
+def case_is_done(run: Path, case: list[Path]) -> bool:
+    state = run / "volumes/C1.json"
+    return is_done(record_path(run, "prepare", "C1"), [state], case, MADE_WITH, state)
+
+
+def test_a_job_of_a_case_is_done_while_its_files_are_the_same(run, case):
+    assert not case_is_done(run, case)
+    prepare_case(run, case)
+    assert case_is_done(run, case)
+    prepare_case(run, case, state="failed")
+    assert not case_is_done(run, case)
+    prepare_case(run, case)
+    for changed in (case[:2], [*case, case[0]], [], [case[1], case[0], case[2]]):
+        assert not case_is_done(run, changed)
+    for path in case:
+        content = path.read_bytes()
+        path.write_bytes(b"other")
+        assert not case_is_done(run, case)
+        path.write_bytes(content)
+        assert case_is_done(run, case)
+    case[1].unlink()
+    assert not case_is_done(run, case)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_file_of_a_case_that_was_replaced_during_the_job_is_read_again(run, case, number):
+    """The state has what was read, and the record what was there at the end."""
+    read = {
+        str(position): {"name": path.name, "fingerprint": fingerprint(path)}
+        for position, path in enumerate(case)
+    }
+    case[number].write_bytes(b"replaced")
+    prepare_case(run, case, sources=read)
+    assert not case_is_done(run, case)
+
+
+@pytest.mark.parametrize("sources", [[], {}, None, "x", {"0": {}}, {"0": None}])
+def test_a_state_with_damaged_sources_is_not_done(run, case, sources):
+    prepare_case(run, case, sources=sources)
+    assert not case_is_done(run, case)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_with_a_damaged_output_is_not_done(run, slide, name):
     write_outputs(run, slide)
@@ -348,3 +415,31 @@ def test_command(run, other, slide, command, tmp_path):
     assert read_output_record(record_path(run, "tile", "S1")).made_with == digest_of(
         (*MADE_WITH[:-1], "other code")
     )
+
+
+def test_what_the_command_reads_is_part_of_the_record(run, command, tmp_path):
+    """A file that changes during the command makes the job run again."""
+    model, state, script = tmp_path / "model", run / "scores/S1.json", tmp_path / "score.py"
+    state.parent.mkdir(parents=True)
+    model.write_text("first")
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nmodel, state = map(Path, sys.argv[1:])\n"
+        'state.write_text(\'{"state": "scored", "by": "\' + model.read_text() + \'"}\')\n'
+        "if model.read_text() == 'changing': model.write_text('changed')\n"
+    )
+    line = [
+        *("--record", record_path(run, "score", "S1"), "--outputs", state, "--reads", model),
+        *("--state", state, "--made-with", "code", "--command", script, model, state),
+    ]
+
+    def is_repeated() -> bool:
+        completed = command("run_recorded.py", *line)
+        assert completed.returncode == 0, completed.stderr
+        return "done before" not in completed.stdout
+
+    assert [is_repeated(), is_repeated()] == [True, False]
+    model.write_text("other")
+    assert [is_repeated(), is_repeated()] == [True, False]
+    model.write_text("changing")
+    assert [is_repeated(), is_repeated(), is_repeated()] == [True, True, False]
+    assert json.loads(state.read_text())["by"] == "changed"

@@ -56,6 +56,30 @@ def test_commands_read_declared_files_only(whole_run):
     )
 
 
+def test_group_that_starts_again_scores_only_what_it_lacks(whole_run, tmp_path):
+    copy = whole_run.copy(tmp_path)
+    run = copy.folder / "results/whole"
+    slides = [slide for slide in COHORT["test"] if slide != "text"]
+    jobs = [f"score:slide={slide}" for slide in slides]
+    before = {slide: (run / f"evaluation/maps/{slide}.parquet").read_bytes() for slide in slides}
+
+    def repeated() -> list[str]:
+        copy.repeat_jobs(*jobs, settings="whole.yaml")
+        logs = {slide: (run / f"logs/score/{slide}.log").read_text() for slide in slides}
+        return [slide for slide, log in logs.items() if "done before" not in log]
+
+    assert repeated() == []
+    (run / f"evaluation/maps/{slides[0]}.parquet").write_bytes(b"cut")
+    (run / f"provenance/score/{slides[1]}.json").unlink()
+    assert repeated() == slides[:2]
+    described = run / "model/settings.json"
+    described.write_text(described.read_text() + "\n")
+    assert repeated() == slides
+    assert before == {
+        slide: (run / f"evaluation/maps/{slide}.parquet").read_bytes() for slide in slides
+    }
+
+
 def test_shards_have_whole_slides_with_the_tiles_of_the_slide(whole_run):
     run = whole_run.folder / "results/whole"
     for split in ("train", "valid"):
