@@ -194,12 +194,7 @@ def prepare(kind: str, cohort: Clone, folder: Path, store: ObjectStore) -> Clone
     run = cohort.copy(folder)
     more = "shards: {ranks_per_node: 1"
     if kind == "store":
-        sheet = run.folder / "cohort/samples.tsv"
-        text = sheet.read_text()
-        for path in sorted(sheet.parent.glob("*.svs")):
-            text = text.replace(f"\t{path.name}", f"\t{store.put(f'slides/{path.name}', path)}")
-            path.unlink()
-        sheet.write_text(text)
+        store.move_cohort(run.folder / "cohort/samples.tsv", "slides")
         more += ", store: s3://slides/shards"
     run.write("small.yaml", small_settings() + more + "}\n")
     return run

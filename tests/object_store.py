@@ -153,6 +153,23 @@ class ObjectStore:
         obstore.put(self.bucket(), key, content)
         return f"s3://{BUCKET}/{key}"
 
+    def move_cohort(self, sheet: Path, folder: str) -> None:
+        """Move the files that a sheet names into a folder; the sheet then has their addresses."""
+        addresses: dict[Path, str] = {}
+
+        def moved(cell: str) -> str:
+            path = sheet.parent / cell
+            if not (cell and path.is_file()):
+                return cell
+            if path not in addresses:
+                addresses[path] = self.put(f"{folder}/{cell}", path)
+            return addresses[path]
+
+        rows = [line.split("\t") for line in sheet.read_text().splitlines()]
+        sheet.write_text("".join("\t".join(map(moved, row)) + "\n" for row in rows))
+        for path in addresses:
+            path.unlink()
+
     def _run(self, program: str, *arguments: object) -> str:
         """Run a program, again if it fails: a new monitor refuses some with EPERM."""
         options = ["-c", str(self._folder / "ceph.conf")] if program != "monmaptool" else []

@@ -76,12 +76,7 @@ def test_a_cohort_in_a_store_on_three_nodes_is_that_of_a_laptop(
     site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
     shards = "shards: {store: s3://slides/shards}\n"
     site.clone.write("small.yaml", settings(f"{TRAIN}, nodes: 2, ranks_per_node: 1") + shards)
-    sheet = site.folder / "cohort/samples.tsv"
-    text = sheet.read_text()
-    for path in sorted(sheet.parent.glob("*.svs")):
-        text = text.replace(f"\t{path.name}", f"\t{store_of_cluster.put(path.name, path)}")
-        path.unlink()
-    sheet.write_text(text)
+    store_of_cluster.move_cohort(site.folder / "cohort/samples.tsv", "small")
     run = site.start(*SMALL)
     assert run.end(900) == 0, run.text()
 

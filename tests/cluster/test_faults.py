@@ -274,9 +274,10 @@ def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     assert "Trying to restart" in run.text()
     logs = (site.folder / "results/small/logs/tile.log").read_text()
     again = [name for name in done if f"==> {name}.log <==\ndone before" in logs]
-    # The last one may have been interrupted between its state and its record.
-    assert len(again) >= len(done) - 1 >= 1, logs
-    assert all((tiles / f"{name}.json").stat().st_ino == done[name] for name in again)
+    # The last one may have been interrupted between its state and its record. Then it was tiled
+    # after SLURM had requeued the job, and was done before when Snakemake submitted it again.
+    kept = [name for name in again if (tiles / f"{name}.json").stat().st_ino == done[name]]
+    assert len(kept) >= len(done) - 1 >= 1, logs
     assert logs.count("done before") > len(again), logs
 
 

@@ -16,12 +16,7 @@ TILES = (*ASKED, "--until", "collect")
 def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
     """Return a clone; its sheet has addresses in place of files."""
     run = small_cohort.copy(tmp_path / "run")
-    cohort = run.folder / "cohort"
-    sheet = (cohort / "samples.tsv").read_text()
-    for path in sorted(cohort.glob("*.svs")):
-        sheet = sheet.replace(f"\t{path.name}", f"\t{store.put(f'small/{path.name}', path)}")
-        path.unlink()
-    (cohort / "samples.tsv").write_text(sheet)
+    store.move_cohort(run.folder / "cohort/samples.tsv", "small")
     return run
 
 

@@ -13,16 +13,7 @@ ASKED = ("--configfile", "volumes.yaml")
 def remote_volumes(volumes_run: Clone, store, tmp_path) -> Clone:
     """Return a copy of the finished run; its sheet has addresses, also of segmentations."""
     run = volumes_run.copy(tmp_path / "run")
-    sheet = run.folder / "cohort/cases.tsv"
-    header, *lines = sheet.read_text().splitlines()
-    rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
-    for row in rows:
-        for column in ("flair", "t1", "t1gd", "t2", "segmentation"):
-            if row[column]:
-                path = sheet.parent / row[column]
-                row[column] = store.put(f"brains/{row[column]}", path)
-                path.unlink()
-    sheet.write_text("\n".join([header, *("\t".join(row.values()) for row in rows)]) + "\n")
+    store.move_cohort(run.folder / "cohort/cases.tsv", "brains")
     return run
 
 

@@ -167,12 +167,7 @@ def test_a_run_that_is_repeated(shown):
 def test_slides_in_a_store_are_shown(small_run, store, tmp_path):
     """The run's sheet names objects: their tiles are those of the files, until one is replaced."""
     runs = {name: small_run.copy(tmp_path / name) for name in ("disk", "store")}
-    sheet = runs["store"].folder / "cohort/samples.tsv"
-    text = sheet.read_text()
-    for path in sorted(sheet.parent.glob("*.svs")):
-        text = text.replace(f"\t{path.name}", f"\t{store.put(f'shown/{path.name}', path)}")
-        path.unlink()
-    sheet.write_text(text)
+    store.move_cohort(runs["store"].folder / "cohort/samples.tsv", "shown")
     seen = {}
     for name, run in runs.items():
         config = run.folder / "small.yaml"
