@@ -35,7 +35,12 @@ def count_gpus() -> int:
     # The loader of NVIDIA's libraries names the missing ones at this level only.
     levels = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
     line = [sys.executable, "-c", program]
-    done = subprocess.run(line, env=os.environ | levels, capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            line, env=os.environ | levels, capture_output=True, text=True, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        raise Fault(f"no answer of the GPUs after {LIMIT} s; does `nvidia-smi` answer?") from None
     if done.returncode:
         raise Fault(f"TensorFlow cannot be imported: {done.stderr.strip().splitlines()[-1]}")
     number = int(done.stdout.split()[-1])
