@@ -39,6 +39,9 @@ def test_volumes_in_a_store_give_the_same_results(volumes_run: Clone, remote_vol
     assert run.jobs(*ASKED, "--until", "collect") == {"prepare": 1, "collect": 1}
     store.put(key, whole)
     assert run.jobs(*ASKED) == {}
+    # When the group starts again; last, as it leaves no metadata.
+    run.repeat_jobs("prepare:case=V01-1", settings="volumes.yaml")
+    assert "done before" in (run.folder / "results/small/logs/prepare/V01-1.log").read_text()
     checked = run.run("gigatile", "check", "volumes.yaml")
     assert "9 cases in a store: their headers are not checked" in checked.stdout
 
