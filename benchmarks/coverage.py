@@ -327,6 +327,9 @@ def _means_of_volumes(
     table["patient"] = [f"{p:03}" for p in patient]
     table["region"] = np.array(["r0", "r1"])[region]
     table["diagonal_mm"], table["empty"] = DIAGONAL, ""
+    table["lesion_dice"], table["lesion_hd95_mm"] = table["dice"], table["hd95_mm"]
+    for name in ("lesions", "missed_lesions", "false_positive_lesions"):
+        table[name] = 1
     evaluated = evaluate_cases(table, ["r0", "r1"], SETTINGS, {})
     figures: dict[str, Interval] = {}
     for metric in drawn:

@@ -8,10 +8,17 @@ same code. Rounds alternate, and medians of processor time are compared, which o
 the machine affect less.
 
 The cases are heads of the demo, rendered at 1 mm, or those of a sheet.
+
+With `--peers`, the Python of an environment with the packages of benchmarks/peers/requirements.txt,
+MONAI takes part in the same rounds, with its `CacheDataset` (all cases in memory) and its
+`PersistentDataset` (on the disk), and draws patches with equal work: at random, then also flipped,
+rotated and with other intensities.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import os
 import re
 import statistics
@@ -20,12 +27,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 import nibabel  # noqa: E402
 import numpy as np  # noqa: E402
+from peers.process import Peer  # noqa: E402
 
 from gigatile.cohort.cases import read_cases  # noqa: E402
 from gigatile.demo.cases import COHORT, FILES, MODALITIES  # noqa: E402
@@ -45,6 +54,15 @@ from gigatile.training.sample_order import Epoch, Sampling  # noqa: E402
 from gigatile.volumes.preparation import PreparedFiles, prepare_case  # noqa: E402
 
 BATCH = 2
+PLAIN = {"rotated": 0, "intensity": 0, "flips": False}
+# What each work adds; the names are those of benchmarks/peers/volumes.py.
+WORK = {
+    "crops": PLAIN,
+    "flips": PLAIN | {"flips": True},
+    "rotated": PLAIN | {"flips": True, "rotated": 0.3},
+    "intensity": {},
+}
+DATASETS = ("cache", "persistent")
 
 
 class Held:
@@ -167,6 +185,46 @@ def print_peak(manifest: Path) -> None:
     print(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1000)
 
 
+def draw(reader: ShardReader, source: Patches, times: int) -> np.ndarray:
+    """Draw patches of each case; return the mean seconds of reading and augmenting one."""
+    epoch = Epoch(Sampling(reader.counts, 1, 100, boost=(times,)), 0, reader.classes_of)
+    spent = np.zeros(2)
+    for batch in batches(source, epoch, BATCH, 0, 1, threads=1):
+        spent += batch.read_seconds, batch.decode_seconds
+    return spent / len(epoch)
+
+
+def compare_with_peers(
+    reader: ShardReader, files: dict[str, list[Path]], folder: Path, args: argparse.Namespace
+) -> dict[str, dict[str, float]]:
+    """Return the median seconds of a patch, for each work and each way to draw patches."""
+    cases = folder / "cases.json"
+    cases.write_text(json.dumps({name: list(map(str, paths)) for name, paths in files.items()}))
+    medians = {}
+    for work, options in WORK.items():
+        settings = PatchSettings(size=(args.patch,) * 3, **options)
+        ours = Patches(reader, settings, args.modalities)
+        with contextlib.ExitStack() as stack:
+            peers = {}
+            for dataset in DATASETS:
+                options = ["--work", work, "--cases", cases, "--folder", folder / f"monai-{work}"]
+                options += ["--patch", args.patch, "--per-case", args.per_case]
+                peers[dataset] = Peer(args.peers, "volumes.py", [dataset, *options])
+                stack.callback(peers[dataset].close)
+            each: dict[str, list[float]] = {way: [] for way in ("ours", *DATASETS)}
+            for number in range(args.rounds + 1):
+                start = time.process_time()
+                draw(reader, ours, args.per_case)
+                seconds = time.process_time() - start
+                times = {"ours": (seconds, len(reader) * args.per_case)}
+                times |= {dataset: peer.run() for dataset, peer in peers.items()}
+                if number:  # the first round fills caches
+                    for way, (spent, patches) in times.items():
+                        each[way].append(spent / patches)
+        medians[work] = {way: statistics.median(times) for way, times in each.items()}
+    return medians
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=4)
@@ -177,6 +235,7 @@ def main() -> None:
     parser.add_argument("--patch", type=int, default=128)
     parser.add_argument("--per-case", type=int, default=16, help="patches of each in a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", type=Path, help="Python of the environment of the peers")
     parser.add_argument("--many", type=int, nargs=2, default=(20, 200), help="for memory")
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -193,11 +252,8 @@ def main() -> None:
             files = render_cases(folder, args.cases, args.spacing)
         reader = ShardReader(prepare(files, volumes, folder), "train")
         peaks = [peak_of(cases, folder) for cases in args.many]
-        ways: dict[str, Callable[[], tuple[float, float]]] = {}
-        for suffix, options in (
-            ("", {}),
-            (", not augmented", {"rotated": 0, "intensity": 0, "flips": False}),
-        ):
+        ways: dict[str, Callable[[], np.ndarray]] = {}
+        for suffix, options in (("", {}), (", not augmented", PLAIN)):
             settings = PatchSettings(size=(args.patch,) * 3, **options)
             held = HeldPatches(reader, settings, args.modalities)
             for number in range(len(reader)):
@@ -208,16 +264,7 @@ def main() -> None:
                 ("held in memory", held, args.per_case),
                 (".nii.gz each time", from_files, 1),
             ):
-                sampling = Sampling(reader.counts, 1, 100, boost=(times,))
-
-                def run(source: Patches = source, sampling: Sampling = sampling):
-                    epoch = Epoch(sampling, 0, reader.classes_of)
-                    spent = np.zeros(2)
-                    for batch in batches(source, epoch, BATCH, 0, 1, threads=1):
-                        spent += batch.read_seconds, batch.decode_seconds
-                    return spent / len(epoch)
-
-                ways[f"{way}{suffix}"] = run
+                ways[f"{way}{suffix}"] = partial(draw, reader, source, times)
         each: dict[str, list[float]] = {way: [] for way in ways}
         spent: dict[str, np.ndarray] = {}
         for _ in range(args.rounds):
@@ -227,6 +274,7 @@ def main() -> None:
                 spent[way] = run()
                 each[way].append((time.process_time() - start) / patches)
         shape = VolumeRecord(*reader.locate(0)).head.shape
+        compared = compare_with_peers(reader, files, folder, args) if args.peers else {}
         reader.close()
     median = {way: statistics.median(times) for way, times in each.items()}
     print(
@@ -245,6 +293,12 @@ def main() -> None:
     for suffix in ("", ", not augmented"):
         ratio(f"ours{suffix}", f".nii.gz each time{suffix}")
         ratio(f"ours{suffix}", f"held in memory{suffix}")
+    for work, by_way in compared.items():
+        for dataset in DATASETS:
+            print(
+                f"{f'ours / MONAI, {dataset}, {work}':56} {by_way[dataset] / by_way['ours']:.2f} "
+                f"({1000 * by_way[dataset]:.1f} and {1000 * by_way['ours']:.1f} ms)"
+            )
     few, many = args.many
     print(
         f"peak of memory with {many} cases / with {few}: {peaks[1] / peaks[0]:.2f} "

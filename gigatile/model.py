@@ -6,7 +6,7 @@ from typing import Any
 
 from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
-from gigatile.models.files import DESCRIBED, MODEL
+from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.tasks import TASKS, find_task, task_part
 
 

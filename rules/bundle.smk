@@ -9,7 +9,8 @@ rule bundle:
         metrics=f"{RUN}/evaluation/metrics.json",
         operating_points=OPERATING_POINTS,
         model=small_files(MODEL_FILES),
-        weights=large_files(MODEL_FILES),
+        large=large_files(MODEL_FILES),
+        weights=ancient(cohorts_of_weights(SETTINGS.train.weights, TASK.table)),
     output:
         folder=directory(f"{RUN}/model/bundle"),
     log:
@@ -28,8 +29,9 @@ rule bundle:
         name=SETTINGS.run,
         run=folder(),
         settings=literal(settings_of_bundle(SETTINGS)),
+        weights=weights_option,
     shell:
         recorded(
             'python "$SCRIPTS/write_bundle.py" --run-dir {params.run:q} --task {params.task}'
-            " --settings {params.settings:q} --name {params.name:q} --out {output.folder:q}"
+            " --settings {params.settings:q} --name {params.name:q} {params.weights} --out {output.folder:q}"
         )

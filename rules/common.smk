@@ -12,19 +12,23 @@ from gigatile.settings.section import canonical
 from gigatile.settings.split import SPLITS
 from gigatile.workflow.inputs import (
     case_options,
+    cohorts_of_weights,
     compared_files,
     images_of_part,
+    initial_weights,
     large_files,
     literal,
     on_disk,
 )
 from gigatile.workflow.inputs import (
     previous_segment,
+    earlier_segments,
     slide_options,
     small_files,
     source_files,
     source_text,
     source_texts,
+    weights_option,
 )
 from gigatile.workflow.resources import grow, launch_options, mpi_resources
 from gigatile.workflow.resources import rank_options, reuse_option, tiling_options

@@ -3,11 +3,24 @@ from gigatile.cohort.images import parts_of
 from gigatile.demo.images import COHORT as DEMO_COHORT
 from gigatile.demo.images import NEW as DEMO_NEW
 from gigatile.workflow.inputs import not_compared
+from gigatile.workflow.size_requests import SizeRequests, Work
 
 DEMO_FIELDS = [field.image for field in (*DEMO_COHORT, *DEMO_NEW)]
 # The images of each job that prepares them.
 COHORT_PARTS = parts_of(list(COHORT.values()), PARTS, SETTINGS.split)
 NEW_PARTS = parts_of(list(NEW.values()), PARTS)
+REQUESTS = SizeRequests(
+    INVOCATION,
+    Path("results"),
+    Work(
+        rules=("prepare", "prepare_new"),
+        folder="images",
+        seconds_per_mb=0.5,
+        mem_mb=4000,
+        mb_in_store=10,
+        stall_minutes=SETTINGS.instances.stall_minutes,
+    ),
+)
 
 
 wildcard_constraints:
@@ -38,18 +51,19 @@ rule prepare:
     input:
         source=ancient(source_files(COHORT_PARTS)),
         samples=ancient(SETTINGS.samples),
+    # Not deleted before the job: it keeps them if they are already those that it would make.
     output:
-        records=f"{RUN}/images/{{part}}.tfrecord",
-        state=f"{RUN}/images/{{part}}.json",
+        records=update(f"{RUN}/images/{{part}}.tfrecord"),
+        state=update(f"{RUN}/images/{{part}}.json"),
     log:
         f"{RUN}/logs/prepare/{{part}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/prepare/{{part}}.tsv"
     conda:
         "../envs/cpu.yaml"
     resources:
-        mem_mb=grow(4000),
-        runtime=grow(120),
+        mem_mb=REQUESTS.mem_mb(),
+        runtime=REQUESTS.minutes(COHORT_PARTS, NEW_PARTS),
+        # On a cluster, one job prepares several parts; see profiles/slurm.
+        slide_at_once=1,
         options=f"--stall-minutes {SETTINGS.instances.stall_minutes:g}",
     params:
         **provenance("prepare", "prepare", "{part}", samples=COHORT_PARTS, states=f"{RUN}/images"),
@@ -60,12 +74,15 @@ rule prepare:
         parts=PARTS,
         settings=section("instances"),
     shell:
-        recorded(
-            'python "$SCRIPTS/prepare.py" --task instance_segmentation --samples {input.samples:q} --part {wildcards.part}'
-            " --splits {params.splits:q} --parts {params.parts} --settings {params.settings:q} {resources.options} --records {output.records:q}"
-            " --state {output.state:q}",
+        run_recorded(
+            "prepare",
+            "--task instance_segmentation --samples {input.samples:q} --part {wildcards.part}"
+            " --splits {params.splits:q} --parts {params.parts} --settings {params.settings:q} {resources.options}"
+            " --records {output.records:q} --state {output.state:q}",
             source="{params.sources}",
             state="{output.state}",
+            # The parts of a split are other images if their number changes, which `images` shows.
+            made_with="{params.code} {params.settings:q} {params.images}",
         )
 
 
@@ -126,12 +143,10 @@ use rule prepare as prepare_new with:
         source=ancient(source_files(NEW_PARTS)),
         samples=ancient(SETTINGS.predict.samples or []),
     output:
-        records=f"{RUN}/predictions/images/{{part}}.tfrecord",
-        state=f"{RUN}/predictions/images/{{part}}.json",
+        records=update(f"{RUN}/predictions/images/{{part}}.tfrecord"),
+        state=update(f"{RUN}/predictions/images/{{part}}.json"),
     log:
         f"{RUN}/logs/prepare_new/{{part}}.log",
-    benchmark:
-        f"{RUN}/benchmarks/prepare_new/{{part}}.tsv"
     params:
         **provenance(
             "prepare_new",

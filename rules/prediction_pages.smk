@@ -13,6 +13,7 @@ rule prediction_pages:
         predictions=small_files(PREDICTED),
         model=small_files(MODEL_FILES),
         large=large_files(PREDICTED, MODEL_FILES),
+        weights=ancient([] if BUNDLE else cohorts_of_weights(SETTINGS.train.weights, TASK.table)),
     output:
         index=report(
             f"{RUN}/predictions/pages/index.html",
@@ -37,10 +38,11 @@ rule prediction_pages:
         run=folder(),
         model=literal(shlex.quote(MODEL)),
         cohort=literal(COHORT_OPTIONS),
+        weights=weights_option,
         external="--external" if EXTERNAL else "",
         pages=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_prediction_pages.py" --task {params.task} --run-dir {params.run:q} --model-dir {params.model}'
-            " {params.cohort} {params.external} --matches {output.matches:q} --out {params.pages:q}"
+            " {params.cohort} {params.weights} {params.external} --matches {output.matches:q} --out {params.pages:q}"
         )

@@ -12,6 +12,7 @@ rule report:
         evaluation=small_files(EVALUATED),
         large=large_files(rules.choose_model.output, EVALUATED),
         compared=compared_files(SETTINGS.report.compare, ELSEWHERE),
+        weights=ancient(cohorts_of_weights(SETTINGS.train.weights, TASK.table)),
     output:
         index=report(
             f"{RUN}/report/index.html",
@@ -36,10 +37,11 @@ rule report:
         groups=literal(shlex.join(f"--group-by={name}" for name in SETTINGS.report.group_by)),
         compare=f"--compare=results/{SETTINGS.report.compare}" if SETTINGS.report.compare else "",
         viewer=literal(f"--viewer={SETTINGS.report.viewer}" if SETTINGS.report.viewer else ""),
+        weights=weights_option,
         run=subpath(input.table, parent=True),
         report=subpath(output.index, parent=True),
     shell:
         recorded(
             'python "$SCRIPTS/write_report.py" --task {params.task} --run-dir {params.run:q} --samples {input.samples:q}'
-            " --out {params.report:q} {params.groups} {params.compare} {params.viewer}"
+            " --out {params.report:q} {params.groups} {params.compare} {params.weights} {params.viewer}"
         )

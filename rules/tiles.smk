@@ -1,9 +1,20 @@
 # From slides to tiles, for all tasks with slides: a job per slide.
-from gigatile.workflow.tiling_requests import TilingRequests
+from gigatile.workflow.size_requests import SizeRequests, Work
 
 # Tiles are the same for all tasks, so that runs of different tasks can reuse them.
 TILING = "tile_classification"
-REQUESTS = TilingRequests(INVOCATION, Path("results"), SETTINGS.tiles)
+REQUESTS = SizeRequests(
+    INVOCATION,
+    Path("results"),
+    Work(
+        rules=("tile", "tile_new"),
+        folder="tiles",
+        seconds_per_mb=0.3,
+        mem_mb=1500 + 500 * SETTINGS.tiles.cores,
+        mb_in_store=1000,
+        stall_minutes=SETTINGS.tiles.stall_minutes,
+    ),
+)
 
 
 rule demo_slide:
@@ -39,7 +50,7 @@ rule tile:
     threads: SETTINGS.tiles.cores
     resources:
         mem_mb=REQUESTS.mem_mb(),
-        runtime=REQUESTS.minutes(),
+        runtime=REQUESTS.minutes(COHORT, NEW),
         options=tiling_options(SETTINGS.tiles),
         reuse=reuse_option(SETTINGS.tiles),
         # On a cluster, one job tiles several slides; see profiles/slurm.

@@ -2,6 +2,12 @@
 # and a small job validates it while the next one trains. The best segment becomes the model.
 
 
+if SETTINGS.train.patience is None:
+    VALIDATED_BEFORE = []
+else:
+    VALIDATED_BEFORE = earlier_segments(f"{RUN}/segments", SEGMENTS, "valid.json")
+
+
 # One MPI launcher starts all ranks, and its exit code is that of the job.
 #
 # Checkpoints are not outputs: Snakemake deletes outputs before a job starts, and a killed training could not
@@ -19,6 +25,8 @@ rule train:
         manifest=f"{RUN}/shards/manifest.json",
         previous=previous_segment(f"{RUN}/segments", SEGMENTS, "json"),
         previous_state=previous_segment(f"{RUN}/segments", SEGMENTS, "npz"),
+        # Without train.patience, the next segment does not wait for the validation.
+        validated=VALIDATED_BEFORE,
     output:
         state=update(f"{RUN}/segments/{{epoch}}.npz"),
         model=update(f"{RUN}/segments/{{epoch}}.keras"),
@@ -54,6 +62,9 @@ rule train:
         # Not an output, for the same reason as the checkpoints.
         events=folder("tensorboard/train"),
         settings=section("train"),
+        weights=initial_weights(
+            SETTINGS.train.weights, Path(f"{RUN}/segments/{SEGMENTS[0]}.json"), ELSEWHERE
+        ),
     shell:
         recorded(
             'rm -f {params.record:q}; python "$SCRIPTS/launch.py" --launcher {resources.launcher:q} {resources.launch}'
@@ -61,6 +72,7 @@ rule train:
             ' python "$SCRIPTS/train.py" --task {params.task} --manifest {input.manifest:q}'
             " --settings {params.settings:q} --task-settings {params.task_settings:q} --checkpoints {params.checkpoints:q} --out {params.segments:q}"
             " --epochs {wildcards.epoch} --events {params.events:q} --code {params.code}"
+            " --validated {input.validated:q}"
             " {resources.rank_options} --task-execution {resources.task_execution:q}"
         )
 
@@ -68,6 +80,8 @@ rule train:
 rule validate:
     input:
         manifest=f"{RUN}/shards/manifest.json",
+        # Of a segment that is not trained any more, the result is that of the last one.
+        earlier=VALIDATED_BEFORE,
         model=ancient(f"{RUN}/segments/{{epoch}}.keras"),
         described=f"{RUN}/segments/{{epoch}}.json",
     output:
@@ -97,8 +111,13 @@ rule validate:
         )
 
 
+# A task may score the samples of the validation once more with the model, as for `scores.temperature`.
+SCORES_SAMPLES = bool(TASK.choice(SETTINGS))
+
+
 rule choose_model:
     input:
+        manifest=f"{RUN}/shards/manifest.json",
         models=ancient(expand(f"{RUN}/segments/{{epoch}}.keras", epoch=SEGMENTS)),
         described=expand(f"{RUN}/segments/{{epoch}}.json", epoch=SEGMENTS),
         validated=expand(f"{RUN}/segments/{{epoch}}.valid.json", epoch=SEGMENTS),
@@ -112,17 +131,21 @@ rule choose_model:
     benchmark:
         f"{RUN}/benchmarks/choose_model.tsv"
     conda:
-        "../envs/cpu.yaml"
+        "../envs/gpu.yaml" if SCORES_SAMPLES else "../envs/cpu.yaml"
+    threads: 4 if SCORES_SAMPLES else 1
     resources:
-        mem_mb=grow(1000),
-        runtime=grow(60),
+        mem_mb=grow(4000 if SCORES_SAMPLES else 1000),
+        runtime=grow(480 if SCORES_SAMPLES else 60),
     params:
         **provenance("choose_model", "choose_model"),
+        task=SETTINGS.task,
+        task_settings=task_settings("choice"),
         segments=folder("segments"),
         epochs=SEGMENTS,
         model=subpath(output.model, parent=True),
     shell:
         recorded(
-            'python "$SCRIPTS/choose_model.py" --segments {params.segments:q} --epochs {params.epochs}'
+            'python "$SCRIPTS/choose_model.py" --task {params.task} --manifest {input.manifest:q}'
+            " --task-settings {params.task_settings:q} --segments {params.segments:q} --epochs {params.epochs}"
             " --out {params.model:q}"
         )

@@ -1,5 +1,21 @@
 # Segmentation of volumes.
 from gigatile.workflow.inputs import not_compared
+from gigatile.workflow.size_requests import SizeRequests, Work
+
+REQUESTS = SizeRequests(
+    INVOCATION,
+    Path("results"),
+    Work(
+        rules=("prepare", "prepare_new"),
+        folder="volumes",
+        seconds_per_mb=2,
+        # The largest volume without background takes 17 bytes per voxel, and 2.6 for each further modality.
+        # The maximum size of a record limits the voxels of all modalities together.
+        mem_mb=5000 if len(SETTINGS.volumes.modalities) == 1 else 6500,
+        mb_in_store=25,
+        stall_minutes=SETTINGS.volumes.stall_minutes,
+    ),
+)
 
 
 rule demo_case:
@@ -38,10 +54,8 @@ rule prepare:
     conda:
         "../envs/cpu.yaml"
     resources:
-        # The largest volume without background takes 17 bytes per voxel, and 2.6 for each further modality.
-        # The maximum size of a record limits the voxels of all modalities together.
-        mem_mb=grow(5000 if len(SETTINGS.volumes.modalities) == 1 else 6500),
-        runtime=grow(20),
+        mem_mb=REQUESTS.mem_mb(),
+        runtime=REQUESTS.minutes(COHORT, NEW),
         # On a cluster, one job prepares several cases; see profiles/slurm.
         slide_at_once=1,
         options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",

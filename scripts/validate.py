@@ -28,10 +28,13 @@ def main() -> None:
     )
     import_less()
 
-    from gigatile.training.segments import Segment
+    from gigatile.training.segments import Segment, repeat_validation
     from gigatile.training.validation import record_validation
 
     segment = Segment(args.segments, args.epoch)
+    if repeat_validation(segment):
+        print(f"epoch {args.epoch}: not trained; the training stopped before")
+        return
     validated = task_part(args.task, "validation").validate(segment, args.manifest, settings)
     record_validation(segment, args.manifest, validated, log=print, events=args.events)
 

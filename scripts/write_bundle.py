@@ -17,6 +17,7 @@ def main() -> None:
         "--settings", required=True, help="sections that prediction depends on, as JSON"
     )
     parser.add_argument("--name", required=True, help="name of the model")
+    parser.add_argument("--weights", type=Path, help="the file of train.weights")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args()
     settings = parse_settings("--settings", args.settings)
@@ -24,7 +25,9 @@ def main() -> None:
     from gigatile.bundle.writing import write_bundle
 
     report = task_part(args.task, "report").REPORT
-    bundle = write_bundle(args.run_dir, args.task, report, settings, args.name, args.out)
+    bundle = write_bundle(
+        args.run_dir, args.task, report, settings, args.name, args.out, args.weights
+    )
     print(f"{args.out}: model {bundle.manifest.name}, {len(bundle.manifest.files)} files")
 
 

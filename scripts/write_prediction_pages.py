@@ -31,6 +31,9 @@ def main() -> None:
         help="without --cohort: hashes of the images of the cohort, as a bundle has them (.npy)",
     )
     parser.add_argument(
+        "--weights", type=Path, help="with --cohort: the file that its training started from"
+    )
+    parser.add_argument(
         "--external", action="store_true", help="the slides have labels: link to ../external/"
     )
     args = parser.parse_args()
@@ -46,6 +49,7 @@ def main() -> None:
         args.matches,
         args.cohort_images,
         external=args.external,
+        weights=args.weights,
         **options,
     )
 

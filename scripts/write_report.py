@@ -27,6 +27,7 @@ def main() -> None:
         help="a column of the sheet whose values are compared; can be repeated",
     )
     parser.add_argument("--compare", type=Path, help="folder of another run, to compare the maps")
+    parser.add_argument("--weights", type=Path, help="the file of train.weights")
     parser.add_argument("--viewer", help="address of a server that shows the run in its viewer")
     args = parser.parse_args()
     files = input_paths(args, task.inputs)
@@ -41,6 +42,7 @@ def main() -> None:
         args.samples,
         args.group_by,
         args.compare,
+        args.weights,
         viewer,
         **options,
     )

@@ -9,7 +9,7 @@ from clones import Clone
 from gigatile.bundle.contents import MANIFEST, VERSIONS, Bundle, BundleManifest, open_bundle
 from gigatile.files import sha256_of, write_json
 from gigatile.json_models import write_model
-from gigatile.models.files import DESCRIBED, MODEL
+from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.settings.tiles import TileSettings
 from gigatile.software import versions
 

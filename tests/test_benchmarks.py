@@ -54,11 +54,13 @@ SMALL = {
 # They start a cluster and wait for minutes between jobs, which is what they time; or a machine of
 # Linux in a process, in which the whole workflow takes minutes.
 ON_THE_CLUSTER = {"slurm", "many_slides", "storage"}
+# It needs a cohort; see workflow/test_recipes.py.
+ON_A_COHORT = {"recipes"}
 
 
 def test_every_benchmark_is_tested_and_documented():
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    assert names == set(SMALL) | ON_THE_CLUSTER
+    assert names == set(SMALL) | ON_THE_CLUSTER | ON_A_COHORT
     page = (ROOT / "docs/speed.md").read_text()
     assert [name for name in names if f"| `python benchmarks/{name}.py" not in page] == []
 

@@ -108,7 +108,7 @@ def test_defaults_round_trip_through_yaml():
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
         (
             "xyz: 3",
-            "xyz: no such key; known keys: run, task, samples, tiles, whole_slides, volumes,",
+            "xyz: no such key; known keys: run, task, samples, tiles, augmentation, scores, whole_",
         ),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
         ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
@@ -142,9 +142,9 @@ def test_all_faults_are_listed():
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
-        "nonsense: no such key; known keys: run, task, samples, tiles, whole_slides, volumes, "
-        "patches, windows, instances, detection, slide_instances, split, shards, train, evaluate, "
-        "report, predict",
+        "nonsense: no such key; known keys: run, task, samples, tiles, augmentation, scores, "
+        "whole_slides, volumes, patches, windows, postprocessing, instances, detection, "
+        "slide_instances, split, shards, train, evaluate, report, predict",
     ]
 
 
@@ -191,7 +191,7 @@ def test_run_may_be_a_number():
         ("samples: ''", "samples: found ''; must have at least 1 character"),
         (
             "train: {model: resnet}",
-            "train.model: found 'resnet'; must be one of small_cnn, resnet50, whole_small, ",
+            "train.model: found 'resnet'; must be one of small_cnn, resnet50, resnet18, ",
         ),
         ("train: {stall_limit: 9}", "train.stall_limit: found 9; must be greater than or equal to"),
         ("train: {save_minutes: 0}", "train.save_minutes: found 0; must be greater than 0"),
@@ -216,6 +216,12 @@ def test_run_may_be_a_number():
         ("train: {decay_epochs: [8]}", "train: decay_epochs: not used by schedule: constant"),
         ("train: {clip_norm: 0}", "train.clip_norm: found 0; must be greater than 0"),
         ("train: {views: []}", "train.views: found []; must be random, or a list of identity"),
+        ("scores: {views: []}", "scores.views: found []; must be all, or a list of identity, rot"),
+        (
+            "scores: {views: [flop]}",
+            "scores.views: no such view: 'flop'; must be all, or a list of",
+        ),
+        ("scores: {views: [flip, flip]}", "scores.views: a view is listed twice; must be all, or"),
         ("train: {boost: 2}", "train.boost: found 2; must be a valid dictionary"),
         ("train: {boost: {lusc: -1}}", "train.boost.lusc: found -1; must be greater than or equal"),
         ("train: {boost: {lusc: yes}}", "train.boost: lusc: found true; must be a number"),
@@ -244,8 +250,11 @@ def test_views_are_random_or_named():
 
 
 def test_switch_may_be_yes_or_no():
-    assert load("train: {mixed_precision: yes}").train.mixed_precision is True
-    assert load("train: {mixed_precision: 'off'}").train.mixed_precision is False
+    assert load("train: {nesterov: yes}").train.nesterov is True
+    assert load("train: {nesterov: 'off'}").train.nesterov is False
+    assert load("train: {mixed_precision: yes}").train.mixed_precision == "float16"
+    assert load("train: {mixed_precision: no}").train.mixed_precision == "off"
+    assert load("train: {mixed_precision: 'off'}").train.mixed_precision == "off"
 
 
 # --- Values that must fit each other
@@ -259,11 +268,12 @@ def test_shares_must_add_up():
     assert faults("split: {train: 0, valid: 0.8}")[0].startswith("split.train: found 0; must be gr")
 
 
-def test_small_cnn_takes_no_weights():
+def test_small_cnn_starts_from_a_trained_model_only():
     load("train: {model: resnet50, weights: imagenet}")
-    models = "resnet50, whole_resnet50, mask_resnet50"
-    fault = f"only {models} can start from pretrained weights, not small_cnn"
-    assert fault in faults("train: {weights: imagenet}")[0]
+    load("train: {weights: results/other/model/model.keras}")
+    fault = "weights: small_cnn can start from a trained model (.keras) only; resnet50, "
+    for weights in ("imagenet", "weights.h5"):
+        assert fault in faults(f"train: {{weights: {weights}}}")[0]
 
 
 def test_other_sheet_needs_another_run_name():
@@ -500,6 +510,9 @@ def test_batch_of_whole_slides_is_shared_by_all_ranks():
         ("report: {viewer: 'http://x/?a=b'}", "report.viewer: found 'http://x/?a=b'; must match"),
         ("report: {compare: ../up}", "report.compare: found '../up'; must match pattern"),
         ("train: {boost: {a: 2}}", "train.boost: not used by task: slide_classification; remove"),
+        ("scores: {temperature: yes}", "scores: not used by task: slide_classification; remove it"),
+        ("train: {loss: dice_focal}", "train.loss: found 'dice_focal'; for task: slide_classif"),
+        ("augmentation: {stain: 0.1}", "augmentation: not used by task: slide_classification; re"),
     ],
 )
 def test_invalid_settings_of_whole_slides_are_refused(text, fault):

@@ -1,16 +1,13 @@
-"""How the cohort of a model looked, without ids: counts, scales, and hashes of its images."""
+"""How the cohort of a model looked, without ids: counts and scales."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gigatile.json_models import JsonModel
 from gigatile.report.inputs import CohortRow
-from gigatile.report.records import hash_of, iterate_records, records_file
-from gigatile.report.task_report import TaskReport
 from gigatile.settings.split import SPLITS
 
 QUANTILES = (0, 0.05, 0.5, 0.95, 1)
@@ -48,6 +45,8 @@ class CohortLook(JsonModel):
         illumination: number of slides by illumination.
         images_compared: number of members whose images are in cohort_images.npy.
         images_missing: number of members whose records are missing.
+        earlier_doubt: why images of the models that the training started from may be missing in
+            cohort_images.npy; empty: none is missing.
     """
 
     unit: str
@@ -58,10 +57,16 @@ class CohortLook(JsonModel):
     illumination: dict[str, int]
     images_compared: int
     images_missing: int
+    earlier_doubt: str = ""
 
 
 def look_of(
-    rows: Sequence[CohortRow], states: Iterable[Any], unit: str, compared: int, missing: int
+    rows: Sequence[CohortRow],
+    states: Iterable[Any],
+    unit: str,
+    compared: int,
+    missing: int,
+    earlier_doubt: str,
 ) -> CohortLook:
     """Describe a cohort.
 
@@ -69,7 +74,7 @@ def look_of(
         rows: of its table.
         states: of its slides, cases or images.
         unit: `slide`, `case` or `image`.
-        compared, missing: see `CohortLook`.
+        compared, missing, earlier_doubt: see `CohortLook`.
     """
     tiled = [state for state in states if getattr(state, "state", None) == "tiled"]
     records = [row.records for row in rows if row.state != "failed"]
@@ -83,6 +88,7 @@ def look_of(
         illumination=_counts(s.illumination or "unknown" for s in tiled),
         images_compared=compared,
         images_missing=missing,
+        earlier_doubt=earlier_doubt,
     )
 
 
@@ -100,35 +106,3 @@ def _split(rows: Sequence[CohortRow], split: str) -> SplitLook:
 
 def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(values).items()))
-
-
-def image_hashes(
-    rows: Sequence[CohortRow], folder: Path, report: TaskReport
-) -> tuple[np.ndarray, int, int]:
-    """Return hashes of all images of a cohort, so that copies of them can be found.
-
-    Plain images, which two slides can share by chance, are left out.
-
-    Args:
-        rows: of the cohort's table.
-        folder: of its records.
-        report: of the task, which says what a record contains.
-
-    Returns:
-        (n,) uint64, sorted, each once; the number of rows with records, and of those whose records
-        are missing.
-    """
-    kind, hashes, compared, missing = report.kind, [np.empty(0, np.uint64)], 0, 0
-    for row in rows:
-        if row.state == "failed":
-            continue
-        if not records_file(row, folder).exists():
-            missing += 1
-            continue
-        compared += 1
-        images = (
-            image for _, record in iterate_records(row, folder, kind) for image in record.images
-        )
-        used = [hash_of(image) for image in images if not (kind.is_plain and kind.is_plain(image))]
-        hashes.append(np.array(used, np.uint64))
-    return np.unique(np.concatenate(hashes)), compared, missing

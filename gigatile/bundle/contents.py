@@ -10,18 +10,16 @@ from pydantic import Field, JsonValue
 from gigatile.errors import UserError, all_faults
 from gigatile.files import read_json, sha256_of
 from gigatile.json_models import JsonModel, read_model
-from gigatile.models.files import DESCRIBED, MODEL
+from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.settings.section import RUN_NAME
 from gigatile.tasks import TASKS
 
 SCHEMA = 1
 # The files of a bundle.
 MANIFEST, VERSIONS, METRICS, CARD = "bundle.json", "versions.json", "metrics.json", "card.md"
-COHORT, OPERATING_POINTS = "cohort.json", "operating_points.json"
+OPERATING_POINTS = "operating_points.json"
 CALIBRATION = "calibration.json"
 SAVED_MODEL, ONNX = "saved_model", "model.onnx"
-# Sorted hashes of the images of the cohort: (n,) uint64.
-COHORT_IMAGES = "cohort_images.npy"
 # Snakemake writes it into a folder that a rule makes.
 IGNORED = (".snakemake_timestamp",)
 

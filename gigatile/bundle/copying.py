@@ -6,7 +6,6 @@ from pathlib import Path
 
 from gigatile.bundle.contents import (
     CARD,
-    COHORT_IMAGES,
     IGNORED,
     MANIFEST,
     Bundle,
@@ -16,6 +15,7 @@ from gigatile.bundle.contents import (
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_text
 from gigatile.json_models import check_model, write_model
+from gigatile.model_files import COHORT_IMAGES
 
 
 def copy_bundle(

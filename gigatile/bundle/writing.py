@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from gigatile.bundle.card import card_of
-from gigatile.bundle.cohort import image_hashes, look_of
+from gigatile.bundle.cohort import look_of
 from gigatile.bundle.contents import (
     CALIBRATION,
     CARD,
-    COHORT,
-    COHORT_IMAGES,
     METRICS,
     OPERATING_POINTS,
     VERSIONS,
@@ -26,10 +25,14 @@ from gigatile.bundle.copying import replace_folder, write_manifest
 from gigatile.bundle.exports import write_exports
 from gigatile.files import read_json, write_json, write_text
 from gigatile.json_models import write_model
-from gigatile.models.files import DESCRIBED, MODEL
+from gigatile.model_files import COHORT, COHORT_IMAGES, DESCRIBED, MODEL
 from gigatile.models.saving import load_model
+from gigatile.report.earlier_cohorts import earlier_data, earlier_images
 from gigatile.report.inputs import read_cohort
+from gigatile.report.known_samples import image_hashes
 from gigatile.report.task_report import TaskReport
+from gigatile.settings.initial_weights import weights_file
+from gigatile.tasks import task_part
 
 
 def write_bundle(
@@ -39,6 +42,7 @@ def write_bundle(
     settings: Mapping[str, Mapping[str, Any]],
     name: str,
     out: Path,
+    weights: Path | None = None,
 ) -> Bundle:
     """Write the bundle of a run, whole or not at all; replace an older one.
 
@@ -49,6 +53,7 @@ def write_bundle(
         settings: the sections that prediction depends on.
         name: of the model.
         out: folder to write.
+        weights: the file that the training started from; None: there is none.
 
     Raises:
         UserError: a file of the run is missing or damaged.
@@ -57,9 +62,11 @@ def write_bundle(
     described = _without_paths(read_json(model_dir / DESCRIBED))
     model = load_model(model_dir / MODEL, described["sha256"], model_dir / DESCRIBED)
     rows = read_cohort(run / report.table, report.unit, report.columns, report.records_column)
-    hashes, compared, missing = image_hashes(rows, run / report.records, report)
+    hashes, compared, missing = image_hashes(rows, run / report.records, report.kind)
     states = [report.read_state(row, run / report.records) for row in rows]
-    look = look_of(rows, states, report.unit, compared, missing)
+    earlier = earlier_images(report, earlier_data(report, weights), model_dir / DESCRIBED)
+    hashes = np.unique(np.concatenate([hashes, earlier.hashes]))
+    look = look_of(rows, states, report.unit, compared, missing, earlier.doubt)
     metrics, versions = read_json(run / "evaluation" / METRICS), read_json(model_dir / VERSIONS)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
@@ -81,7 +88,7 @@ def write_bundle(
             classes=described.get("classes", []),
             settings={section: dict(values) for section, values in settings.items()},
             model_sha256=described["sha256"],
-            exports=write_exports(model, task, folder),
+            exports=write_exports(_with_scores(model, task, described), task, folder),
             files={},
         )
         write_text(folder / CARD, card_of(manifest, described, metrics, look, versions))
@@ -90,11 +97,19 @@ def write_bundle(
     return open_bundle(out)
 
 
+def _with_scores(model: keras.Model, task: str, described: Mapping[str, Any]) -> keras.Model:
+    """Return a model with the views and the temperature of its scores, for other programs."""
+    if "scores" not in described:
+        return model
+    scored: keras.Model = task_part(task, "choice").model_with_scores(model, described)
+    return scored
+
+
 def _without_paths(described: dict[str, Any]) -> dict[str, Any]:
     """Return a model's settings without paths and names of this machine."""
     train = dict(described["train"])
-    if train.get("weights") not in (None, "imagenet"):
-        train["weights"] = Path(str(train["weights"])).name
+    if weights := weights_file(train.get("weights")):
+        train["weights"] = weights.name
     sections = {
         name: {**values, "reuse": None}
         for name, values in described.items()

@@ -28,6 +28,7 @@ from gigatile.command.configuration import (
     with_paths_from,
 )
 from gigatile.errors import UserError
+from gigatile.settings.initial_weights import weights_file
 from gigatile.settings.split import SPLITS
 from gigatile.settings.whole import Settings
 from gigatile.stores.addresses import is_remote
@@ -102,9 +103,9 @@ def check(path: Path, threads: int) -> list[str]:
             slides = read_samples(Path(settings.predict.slides), False)
         except UserError as error:
             errors.append(str(error))
-    weights = settings.train.weights
-    if weights and weights != "imagenet" and not Path(weights).is_file():
-        errors.append(f"train.weights: no file {weights}")
+    weights = weights_file(settings.train.weights)
+    if weights and not weights.is_file():
+        errors.append(f"train.weights: no such file: {weights}")
     if cohort:
         errors += _check_cohort(settings, cohort, new)
     if find_task(settings.task).detects_on_slides and not settings.predict.bundle:
@@ -160,12 +161,7 @@ def _check_cohort(settings: Settings, cohort: Sequence[Member], new: Sequence[Me
     except UserError as error:
         errors.append(str(error))
     labels = classes_of(cohort)
-    unknown = sorted(set(settings.train.boost) - set(labels))
-    if unknown:
-        errors.append(
-            f"train.boost: no such label: {', '.join(unknown)}; the cohort has {', '.join(labels)}"
-        )
-    return errors
+    return [*errors, *settings.train.unknown_labels(labels)]
 
 
 def _check_files(members: Sequence[Member], settings: Settings, threads: int) -> dict[str, str]:

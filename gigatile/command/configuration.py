@@ -9,6 +9,7 @@ import yaml
 from gigatile.bundle.configuration import with_bundle
 from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
+from gigatile.settings.initial_weights import weights_file
 from gigatile.settings.whole import Settings, load_settings
 
 CONFIGURATION = "config.yaml"
@@ -94,9 +95,9 @@ def with_paths_from(settings: Settings, folder: Path) -> Settings:
     changes["predict"] = settings.predict.model_copy(
         update={key: absolute(path, f"predict.{key}") for key, path in sheets.items()}
     )
-    if (weights := settings.train.weights) and weights != "imagenet":
+    if weights := weights_file(settings.train.weights):
         changes["train"] = settings.train.model_copy(
-            update={"weights": absolute(weights, "train.weights")}
+            update={"weights": absolute(str(weights), "train.weights")}
         )
     return settings.model_copy(update=changes)
 
@@ -127,3 +128,23 @@ def _merge(config: dict[Any, Any], other: Mapping[Any, Any]) -> None:
             _merge(config[key], value)
         else:
             config[key] = value
+
+
+def load_with_shards(target: Path | None) -> tuple[Settings, Path]:
+    """Return the settings of a run and the manifest of its shards.
+
+    Args:
+        target: folder with config.yaml, or a configuration file; None: the current folder.
+
+    Raises:
+        UserError: the configuration is not valid, or there are no shards yet.
+    """
+    configuration = find_configuration(target).absolute()
+    settings = load(configuration)
+    name = f"results/{settings.run}/shards/manifest.json"
+    manifest = folder_of_paths(configuration) / name
+    if not manifest.is_file():
+        raise UserError(
+            f"{manifest}: no shards yet; `gigatile run {configuration} -- {name}` makes them"
+        )
+    return settings, manifest

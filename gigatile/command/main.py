@@ -4,7 +4,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gigatile.command import bundle, check, doctor, init, plan, predict, report, serve, verify
+from gigatile.command import (
+    bundle,
+    check,
+    doctor,
+    find_rate,
+    init,
+    plan,
+    predict,
+    report,
+    samples,
+    serve,
+    verify,
+)
 from gigatile.command import run as run_workflow
 from gigatile.errors import run_command
 
@@ -14,6 +26,8 @@ COMMANDS = {
     "check": check,
     "plan": plan,
     "run": run_workflow,
+    "samples": samples,
+    "find-rate": find_rate,
     "verify": verify,
     "bundle": bundle,
     "predict": predict,

@@ -166,6 +166,14 @@ class Empty(JsonModel):
     both: int
 
 
+class Lesions(JsonModel):
+    """Number of lesions of all cases: in the reference, missed of them, and false positives."""
+
+    reference: int
+    missed: int
+    false_positives: int
+
+
 class CaseMetrics(Metrics):
     """The metrics of a segmentation of cases."""
 
@@ -179,6 +187,11 @@ class CaseMetrics(Metrics):
     hd95_mm: RegionMeans
     sensitivity: RegionMeans
     specificity: RegionMeans
+    lesion_dice: RegionMeans
+    lesion_hd95_mm: RegionMeans
+    lesion_dilation: int
+    lesion_mm3: float
+    lesions: dict[str, Lesions]
     empty: dict[str, Empty]
     inputs: dict[str, str]
 
@@ -189,6 +202,9 @@ class CaseMetrics(Metrics):
             "hd95_mm": self.hd95_mm.per_region,
             "sensitivity": self.sensitivity.per_region,
             "specificity": self.specificity.per_region,
+            "lesion_dice": self.lesion_dice.per_region,
+            "lesion_hd95_mm": self.lesion_hd95_mm.per_region,
+            "lesions": self.lesions,
             "empty": self.empty,
         }
         for name, part in parts.items():
@@ -198,4 +214,5 @@ class CaseMetrics(Metrics):
 
     def settings(self) -> dict[str, Any]:
         """Return the section `evaluate` of the settings."""
-        return super().settings() | {"hd95": self.hd95}
+        keys = ("hd95", "lesion_dilation", "lesion_mm3")
+        return super().settings() | {key: getattr(self, key) for key in keys}

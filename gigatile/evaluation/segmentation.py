@@ -16,12 +16,20 @@ from gigatile.evaluation.intervals import (
     too_few_patients,
     with_interval,
 )
-from gigatile.evaluation.metrics_file import CaseMetrics, Empty, Interval, Mean, RegionMeans
+from gigatile.evaluation.lesions import score_lesions
+from gigatile.evaluation.metrics_file import (
+    CaseMetrics,
+    Empty,
+    Interval,
+    Lesions,
+    Mean,
+    RegionMeans,
+)
 from gigatile.evaluation.surfaces import HAUSDORFF95
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.tables import read_table, write_table
 
-METRICS = ("dice", "hd95_mm", "sensitivity", "specificity")
+METRICS = ("dice", "hd95_mm", "sensitivity", "specificity", "lesion_dice", "lesion_hd95_mm")
 # Where a region can be missing.
 EMPTY = tuple(Empty.model_fields)
 
@@ -33,6 +41,8 @@ class RegionScores:
     Attributes:
         diagonal_mm: of the whole volume.
         truth_ml, predicted_ml: volume of the region in the reference and in the prediction.
+        lesion_dice, lesion_hd95_mm: lesion-wise; see `LesionScores`.
+        lesions, missed_lesions, false_positive_lesions: numbers of lesions; see `LesionScores`.
         empty: where the region is missing: "truth" (the reference), "prediction", "both" or "".
     """
 
@@ -43,6 +53,11 @@ class RegionScores:
     diagonal_mm: float
     truth_ml: float
     predicted_ml: float
+    lesion_dice: float | None
+    lesion_hd95_mm: float | None
+    lesions: int
+    missed_lesions: int
+    false_positive_lesions: int
     empty: str
 
 
@@ -66,7 +81,7 @@ def score_case(
     label_values: Mapping[str, int],
     region_labels: Mapping[str, Sequence[str]],
     voxel_ml: float | None = None,
-    hd95: str = "surface",
+    settings: EvaluationSettings | None = None,
 ) -> dict[str, RegionScores]:
     """Score the segmentation of a case, region by region.
 
@@ -94,7 +109,7 @@ def score_case(
         label_values: the value of each label.
         region_labels: the labels of each region.
         voxel_ml: volume of a voxel; None: the product of the spacing, if the axes are not skewed.
-        hd95: definition of the distance; the setting `evaluate.hd95`.
+        settings: definition of the distance and of a lesion; None: the defaults.
 
     Returns:
         The scores by region, in the order of `region_labels`.
@@ -103,6 +118,7 @@ def score_case(
         UserError: the arrays differ in shape or have a wrong type, the spacing is not valid, or a
             value is not declared.
     """
+    settings = settings or EvaluationSettings()
     sides = _check_arrays(reference, predicted, spacing)
     counts = _count_pairs(reference, predicted)
     _check_values(counts, label_values)
@@ -118,10 +134,20 @@ def score_case(
         in_reference, in_prediction = int(counts[inside].sum()), int(counts[:, inside].sum())
         outside = reference.size - in_reference
 
+        hausdorff = HAUSDORFF95[settings.hd95]
         if in_reference and in_prediction:
-            distance = HAUSDORFF95[hd95](inside[reference], inside[predicted], sides)
+            distance = hausdorff(inside[reference], inside[predicted], sides)
         else:
             distance = diagonal if in_reference or in_prediction else 0.0
+        lesions = score_lesions(
+            inside[reference],
+            inside[predicted],
+            sides,
+            settings.lesion_dilation,
+            settings.lesion_mm3,
+            diagonal,
+            hausdorff,
+        )
         empty = (("", "prediction"), ("truth", "both"))[not in_reference][not in_prediction]
         scores[region] = RegionScores(
             dice=1.0 if empty == "both" else 2 * both / (in_reference + in_prediction),
@@ -131,6 +157,11 @@ def score_case(
             diagonal_mm=diagonal,
             truth_ml=in_reference * millilitres,
             predicted_ml=in_prediction * millilitres,
+            lesion_dice=lesions.dice,
+            lesion_hd95_mm=lesions.hd95_mm,
+            lesions=lesions.lesions,
+            missed_lesions=lesions.missed,
+            false_positive_lesions=lesions.false_positives,
             empty=empty,
         )
     return scores
@@ -205,7 +236,8 @@ def evaluate_cases(
     means = {}
     for metric in METRICS:
         # The distance of an unseen case is bounded only by the size of its volume.
-        highest = table["diagonal_mm"].astype(np.float64).max() if metric == "hd95_mm" else 1.0
+        is_distance = metric.endswith("hd95_mm")
+        highest = table["diagonal_mm"].astype(np.float64).max() if is_distance else 1.0
         values = {
             region: rows[metric].astype(np.float64).loc[patients.index].to_numpy()
             for region, rows in by_region.items()
@@ -221,6 +253,18 @@ def evaluate_cases(
         hd95_mm=means["hd95_mm"],
         sensitivity=means["sensitivity"],
         specificity=means["specificity"],
+        lesion_dice=means["lesion_dice"],
+        lesion_hd95_mm=means["lesion_hd95_mm"],
+        lesion_dilation=settings.lesion_dilation,
+        lesion_mm3=settings.lesion_mm3,
+        lesions={
+            region: Lesions(
+                reference=int(rows["lesions"].sum()),
+                missed=int(rows["missed_lesions"].sum()),
+                false_positives=int(rows["false_positive_lesions"].sum()),
+            )
+            for region, rows in by_region.items()
+        },
         empty={
             region: Empty(**{where: int((rows["empty"] == where).sum()) for where in EMPTY})
             for region, rows in by_region.items()

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gigatile.cohort.images import SHARED_SUFFIX, Image
+from gigatile.cohort.images import ANNOTATIONS, SHARED_SUFFIX, Image
 from gigatile.errors import (
     UserError,
     all_faults,
@@ -14,7 +14,7 @@ from gigatile.errors import (
 from gigatile.files import remove_half_written, sha256_of_bytes, write_json
 from gigatile.instances.image_files import ImageError
 from gigatile.instances.image_records import coco_file, read_records
-from gigatile.instances.state import ImageFacts, ImageState, PartState
+from gigatile.instances.state import ImageFacts, ImageFile, ImageState, PartState
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
 from gigatile.records.instances import encode_annotated
 from gigatile.records.parts import Span
@@ -118,8 +118,13 @@ def _prepare(
     """Return what is known about an image, and its records; called in the supervised process."""
     facts = ImageFacts(image=image.id, mpp=image.mpp)
     try:
-        files = [path for path in (image.path, image.annotations) if path is not None]
-        facts.fingerprint, facts.file = fingerprint_of(*files), fingerprint_of(image.path)
+        files = {"path": image.path, ANNOTATIONS: image.annotations}
+        named = {column: path for column, path in files.items() if path is not None}
+        facts.fingerprint = fingerprint_of(*named.values())
+        facts.sources = {
+            column: ImageFile(name=path.name, fingerprint=fingerprint_of(path))
+            for column, path in named.items()
+        }
         report_progress(None)
         records = list(read_records(image, settings, facts, report_progress, scratch))
         annotated = [record.instances for record in records if record.instances is not None]

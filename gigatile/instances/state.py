@@ -10,6 +10,13 @@ from gigatile.states import RecordsFile, StateModel
 SCHEMA = 1
 
 
+class ImageFile(StateModel):
+    """A file that was read: its name without folder, and its fingerprint."""
+
+    name: str
+    fingerprint: str
+
+
 class ImageFacts(StateModel):
     """What is known about an image.
 
@@ -18,7 +25,7 @@ class ImageFacts(StateModel):
         state: `failed`: it cannot be used.
         reason: why it failed; else None.
         fingerprint: of its files; None: they could not be read.
-        file: fingerprint of the file of the image or slide alone.
+        sources: these files, by the column of the sheet.
         annotated: whether annotations were read.
         height, width: of the file in pixels; None: not known.
         mpp: micrometres per pixel; None: not known.
@@ -33,7 +40,7 @@ class ImageFacts(StateModel):
     state: Literal["prepared", "failed"] = "failed"
     reason: str | None = None
     fingerprint: str | None = None
-    file: str | None = None
+    sources: dict[str, ImageFile] = Field(default_factory=dict)
     annotated: bool = False
     height: int | None = None
     width: int | None = None
@@ -43,6 +50,11 @@ class ImageFacts(StateModel):
     instances: dict[str, int] = Field(default_factory=dict)
     crowds: int = 0
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
+
+    @property
+    def file(self) -> str | None:
+        """Fingerprint of the file of the image or slide alone; None: it could not be read."""
+        return self.sources["path"].fingerprint if self.sources else None
 
 
 class ImageState(ImageFacts):

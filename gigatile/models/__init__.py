@@ -57,6 +57,40 @@ ARCHITECTURES = {
         (5.0, 0.05),
         pretrained=True,
     ),
+    "resnet18": Architecture(
+        "tile_features",
+        "gigatile.models.resnet18",
+        "ResNet-18",
+        (2.5, 0.03),
+    ),
+    "densenet121": Architecture(
+        "tile_features",
+        "gigatile.models.applications",
+        "DenseNet-121, needs GPUs",
+        (6.0, 0.06),
+        pretrained=True,
+    ),
+    "efficientnetv2_b0": Architecture(
+        "tile_features",
+        "gigatile.models.applications",
+        "EfficientNetV2-B0",
+        (2.0, 0.03),
+        pretrained=True,
+    ),
+    "efficientnetv2_s": Architecture(
+        "tile_features",
+        "gigatile.models.applications",
+        "EfficientNetV2-S, needs GPUs",
+        (7.0, 0.06),
+        pretrained=True,
+    ),
+    "convnext_tiny": Architecture(
+        "tile_features",
+        "gigatile.models.applications",
+        "ConvNeXt-Tiny, needs GPUs",
+        (35.0, 0.06),
+        pretrained=True,
+    ),
     "whole_small": Architecture(
         "slide_embeddings",
         "gigatile.models.whole_small",
@@ -100,6 +134,18 @@ ARCHITECTURES = {
         "gigatile.models.unet",
         "the 3-D U-Net of nnU-Net, needs GPUs",
         (17.0, 0.05),
+    ),
+    "small_residual_unet": Architecture(
+        "voxel_scores",
+        "gigatile.models.unet",
+        "a small 3-D U-Net with a residual encoder that trains on two cores",
+        (1.6, 0.015),
+    ),
+    "residual_unet": Architecture(
+        "voxel_scores",
+        "gigatile.models.unet",
+        "nnU-Net with a residual encoder (ResEnc), needs GPUs",
+        (30.0, 0.09),
     ),
 }
 

@@ -31,7 +31,9 @@ def build_classifier(
         settings = settings.model_copy(update={"weights": None})
     tiles = keras.Input((tile_size, tile_size, 3), name="tiles")
     features = load_builder(settings.model)(tiles, settings)
-    logits = keras.layers.Dense(classes, dtype="float32", name="logits")(features)
+    backbone = keras.Model(tiles, features).layers
+    head = keras.layers.Dense(classes, dtype="float32", name="logits")
+    logits = head(features)
     scores = keras.layers.Softmax(dtype="float32", name="scores")(logits)
     model = keras.Model(tiles, scores, name=settings.model)
-    return Networks(model, keras.Model(tiles, logits))
+    return Networks(model, keras.Model(tiles, logits), backbone, [head])

@@ -74,7 +74,11 @@ def build_mask_rcnn(
     masks = keras.Input(mask_head.input_shape[1:], name="masks")
     outputs = [*trunk(images), *box_head(boxes), mask_head(masks)]
     model = keras.Model([images, boxes, masks], outputs, name=settings.model)
-    return Networks(model, model)
+    last = [
+        *(box_head.get_layer("classes"), box_head.get_layer("box_deltas")),
+        mask_head.get_layer("mask_logits"),
+    ]
+    return Networks(model, model, keras.Model(images, backbone.levels).layers, last)
 
 
 def _normalised(x: keras.KerasTensor, backbone: Backbone) -> keras.KerasTensor:

@@ -7,7 +7,7 @@ pretrained weights; `mask_resnet50_gn` trains from random ones.
 import keras
 
 from gigatile.models.mask_rcnn import Backbone
-from gigatile.models.resnet50 import load_backbone
+from gigatile.models.resnet50 import resnet50
 from gigatile.settings.train import TrainSettings
 
 # The last layers of the stages with strides 4, 8, 16 and 32, and the prefixes of all stages.
@@ -21,7 +21,7 @@ def build(images: keras.KerasTensor, settings: TrainSettings, frozen: int) -> Ba
     Raises:
         UserError: `settings.weights` cannot be loaded.
     """
-    network = load_backbone(settings.weights, (None, None, 3), pooling=None)
+    network = resnet50(settings.weights, (None, None, 3), pooling=None)
     for layer in network.layers:
         fixed = isinstance(layer, keras.layers.BatchNormalization)
         layer.trainable = not (fixed or layer.name.startswith(STAGES[:frozen]))

@@ -44,10 +44,11 @@ def build_slide_classifier(
     tissue = keras.Input((None, None, 1), name="tissue")
     embeddings = ops.cast(encoder(slides), "float32")
     pooled = _pool(embeddings, tissue, aggregator)
-    logits = keras.layers.Dense(classes, dtype="float32", name="logits")(pooled)
+    head = keras.layers.Dense(classes, dtype="float32", name="logits")
+    logits = head(pooled)
     scores = keras.layers.Softmax(dtype="float32", name="scores")(logits)
     model = keras.Model([slides, tissue], scores, name=settings.model)
-    return Networks(model, keras.Model([slides, tissue], logits))
+    return Networks(model, keras.Model([slides, tissue], logits), [encoder], [head])
 
 
 def _pool(

@@ -2,7 +2,7 @@
 
 import keras
 
-from gigatile.models.resnet50 import load_backbone
+from gigatile.models.resnet50 import resnet50
 from gigatile.settings.train import TrainSettings
 
 # Means of ImageNet, red, green, blue.
@@ -19,7 +19,7 @@ def build(slides: keras.KerasTensor, settings: TrainSettings) -> keras.KerasTens
         UserError: `settings.weights` cannot be loaded.
     """
     x = keras.layers.Rescaling(1.0, offset=[-mean for mean in MEANS])(slides)
-    backbone = load_backbone(settings.weights, (None, None, 3), pooling=None)
+    backbone = resnet50(settings.weights, (None, None, 3), pooling=None)
     # The published weights expect blue, green, red.
     first = backbone.get_layer("conv1_conv")
     kernel, bias = first.get_weights()

@@ -208,9 +208,9 @@ def measured_rates(results: Path, model: str, plan: TaskPlan) -> dict[str, Rate]
             durations = _durations(run, name)
             divisor = len(durations) if name in plan.divided else 1
             for job, duration in durations.items():
-                if duration is None:
-                    continue
                 epoch = int(job.name) if job.name.isdecimal() and stage.model else 0
+                if duration is None or (epoch and epoch not in cohort.segments):
+                    continue
                 work = cohort.slides_in(name, epoch) * cohort.megapixels_in(name) / divisor
                 workers = cohort.ranks if name == "train" else 1
                 seconds[name] += (duration - stage.start) * workers
@@ -258,11 +258,16 @@ def _cohort_of(run: Path) -> Cohort | None:
         new = run / "predictions" / table
         slides = {split: sum(row["split"] == split for row in rows) for split in SPLITS}
         slides["new"] = len(read_table(new)) if new.is_file() else 0
+        # Those after the end of a training that stopped early took seconds.
+        segments = sorted(
+            int(path.stem)
+            for path in (run / "segments").glob("????.json")
+            if read_json(path).get("stopped_after") is None
+        )
     except (UserError, ValueError, LookupError, TypeError):
         return None
     if not rows:
         return None
-    segments = sorted(int(path.stem) for path in (run / "segments").glob("????.json"))
     per_epoch = plan.per_epoch(settings)
     return Cohort(slides, megapixels / len(rows), segments, model, ranks, plan, per_epoch)
 

@@ -90,7 +90,7 @@ def with_shared_stages(
         "write_shards": replace(shards, after=("collect_training",), start=2),
         "train": Stage(("write_shards",), start=10, model=1),
         "validate": Stage(("write_shards", "train"), start=8, model=validate),
-        "choose_model": Stage(("train", "validate")),
+        "choose_model": Stage(("write_shards", "train", "validate")),
         **thresholds,
         **evaluate,
         "report": replace(

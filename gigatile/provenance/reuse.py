@@ -126,7 +126,9 @@ def _difference(recorded: OutputRecord, names: Sequence[str], made_with: Sequenc
 
 
 def _failed(facts: dict[str, Any]) -> bool:
-    return facts["state"] == "failed"
+    # Of images that are prepared together, each has a state. Bad ones are not tried again: all of
+    # the others would be, too.
+    return "images" not in facts and facts["state"] == "failed"
 
 
 def _other_source(state: Path, sources: Sequence[Path], recorded: OutputRecord) -> str:
@@ -140,17 +142,23 @@ def _other_source(state: Path, sources: Sequence[Path], recorded: OutputRecord) 
     if recorded.source is None or present != recorded.source.fingerprint:
         return f"{sources[0]} is not the file that was read there ({present})"
     facts = read_json(state)
-    read = [facts["source"]] if "source" in facts else facts["sources"].values()
+    read = [facts["source"]] if "source" in facts else _sources_of(facts)
     fingerprints = (
         [present]
         if len(sources) == 1
         else [source_record([source]).fingerprint for source in sources]
     )
-    now = sorted(zip((source.name for source in sources), fingerprints, strict=True))
-    then = sorted((file["name"], file["fingerprint"]) for file in read)
+    now = sorted(set(zip((source.name for source in sources), fingerprints, strict=True)))
+    then = sorted({(file["name"], file["fingerprint"]) for file in read})
     if now != then:
         return f"it was made from {_listed(then)}, and now there is {_listed(now)}"
     return ""
+
+
+def _sources_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of a case, or of all images of a part."""
+    members = facts.get("images", [facts])
+    return [file for member in members for file in member["sources"].values()]
 
 
 def _listed(files: Sequence[tuple[str, str]]) -> str:

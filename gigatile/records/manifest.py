@@ -9,7 +9,7 @@ from gigatile.files import read_json
 from gigatile.json_models import JsonModel, UnitCounts, read_model
 from gigatile.stores.addresses import is_address, parse_address
 
-SCHEMA = 3
+SCHEMA = 4
 # The largest ratio of the scales of slides that are seen as a whole.
 MAX_MPP_RATIO = 1.1
 MANIFEST = "manifest.json"

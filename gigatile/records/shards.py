@@ -25,8 +25,9 @@ from gigatile.stores.sources import unreadable
 if TYPE_CHECKING:
     from gigatile.stores.cache import Cache
 
-# The index of a shard: for each record its byte offset in the shard, and the number of its class.
-INDEX = np.dtype([("offset", "<i8"), ("label", "<i2")])
+# The index of a shard: for each record its byte offset in the shard, the number of its class, and
+# a key of its slide or case and of its patient.
+INDEX = np.dtype([("offset", "<i8"), ("label", "<i2"), ("slide", "<u8"), ("patient", "<u8")])
 # How much of shards in a store a reader keeps on the disk by default, in GB.
 CACHE_GB = 1.0
 # A shard is hashed in parts of this size.
@@ -64,6 +65,7 @@ class ShardReader:
         self.classes: list[str] = content.classes
         shards = content.splits[split].shards
         self._files, self._cache = open_shards(manifest, shards, cache_gb)
+        self._index_paths = [manifest.parent / shard.index for shard in shards]
         indexes: list[np.ndarray] = []
         self.bytes = 0
         for shard in shards:
@@ -123,6 +125,18 @@ class ShardReader:
     def classes_at(self, numbers: np.ndarray) -> np.ndarray:
         """Return the class numbers of some records, given by their numbers (n,): (n,) int32."""
         return self._labels[numbers].astype(np.int32)
+
+    def members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return numbers that identify the slide and the patient of each record.
+
+        Returns:
+            Twice (records,) uint64. They are read again with each call, since few need them.
+        """
+        indexes = [np.load(path, mmap_mode="r", allow_pickle=False) for path in self._index_paths]
+        slides, patients = (
+            np.concatenate([index[column] for index in indexes]) for column in ("slide", "patient")
+        )
+        return slides, patients
 
     def __getitem__(self, number: int) -> Tile:
         """Return a tile; its checksums are verified."""

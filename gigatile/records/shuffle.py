@@ -4,7 +4,9 @@ There is no state. The numbers are the same on every machine and with every rele
 libraries, so the same settings give the same bytes.
 """
 
+import functools
 import hashlib
+import math
 
 import numpy as np
 
@@ -33,3 +35,12 @@ def random64(key: int, counters: np.ndarray) -> np.ndarray:
 def permutation(n: int, *key: str | int) -> np.ndarray:
     """Return a random permutation of 0 … n-1 that depends on `key`: (n,) int64."""
     return np.argsort(random64(key64(*key), np.arange(n)), kind="stable")
+
+
+@functools.lru_cache(maxsize=4)
+def normal_numbers(count: int) -> np.ndarray:
+    """Return approximately normal random numbers: (count,) float32, equal on all machines."""
+    numbers = random64(key64("noise"), np.arange(count))
+    # The sum of eight random bytes (Irwin and Hall 1927); whole numbers are not rounded.
+    sums = numbers.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64) - 8 * 255 / 2
+    return (sums / math.sqrt(8 * (2**16 - 1) / 12)).astype(np.float32)

@@ -30,6 +30,7 @@ from gigatile.records.shard_layout import (
     lay_out_shards,
     slide_or_case_of,
 )
+from gigatile.records.shuffle import key64
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
 from gigatile.stores.addresses import parse_address
@@ -113,6 +114,15 @@ def write_shards(
     world.on_rank0(partial(write_model, out / MANIFEST, manifest))
 
 
+def _member_keys(sources: Sequence[Source]) -> np.ndarray:
+    """Return keys of the slide and of the patient of each source: (2, sources) uint64.
+
+    Slides of two patients have different keys, even if their ids are equal, as in joined runs.
+    """
+    keys = [(key64(source.patient, source.slide), key64(source.patient)) for source in sources]
+    return np.array(keys, np.uint64).reshape(-1, 2).T
+
+
 def _prepare(sources: Mapping[str, Sequence[Source]], out: Path, unit: str) -> None:
     for split, in_split in sources.items():
         if not in_split:
@@ -139,6 +149,8 @@ class _Writer:
         self._store = store
         # Reused for every shard: allocating the memory takes as long as copying the records.
         self._buffer = np.empty(0, np.uint8)
+        layouts = {layout.split: layout for layout, _ in shards}
+        self._keys = {split: _member_keys(layout.sources) for split, layout in layouts.items()}
 
     def write(self, index: int) -> Shard | None:
         """Write a shard and its index; return its entry in the manifest.
@@ -159,6 +171,7 @@ class _Writer:
         sources = records[SOURCE].astype(np.int64)
         entries = np.empty(len(starts), layout.index_type)
         entries["offset"], entries["label"] = starts, labels[sources]
+        entries["slide"], entries["patient"] = self._keys[layout.split][:, sources]
         layout.complete_index(entries, sources, content)
         name = f"{layout.split}-{shard:05d}-of-{layout.shards:05d}"
         written = self._write_content(name, content)

@@ -12,6 +12,7 @@ from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.records.manifest import read_manifest
+from gigatile.report.earlier_cohorts import earlier_data, earlier_images, initial_checks
 from gigatile.report.inputs import CohortRow, ScoredRow, read_cohort, read_history
 from gigatile.report.leakage import (
     Check,
@@ -27,6 +28,7 @@ from gigatile.report.shard_contents import read_contents
 from gigatile.report.sites import with_sites
 from gigatile.report.task_report import Banner, Run, TaskReport
 from gigatile.report.unit_pages import PageFiles, PageInputs, add_page_files, write_unit_pages
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 
 # The files of another run that is compared.
 COMPARED = (
@@ -43,6 +45,7 @@ def write_report(
     samples: Path | None = None,
     group_by: Sequence[str] = (),
     compare: Path | None = None,
+    weights: Path | None = None,
     viewer: Callable[[str], str] | None = None,
     **options: Any,
 ) -> None:
@@ -57,13 +60,14 @@ def write_report(
             it.
         group_by: columns of the sample sheet whose values are compared.
         compare: folder of another run; its maps are shown, too. None: none.
+        weights: the file of initial weights. None: they were random, or published.
         viewer: returns the address of a slide in the viewer of a server; None: no links.
         options: of the pages of slides or cases.
 
     Raises:
         UserError: an input is missing, damaged, or does not match the others.
     """
-    run = _read_run(task, files, samples, group_by)
+    run = _read_run(task, files, samples, group_by, weights)
     if compare is not None:
         run = replace(run, compare=compare)
         for name in COMPARED:
@@ -90,12 +94,16 @@ def write_report(
         sums = write_unit_pages(task.pages(inputs), names, building / task.folder)
         add_page_files(ledger, task.page_files, sums, page_files, f"test {task.unit}")
         ledger.check("evaluation/metrics.json", run.metrics.inputs, evaluation / "metrics.json")
-        run = replace(run, checks=_check_leakage(task, run))
+        run = replace(run, checks=_check_leakage(task, run, weights))
         (building / "index.html").write_text(_first_page(task, run, title), encoding="utf-8")
 
 
 def _read_run(
-    task: TaskReport, files: Mapping[str, Path], samples: Path | None, group_by: Sequence[str]
+    task: TaskReport,
+    files: Mapping[str, Path],
+    samples: Path | None,
+    group_by: Sequence[str],
+    weights: Path | None,
 ) -> Run:
     """Read and check what the stages before the report wrote."""
     ledger, evaluation, model_dir = Ledger(), files["evaluation_dir"], files["model_dir"]
@@ -126,6 +134,8 @@ def _read_run(
     for name, shows in task.shows.items():
         if name.startswith("evaluation/"):
             ledger.add(name, evaluation / name.removeprefix("evaluation/"), shows)
+    if weights is not None:
+        ledger.add(INITIAL_WEIGHTS, weights, "nothing; the training started from them")
     ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
     states = {row.id: task.read_state(row, files["records_dir"]) for row in cohort}
     for name, shows in task.shows.items():
@@ -159,13 +169,23 @@ def _unscored_tests(cohort: Sequence[CohortRow], scored: Sequence[ScoredRow]) ->
     return [name for name in usable if name not in with_scores]
 
 
-def _check_leakage(task: TaskReport, run: Run) -> list[Check]:
+def _check_leakage(task: TaskReport, run: Run, weights: Path | None) -> list[Check]:
     needed = {
         "model/settings.json": ("shards/manifest.json",),
         "evaluation/metrics.json": task.evaluated,
     }
     usable = [row for row in run.cohort if row.state != "failed"]
     labelled = any(row.label for row in run.cohort)
+    earlier = earlier_data(task, weights)
+    images = earlier_images(task, earlier, run.files["model_dir"] / "settings.json")
+    contents = read_contents(
+        run.files["shards"],
+        run.files["records_dir"],
+        usable,
+        task.kind,
+        task.unit,
+        images.hashes,
+    )
     return leakage_checks(
         Evidence(
             unit=task.unit,
@@ -177,9 +197,7 @@ def _check_leakage(task: TaskReport, run: Run) -> list[Check]:
             manifest_faults=manifest_faults(
                 run.manifest, usable, task.kind, task.unit, task.records
             ),
-            contents=read_contents(
-                run.files["shards"], run.files["records_dir"], usable, task.kind, task.unit
-            ),
+            contents=contents,
             scored={
                 row.id: {"patient": row.patient} | ({"label": row.label} if labelled else {})
                 for row in run.scored
@@ -188,6 +206,7 @@ def _check_leakage(task: TaskReport, run: Run) -> list[Check]:
             chosen=run.model.chosen,
             criterion=task.criterion,
             history=run.history,
+            initial=initial_checks(task, run, earlier, images, contents.known),
         )
     )
 

@@ -6,7 +6,7 @@ compared, since a copy of a slide can have another name and other bytes at the e
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +42,14 @@ class CohortMatches:
     """The result of the comparison with the cohort.
 
     Attributes:
-        matches: in the order of the new slides or cases.
+        matches: in the order of the new slides or cases, those with earlier cohorts last.
         compared: ids in the cohort whose pixels were compared.
         missing: ids in the cohort whose records are missing, so their pixels were not compared.
         what: was compared of them: their pixels or files.
         unit: of the cohort, if it is not that of the new ones.
         file: name of the table that `write` writes.
         is_unnamed: whether only hashes of the cohort are known, no ids and patients.
+        doubt: why the model may have been trained on others, too; empty: it was not.
     """
 
     matches: Sequence[Match]
@@ -58,6 +59,7 @@ class CohortMatches:
     unit: str = ""
     file: str = "in_cohort.tsv"
     is_unnamed: bool = False
+    doubt: str = ""
 
     def matches_of(self, new: str) -> list[Match]:
         """Return the matches of one new slide or case."""
@@ -67,6 +69,28 @@ class CohortMatches:
     def names(self) -> list[str]:
         """The ids of the new slides or cases with a match."""
         return list(dict.fromkeys(match.new for match in self.matches))
+
+    def with_earlier(self, earlier: "CohortMatches", name: str) -> "CohortMatches":
+        """Return these matches and those with the cohort of an earlier model.
+
+        Args:
+            earlier: the matches with that cohort.
+            name: of its run, before the ids of its cohort.
+        """
+
+        def named(ids: Sequence[str]) -> list[str]:
+            return [f"{name}/{known}" if known else known for known in ids]
+
+        others = [
+            replace(match, known=replace(match.known, id=named([match.known.id])[0]))
+            for match in earlier.matches
+        ]
+        return replace(
+            self,
+            matches=[*self.matches, *others],
+            compared=[*self.compared, *named(earlier.compared)],
+            missing=[*self.missing, *named(earlier.missing)],
+        )
 
     def write(self, path: Path, unit: str) -> None:
         """Write a table with a row for each match; `unit` is `slide` or `case`."""
@@ -181,6 +205,28 @@ def read_images(path: Path) -> np.ndarray:
     if images.ndim != 1 or images.dtype != np.uint64 or (images[1:] <= images[:-1]).any():
         raise UserError(f"{path}: damaged; must be sorted hashes of 64 bits")
     return images
+
+
+def image_hashes(
+    rows: Sequence[CohortRow], folder: Path, kind: RecordKind
+) -> tuple[np.ndarray, int, int]:
+    """Return hashes of all images of a cohort, so that copies of them can be found.
+
+    Plain images, which two slides can share by chance, are left out.
+
+    Args:
+        rows: of the cohort's table.
+        folder: of its records.
+        kind: what a record contains.
+
+    Returns:
+        (n,) uint64, sorted, without duplicates; the number of rows with records, and of rows
+        without.
+    """
+    usable = [row for row in rows if row.state != "failed"]
+    compared = [row for row in usable if records_file(row, folder).exists()]
+    hashes = np.concatenate([np.empty(0, np.uint64), *_hashes_by_row(compared, folder, kind)])
+    return np.unique(hashes), len(compared), len(usable) - len(compared)
 
 
 # A slide, case or image of a cohort of which only hashes are known.

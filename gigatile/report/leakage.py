@@ -62,6 +62,7 @@ class Evidence:
         chosen: the epoch of the model.
         criterion: the metric of the validation by which the task chooses it.
         history: for each column of history.tsv, a value for each epoch.
+        initial: checks of the cohort that the initial weights were trained on.
     """
 
     unit: str
@@ -77,6 +78,7 @@ class Evidence:
     chosen: Chosen
     criterion: str
     history: Mapping[str, Sequence[float]]
+    initial: Sequence[Check] = ()
 
 
 def leakage_checks(evidence: Evidence) -> list[Check]:
@@ -104,6 +106,7 @@ def leakage_checks(evidence: Evidence) -> list[Check]:
         )
     return [
         *checks,
+        *evidence.initial,
         Check(
             f"the shards contain exactly the {kind.record}s of train and valid",
             [*evidence.manifest_faults, *contents.faults],

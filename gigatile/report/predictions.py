@@ -1,12 +1,15 @@
 """Writes the pages of new slides or cases: predictions without labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gigatile.earlier_models import doubt_of_bundle
 from gigatile.files import read_json
 from gigatile.json_models import read_model
-from gigatile.report.inputs import read_cohort
+from gigatile.report.earlier_cohorts import doubt_of_pixels, earlier_data
+from gigatile.report.inputs import CohortRow, read_cohort
 from gigatile.report.known_samples import (
     CohortMatches,
     compare_with_cohort,
@@ -17,6 +20,7 @@ from gigatile.report.pages import check_ids, flat, render, write_pages
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.task_report import TaskReport
 from gigatile.report.unit_pages import PageFiles, PageInputs, add_page_files, write_unit_pages
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 
 
 def write_prediction_pages(
@@ -28,6 +32,7 @@ def write_prediction_pages(
     matches: Path | None = None,
     cohort_images: Path | None = None,
     external: bool = False,
+    weights: Path | None = None,
     **options: Any,
 ) -> None:
     """Write index.html and a page for each new slide or case to `out`, all of them or none.
@@ -44,6 +49,7 @@ def write_prediction_pages(
             given.
         external: whether the slides have labels, so that ../external/ has the page of an external
             validation.
+        weights: the file that the training of the model started from; None: it is not known.
         options: of the pages of slides or cases.
 
     Raises:
@@ -79,6 +85,11 @@ def write_prediction_pages(
         cohort_matches = compare_with_images(
             table, files["records_dir"], read_images(cohort_images), task.kind
         )
+    if cohort_matches is not None and INITIAL_WEIGHTS in model.inputs:
+        if cohort is not None:
+            cohort_matches = _with_earlier(task, cohort_matches, table, files, weights)
+        else:
+            cohort_matches = replace(cohort_matches, doubt=doubt_of_bundle(model_dir))
     page_files = PageFiles(
         files["records_dir"],
         files["results_dir"],
@@ -119,3 +130,30 @@ def write_prediction_pages(
         (building / "index.html").write_text(page, encoding="utf-8")
         if matches is not None:
             (cohort_matches or CohortMatches([], [], [])).write(matches, task.unit)
+
+
+def _with_earlier(
+    task: TaskReport,
+    matches: CohortMatches,
+    table: Sequence[CohortRow],
+    files: Mapping[str, Path],
+    weights: Path | None,
+) -> CohortMatches:
+    """Add the matches with the cohorts of the models that the training started from."""
+    if weights is None:
+        return replace(matches, doubt="the weights that its training started from are not known")
+    earlier, records = earlier_data(task, weights), files["records_dir"]
+    for cohort in earlier.cohorts:
+        if cohort.hashes:
+            images = read_images(cohort.hashes)
+            matches = matches.with_earlier(
+                compare_with_images(table, records, images, task.kind), ""
+            )
+        elif cohort.folder:
+            folder = cohort.folder / task.records
+            compared = compare_with_cohort(
+                table, records, cohort.rows, folder, task.kind, task.file_of
+            )
+            matches = matches.with_earlier(compared, cohort.folder.name)
+    described = files["model_dir"] / "settings.json"
+    return replace(matches, doubt=doubt_of_pixels(task, earlier, described))

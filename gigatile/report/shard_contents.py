@@ -57,6 +57,7 @@ class Contents:
         labels_shared: cases of different splits with the same segmentation.
         records, images, labels: numbers of shard records read, and of images and segmentations
             compared.
+        known: slides or cases of valid and test with pixels of the known images.
     """
 
     faults: list[str] = field(default_factory=list)
@@ -65,10 +66,16 @@ class Contents:
     records: int = 0
     images: int = 0
     labels: int = 0
+    known: list[str] = field(default_factory=list)
 
 
 def read_contents(
-    manifest: Path, folder: Path, rows: Sequence[CohortRow], kind: RecordKind, unit: str
+    manifest: Path,
+    folder: Path,
+    rows: Sequence[CohortRow],
+    kind: RecordKind,
+    unit: str,
+    known: np.ndarray | None = None,
 ) -> Contents:
     """Read all shards of a manifest and all records of a cohort, and compare them.
 
@@ -78,6 +85,7 @@ def read_contents(
         rows: of the table, without the slides or cases that have no records.
         kind: what a record contains.
         unit: `slide` or `case`.
+        known: (n,) uint64, hashes of images that no slide or case of valid and test may have.
 
     A missing or damaged file is reported as a fault of the shards.
     """
@@ -104,6 +112,7 @@ def read_contents(
         count,
         len(images),
         len(labels),
+        [] if known is None else _known(images, rows, known),
     )
 
 
@@ -262,6 +271,18 @@ def _shared(
     return [
         f"{rows[a].id} ({rows[a].split}) = {rows[b].id} ({rows[b].split}), {count} equal"
         for (a, b), count in sorted(counts.items())
+    ]
+
+
+def _known(hashes: np.ndarray, rows: Sequence[CohortRow], known: np.ndarray) -> list[str]:
+    """Return the slides or cases of valid and test with known images, and how many."""
+    members, counts = np.unique(
+        hashes["member"][np.isin(hashes["hash"], known)], return_counts=True
+    )
+    return [
+        f"{rows[member].id} ({rows[member].split}), {count} equal"
+        for member, count in zip(members.tolist(), counts.tolist(), strict=True)
+        if rows[member].split != "train"
     ]
 
 

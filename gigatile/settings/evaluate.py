@@ -29,6 +29,20 @@ class EvaluationSettings(Section):
         "area, as in\nsurface-distance and BraTS since 2023; or between edge `voxels` with equal "
         "weights, as in MONAI.",
     )
+    lesion_dilation: int = Field(
+        3,
+        ge=0,
+        le=20,
+        description="Lesion-wise metrics of volumes: parts of a region that touch when they grow "
+        "by this many voxels are\none lesion. 3 in BraTS' gliomas, 1 in its metastases.",
+    )
+    lesion_mm3: float = Field(
+        50,
+        ge=0,
+        le=1e9,
+        description="Lesion-wise metrics: lesions of the reference up to this volume, in mm³, do "
+        "not count. 50 in BraTS'\ngliomas, 2 in its metastases.",
+    )
     score_threshold: float = Field(
         0.5,
         ge=0,

@@ -12,6 +12,11 @@ class PatchSettings(Section):
     """Patches of volumes that training samples, new ones in every epoch."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {"turned": "rotated"}
+    # Keys that change patches at random, if they are not 0.
+    AUGMENTATION: ClassVar[tuple[str, ...]] = (
+        *("flips", "rotated", "intensity", "elastic"),
+        *("inverted_gamma", "blur", "low_resolution"),
+    )
 
     size: tuple[int, int, int] = Field(
         (128, 128, 128),
@@ -37,11 +42,38 @@ class PatchSettings(Section):
         description="Maximum change of brightness, contrast and gamma, and maximum noise, in\n"
         "standard deviations of a channel.",
     )
+    elastic: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Share of the patches that are deformed elastically, by up to 1/20 of their "
+        "side.",
+    )
+    inverted_gamma: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Share of the channels of which gamma changes the inverted contrast.",
+    )
+    blur: float = Field(
+        0, ge=0, le=1, description="Share of the channels that are blurred, by 0.5 to 1 voxel."
+    )
+    low_resolution: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Share of the channels that lose resolution, up to half of the voxels along "
+        "each axis.",
+    )
     targets: Literal["regions", "labels"] = Field(
         "regions",
         description="What the model predicts: each of volumes.regions, which may overlap, or each "
         "label.",
     )
+
+    def without_augmentation(self) -> "PatchSettings":
+        """Return these settings for patches that are not changed at random."""
+        return self.model_copy(update=dict.fromkeys(self.AUGMENTATION, 0))
 
     @field_validator("size")
     @classmethod

@@ -1,37 +1,23 @@
 """The section `train`."""
 
+import textwrap
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gigatile.models import ARCHITECTURES, pretrained_names
+from gigatile.settings.initial_weights import is_model
 from gigatile.settings.section import MAX_SEED, NULLS, Section
+from gigatile.settings.view_names import named_views
 
-# The symmetries of a square; `training.sample_order.apply_view` applies them.
-VIEWS = (
-    "identity",
-    "rotate90",
-    "rotate180",
-    "rotate270",
-    "flip",
-    "rotate90_flip",
-    "rotate180_flip",
-    "rotate270_flip",
-)
+# Schedules that end with a learning rate of 0, at `decay_epochs`.
+TO_ZERO = ("cosine", "polynomial")
 
 
-def _named_views(value: Any) -> Any:
-    if value == "random":
-        return value
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not names:
-        raise ValueError(f"found {value!r}; must be random, or a list of {', '.join(VIEWS)}")
-    unknown = [name for name in names if name not in VIEWS]
-    if unknown or len(set(names)) < len(names):
-        fault = f"no such view: {unknown[0]!r}" if unknown else "a view is listed twice"
-        raise ValueError(f"{fault}; must be random, or a list of {', '.join(VIEWS)}")
-    return tuple(names)
+def _train_views(value: Any) -> Any:
+    return value if value == "random" else named_views(value, "random")
 
 
 def _describe_models() -> str:
@@ -102,6 +88,13 @@ class TrainSettings(Section):
         "while the\nnext epochs train. The model with the lowest validation loss is used.\n"
         "null: {segment_epochs}.",
     )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=9999,
+        description="Stop if the validation has not improved for this many epochs. Then each "
+        "segment waits for\nthe validation of the one before. null: train all epochs.",
+    )
     batch_size: int = Field(
         32,
         ge=1,
@@ -117,8 +110,17 @@ class TrainSettings(Section):
         description="To try a configuration: train and validate on this many batches per epoch. "
         "null: all.",
     )
-    optimizer: Literal["adam", "sgd"] = Field(
-        "adam", description="adam, or sgd: stochastic gradient descent with momentum."
+    accumulate: int = Field(
+        1,
+        ge=1,
+        le=1_000_000,
+        description="Parts in which each rank processes its share of a batch, to use less memory. "
+        "Their gradients\nare added: the step is that of the whole batch.",
+    )
+    optimizer: Literal["adam", "sgd", "lamb"] = Field(
+        "adam",
+        description="adam; sgd: stochastic gradient descent with momentum; or lamb, for large "
+        "batches.",
     )
     learning_rate: float = Field(
         0.001, ge=1e-12, le=1e30, description="Learning rate, before warm-up and decay."
@@ -130,16 +132,19 @@ class TrainSettings(Section):
         description="Batch size that learning_rate is meant for: it is multiplied by "
         "batch_size / reference_batch.\nnull: used as it is.",
     )
-    schedule: Literal["constant", "cosine", "steps"] = Field(
+    schedule: Literal["constant", "cosine", "polynomial", "steps"] = Field(
         "constant",
-        description="How the learning rate decays: constant (not at all), cosine (to 0), or steps "
-        "(by a factor at\ngiven epochs).",
+        description="How the learning rate decays: constant (not at all), cosine or polynomial "
+        "(to 0), or steps (by a\nfactor at given epochs).",
     )
     decay_epochs: tuple[Annotated[float, Field(gt=0, le=9999)], ...] | None = Field(
         None,
-        description="cosine: the epoch at which the learning rate is 0, such as [12]. null: that "
-        "of `epochs`.\nsteps: the epochs after which it is multiplied by decay_factor, such as "
-        "[8, 11].",
+        description="cosine, polynomial: the epoch at which the learning rate is 0, such as [12]. "
+        "null: that of `epochs`.\nsteps: the epochs after which it is multiplied by decay_factor, "
+        "such as [8, 11].",
+    )
+    decay_power: float = Field(
+        0.9, gt=0, le=100, description="Power of the schedule `polynomial`; 1: linear."
     )
     decay_factor: float = Field(0.1, gt=0, le=1, description="Factor of the schedule `steps`.")
     warmup_steps: int = Field(
@@ -152,13 +157,28 @@ class TrainSettings(Section):
     warmup_factor: float = Field(
         0.001, ge=0, le=1, description="Factor of the learning rate at the first step of warm-up."
     )
+    backbone_rate: float = Field(
+        1,
+        ge=0,
+        le=1,
+        description="Factor of the learning rate of the backbone: all layers but the head. See "
+        "freeze_epochs.",
+    )
+    freeze_epochs: int = Field(
+        0,
+        ge=0,
+        le=9999,
+        description="First epochs, in which only the head is trained: the last layers; of slides "
+        "and instances, all\nafter the encoder or backbone.",
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
+    nesterov: bool = Field(False, description="Nesterov momentum of sgd.")
     weight_decay: float = Field(
         0,
         ge=0,
         le=1,
         description="Weight decay of kernels, not of biases and norms. adam: decoupled (AdamW); "
-        "sgd: L2.",
+        "sgd: L2;\nlamb: part of the update.",
     )
     clip_norm: float | None = Field(
         None,
@@ -167,18 +187,64 @@ class TrainSettings(Section):
         description="Largest norm of the gradient of all weights together; a larger gradient is "
         "scaled down.\nnull: not limited.",
     )
+    average: bool = Field(
+        True,
+        description="Validate and save the moving average of the weights, not those of the last "
+        "step.",
+    )
     model: str = Field("small_cnn", description=_describe_models())
     weights: Annotated[str | None, BeforeValidator(lambda v: None if v == "none" else v)] = Field(
         None,
-        description=f"Initial weights of {pretrained_names()}: none (random),\n"
-        "`imagenet` (downloads), or a local .h5 file.",
+        description=textwrap.fill(
+            "Initial weights: none (random); the model.keras of a bundle or another run, to "
+            f"fine-tune it; or, of {pretrained_names()}, `imagenet` (downloads) or a local .h5 "
+            "file.",
+            95,
+        ),
+    )
+    loss: str | None = Field(
+        None,
+        description="What is minimised. Of classifiers: cross_entropy, or focal. Of volumes: "
+        "dice_cross_entropy,\ndice_focal, or boundary_cross_entropy. null: the first of these.",
+    )
+    label_smoothing: float = Field(
+        0, ge=0, lt=1, description="cross_entropy: share of each label that all classes divide."
+    )
+    focal_gamma: float = Field(
+        2,
+        ge=0,
+        le=10,
+        description="focal, dice_focal: how much less easy samples count; 0: cross-entropy.",
+    )
+    class_weights: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = Field(
+        {},
+        description="Weight of the samples of a label in the loss, such as {lusc: 2}. Others: 1.",
+    )
+    balance: Literal["off", "epoch", "loss"] = Field(
+        "off",
+        description="Labels with different numbers of samples. epoch: all labels are shown equally "
+        "often.\nloss: all labels have the same weight in the loss.",
     )
     boost: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         {},
         description="How often an epoch shows each tile of a label, such as {lusc: 2, "
         "normal: 0.5}.\n0.5 shows each tile every second epoch. Other labels: once.",
     )
-    views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_named_views)] = Field(
+    tiles_per_slide: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="The most tiles of a slide that an epoch shows: others in each epoch, in turn. "
+        "null: all.",
+    )
+    tiles_per_patient: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="The most tiles of a patient that an epoch shows, divided evenly among its "
+        "slides. null: all.",
+    )
+    views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_train_views)] = Field(
         "random",
         description="random: flip each tile and rotate it by a multiple of 90 degrees, at random "
         "in each epoch. Or a\nlist of identity, rotate90, rotate180, rotate270, flip, "
@@ -191,8 +257,10 @@ class TrainSettings(Section):
         le=1_000_000_000,
         description="Size of the shuffle window, in megabytes (10^6 bytes) of shards.",
     )
-    mixed_precision: bool = Field(
-        False, description="Half-precision arithmetic (mixed_float16), for recent GPUs."
+    mixed_precision: Literal["off", "float16", "bfloat16"] = Field(
+        "off",
+        description="Half-precision arithmetic, for recent GPUs: float16 (also `true`), with loss "
+        "scaling, or bfloat16.",
     )
     seed: int = Field(
         1,
@@ -203,9 +271,16 @@ class TrainSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _cosine_ends_with_the_training(cls, values: Any) -> Any:
+    def _true_is_float16(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("mixed_precision") is not True:
+            return values
+        return values | {"mixed_precision": "float16"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decay_ends_with_the_training(cls, values: Any) -> Any:
         # `epochs` may be increased without training again, and the schedule must not depend on it.
-        if not isinstance(values, dict) or values.get("schedule") != "cosine":
+        if not isinstance(values, dict) or values.get("schedule") not in TO_ZERO:
             return values
         if values.get("decay_epochs") not in (None, *NULLS):
             return values
@@ -222,10 +297,10 @@ class TrainSettings(Section):
                 f"decay_epochs: found {list(given)}; for schedule: steps it must be a list of "
                 "rising epochs, such as [8, 11]"
             )
-        if self.schedule == "cosine" and (len(given) != 1 or given[0] < self.epochs):
+        if self.schedule in TO_ZERO and (len(given) != 1 or given[0] < self.epochs):
             raise ValueError(
-                f"decay_epochs: found {list(given)}; for schedule: cosine it must be a single "
-                f"epoch, at least train.epochs ({self.epochs}), where the learning rate is 0"
+                f"decay_epochs: found {list(given)}; for schedule: {self.schedule} it must be a "
+                f"single epoch, at least train.epochs ({self.epochs}), where the learning rate is 0"
             )
         return self
 
@@ -236,9 +311,9 @@ class TrainSettings(Section):
             raise ValueError(f"found {model!r}; must be one of {', '.join(ARCHITECTURES)}")
         return model
 
-    @field_validator("boost", mode="before")
+    @field_validator("boost", "class_weights", mode="before")
     @classmethod
-    def _boost_is_of_numbers(cls, value: Any) -> Any:
+    def _weights_are_numbers(cls, value: Any) -> Any:
         for label, weight in value.items() if isinstance(value, dict) else ():
             if isinstance(weight, bool):
                 raise ValueError(f"{label}: found {str(weight).lower()}; must be a number")
@@ -261,12 +336,40 @@ class TrainSettings(Section):
                 f"({self.nodes} x {self.ranks_per_node} = {self.ranks}): it counts the samples "
                 "of all ranks together"
             )
-        if self.weights is not None and not ARCHITECTURES[self.model].pretrained:
+        if shared and self.accumulate > 1:
             raise ValueError(
-                f"weights: only {pretrained_names()} can start from pretrained weights, not "
-                f"{self.model}"
+                f"accumulate: not used by {self.model}, which takes the slides of a batch one by "
+                "one; remove it"
+            )
+        if self.batch_size % (self.ranks * self.accumulate) and not shared:
+            raise ValueError(
+                f"batch_size ({self.batch_size}) must be a multiple of ranks x accumulate "
+                f"({self.ranks} x {self.accumulate} = {self.ranks * self.accumulate})"
+            )
+        known = ARCHITECTURES[self.model].pretrained or is_model(self.weights)
+        if self.weights is not None and not known:
+            raise ValueError(
+                f"weights: {self.model} can start from a trained model (.keras) only; "
+                f"{pretrained_names()} also from imagenet or a .h5 file"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_balance(self) -> "TrainSettings":
+        other = {"epoch": "boost", "loss": "class_weights"}.get(self.balance)
+        if other and getattr(self, other):
+            raise ValueError(f"balance: {self.balance} sets {other} itself; remove one of the two")
+        if self.loss not in (None, "cross_entropy") and self.label_smoothing:
+            raise ValueError(f"label_smoothing: not used by loss: {self.loss}; remove it")
+        return self
+
+    def unknown_labels(self, labels: Sequence[str]) -> list[str]:
+        """Return a fault for each key that names labels that are not in the cohort."""
+        return [
+            f"train.{key}: no such label: {', '.join(unknown)}; the cohort has {', '.join(labels)}"
+            for key in ("boost", "class_weights")
+            if (unknown := sorted(set(getattr(self, key)) - set(labels)))
+        ]
 
     @property
     def ranks(self) -> int:

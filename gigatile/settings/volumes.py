@@ -75,6 +75,23 @@ class VolumeSettings(Section):
         "enhancing}.\n`brats`: whole_tumour (all labels), tumour_core (all but edema) and "
         "enhancing_tumour. `labels`:\neach label is a region.",
     )
+    content: Literal["head", "all"] = Field(
+        "head",
+        description="Which voxels of a volume are used: those of the `head`, in air or stripped; "
+        "or `all`, for other\norgans. The rest is cropped, and is 0.",
+    )
+    clip: dict[Name, tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...]] = Field(
+        {},
+        description="Values of a modality are clipped to this range, which becomes -1 to 1: "
+        "{ct: [-160, 240]}, in\nHounsfield units. Other modalities get mean 0 and standard "
+        "deviation 1.",
+    )
+    percentiles: dict[Name, tuple[Annotated[float, Field(ge=0, le=100)], ...]] = Field(
+        {},
+        description="Values of a modality are clipped to these percentiles, such as {pet: [0.5, "
+        "99.5]}, before their mean\nbecomes 0 and their standard deviation 1. Otherwise only "
+        "outliers are clipped.",
+    )
     spacing: tuple[float, float, float] | None = Field(
         (1, 1, 1),
         description="Voxel spacing in mm: left-right, posterior-anterior, inferior-superior. "
@@ -111,6 +128,28 @@ class VolumeSettings(Section):
         if reserved:
             raise ValueError(f"{min(reserved)!r} is another column of the sheet")
         return names
+
+    @field_validator("clip", "percentiles")
+    @classmethod
+    def _check_ranges(cls, ranges: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+        for name, ends in ranges.items():
+            if len(ends) != 2 or ends[0] >= ends[1]:
+                raise ValueError(
+                    f"{name}: found {list(ends)}; must be two numbers, the lower one first"
+                )
+        return ranges
+
+    @model_validator(mode="after")
+    def _ranges_of_modalities(self) -> "VolumeSettings":
+        for key in ("clip", "percentiles"):
+            if unknown := [name for name in getattr(self, key) if name not in self.modalities]:
+                raise ValueError(
+                    f"{key}: no such modality: {unknown[0]}; volumes.modalities are "
+                    f"{', '.join(self.modalities)}"
+                )
+        if both := [name for name in self.clip if name in self.percentiles]:
+            raise ValueError(f"percentiles: {both[0]} has a range in clip; remove one of the two")
+        return self
 
     @field_validator("spacing")
     @classmethod

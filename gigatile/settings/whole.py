@@ -7,9 +7,12 @@ from pydantic import BeforeValidator, Field, create_model, field_validator, mode
 
 from gigatile.models import ARCHITECTURES, names_of
 from gigatile.paths import fault_of_path
+from gigatile.settings.augmentation import AugmentationSettings
 from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.postprocessing import PostprocessingSettings
 from gigatile.settings.predict import PredictSettings
 from gigatile.settings.report import ReportSettings
+from gigatile.settings.scores import ScoreSettings
 from gigatile.settings.section import NULLS, RUN_NAME, Section, check_section
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.split import SplitSettings
@@ -135,6 +138,20 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             raise ValueError(f"report.compare: {self.run} is this run; name another one")
         if self.tiles.reuse == self.run:
             raise ValueError(f"tiles.reuse: {self.run} is this run; name another one")
+        for name, unused in (
+            ("augmentation", AugmentationSettings()),
+            ("scores", ScoreSettings()),
+            ("postprocessing", PostprocessingSettings()),
+        ):
+            if name not in task.sections and getattr(self, name) != unused:
+                raise ValueError(f"{name}: not used by task: {self.task}; remove it")
+        if self.train.loss is not None and self.train.loss not in task.losses:
+            raise ValueError(
+                f"train.loss: found {self.train.loss!r}; for task: {self.task} it must be "
+                f"{' or '.join(task.losses)}"
+                if task.losses
+                else f"train.loss: not used by task: {self.task}; remove it"
+            )
         for key in sorted(TASK_OPTIONS - task.train_options):
             if getattr(self.train, key) != TrainSettings.model_fields[key].default:
                 raise ValueError(f"train.{key}: not used by task: {self.task}; remove it")

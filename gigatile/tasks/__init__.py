@@ -3,7 +3,7 @@
 A task is a package here, with
 
 - `definition.TASK`: its definition, which planning reads; see `tasks.task`;
-- modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`,
+- modules for the stages: `cohort`, `records`, `preparation`, `training`, `validation`, `choice`,
   `prediction`, `model`, `evaluation`, `external`, `external_page`, `report` and `planning`, which
   the scripts load by name; see docs/architecture.md;
 - a rules file of the same name in `rules/`.
@@ -29,6 +29,7 @@ Part = Literal[
     "preparation",
     "training",
     "validation",
+    "choice",
     "prediction",
     "model",
     "evaluation",

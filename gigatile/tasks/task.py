@@ -58,6 +58,8 @@ class Task:
         validation: further settings that its validation depends on.
         execution: settings of its training and validation that do not change the result, such as
             how much memory they use.
+        choice: settings that the chosen model depends on, in addition to its training; the task has
+            the module `choice`. Empty: none.
         parts: returns the number of parts in which units are prepared, a job for each part (see
             `gigatile.records.parts`); None: a job for each unit.
         predicts: whether its models can be applied to new data: it has the modules `prediction` and
@@ -69,6 +71,7 @@ class Task:
             example `label`: the task has the modules `external` and `external_page`. Empty: its
             predictions of new data are not evaluated.
         compares: whether its report can compare the maps of slides with those of another run.
+        losses: names of its losses, the values of `train.loss`; the first is the default.
         train_options: keys of the section `train` that this task uses and others do not.
         train_defaults: the values of keys of the section `train` that are null.
         headline: the main figure of a run: its name, and where it is in evaluation/metrics.json.
@@ -87,12 +90,14 @@ class Task:
     training: Callable[[Any], Mapping[str, Any]]
     validation: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     execution: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    choice: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     parts: Callable[[Any], int | None] = lambda settings: None
     predicts: bool = True
     detects_on_slides: bool = False
     compares: bool = False
     classifies_slides: bool = False
     truth: str = ""
+    losses: tuple[str, ...] = ()
     train_options: frozenset[str] = field(default_factory=frozenset)
     train_defaults: Mapping[str, Any] = field(
         default_factory=lambda: {"model": "small_cnn", **SHORT_TRAINING}

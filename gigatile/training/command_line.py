@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the segments")
     parser.add_argument("--events", type=Path, help="folder for TensorBoard")
     parser.add_argument(
+        "--validated",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="results of the earlier segments, for train.patience",
+    )
+    parser.add_argument(
         "--code", default="", help="hash of the code; checkpoints of other code are skipped"
     )
     parser.add_argument("--ranks", type=int, required=True, help="number of processes launched")
@@ -73,7 +80,9 @@ def train_as_rank(
     limit_pools(settings.cores_per_rank)
     import_less()
 
+    from gigatile.training.early_stopping import ended_early
     from gigatile.training.loop import train
+    from gigatile.training.segments import Segment
     from gigatile.training.startup import join_ranks
 
     with join_ranks(settings.cores_per_rank, settings.stall_limit) as ranks:
@@ -82,6 +91,9 @@ def train_as_rank(
                 f"the launcher started {ranks.size} process(es), but train.nodes x "
                 f"train.ranks_per_node is {settings.ranks}; they must be equal"
             )
+        segment = Segment(args.out, settings.epochs)
+        if ended_early(args.validated, segment, args.checkpoints, settings, ranks, _log):
+            return
         train(
             args.manifest,
             settings,
@@ -89,7 +101,11 @@ def train_as_rank(
             args.checkpoints,
             args.out,
             ranks,
-            log=lambda line: print(line, flush=True),
+            log=_log,
             events=args.events,
             code=args.code,
         )
+
+
+def _log(line: str) -> None:
+    print(line, flush=True)

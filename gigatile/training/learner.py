@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,25 @@ def check_network(network: keras.Model, ranks: Ranks) -> None:
         raise ValueError(f"the ranks have built different layers; {ranks.name}: {layers}")
 
 
+@dataclass(frozen=True)
+class Step:
+    """The result of a step.
+
+    Attributes:
+        sums: weighted sums of `loss` and of the task's metrics over this rank's samples, float32.
+        agreed: the sum of the requests of all ranks, which travels with the gradients, as a
+            separate message would double the latency.
+        exchange: seconds of the exchange between ranks. On a GPU, which runs asynchronously, they
+            include the rest of the backward pass.
+        gradient_norm: of all weights together, summed over the ranks, before clipping.
+    """
+
+    sums: np.ndarray
+    agreed: np.ndarray
+    exchange: float
+    gradient_norm: float
+
+
 class Learner:
     """A network with its optimizer and its training step over all ranks.
 
@@ -58,7 +78,12 @@ class Learner:
     """
 
     def __init__(
-        self, network: keras.Model, task: TrainingTask, settings: TrainSettings, ranks: Ranks
+        self,
+        network: keras.Model,
+        task: TrainingTask,
+        settings: TrainSettings,
+        ranks: Ranks,
+        backbone: Sequence[keras.Layer] = (),
     ) -> None:
         """Create the optimizer and the averages from the current weights of the network.
 
@@ -67,25 +92,36 @@ class Learner:
             task: computes losses and gradients.
             settings: optimizer and precision.
             ranks: the processes that train together.
+            backbone: see `Networks`.
         """
         self._network, self._task, self._ranks = network, task, ranks
         self._weights = network.trainable_variables
-        self._optimizer = Optimizer(settings, self._weights)
-        # `.numpy()` copies; a Variable created from another one's value would share its memory.
+        of_backbone = {weight.path for layer in backbone for weight in layer.trainable_weights}
+        self._optimizer = Optimizer(settings, self._weights, of_backbone)
+        # Each average with its weight. `.numpy()` copies; a Variable created from another one's
+        # value would share its memory.
         self._averages = [
-            keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}")
-            for number, weight in enumerate(self._weights)
+            (keras.Variable(weight.numpy(), trainable=False, name=f"average_{number}"), weight)
+            for number, weight in enumerate(self._weights if settings.average else ())
         ]
-        self.variables = [*network.variables, *self._optimizer.variables, *self._averages]
+        self._parts = settings.accumulate
+        averages = [average for average, _ in self._averages]
+        self.variables = [*network.variables, *self._optimizer.variables, *averages]
         self._normalisation = SharedNormalisation(network, ranks)
         self.has_statistics = bool(self._normalisation.layers)
         self._graph = tf.function(self._step, reduce_retracing=True)
+        self._gradients_graph = tf.function(self._gradients, reduce_retracing=True)
         self._update_graph = tf.function(self._update)
         self._moments_graph = tf.function(self._moments, reduce_retracing=True)
 
     def step(
-        self, batch: Batch, inputs: Any, requests: np.ndarray, learning_rate: float
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+        self,
+        batch: Batch,
+        inputs: Any,
+        requests: np.ndarray,
+        learning_rate: float,
+        backbone_factor: float = 1,
+    ) -> Step:
         """Update the weights with the mean gradient over the global batch.
 
         Each rank divides its gradient by the number of samples of all ranks, and the gradients are
@@ -96,59 +132,76 @@ class Learner:
             inputs: `batch.inputs` as tensors.
             requests: (n,) float32 of this rank.
             learning_rate: of this step.
-
-        Returns:
-            The weighted sums of `loss` and of the task's metrics over this rank's samples,
-            float32; the sum of the requests of all ranks, which travels with the gradients, as a
-            separate message would double the latency; the seconds of the exchange between ranks.
-            On a GPU, which runs asynchronously, the last includes the rest of the backward pass.
+            backbone_factor: of the learning rate of the backbone.
         """
-        self._optimizer.set_learning_rate(learning_rate)
+        self._optimizer.set_learning_rate(learning_rate, backbone_factor)
         if self._task.shares_samples:
             sums, gradients = self._task.shared_gradients(
                 self._network, batch, partial(self._scaled, batch.total), self._ranks
             )
-            sums, agreed, exchange = self._update_graph(sums, gradients, requests)
+            results = self._update_graph(sums, gradients, requests)
+        elif self._parts > 1:
+            results = self._update_graph(*self._accumulated(batch, inputs), requests)
         else:
-            sums, agreed, exchange = self._graph(
+            results = self._graph(
                 inputs, batch.targets, batch.weights, np.float32(batch.total), requests
             )
-        return np.array(sums), np.array(agreed), float(exchange)
+        sums, agreed, exchange, norm = results
+        return Step(np.array(sums), np.array(agreed), float(exchange), float(norm))
 
     def _step(
         self, inputs: Any, targets: Any, weights: tf.Tensor, total: tf.Tensor, requests: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        return self._update(*self._gradients(inputs, targets, weights, total), requests)
+
+    def _accumulated(
+        self, batch: Batch, inputs: Any
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Return sums and gradients of a slice, of which only a part is in memory at a time."""
+        size = len(batch.weights) // self._parts
+        total = np.float32(batch.total)
+        added = None
+        for first in range(0, len(batch.weights), size):
+            arrays = (inputs, batch.targets, batch.weights)
+            part = tree.map_structure(lambda a, first=first: a[first : first + size], arrays)
+            result = self._gradients_graph(*part, total)
+            added = result if added is None else tree.map_structure(tf.add, added, result)
+        assert added is not None
+        return added
+
+    def _gradients(
+        self, inputs: Any, targets: Any, weights: tf.Tensor, total: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
         with self._normalisation.weighted(self._task.row_weights(inputs, weights)):
-            sums, gradients = self._task.gradients(
-                self._network,
-                inputs,
-                targets,
-                weights,
-                partial(self._scaled, total),
+            return self._task.gradients(
+                self._network, inputs, targets, weights, partial(self._scaled, total)
             )
-        return self._update(sums, gradients, requests)
 
     def _scaled(self, total: Any, loss: tf.Tensor) -> tf.Tensor:
         return self._optimizer.scale_loss(loss / tf.cast(total, loss.dtype))
 
     def _update(
         self, sums: dict[str, tf.Tensor], gradients: Sequence[tf.Tensor], requests: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Sum the gradients over the ranks and apply them."""
         with tf.control_dependencies(gradients):
             start = _now()
         *gradients, agreed = self._ranks.sum_in_step([*gradients, requests])
         with tf.control_dependencies([*gradients, agreed]):
             exchange = _now() - start
-        self._optimizer.apply(gradients)
+        norm = self._optimizer.apply(gradients)
+        self._update_averages()
+        names = ("loss", *self._task.metrics)
+        stacked = tf.stack([tf.cast(sums[name], tf.float32) for name in names])
+        return stacked, agreed, exchange, norm
+
+    def _update_averages(self) -> None:
         # The decay grows with the steps, so that the average of a short training forgets its start.
         done = tf.cast(self._optimizer.iterations, tf.float32)
         decay = tf.minimum(AVERAGE_DECAY, (1 + done) / (10 + done))
-        decay = tf.cast(decay, self._averages[0].dtype)
-        for average, weight in zip(self._averages, self._weights, strict=True):
-            average.assign(decay * average + (1 - decay) * weight)
-        names = ("loss", *self._task.metrics)
-        return tf.stack([tf.cast(sums[name], tf.float32) for name in names]), agreed, exchange
+        for average, weight in self._averages:
+            share = tf.cast(decay, average.dtype)
+            average.assign(share * average + (1 - share) * weight)
 
     def _moments(self, inputs: Any, weights: tf.Tensor) -> list[Moments]:
         """Return mean and variance of the input of each batch normalisation."""
@@ -159,7 +212,7 @@ class Learner:
 
     @contextlib.contextmanager
     def averaged(self, batches: Iterable[Batch]) -> Iterator[None]:
-        """Swap the averaged weights into the model for the block.
+        """Swap the averaged weights, if there are any, into the model for the block.
 
         The moving statistics of batch normalisation belong to the current weights, not to the
         averaged ones. So they are computed again for the averaged weights, like
@@ -205,7 +258,7 @@ class Learner:
             layer.moving_variance.assign(variance)
 
     def _swap(self) -> None:
-        for average, weight in zip(self._averages, self._weights, strict=True):
+        for average, weight in self._averages:
             value = np.array(weight)
             weight.assign(average)
             average.assign(value)

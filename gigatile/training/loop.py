@@ -10,18 +10,21 @@ import tensorflow as tf
 from keras import tree
 
 from gigatile import software
+from gigatile.earlier_models import checksum_of_weights
 from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
 from gigatile.models.saving import save_model
 from gigatile.records.manifest import read_manifest
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 from gigatile.settings.train import TrainSettings
 from gigatile.training.batches import Batch, SampleSource, batches
-from gigatile.training.learner import Learner, check_network
+from gigatile.training.fine_tuning import initial_networks
+from gigatile.training.learner import Learner
 from gigatile.training.monitoring import ProgressReporter, StepTimer
 from gigatile.training.ranks import Ranks
 from gigatile.training.resuming import Checkpoints, Position, training_key
 from gigatile.training.sample_order import Epoch
-from gigatile.training.schedules import learning_rate
+from gigatile.training.schedules import backbone_factor, learning_rate
 from gigatile.training.segments import Segment
 from gigatile.training.task import TrainingTask
 
@@ -70,11 +73,12 @@ def train(
         steps = epoch_order(epoch).steps(settings.batch_size)
         return min(steps, settings.limit_batches or steps)
 
-    networks = task.networks(reader, settings, ranks.writes)
-    check_network(networks.trained, ranks)
-    learner = Learner(networks.trained, task, settings, ranks)
+    task.configure(reader, settings)
+    networks = initial_networks(task, reader, settings, ranks, log)
+    learner = Learner(networks.trained, task, settings, ranks, networks.backbone)
     segment = Segment(out, settings.epochs)
-    key = training_key(manifest, settings, task.settings(), learner, code)
+    initial = checksum_of_weights(settings.weights)
+    key = training_key(manifest, settings, task.settings(), learner, code, initial)
     saver = Checkpoints(checkpoints, segment, key, learner, ranks, settings, steps_in, log)
     figures = 2 + len(task.metrics)
     position = saver.restore(figures)
@@ -114,18 +118,20 @@ def train(
             timer.end_phase("copy")
             progress = epoch + position.step / steps
             rate = learning_rate(settings, progress, position.done)
-            sums, agreed, exchange = learner.step(batch, inputs, saver.requests(), rate)
+            factor = backbone_factor(settings, epoch)
+            step = learner.step(batch, inputs, saver.requests(), rate, factor)
             if ranks.writes or not task.shares_samples:
-                position.sums += [*sums, batch.weights.sum()]
+                position.sums += [*step.sums, batch.weights.sum()]
             timer.end_phase("model")
-            timer.end_step(exchange, batch.read_seconds, batch.decode_seconds)
+            timer.end_step(step.exchange, batch.read_seconds, batch.decode_seconds)
             position.step, position.done = position.step + 1, position.done + 1
             if position.done == first_step:
                 timer.reset()  # the first step builds the graph
             ranks.report_progress(f"in epoch {epoch + 1}, step {position.step} of {steps}")
             if reporter:
-                reporter.end_step(position, timer, rate)
-            saver.handle_requests(agreed, position)
+                shown = {"learning rate": rate, "gradient norm": step.gradient_norm}
+                reporter.end_step(position, timer, shown)
+            saver.handle_requests(step.agreed, position)
             timer.begin()
         *totals, weights = ranks.sum(position.sums, "sums")
         means = [float(total / weights) for total in totals]
@@ -142,16 +148,18 @@ def train(
             reporter.end_epoch(position, seconds)
 
     saver.end(position)
-    # Statistics are computed from upright samples, as validation and prediction use them.
+    # Statistics are computed from samples as validation and prediction use them: upright, and not
+    # augmented.
     upright = Epoch(replace(sampling, views=(0,)), settings.epochs - 1, reader.classes_of)
-    with learner.averaged(_first_batches(source, upright, settings, ranks)):
+    unchanged = task.source(reader, augmented=False)
+    with learner.averaged(_first_batches(unchanged, upright, settings, ranks)):
         ranks.stop_watchdog()
         if ranks.writes:
             save_model(networks.model, segment.model)
     if ranks.writes:
         # Written last: if it exists, the segment is complete.
         described = {"task": task.name, **task.metadata(reader), **task.settings()}
-        described |= _describe(settings, task, manifest, position)
+        described |= _describe(settings, task, manifest, initial, position)
         write_json(segment.described, described | {"sha256": sha256_of(segment.model)})
     saver.close()
 
@@ -175,13 +183,20 @@ def _first_batches(
 
 
 def _describe(
-    settings: TrainSettings, task: TrainingTask, manifest: Path, position: Position
+    settings: TrainSettings,
+    task: TrainingTask,
+    manifest: Path,
+    weights: str | None,
+    position: Position,
 ) -> dict[str, object]:
     values = settings.model_dump(exclude=set(settings.EXECUTION))
+    inputs = {f"shards/{manifest.name}": sha256_of(manifest)}
+    if weights is not None:
+        inputs[INITIAL_WEIGHTS] = weights
     return {
         "train": {"ranks": settings.ranks, "epochs": settings.epochs, **values},
         "data": read_manifest(manifest).to_json()["splits"],
-        "inputs": {f"shards/{manifest.name}": sha256_of(manifest)},
+        "inputs": inputs,
         "versions": software.versions(),
         "steps": position.done,
         "metrics": list(task.metrics),

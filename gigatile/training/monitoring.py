@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gigatile.parallel import progress
 from gigatile.settings.train import TrainSettings
+from gigatile.training.pictures import as_png
 from gigatile.training.resuming import Position
 
 # The phases of a step, in their order.
@@ -90,7 +91,7 @@ def bottleneck(seconds: np.ndarray) -> str:
 
 
 class EventWriter:
-    """Writes scalars for TensorBoard, by the number of steps.
+    """Writes scalars and pictures for TensorBoard, by the number of steps.
 
     A training that resumes from a checkpoint writes the scalars after it again, with equal values.
     """
@@ -98,16 +99,30 @@ class EventWriter:
     def __init__(self, folder: Path) -> None:
         """Create a new event file in a folder."""
         self._writer = tf.summary.create_file_writer(str(folder))
-        plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
-        self._metadata = tf.compat.v1.SummaryMetadata(plugin_data=plugin, data_class=1)
+        self._scalars, self._images = _metadata("scalars", 1), _metadata("images", 3)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars by name; `/` in a name groups them."""
         with self._writer.as_default():
             for name, value in scalars.items():
                 value = tf.constant(value, tf.float32)
-                tf.summary.write(name, value, step=step, metadata=self._metadata)
+                tf.summary.write(name, value, step=step, metadata=self._scalars)
         self._writer.flush()
+
+    def write_pictures(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Write pictures, (height, width, 3) uint8, by name."""
+        with self._writer.as_default():
+            for name, picture in pictures.items():
+                height, width, _ = picture.shape
+                content = tf.constant([str(width), str(height), as_png(picture)])
+                tf.summary.write(name, content, step=step, metadata=self._images)
+        self._writer.flush()
+
+
+def _metadata(plugin: str, data_class: int) -> tf.compat.v1.SummaryMetadata:
+    """Return how TensorBoard shows a tensor; data classes are 1, scalar, and 3, blobs."""
+    data = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
+    return tf.compat.v1.SummaryMetadata(plugin_data=data, data_class=data_class)
 
 
 class ProgressReporter:
@@ -139,8 +154,8 @@ class ProgressReporter:
         self._first, self._steps = position.step, steps
         self._start = self._logged = self._written = time.monotonic()
 
-    def end_step(self, position: Position, timer: StepTimer, learning_rate: float) -> None:
-        """Report a step, but at most one per second."""
+    def end_step(self, position: Position, timer: StepTimer, scalars: Mapping[str, float]) -> None:
+        """Report a step, but at most one per second; `scalars` are for TensorBoard only."""
         now = time.monotonic()
         if now - self._logged < progress.WRITE_EVERY:
             return
@@ -157,7 +172,7 @@ class ProgressReporter:
             self._events.write(
                 position.done,
                 means
-                | {"learning rate": learning_rate, f"{self._samples} per second": rate}
+                | {**scalars, f"{self._samples} per second": rate}
                 | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in times},
             )
 

@@ -252,13 +252,15 @@ def training_key(
     task_settings: Mapping[str, Any],
     learner: Learner,
     code: str,
+    weights: str | None,
 ) -> str:
     """Return a hash that a checkpoint must have to be resumed.
 
-    It covers data, settings, code and the shapes of all variables, but not the number of epochs
-    and the machines: those may change when a training resumes.
+    It covers data, settings, code, the file of initial weights and the shapes of all variables, but
+    not the machines, the number of epochs and the patience: those may change when a training
+    resumes.
     """
-    values = settings.model_dump(exclude=set(settings.EXECUTION))
+    values = settings.model_dump(exclude={*settings.EXECUTION, "patience"})
     shapes = [list(variable.shape) for variable in learner.variables]
-    identity = [SCHEMA, sha256_of(manifest), values, dict(task_settings), shapes, code]
+    identity = [SCHEMA, sha256_of(manifest), values, dict(task_settings), shapes, code, weights]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

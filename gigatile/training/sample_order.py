@@ -18,7 +18,8 @@ from fractions import Fraction
 import numpy as np
 
 from gigatile.records.shuffle import key64, permutation, random64
-from gigatile.settings.train import VIEWS
+from gigatile.settings.view_names import VIEWS
+from gigatile.training.caps import Shares
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Sampling:
             times in any b consecutive epochs. Empty: 1 for all classes.
         views: indices of `VIEWS`. An epoch shows each record once in each of these views. Empty:
             once, in a random view.
+        shares: how many records of each slide an epoch shows, in place of `boost`; None: all.
     """
 
     counts: np.ndarray
@@ -40,6 +42,7 @@ class Sampling:
     window: int
     boost: tuple[Fraction, ...] = ()
     views: tuple[int, ...] = ()
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,10 @@ class Epoch:
         counts, seed = np.asarray(sampling.counts, np.int64), sampling.seed
         self._starts = np.concatenate([[0], np.cumsum(counts.sum(axis=1))])
         shown = counts.sum(axis=1)
-        if sampling.boost:
+        if sampling.shares:
+            totals = np.append(0, np.cumsum(sampling.shares.repetitions(epoch)))
+            shown = np.diff(totals[self._starts])
+        elif sampling.boost:
             shown = np.zeros(len(counts), np.int64)
             for number, weight in enumerate(sampling.boost):
                 cycle = self._cycle_position(number, weight)
@@ -152,11 +158,16 @@ class Epoch:
     def _repetitions(self, shard: int, records: np.ndarray) -> np.ndarray:
         """Return how often this epoch shows each record of a shard: (n,) int64.
 
-        With weight w, at position e of the cycle, record j of n in random order is shown
+        With a boost of w, at position e of the cycle, record j of n in random order is shown
         floor((e + 1) w + j / n) - floor(e w + j / n) times.
         """
-        classes = np.asarray(self._classes_of(shard))
+        if self._sampling.shares:
+            part = slice(self._starts[shard], self._starts[shard + 1])
+            return self._sampling.shares.repetitions(self._epoch, part)
         repetitions = np.ones(len(records), np.int64)
+        if not self._sampling.boost:
+            return repetitions
+        classes = np.asarray(self._classes_of(shard))
         for number, weight in enumerate(self._sampling.boost):
             (of_class,) = np.nonzero(classes == number)
             random = random64(key64("turn", self._sampling.seed, number), records[of_class])
@@ -175,7 +186,7 @@ class Epoch:
         records, occurrences = [], []
         for shard in shards:
             own = np.arange(self._starts[shard], self._starts[shard + 1])
-            repeat = self._repetitions(shard, own) if sampling.boost else np.ones_like(own)
+            repeat = self._repetitions(shard, own)
             records.append(np.repeat(own, repeat))
             firsts = np.cumsum(repeat) - repeat
             occurrences.append(np.arange(repeat.sum()) - np.repeat(firsts, repeat))
@@ -233,9 +244,3 @@ def window_bounds(shards: int, window: int) -> list[int]:
 def window_size(shuffle_mb: float, shards_bytes: int, shards: int) -> int:
     """Return how many shards together have about `shuffle_mb` megabytes; at least 1."""
     return max(1, int(shuffle_mb * 1e6 / max(1.0, shards_bytes / shards)))
-
-
-def apply_view(image: np.ndarray, view: int) -> np.ndarray:
-    """Return a square image, (side, side, channels), in one of the eight `VIEWS`; 0 is identity."""
-    rotated = np.rot90(image, view % 4)
-    return rotated[:, ::-1] if view >= 4 else rotated

@@ -1,9 +1,13 @@
 """Training in segments of a few epochs: the files of each, and the choice of the model.
 
 A segment is one job, which starts from the state at the end of the segment before. While the next
-segment trains, another job validates its model, so no GPU waits for validation.
+segment trains, another job validates its model, so no GPU waits for validation. With early
+stopping, each segment waits for the validation of the one before. The segments after the end of the
+training have the files of its last one.
 """
 
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +15,7 @@ from pathlib import Path
 from pydantic import ConfigDict
 
 from gigatile.errors import UserError
-from gigatile.files import copy_whole, read_json, sha256_of, write_json
+from gigatile.files import copy_whole, read_json, sha256_of, write_json, write_whole
 from gigatile.json_models import JsonModel, read_model
 from gigatile.tables import write_table
 
@@ -61,6 +65,7 @@ class SegmentRecord(JsonModel):
         steps: number of training steps.
         metrics: names of the columns of `history` after the loss.
         history: for each epoch its number, loss and metrics.
+        stopped_after: epochs at which the training stopped early, before this segment; else None.
     """
 
     inputs: dict[str, str]
@@ -68,6 +73,7 @@ class SegmentRecord(JsonModel):
     steps: int
     metrics: list[str]
     history: list[list[int | float]]
+    stopped_after: int | None = None
 
 
 class ValidationRecord(JsonModel):
@@ -108,6 +114,63 @@ def segment_states(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"), reverse=True)
 
 
+def stops_early(validated: Sequence[ValidationRecord], patience: int | None) -> bool:
+    """Return whether the training ends with the last of these segments.
+
+    Args:
+        validated: of all segments so far; at least one.
+        patience: the most epochs without a better result; None: no limit.
+    """
+    if patience is None:
+        return False
+    return max(record.epoch for record in validated) - best_of(validated).epoch >= patience
+
+
+def best_of(validated: Sequence[ValidationRecord]) -> ValidationRecord:
+    """Return the best result; among equals, that of the fewest epochs."""
+    return min(validated, key=lambda record: (record.cost, record.epoch))
+
+
+def repeat_segment(last: Segment, segment: Segment) -> int:
+    """Write the files of the last segment as those of a segment that is not trained.
+
+    Returns:
+        The epochs after which the training stopped.
+    """
+    described = read_json(last.described)
+    stopped_after = described.get("stopped_after") or last.epoch
+    for source, path in ((last.state, segment.state), (last.model, segment.model)):
+        with write_whole(path) as temporary:
+            temporary.unlink()
+            try:
+                os.link(source, temporary)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(source, temporary)
+    # Written last, as after training.
+    write_json(segment.described, described | {"stopped_after": stopped_after})
+    return stopped_after
+
+
+def repeat_validation(segment: Segment) -> bool:
+    """Write the last segment's result as that of a segment that was not trained.
+
+    Returns:
+        Whether it was so; else the segment has to be validated.
+    """
+    stopped_after = read_model(SegmentRecord, segment.described).stopped_after
+    if stopped_after is None:
+        return False
+    last = Segment(segment.folder, stopped_after)
+    result = read_json(last.validated)
+    key = f"segments/{last.model.name}"
+    inputs = {
+        f"segments/{segment.model.name}" if name == key else name: sha256
+        for name, sha256 in result["inputs"].items()
+    }
+    write_json(segment.validated, result | {"inputs": inputs})
+    return True
+
+
 def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     """Copy the best segment's model to `out`, and return the segment.
 
@@ -128,9 +191,8 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
                 f"{segment.validated}: validates another {segment.model.name} than the one in "
                 "this folder; delete this file and run again"
             )
-    costs = [record.cost for record in validated]
-    best = costs.index(min(costs))
-    segment = segments[best]
+    best = best_of(validated)
+    segment = next(each for each in segments if each.epoch == best.epoch)
     trained = read_model(SegmentRecord, segment.described)
     # The record of the last segment has all epochs, including those after the best.
     history = read_model(SegmentRecord, segments[-1].described).history
@@ -153,11 +215,11 @@ def choose_model(segments: Sequence[Segment], out: Path) -> Segment:
     }
     chosen: dict[str, object] = {
         "epoch": segment.epoch,
-        "valid_loss": validated[best].loss,
-        "of": len(segments),
+        "valid_loss": best.loss,
+        "of": len({record.epoch for record in validated}),
     }
-    if validated[best].criterion != "loss":
-        chosen |= {"criterion": validated[best].criterion, "value": -costs[best]}
+    if best.criterion != "loss":
+        chosen |= {"criterion": best.criterion, "value": -best.cost}
     omitted = ("versions", "steps", "metrics", "history")
     settings = {k: v for k, v in read_json(segment.described).items() if k not in omitted}
     inputs = trained.inputs | inputs

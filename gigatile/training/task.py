@@ -39,8 +39,13 @@ class TrainingTask(ABC):
         return ShardReader(manifest, split, cache_gb)
 
     @abstractmethod
-    def source(self, reader: Any) -> SampleSource:
-        """Return the reader of samples."""
+    def source(self, reader: Any, augmented: bool = True) -> SampleSource:
+        """Return the reader of samples.
+
+        Args:
+            reader: of the training split.
+            augmented: whether the samples are changed at random, as the settings say.
+        """
 
     @abstractmethod
     def sampling(self, reader: Any, settings: TrainSettings) -> Sampling:
@@ -49,6 +54,10 @@ class TrainingTask(ABC):
         Raises:
             UserError: no sample is left with these settings, or they do not fit the data.
         """
+
+    def configure(self, reader: Any, settings: TrainSettings) -> None:
+        """Take the settings of the loss; called before the first `sums`."""
+        return None
 
     @abstractmethod
     def networks(self, reader: Any, settings: TrainSettings, pretrained: bool) -> Networks:

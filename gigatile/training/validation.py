@@ -1,8 +1,10 @@
 """Write the result of a validation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from gigatile.files import checksums, write_json
 from gigatile.json_models import read_model
@@ -20,12 +22,16 @@ class Validation:
         means: the mean `loss` and the mean of each metric.
         criterion: the metric by which the model is chosen: the lowest `loss`, or the highest value
             of another metric.
+        details: further figures for TensorBoard, by name.
+        pictures: for TensorBoard, by name: (height, width, 3) uint8.
     """
 
     units: str
     count: int
     means: Mapping[str, float]
     criterion: str = "loss"
+    details: Mapping[str, float] = field(default_factory=dict)
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def record_validation(
@@ -35,7 +41,7 @@ def record_validation(
     log: Callable[[str], None],
     events: Path | None,
 ) -> None:
-    """Write `segment.validated`, scalars for TensorBoard and a line of log.
+    """Write `segment.validated`, scalars and pictures for TensorBoard, and a line of log.
 
     Args:
         segment: of the validated model.
@@ -52,7 +58,9 @@ def record_validation(
     write_json(segment.validated, result | {"inputs": checksums(inputs)})
     if events:
         scalars = {f"epoch/{name}": mean for name, mean in validation.means.items()}
-        EventWriter(events).write(read_model(SegmentRecord, segment.described).steps, scalars)
+        steps, writer = read_model(SegmentRecord, segment.described).steps, EventWriter(events)
+        writer.write(steps, scalars | dict(validation.details))
+        writer.write_pictures(steps, validation.pictures)
     loss, *others = (
         f"{name} {mean:.4f}" if name == "loss" else f"{name} {mean:.3f}"
         for name, mean in validation.means.items()

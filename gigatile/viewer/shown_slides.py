@@ -12,7 +12,7 @@ from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.instances.slide_regions import is_geojson
-from gigatile.models.files import DESCRIBED
+from gigatile.model_files import DESCRIBED
 from gigatile.report.viewer_links import viewer_id
 from gigatile.serving.errors import RequestError
 from gigatile.serving.job_store import DONE

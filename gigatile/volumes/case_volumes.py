@@ -10,7 +10,13 @@ from gigatile.errors import UserError
 from gigatile.records.volume_form import BLOCK, LARGEST, encode_volume
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
-from gigatile.volumes.channels import Channel, crop_to_content, join_channels, prepare_channel
+from gigatile.volumes.channels import (
+    Channel,
+    Intensities,
+    crop_to_content,
+    join_channels,
+    prepare_channel,
+)
 from gigatile.volumes.geometry import Geometry, compare, geometry_of, reorient_like
 from gigatile.volumes.grid import Grid, forward_labels, plan_grid
 from gigatile.volumes.image_checks import compare_channels
@@ -278,7 +284,13 @@ class CaseVolumes:
                 orientation = source.geometry.orientation
                 # Popped, so that `prepare_channel` can free it.
                 channel = prepare_channel(
-                    images.pop(), reoriented, known, whole, dtype, orientation
+                    images.pop(),
+                    reoriented,
+                    known,
+                    whole,
+                    dtype,
+                    orientation,
+                    Intensities.of_modality(self._settings, modality),
                 )
             except VolumeError as error:
                 raise VolumeError(self._with_name(name, f"{prefix}{error}")) from None

@@ -2,16 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from nibabel.orientations import apply_orientation
 from scipy import ndimage
 
+from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import Geometry, Reoriented, compare
 from gigatile.volumes.grid import Grid, forward_part
-from gigatile.volumes.head_mask import box_of, find_head, reorient_box, slices_of
+from gigatile.volumes.head_mask import (
+    box_of,
+    find_head,
+    reorient_box,
+    slices_of,
+    whole_volume,
+)
 from gigatile.volumes.image_checks import SAMPLED, check_channel, sample_slices
 from gigatile.volumes.reader import voxels
 
@@ -30,6 +38,36 @@ CHUNK_VALUES = 1 << 20
 # voxels have a share of exactly one half, which rounding must not change.
 HALF = 0.5 - 1e-6
 _FLOAT16 = float(np.finfo(np.float16).max)
+# Written for a value of 0 within the head.
+SMALLEST = np.finfo(np.float16).tiny
+# With a smaller share of voxels in the range of `volumes.clip`, it may be in another unit.
+MIN_INSIDE = 0.01
+
+
+@dataclass(frozen=True)
+class Intensities:
+    """How the values of a channel are normalised.
+
+    Attributes:
+        content: `head` or `all`; the setting `volumes.content`.
+        clip: range that becomes -1 to 1; None: mean and standard deviation become 0 and 1.
+        percentiles: to which values are clipped before; None: outliers only.
+    """
+
+    content: str = "head"
+    clip: tuple[float, ...] | None = None
+    percentiles: tuple[float, ...] | None = None
+
+    @classmethod
+    def of_modality(cls, settings: VolumeSettings, modality: str) -> "Intensities":
+        """Return those of a modality."""
+        return cls(
+            settings.content, settings.clip.get(modality), settings.percentiles.get(modality)
+        )
+
+
+# Of a head, as by default.
+STANDARD = Intensities()
 
 
 @dataclass(frozen=True)
@@ -38,10 +76,10 @@ class Channel:
 
     Attributes:
         start: its first voxel on the grid of the whole prepared volume, (3,) int64.
-        values: (x, y, z) float16, standard deviations from the mean of its head; 0 outside.
+        values: (x, y, z) float16, normalised; 0 outside of its head.
         mask: (x, y, z) bool, its head.
         background: the constant value around the head; None if the background is noise.
-        mean, sd: of the head's voxels, in the file's values.
+        mean, sd: in the file's values, what became 0, and what became 1 above it.
         invalid: number of voxels that are NaN, infinite or beyond `MAX_VALUE`; they become 0.
         warnings: for the user.
     """
@@ -63,12 +101,14 @@ def prepare_channel(
     whole: Grid,
     dtype: np.dtype[Any] | None = None,
     orientation: str = "RAS",
+    intensities: Intensities = STANDARD,
 ) -> Channel:
     """Normalise a channel and resample it to the prepared grid.
 
-    The mean and the standard deviation are those of the channel's head before resampling. Outliers
-    are first set to the 0.5th or 99.5th percentile: a single hot voxel of 1e5 among 1.5 million
-    would increase the standard deviation 70 times, and the image would be nearly constant.
+    By default, the mean and the standard deviation are those of the channel's head before
+    resampling. Outliers are first set to the 0.5th or 99.5th percentile: a single hot voxel of 1e5
+    among 1.5 million would increase the standard deviation 70 times, and the image would be nearly
+    constant.
 
     Args:
         image: (x, y, z) float32 of the file; it is modified.
@@ -77,6 +117,8 @@ def prepare_channel(
         whole: the prepared grid of the whole volume.
         dtype: of the file's stored values; None if they are scaled.
         orientation: directions of the file's axes.
+        intensities: which voxels count, and how they are normalised. With `all`, the head is the
+            whole volume.
 
     Raises:
         VolumeError: it contains no head, or the head cannot be normalised.
@@ -98,7 +140,8 @@ def prepare_channel(
         lowest, highest = float(image.min()), float(image.max())
     if lowest == highest:
         raise VolumeError(f"all its voxels have the value {lowest:g}")
-    head_mask = find_head(image)
+    is_head = intensities.content == "head"
+    head_mask = find_head(image) if is_head else whole_volume(shape)
     slices = sample_slices(image)
     crop = slices_of(head_mask.box)
     # From here on, only the box is used.
@@ -113,8 +156,16 @@ def prepare_channel(
             if values.size
             else "its head has no voxels"
         )
-    warnings, mean, sd = clip_outliers(part, values)
-    warnings += check_channel(part, values, head_mask, slices, shape, dtype, orientation)
+    faces = orientation if is_head else ""
+    check = partial(check_channel, part, values, head_mask, slices, shape, dtype, faces)
+    if intensities.clip or intensities.percentiles:
+        warnings = check()  # before most values may become equal
+        more, mean, sd = _clip(part, values, intensities)
+        warnings += more
+    else:
+        warnings, mean, sd = clip_outliers(part, values)
+        warnings += check()
+    del check
     del values
     background = head_mask.background
     box = reorient_box(head_mask.box, shape, reoriented.orientation)
@@ -139,9 +190,12 @@ def prepare_channel(
     prepared = forward_part(part, box[0], grid)
     np.clip(prepared, -_FLOAT16, _FLOAT16, out=prepared)
     prepared[~mask] = 0  # splines overshoot at the head's edge
+    values = prepared.astype(np.float16)
+    # 0 is outside of the head: for augmentation, and for windows without content.
+    values[mask & (values == 0)] = SMALLEST
     return Channel(
         np.array(grid.crop_start),
-        prepared.astype(np.float16),
+        values,
         mask,
         background,
         mean,
@@ -149,6 +203,45 @@ def prepare_channel(
         invalid,
         tuple(warnings),
     )
+
+
+def _clip(
+    image: np.ndarray, values: np.ndarray, intensities: Intensities
+) -> tuple[list[str], float, float]:
+    """Clip a channel to its range in place; return warnings, and what becomes 0 and 1.
+
+    Args:
+        image: (x, y, z), the channel.
+        values: (n,), the values of its head.
+        intensities: how it is normalised.
+    """
+    if intensities.clip:
+        low, high = intensities.clip
+        inside = float(((values > low) & (values < high)).mean())
+        warnings = []
+        if inside < MIN_INSIDE:
+            warnings = [
+                f"only {inside:.2%} of its voxels are between {low:g} and {high:g} "
+                f"(volumes.clip); its values are from {values.min():g} to {values.max():g}"
+            ]
+        if inside == 0:
+            raise VolumeError(
+                f"no voxel is between {low:g} and {high:g} (volumes.clip); its values "
+                f"are from {values.min():g} to {values.max():g}"
+            )
+        for array in (image, values):
+            np.clip(array, low, high, out=array)
+        return warnings, (low + high) / 2, (high - low) / 2
+    assert intensities.percentiles
+    low, high = np.percentile(values, intensities.percentiles).tolist()
+    if low == high:
+        first, last = intensities.percentiles
+        raise VolumeError(
+            f"its {first:g}th and {last:g}th percentile are both {low:g}; it cannot be normalised"
+        )
+    for array in (image, values):
+        np.clip(array, low, high, out=array)
+    return [], *mean_and_sd(values)
 
 
 def clip_outliers(image: np.ndarray, values: np.ndarray) -> tuple[list[str], float, float]:

@@ -54,6 +54,12 @@ def find_head(image: np.ndarray) -> HeadMask:
     return HeadMask(box, mask if background is None else _fill_enclosed(mask.T).T, background)
 
 
+def whole_volume(shape: Sequence[int]) -> HeadMask:
+    """Return a mask of all voxels, for volumes without a head."""
+    box = np.array([(0, 0, 0), shape], np.int64)
+    return HeadMask(box, np.ones(shape, bool, order="F"), None)
+
+
 def box_of(mask: np.ndarray) -> np.ndarray | None:
     """Return the bounding box of the true voxels: first, and one past the last, (2, 3)."""
     box = np.empty((2, 3), np.int64)

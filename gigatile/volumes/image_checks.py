@@ -68,7 +68,8 @@ def check_channel(
         slices: of the whole volume, from `sample_slices`.
         shape: voxels of the whole volume along each axis.
         dtype: of the stored values; None if they are scaled.
-        orientation: directions of the file's axes, such as `LPS`.
+        orientation: directions of the file's axes, such as `LPS`; empty: it is no head, which
+            the volume may crop.
 
     Raises:
         VolumeError: it is not an image of a head.

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from gigatile.records.tile import decode_jpeg
-from gigatile.training.sample_order import apply_view
+from gigatile.views import apply_view
 from gigatile.whole_slides.receptive_field import Fields
 from gigatile.whole_slides.two_passes import Picture
 from gigatile.whole_slides.windows import Window, around, divide, window_side
@@ -28,7 +28,7 @@ class StoredSlide:
         cells: (rows, columns) int64, a number for each stored tile; -1 without a tile.
         tile_size: side of a tile in pixels.
         image: returns the JPEG of a tile, by its number.
-        view: index of `gigatile.settings.train.VIEWS`, in which the slide is seen.
+        view: index of `gigatile.settings.view_names.VIEWS`, in which the slide is seen.
         damaged: returns the error to raise for a tile with a fault.
     """
 

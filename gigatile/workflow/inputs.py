@@ -3,17 +3,22 @@
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import ancient
 
-from gigatile.bundle.contents import COHORT_IMAGES
 from gigatile.cohort.cases import Case
 from gigatile.cohort.images import Part
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import checksum_of
+from gigatile.earlier_models import checksum_of_weights, earlier_models
+from gigatile.errors import UserError
+from gigatile.files import read_json
+from gigatile.model_files import COHORT_IMAGES
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS, weights_file
 from gigatile.stores.addresses import address_of, is_remote
 from gigatile.workflow.snakemake_internals import declare_parameters
 
@@ -80,6 +85,57 @@ def not_compared(run: str, table: str, bundle: str | None) -> str:
     return "" if cohort_to_compare(run, table, bundle)[0] else "--not-compared"
 
 
+def initial_weights(weights: str | None, segment: Path, elsewhere: bool) -> Callable[[Any], str]:
+    """Return a parameter that changes with the content of the file `train.weights`.
+
+    Args:
+        weights: of the settings.
+        segment: the description of a trained segment; it has the checksum if the file is elsewhere.
+        elsewhere: whether the files are on another machine.
+
+    Raises:
+        WorkflowError: the file is missing. Snakemake would use the existing results.
+    """
+    path = weights_file(weights)
+    if path is None or path.is_file():
+        return declare_parameters(lambda wildcards: _checksum_of_weights(weights))
+    if not (elsewhere and segment.exists()):
+        raise WorkflowError(f"train.weights: no such file: {weights}")
+    return literal(read_json(segment)["inputs"].get(INITIAL_WEIGHTS, ""))
+
+
+@cache
+def _checksum_of_weights(weights: str | None) -> str:
+    return checksum_of_weights(weights) or ""
+
+
+def cohorts_of_weights(weights: str | None, table: str) -> list[str]:
+    """Return the file `train.weights`, and those with the data of the models before this one.
+
+    Args:
+        weights: of the settings.
+        table: name of the table of a cohort.
+    """
+    path = weights_file(weights)
+    if path is None or not path.is_file():
+        return []
+    try:
+        models = earlier_models(path).models
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+    names = [
+        name
+        for model in models
+        for name in (model.parent / COHORT_IMAGES, model.parent.parent / table)
+    ]
+    return [os.path.normpath(name) for name in (path, *names) if name.exists()]
+
+
+def weights_option(wildcards: Any, input: Any) -> str:
+    """Return a parameter: the option with the first of the input files `weights`."""
+    return shlex.join(f"--weights={path}" for path in input.weights[:1])
+
+
 def previous_segment(
     folder: str, epochs: Sequence[str], suffix: str
 ) -> Callable[[Any], str | list[str]]:
@@ -97,6 +153,15 @@ def previous_segment(
         return ancient(path) if f".{suffix}" in LARGE else path
 
     return file
+
+
+def earlier_segments(folder: str, epochs: Sequence[str], suffix: str) -> Callable[[Any], list[str]]:
+    """Return an input function: a file of each earlier segment; see `previous_segment`."""
+
+    def files(wildcards: Any) -> list[str]:
+        return [f"{folder}/{epoch}.{suffix}" for epoch in epochs if epoch < wildcards.epoch]
+
+    return files
 
 
 def literal(text: str) -> Callable[[Any], str]:

@@ -9,7 +9,7 @@ from gigatile.bundle.configuration import merge_manifest
 from gigatile.bundle.contents import MANIFEST, is_bundle, open_bundle
 from gigatile.bundle.copying import copy_bundle, write_manifest
 from gigatile.errors import UserError
-from gigatile.models.files import DESCRIBED, MODEL
+from gigatile.model_files import DESCRIBED, MODEL
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Three nodes give the same results as a laptop; validation runs while training continues."""
+"""Three nodes give the same results as a laptop; validation runs while training continues.
+
+The laptop works while the cluster does, since much of a job's time is waiting.
+"""
 
 import hashlib
 import json
@@ -72,12 +75,12 @@ def test_a_cohort_in_a_store_on_three_nodes_is_that_of_a_laptop(
     """Slides and shards of the cluster are in a store, those of the laptop on its disk."""
     laptop = prepared.copy(tmp_path / "laptop")
     laptop.write("small.yaml", settings(f"{TRAIN}, ranks_per_node: 2"))
-    laptop.snakemake("--cores", "2", *SMALL)
     site = Site(small_cohort.copy(tmp_path / "cluster"), cluster)
     shards = "shards: {store: s3://slides/shards}\n"
     site.clone.write("small.yaml", settings(f"{TRAIN}, nodes: 2, ranks_per_node: 1") + shards)
     store_of_cluster.move_cohort(site.folder / "cohort/samples.tsv", "small")
     run = site.start(*SMALL)
+    laptop.snakemake("--cores", "2", *SMALL)
     assert run.end(900) == 0, run.text()
 
     submitted = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_(\w+/\d+)/", run.text())
@@ -103,11 +106,11 @@ def test_a_cohort_in_a_store_on_three_nodes_is_that_of_a_laptop(
 def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tmp_path):
     laptop = small_volumes.copy(tmp_path / "laptop")
     laptop.write("volumes.yaml", volume_settings("ranks_per_node: 2, epochs: 2, batch_size: 2"))
-    laptop.snakemake("--cores", "2", *VOLUMES)
     site = Site(small_volumes.copy(tmp_path / "cluster"), cluster)
     nodes = "nodes: 2, ranks_per_node: 1, epochs: 2, batch_size: 2"
     site.clone.write("volumes.yaml", volume_settings(nodes))
     run = site.start(*VOLUMES)
+    laptop.snakemake("--cores", "2", *VOLUMES)
     assert run.end(900) == 0, run.text()
 
     assert run.text().count("slurm_logs/group_prepare") == 1, "cases share jobs"
@@ -130,11 +133,11 @@ def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tm
     tiles, epochs = "size: 128, mpp: 1, reuse: small", "epochs: 1, segment_epochs: 1, batch_size: 1"
     laptop = prepared.copy(tmp_path / "laptop")
     laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", tiles=tiles, more=""))
-    laptop.snakemake("--cores", "2", *WHOLE)
     site = Site(prepared.copy(tmp_path / "cluster"), cluster)
     nodes = f"{epochs}, nodes: 2, ranks_per_node: 1"
     site.clone.write("whole.yaml", whole_settings(nodes, tiles=tiles, more=""))
     run = site.start(*WHOLE)
+    laptop.snakemake("--cores", "2", *WHOLE)
     assert run.end(900) == 0, run.text()
 
     logs = (site.folder / "results/whole/logs/tile.log").read_text()
@@ -159,10 +162,10 @@ def test_images_with_instances_on_three_nodes_are_those_of_a_laptop(cluster, tmp
     laptop = make_small_images(tmp_path / "laptop")
     site = Site(laptop.copy(tmp_path / "cluster"), cluster)
     laptop.write("images.yaml", image_settings(train=f"{epochs}, ranks_per_node: 2"))
-    laptop.snakemake("--cores", "2", *IMAGES)
     nodes = f"{epochs}, nodes: 2, ranks_per_node: 1"
     site.clone.write("images.yaml", image_settings(train=nodes))
     run = site.start(*IMAGES)
+    laptop.snakemake("--cores", "2", *IMAGES)
     assert run.end(900) == 0, run.text()
 
     (job,) = re.findall(r"SLURM jobid (\d+) \(log: \S+/rule_train/", run.text())

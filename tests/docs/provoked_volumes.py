@@ -222,6 +222,9 @@ def bad_cases(folder: Path) -> Iterator[Odd]:
         for name, sheet in zip(MODALITIES, thin, strict=True)
     }
     yield Odd(files, {"spacing": (10, 10, 10)})
+    yield Odd({}, {"clip": {"t1": (1e4, 2e4)}})
+    flat = np.minimum(OTHER_IMAGE, np.quantile(OTHER_IMAGE[OTHER_IMAGE > 0], 0.3))
+    yield Odd({"t1": nifti(folder / "flat.nii", flat)}, {"percentiles": {"t1": (45, 55)}})
 
 
 def odd_cases(folder: Path) -> Iterator[Odd]:
@@ -245,6 +248,8 @@ def odd_cases(folder: Path) -> Iterator[Odd]:
     turned[:2, :2] = [[0.98, -0.199], [0.199, 0.98]]
     yield Odd({"t1": nifti(folder / "near.nii", OTHER_IMAGE, near)})
     yield Odd({"t1": nifti(folder / "turned.nii", OTHER_IMAGE, turned)}, {"resample": True})
+    brightest = float(np.quantile(OTHER_IMAGE[OTHER_IMAGE > 0], 0.996))
+    yield Odd({}, {"clip": {"t1": (brightest, 1e4)}})
     halved = nifti(folder / "halved.nii", OTHER_IMAGE[::2], np.diag([2.0, 1, 1, 1]))
     yield Odd({"t1": halved}, {"resample": True})
     yield Odd({"segmentation": nifti(folder / "none.nii", np.zeros(SHAPE, np.uint8))})

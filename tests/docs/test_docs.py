@@ -45,6 +45,10 @@ NOT_RUN = {
         "docs/external.md",
         "gigatile predict bundles/nuclei north/images.tsv --out external\n",
     ): "the reader's images; tests/workflow/test_bundle_of_instances.py runs it",
+    (
+        "docs/lung-tissue.md",
+        "python benchmarks/recipes.py --configfile lung.yaml\n",
+    ): "it takes an hour; tests/workflow/test_recipes.py runs it on the small cohort",
     ("README.md", "make test\n"): "it runs these tests",
     ("docs/slurm.md", "make setup\nsource .venv/bin/activate\n"): "it made what runs these tests",
     (

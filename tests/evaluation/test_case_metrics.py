@@ -59,6 +59,11 @@ def cohort(patients=20, per_patient=2, seed=0):
                         "diagonal_mm": 373.0,
                         "truth_ml": 0.0 if missing else 12.5,
                         "predicted_ml": 11.0,
+                        "lesion_dice": skill,
+                        "lesion_hd95_mm": 30 * (1 - skill),
+                        "lesions": 3,
+                        "missed_lesions": int(skill < 0.5),
+                        "false_positive_lesions": 2,
                         "empty": "truth" if missing else "",
                     }
                 )
@@ -97,6 +102,7 @@ def test_scores_of_a_case_are_written(tmp_path):
     write_cases([case], tmp_path / "cases.tsv")
     line = (tmp_path / "cases.tsv").read_text().splitlines()[1]
     numbers = "1.000000\t0.000000\t\t1.000000\t6.928203\t0.000000\t0.000000"
+    numbers += "\t1.000000\t0.000000\t0\t0\t0"
     assert line == f"c\tp\twhole_tumour\t{numbers}\tboth"
 
 

@@ -155,6 +155,45 @@ def test_segmentation_is_on_the_grid_of_the_case_files(segmenter, tmp_path, code
     assert state["inputs"] == {"volumes/x.tfrecord": sha256_of(record)}
 
 
+def test_components_are_removed_on_the_original_grid(tmp_path):
+    """A second, smaller tumour is predicted; it goes if only the largest component is kept."""
+    images, reference = write_case(tmp_path, "C1")
+    labels = np.asarray(nibabel.load(reference).dataobj)
+    speck = np.s_[2:4, 2:4, 2:4]
+    for path in images.values():
+        image = nibabel.load(path)
+        values = image.get_fdata()
+        centre = tuple(side // 2 for side in values.shape)
+        brightest = values[labels == 3].mean()
+        inside = values > 0
+        # Two voxels from the edge of the head, along the first axis.
+        first = int(np.flatnonzero(inside[:, centre[1], centre[2]])[0])
+        speck = np.s_[first + 1 : first + 3, centre[1] : centre[1] + 2, centre[2] : centre[2] + 2]
+        values[speck] = brightest
+        nibabel.save(nibabel.Nifti1Image(values.astype(np.float32), image.affine), path)
+    record = prepare(tmp_path, "C1", images, None)
+    results = {}
+    for name, kept in (
+        ("all", {}),
+        ("largest", {"largest_only": True}),
+        ("above", {"smallest_mm3": 25.0}),
+        ("small", {"smallest_mm3": 24.0}),
+    ):
+        written = write_model(
+            tmp_path / name, thresholding(), VOLUMES, PATCHES, postprocessing={**kept, "tried": []}
+        )
+        state, segmentation = segment(Segmenter(*written), "C1", record, tmp_path / name)
+        results[name] = np.asarray(segmentation.dataobj), state["volumes_ml"]["whole_tumour"]
+    # 8 voxels of 1 × 1.5 × 2 mm.
+    assert (results["all"][0][speck] == 3).all()
+    np.testing.assert_array_equal(results["small"][0], results["all"][0])
+    expected = results["all"][0].copy()
+    expected[speck] = 0
+    for name in ("largest", "above"):
+        np.testing.assert_array_equal(results[name][0], expected)
+        assert results["all"][1] - results[name][1] == pytest.approx(0.024)
+
+
 @pytest.mark.parametrize("spacing", [(1.2, 1.2, 1.2), (2, 2, 2)])
 def test_resampled_case_is_segmented_on_its_original_grid(model, tmp_path, spacing):
     images, reference = write_case(tmp_path, "C1")

@@ -14,6 +14,7 @@ from sklearn.metrics import confusion_matrix
 from gigatile.errors import UserError
 from gigatile.evaluation.segmentation import METRICS, RegionScores, score_case
 from gigatile.evaluation.surfaces import hausdorff95, surface
+from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.volumes import VolumeSettings
 
 # surface-distance uses deprecated names of SciPy.
@@ -165,7 +166,7 @@ def test_perfect_segmentation():
     reference[2:6, 2:6, 2:6] = 2
     reference[3:5, 3:5, 3:5] = 4
     for row in score(reference, reference, (1, 2, 3)).values():
-        assert [getattr(row, metric) for metric in METRICS] == [1, 0, 1, 1]
+        assert [getattr(row, metric) for metric in METRICS] == [1, 0, 1, 1, 1, 0]
         assert row.empty == ""
     assert score(reference, reference, (1, 2, 3))["whole_tumour"].truth_ml == pytest.approx(
         64 * 6e-3
@@ -265,5 +266,5 @@ def test_distance_of_voxels_equals_monais(spacing):
         masks = smooth > 0.02 * number
         arguments = (*masks.view(np.uint8), spacing, {"a": 1}, {"a": ("a",)})
         for hd95, expected in (("voxels", monai_hd95), ("surface", expected_hd95)):
-            distance = score_case(*arguments, hd95=hd95)["a"].hd95_mm
+            distance = score_case(*arguments, settings=EvaluationSettings(hd95=hd95))["a"].hd95_mm
             assert distance == pytest.approx(expected(*masks, spacing), abs=1e-9)

@@ -157,6 +157,14 @@ def test_rates_of_earlier_runs(results):
     assert mean_megapixels(results / "one") == 100
 
 
+def test_segments_after_an_early_stop_do_not_count(results):
+    before = measured_rates(results, "small_cnn", PLAN)["train"]
+    for epoch in ("0008", "0010"):
+        (results / f"one/segments/{epoch}.json").write_text('{"stopped_after": 6}')
+        (results / f"one/benchmarks/train/{epoch}.tsv").write_text("s\n9\n")
+    assert measured_rates(results, "small_cnn", PLAN)["train"] == before
+
+
 def test_jobs_whose_outputs_were_linked_do_not_count(results):
     for slide in ("train", "valid", "test"):
         outputs = [results / f"one/tiles/{slide}.tfrecord"]

@@ -43,10 +43,12 @@ TILING = {"prepare of tiles and whole slides"}
 READING = TILING | {"detect_slide"}
 TRAINING = {"train", "validate"}
 TILE_MODELS = {
-    f"{name} of tiles" for name in ("train", "validate", "evaluate", "predict", "write_bundle")
+    f"{name} of tiles"
+    for name in ("train", "validate", "choose_model", "evaluate", "predict", "write_bundle")
 }
 SCORING = {"validate of whole slides", "predict of whole slides"}
 MODELS = TRAINING | {"evaluate of tiles", "predict", "detect_slide", "write_bundle"}
+MODELS |= {"choose_model of tiles and volumes"}
 # A bundle has a page, the card of the model, and reads the cohort as the report does.
 TASK_PAGES = {"write_report", "write_prediction_pages", "write_bundle"}
 PAGES = TASK_PAGES | {"write_slide_pages"}
@@ -185,11 +187,14 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/records/shard_layout.py", "1 << 18", "1 << 17", {"write_shards"}),
         ("gigatile/training/loop.py", "\n    return ", "\n    return None or ", {"train"}),
+        ("gigatile/training/sample_order.py", "\n    return ", "\n    return None or ", TRAINING),
         (
-            "gigatile/training/sample_order.py",
-            "\n    return ",
-            "\n    return None or ",
-            TRAINING | {"predict of whole slides"},  # a slide is read in a view of the order
+            "gigatile/views.py",
+            "np.rot90(image, ",
+            "np.rot90(1 * image, ",
+            {"train of whole slides", "evaluate of tiles", "choose_model of tiles"}
+            | {f"{name} of tiles and whole slides" for name in ("validate", "predict")}
+            | {"write_bundle of tiles"},
         ),
         (
             "gigatile/tasks/tile_classification/training.py",
@@ -199,9 +204,15 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         (
             "gigatile/tasks/tile_classification/validation.py",
-            "loss / tiles",
-            "loss",
+            "losses / tiles",
+            "losses",
             {"validate of tiles"},
+        ),
+        (
+            "gigatile/training/view_writer.py",
+            "case 0:",
+            "case 8:",
+            {"train of tiles"},
         ),
         (
             "gigatile/records/slide_layout.py",

@@ -356,6 +356,59 @@ def test_a_state_with_damaged_sources_is_not_done(run, case, sources):
     assert not case_is_done(run, case)
 
 
+def prepare_part(run: Path, images: list[list[Path]], read: dict[Path, str] | None = None) -> None:
+    """Write and record the outputs of the job of a part: of each image, its files.
+
+    Args:
+        read: fingerprints of files that were different when they were read.
+    """
+    (run / "images").mkdir(parents=True, exist_ok=True)
+    members = [
+        {
+            "state": "failed" if number == 0 else "prepared",
+            "sources": {
+                column: {
+                    "name": path.name,
+                    "fingerprint": (read or {}).get(path) or fingerprint(path),
+                }
+                for column, path in zip(("path", "annotations"), files, strict=True)
+            },
+        }
+        for number, files in enumerate(images)
+    ]
+    state = run / "images/train-0000.json"
+    state.write_text(json.dumps({"part": "train-0000", "images": members}))
+    sources = sorted({path for files in images for path in files})
+    write_output_record(
+        *(record_path(run, "prepare", "train-0000"), [state], sources), *(None, state, MADE_WITH)
+    )
+
+
+def part_is_done(run: Path, images: list[list[Path]]) -> bool:
+    state = run / "images/train-0000.json"
+    sources = sorted({path for files in images for path in files})
+    return is_done(record_path(run, "prepare", "train-0000"), [state], sources, MADE_WITH, state)
+
+
+def test_a_job_of_images_is_done_while_their_files_are_the_same(run, case):
+    """The first image is a bad one; all images share a file with annotations."""
+    images = [[case[0], case[2]], [case[1], case[2]]]
+    assert not part_is_done(run, images)
+    prepare_part(run, images)
+    assert part_is_done(run, images)
+    assert not part_is_done(run, images[:1])
+    for path in case:
+        content = path.read_bytes()
+        path.write_bytes(b"other")
+        assert not part_is_done(run, images)
+        path.write_bytes(content)
+        # It was another one when an image was read, and this one at the end.
+        prepare_part(run, images, read={path: "blake2b-16x65536:00"})
+        assert not part_is_done(run, images)
+        prepare_part(run, images)
+        assert part_is_done(run, images)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_with_a_damaged_output_is_not_done(run, slide, name):
     write_outputs(run, slide)

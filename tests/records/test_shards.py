@@ -182,7 +182,7 @@ def test_manifest_lists_counts_and_checksums(sources, tmp_path):
     write_shards(sources, ShardSettings(target_mb=0.002, seed=7), tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert {key: manifest[key] for key in ("schema", "seed", "target_mb", "classes")} == {
-        "schema": 3,
+        "schema": 4,
         "seed": 7,
         "target_mb": 0.002,
         "classes": ["luad", "lusc"],
@@ -326,8 +326,8 @@ def test_index_has_the_classes(shards):
 
 def test_other_schema_is_refused(shards):
     path = shards / "manifest.json"
-    path.write_text(path.read_text().replace('"schema": 3', '"schema": 1'))
-    with pytest.raises(UserError, match="schema 1, expected 3; delete it and run again"):
+    path.write_text(path.read_text().replace('"schema": 4', '"schema": 1'))
+    with pytest.raises(UserError, match="schema 1, expected 4; delete it and run again"):
         ShardReader(path, "train")
 
 
@@ -432,7 +432,7 @@ def test_records_of_another_program_are_refused(shards):
 def write_and_index(folder, shard, data):
     """Replace a shard by a single record, with a matching index."""
     write_records(folder / shard["file"], [data])
-    np.save(folder / shard["index"], np.array([(0, 0)], INDEX))
+    np.save(folder / shard["index"], np.zeros(1, INDEX))
     shard["index_sha256"] = sha256_of(folder / shard["index"])
     return (folder / shard["file"]).stat().st_size
 

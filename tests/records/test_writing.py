@@ -1,6 +1,7 @@
 """Shards do not depend on the number of ranks; failures of ranks."""
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -65,11 +66,22 @@ def sources_of(cohort: Path) -> dict[str, list[shard_layout.Source]]:
 
 
 def digest(folder: Path) -> tuple[int, str]:
-    """Return the number of files of the shards, and a checksum of their names and bytes."""
+    """Return the number of files of the shards, and a checksum of their names and bytes.
+
+    Of an index, the columns that it has had since the first release.
+    """
     checksum = hashlib.sha256()
     paths = sorted(path for path in folder.iterdir() if path.name != "manifest.json")
     for path in paths:
-        checksum.update(path.name.encode() + path.read_bytes())
+        checksum.update(path.name.encode())
+        if path.suffix == ".npy":
+            entries = np.load(path)
+            first = np.empty(len(entries), [("offset", "<i8"), ("label", "<i2")])
+            first["offset"], first["label"] = entries["offset"], entries["label"]
+            np.save(content := io.BytesIO(), first)
+            checksum.update(content.getvalue())
+        else:
+            checksum.update(path.read_bytes())
     return len(paths), checksum.hexdigest()
 
 

@@ -20,8 +20,8 @@ from axe import (
     violations_everywhere,
 )
 from browser import Browser, started
-from conftest import add_predictions, build_run, cohort
 from PIL import Image
+from slide_runs import add_predictions, build_run, cohort
 from test_style import LEAST_CONTRAST, contrast, rgb
 from written import write_cases, write_new_cases, write_new_slides, write_slides
 

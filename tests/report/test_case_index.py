@@ -35,6 +35,7 @@ def shown(figure: dict, digits: int) -> str:
 def test_first_page_has_all_figures_of_metrics_json(page: Page, whole_case_run: Path) -> None:
     metrics = json.loads((whole_case_run / "evaluation/metrics.json").read_text())
     digits = {"dice": 3, "hd95_mm": 1, "sensitivity": 3, "specificity": 4}
+    digits |= {"lesion_dice": 3, "lesion_hd95_mm": 1}
     for region in (*metrics["regions"], None):
         line = region.replace("_", " ") if region else "mean of the regions"
         for figure, n in digits.items():

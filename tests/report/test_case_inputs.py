@@ -11,6 +11,7 @@ import pytest
 from written import write_cases
 
 from gigatile.errors import UserError
+from gigatile.evaluation.segmentation import METRICS
 from gigatile.files import checksums, read_json, sha256_of, write_json
 from gigatile.tables import read_table, write_table
 from gigatile.volumes.grid import Grid
@@ -161,7 +162,7 @@ def test_figures_of_other_volumes_are_refused(case_run: Path) -> None:
     assert "0.900 ml of whole_tumour in the prediction, the case has 0.756" in refused(case_run)
 
 
-@pytest.mark.parametrize("figure", ["dice", "hd95_mm", "sensitivity", "specificity"])
+@pytest.mark.parametrize("figure", METRICS)
 def test_means_of_other_figures_are_refused(case_run: Path, figure: str) -> None:
     change_table(case_run, "evaluation/cases.tsv", 0, **{figure: "0.123"})
     refresh(case_run)
@@ -169,6 +170,16 @@ def test_means_of_other_figures_are_refused(case_run: Path, figure: str) -> None
     assert (
         f"metrics.json: its {figure} of whole_tumour differs from evaluation/cases.tsv" in message
     )
+
+
+@pytest.mark.parametrize("name", ["reference", "missed", "false_positives"])
+def test_wrong_count_of_lesions_is_refused(case_run: Path, name: str) -> None:
+    change(
+        case_run,
+        "evaluation/metrics.json",
+        lambda content: content["lesions"]["tumour_core"].update({name: 99}),
+    )
+    assert "number of lesions of tumour_core differs from" in refused(case_run)
 
 
 def test_wrong_count_of_empty_regions_is_refused(case_run: Path) -> None:
@@ -212,6 +223,8 @@ def test_sheet_changed_after_the_split_is_refused(case_run: Path) -> None:
         ({"hd95_mm": "nan"}, "hd95_mm is 'nan'; must be a number of 0 or more"),
         ({"hd95_mm": "inf"}, "hd95_mm is 'inf'; must be a number of 0 or more"),
         ({"truth_ml": "much"}, "truth_ml is 'much'"),
+        ({"lesions": "0.5"}, "lesions is '0.5'; must be a whole number of 0 or more"),
+        ({"false_positive_lesions": "-1"}, "false_positive_lesions is '-1'; must be a"),
         ({"empty": "perhaps"}, "empty is 'perhaps'; must be one of truth, prediction, both"),
         ({"region": "tumour_core"}, "has region 'tumour_core' twice"),
         ({"region": "cyst"}, "has the regions cyst, tumour_core, enhancing_tumour; the model's"),

@@ -53,6 +53,9 @@ def test_case_page_has_the_figures_of_cases_tsv(
         line += f" {more:+.2f}".replace("-", "−")
         note = {"truth": " not in the reference", "prediction": " not in the prediction", "": ""}
         assert line + note[row["empty"]] in pages[case].text
+        line = f"{row['region'].replace('_', ' ')} {float(row['lesion_dice']):.3f} "
+        line += f"{float(row['lesion_hd95_mm']):.1f} {row['lesions']} {row['missed_lesions']} "
+        assert line + row["false_positive_lesions"] in pages[case].text
 
 
 def test_missing_modality_is_marked(pages: dict[str, Page]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from case_runs import add_new_cases
-from conftest import add_predictions
+from slide_runs import add_predictions
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Plan, build_run, cohort, jpeg
+from slide_runs import Plan, build_run, cohort, jpeg
 from test_self_contained import Page
 from written import write_slides
 

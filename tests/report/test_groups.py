@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from case_runs import CasePlan, build_case_run, case_cohort
-from conftest import CLASSES, Plan, build_run, cohort
 from sklearn.metrics import accuracy_score, roc_auc_score
+from slide_runs import CLASSES, Plan, build_run, cohort
 from test_self_contained import Page
 from written import CASES, SLIDES, sheet_of_cases
 

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from conftest import Plan, build_run, cohort
 from PIL import Image
+from slide_runs import Plan, build_run, cohort
 from test_self_contained import Page
 from written import write_slides
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CLASSES, Plan, build_run, cohort
+from slide_runs import CLASSES, Plan, build_run, cohort
 from test_self_contained import Page
 from written import write_slides
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import jpeg
+from slide_runs import jpeg
 from written import write_slides
 
 from gigatile.errors import UserError

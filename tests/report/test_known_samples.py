@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_runs import add_new_cases
-from conftest import add_predictions, jpeg
+from slide_runs import add_predictions, jpeg
 from test_leaks import Run
 from test_self_contained import Page
 from written import write_new_cases, write_new_slides

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import jpeg
+from slide_runs import jpeg
 from test_index_page import change
 
 from gigatile.files import sha256_of, write_json

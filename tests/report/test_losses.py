@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import CLASSES, Plan, build_run, cohort
 from scipy.stats import permutation_test
+from slide_runs import CLASSES, Plan, build_run, cohort
 from test_index_page import index, section
 
 from gigatile.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import shard_tiles, write_metrics
+from slide_runs import shard_tiles, write_metrics
 from test_case_index import index as case_index
 from test_case_index import refresh, rewrite
 from test_index_page import change, index, section

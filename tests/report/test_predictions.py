@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import add_predictions
+from slide_runs import add_predictions
 from test_self_contained import Page
 from written import write_new_slides
 

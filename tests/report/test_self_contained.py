@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import case_runs
 import pytest
 from case_runs import case_cohort
-from conftest import CLASSES, Plan, add_predictions, build_run, cohort
+from slide_runs import CLASSES, Plan, add_predictions, build_run, cohort
 from written import write_cases, write_new_cases, write_new_slides, write_slides
 
 from gigatile.files import write_json

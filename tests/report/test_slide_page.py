@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Plan, build_run, cohort
 from PIL import Image
+from slide_runs import Plan, build_run, cohort
 from test_self_contained import Page
 from written import write_slides
 

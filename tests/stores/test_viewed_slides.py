@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import obstore
-import psutil
 import pytest
 from drawn_slides import draw_slide
+from processes import spawned_processes
 
 from gigatile.files import fingerprint
 from gigatile.serving.errors import RequestError
@@ -65,9 +65,7 @@ def test_a_killed_process_leaves_no_copy(processes, slide, store, scratch):
     address = parse_address(store.put("viewed/drawn.svs", slide))
     processes.size(address)
     assert copies_in(scratch)
-    (child,) = (
-        each for each in psutil.Process().children() if "spawn_main" in " ".join(each.cmdline())
-    )
+    (child,) = spawned_processes()
     os.kill(child.pid, signal.SIGKILL)
     with contextlib.suppress(UnreadableError):
         processes.size(slide)

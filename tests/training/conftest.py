@@ -102,9 +102,10 @@ class Launcher:
         """Return the arguments of scripts/train.py."""
         settings = {"epochs": 2, "batch_size": 16, **settings}
         layout = {name: settings.pop(name) for name in OPTIONS if name in settings}
+        task = {"tiles": {}, "augmentation": settings.pop("augmentation", {})}
         return [
             *("--manifest", str(manifest), "--settings", json.dumps(settings)),
-            *("--task", "tile_classification", "--task-settings", '{"tiles": {}}'),
+            *("--task", "tile_classification", "--task-settings", json.dumps(task)),
             *("--ranks", str(ranks)),
             *(word for name, value in layout.items() for word in (OPTIONS[name], str(value))),
             *("--checkpoints", str(out / "checkpoints"), "--out", str(out / "segments")),

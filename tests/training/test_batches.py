@@ -25,9 +25,11 @@ from gigatile.records.tfrecord import record_offsets
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
+from gigatile.settings.view_names import VIEWS
 from gigatile.tasks.tile_classification.samples import Tiles
 from gigatile.training.batches import AHEAD, BatchMemory, batches
-from gigatile.training.sample_order import VIEWS, Epoch, Sampling, apply_view
+from gigatile.training.sample_order import Epoch, Sampling
+from gigatile.views import apply_view
 
 LABELS = ("luad", "lusc", "normal")
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from volume_patches import DRAWS, PLAIN, a_head, filled, recorded
 
+from gigatile.records.shuffle import normal_numbers
 from gigatile.settings.patches import PatchSettings
 from gigatile.tasks.volume_segmentation import intensities
 from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
@@ -70,7 +71,7 @@ def test_each_channel_changes_as_sampled(tmp_path, channels):
 
 
 def test_noise_is_nearly_normal_and_reproducible():
-    noise = intensities._normal(2**14, 4)
+    noise = normal_numbers(2**16).reshape(-1, 4)
     assert noise.shape == (2**14, 4) and noise.dtype == np.float32
     np.testing.assert_allclose(noise.mean(), 0, atol=0.02)
     np.testing.assert_allclose(noise.std(), 1, atol=0.01)

@@ -10,6 +10,7 @@ from trained import history
 
 from gigatile.errors import UserError
 from gigatile.models import names_of
+from gigatile.models.applications import APPLICATIONS
 from gigatile.models.classifier import build_classifier
 from gigatile.models.saving import save_model
 from gigatile.settings.train import TrainSettings
@@ -25,8 +26,9 @@ def float32_again():
     keras.mixed_precision.set_dtype_policy("float32")
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("name", names_of("tile_features"))
+@pytest.mark.parametrize(
+    ("name", "mixed"), [("small_cnn", False), *((name, True) for name in names_of("tile_features"))]
+)
 def test_scores_sum_to_one(name, mixed):
     settings = TrainSettings(model=name, mixed_precision=mixed)
     networks = build_classifier(settings, 64, 3)
@@ -75,6 +77,43 @@ def test_pretrained_weights_are_read_from_a_file(tmp_path):
     assert np.abs(backbone.get_layer("conv4_block2_2_conv").get_weights()[0] - kernel).max() > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "preprocess"),
+    [
+        ("densenet121", keras.applications.densenet.preprocess_input),
+        ("efficientnetv2_b0", keras.applications.efficientnet_v2.preprocess_input),
+        ("convnext_tiny", keras.applications.convnext.preprocess_input),
+    ],
+)
+def test_applications_see_the_pixels_that_their_weights_expect(tmp_path, name, preprocess):
+    application = APPLICATIONS[name]
+    keras.utils.set_random_seed(5)
+    stock = application.build(
+        include_top=False, weights=None, input_shape=(64, 64, 3), pooling="avg"
+    )
+    stock.save_weights(tmp_path / "own.weights.h5")
+    settings = TrainSettings(model=name, weights=str(tmp_path / "own.weights.h5"))
+    model = build_classifier(settings, 64, 3).model
+    features = keras.Model(model.input, model.get_layer("logits").input)
+    tiles = np.random.default_rng(0).integers(0, 255, (2, 64, 64, 3)).astype(np.float32)
+    expected = stock(preprocess(tiles.copy())).numpy()
+    np.testing.assert_allclose(features(tiles), expected, rtol=1e-3, atol=1e-5)
+    save_model(model, tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    np.testing.assert_allclose(again(tiles), model(tiles), rtol=1e-5)
+
+
+def test_too_small_tiles_are_one_message():
+    with pytest.raises(UserError, match=r"train\.model: DenseNet-121 cannot be built .*32x32"):
+        build_classifier(TrainSettings(model="densenet121"), 16, 3)
+
+
+def test_resnet18_has_the_parameters_of_torchvision():
+    model = build_classifier(TrainSettings(model="resnet18"), 64, 1000).model
+    # torchvision's ResNet-18, and the moving statistics of its 20 normalisations.
+    assert model.count_params() == 11_689_512 + 2 * 4800
+
+
 def test_saved_file_does_not_depend_on_the_time(tmp_path):
     model = build_classifier(TrainSettings(), 64, 3).model
     save_model(model, tmp_path / "one.keras")
@@ -111,8 +150,9 @@ def test_training_learns_and_describes_the_model(launcher, manifest, tmp_path):
     assert described["versions"]["keras"] == keras.__version__
 
 
-def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path):
-    launcher.train(manifest, tmp_path, ranks=2, mixed_precision=True)
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path, half):
+    launcher.train(manifest, tmp_path, ranks=2, mixed_precision=half)
     (_, first, _), (_, second, _) = history(tmp_path / "segments")
     assert np.isfinite(first) and second < first
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from gigatile.settings.train import TrainSettings
 from gigatile.training.optimizers import Optimizer
-from gigatile.training.schedules import learning_rate
+from gigatile.training.schedules import backbone_factor, learning_rate
 
 
 def rates(epochs=12, steps=10, **settings):
@@ -38,6 +38,14 @@ def test_cosine_is_that_of_keras():
     np.testing.assert_array_equal(
         rates(4, schedule="cosine", decay_epochs=[12]), rates(12, schedule="cosine")[:40]
     )
+
+
+@pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
+def test_polynomial_is_that_of_keras(power):
+    expected = keras.optimizers.schedules.PolynomialDecay(0.02, 120, 0.0, power)
+    values = [float(expected(step)) for step in range(120)]
+    shown = rates(schedule="polynomial", decay_power=power)
+    np.testing.assert_allclose(shown, values, rtol=1e-4, atol=1e-8)
 
 
 def updated(gradients, **settings):
@@ -96,7 +104,96 @@ def test_adam_decays_and_clips(gradients):
     np.testing.assert_allclose(bias, expected[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_nesterov_looks_ahead(gradients):
+    """PyTorch's formula: the step follows the gradient and the momentum after it."""
+    kernel, bias = updated(gradients, optimizer="sgd", momentum=0.8, nesterov=True)
+    expected = [np.arange(1.0, 7).reshape(3, 2), np.array([7.0, 8])]
+    velocity = [0.0, 0.0]
+    for step, pair in enumerate(gradients):
+        rate = 0.1 / (1 + step)
+        for index, gradient in enumerate(pair):
+            velocity[index] = 0.8 * velocity[index] - rate * gradient
+            expected[index] = expected[index] + 0.8 * velocity[index] - rate * gradient
+    np.testing.assert_allclose(kernel, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(bias, expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_lamb_scales_the_update_of_a_kernel_with_its_norm(gradients, decay):
+    """Algorithm 2 of You et al. 2020; biases are updated as by Adam."""
+    kernel, bias = updated(gradients, optimizer="lamb", weight_decay=decay)
+    expected = [np.arange(1.0, 7).reshape(3, 2), np.array([7.0, 8])]
+    moments = [[0.0, 0.0], [0.0, 0.0]]
+    for step, pair in enumerate(gradients, 1):
+        for index, gradient in enumerate(pair):
+            first, second = moments[index]
+            first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+            moments[index] = [first, second]
+            update = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-6)
+            if index == 0:
+                update = update + decay * expected[0]
+                update = update * np.linalg.norm(expected[0]) / np.linalg.norm(update)
+            expected[index] = expected[index] - 0.1 / step * update
+    np.testing.assert_allclose(kernel, expected[0], rtol=1e-4)
+    np.testing.assert_allclose(bias, expected[1], rtol=1e-4)
+
+
+def test_lamb_moves_weights_of_zero():
+    kernel = keras.Variable(np.zeros((3, 2), np.float32))
+    optimizer = Optimizer(TrainSettings(optimizer="lamb"), [kernel])
+    optimizer.set_learning_rate(0.1)
+    optimizer.apply([tf.ones((3, 2))])
+    np.testing.assert_allclose(kernel.numpy(), -0.1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1, 2.0**15])
+def test_norm_is_that_before_clipping(gradients, scale):
+    weights = [keras.Variable(np.zeros_like(part, np.float32)) for part in gradients[0]]
+    settings = TrainSettings(clip_norm=0.5, mixed_precision="off" if scale == 1 else "float16")
+    norm = Optimizer(settings, weights).apply(
+        [tf.constant(part * scale, tf.float32) for part in gradients[0]]
+    )
+    expected = np.sqrt(sum((part**2).sum() for part in gradients[0]))
+    np.testing.assert_allclose(norm, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "lamb"])
+def test_a_frozen_backbone_stays_and_a_slow_one_moves_less(gradients, optimizer):
+    """Its moments are those of a backbone that is trained."""
+    start = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    moved = {}
+    for name, factors in {"whole": (1, 1), "frozen": (0, 0), "slow": (0.1, 0.1)}.items():
+        kernel, head = keras.Variable(start, name="kernel"), keras.Variable(start, name="head")
+        settings = TrainSettings(optimizer=optimizer, freeze_epochs=1, weight_decay=0.01)
+        updates = Optimizer(settings, [kernel, head], {kernel.path})
+        for factor, (gradient, _) in zip(factors, gradients[:2], strict=True):
+            updates.set_learning_rate(0.01, factor)
+            updates.apply([tf.constant(gradient, tf.float32)] * 2)
+            moved.setdefault(name, []).append(kernel.numpy() - start)
+        moved[f"head, {name}"] = head.numpy()
+    np.testing.assert_array_equal(moved["frozen"], 0)
+    np.testing.assert_allclose(moved["slow"][0], 0.1 * moved["whole"][0], rtol=1e-3, atol=1e-6)
+    for name in ("frozen", "slow"):
+        np.testing.assert_array_equal(moved[f"head, {name}"], moved["head, whole"])
+
+
+def test_a_frozen_backbone_does_not_count_for_clipping():
+    kernel, head = keras.Variable(np.zeros((2, 2))), keras.Variable(np.zeros((2, 2)))
+    settings = TrainSettings(optimizer="sgd", momentum=0, freeze_epochs=1, clip_norm=1.0)
+    updates = Optimizer(settings, [kernel, head], {kernel.path})
+    updates.set_learning_rate(1, 0)
+    norm = updates.apply([tf.fill((2, 2), 100.0), tf.fill((2, 2), 0.25)])
+    assert float(norm) == pytest.approx(0.5)
+    np.testing.assert_allclose(head.numpy(), -0.25)
+
+
+def test_factor_of_the_backbone():
+    settings = TrainSettings(freeze_epochs=2, backbone_rate=0.1)
+    assert [backbone_factor(settings, epoch) for epoch in range(4)] == [0, 0, 0.1, 0.1]
+    assert backbone_factor(TrainSettings(), 0) == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "lamb"])
 def test_loss_scale_changes_nothing(gradients, optimizer):
     """Gradients of mixed precision are multiplied by the loss scale until they are applied."""
     settings = {"optimizer": optimizer, "weight_decay": 0.01, "clip_norm": 2.0}

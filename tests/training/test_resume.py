@@ -31,20 +31,26 @@ STRIKES = 8
 # A recipe in which each step has another learning rate.
 RECIPE = {
     "optimizer": "sgd",
+    "nesterov": True,
+    "accumulate": 2,
     "learning_rate": 0.05,
-    "schedule": "cosine",
+    "schedule": "polynomial",
     "decay_epochs": [EPOCHS],
     "warmup_steps": 5,
     "weight_decay": 1e-4,
     "clip_norm": 1.0,
+    "tiles_per_slide": 18,
+    "augmentation": {"stain": 0.1, "noise": 5, "cutout": 0.3},
 }
+LAMB = {"optimizer": "lamb", "schedule": "cosine", "weight_decay": 0.01, "average": False}
+LAMB |= {"freeze_epochs": 2, "backbone_rate": 0.3, "loss": "focal", "balance": "epoch"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, ranks):
     """Two ranks save after every step, one rank after every epoch."""
     minutes = {1: 10, 2: 1e-6}[ranks]
-    recipe = {1: {}, 2: RECIPE}[ranks]
+    recipe = {1: LAMB, 2: RECIPE}[ranks]
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     launcher.train(manifest, uninterrupted, ranks, epochs=EPOCHS, **recipe)
 

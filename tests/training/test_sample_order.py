@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gigatile.training.sample_order import VIEWS, Epoch, Sampling, apply_view, window_bounds
+from gigatile.settings.view_names import VIEWS
+from gigatile.training.sample_order import Epoch, Sampling, window_bounds
+from gigatile.views import apply_view
 
 WEIGHTS = [Fraction(text) for text in ("0", "0.5", "1", "1.25", "2", "2.2")]
 counts = st.lists(

@@ -6,7 +6,14 @@ import pytest
 import tensorflow as tf
 
 from gigatile.models.saving import save_model
-from gigatile.models.unet import MIN_SIDE, WIDTHS, build, strides_for
+from gigatile.models.unet import (
+    BLOCKS,
+    MIN_SIDE,
+    WIDTHS,
+    _residual_block,
+    build,
+    strides_for,
+)
 from gigatile.settings.train import TrainSettings
 from gigatile.training.task import Networks
 
@@ -29,9 +36,9 @@ def _own_policy():
     keras.mixed_precision.set_dtype_policy("float32")
 
 
-@pytest.fixture(scope="module")
-def plain() -> Networks:
-    return built()
+@pytest.fixture(scope="module", params=["small_unet", "small_residual_unet"])
+def plain(request) -> Networks:
+    return built(model=request.param)
 
 
 # --- Shapes
@@ -108,6 +115,40 @@ def test_trained_weights_are_those_of_the_model(plain):
     assert all(gradient is not None and np.any(gradient) for gradient in gradients)
 
 
+# --- The residual encoder
+
+
+@pytest.mark.parametrize("patch", [(16, 16, 16), (32, 48, 16)])
+def test_residual_encoder_has_its_blocks(patch):
+    networks = built(patch, model="small_residual_unet")
+    levels = len(strides_for(patch, 4)) + 1
+    additions = [layer for layer in networks.trained.layers if isinstance(layer, keras.layers.Add)]
+    assert len(additions) == sum(BLOCKS["small_residual_unet"][:levels])
+    others = built(patch, model="small_unet")
+    shapes = [
+        [tuple(each.shape) for each in outputs] if isinstance(outputs, list) else outputs.shape
+        for outputs in (networks.trained.outputs, others.trained.outputs)
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_shortcut_halves_by_the_mean_and_is_added():
+    """Without its second normalisation, a block is the leaky ReLU of its shortcut."""
+    inputs = keras.Input((8, 8, 8, 4))
+    block = keras.Model(inputs, _residual_block(inputs, 6, (2, 2, 2)))
+    (narrow,) = (each for each in block.layers if getattr(each, "kernel_size", ()) == (1, 1, 1))
+    added = next(each for each in block.layers if isinstance(each, keras.layers.Add))
+    last = added.input[0]._keras_history.operation
+    last.gamma.assign(0 * last.gamma)
+    shown = np.random.default_rng(1).normal(size=(2, 8, 8, 8, 4)).astype(np.float32)
+    mean = shown.reshape(2, 4, 2, 4, 2, 4, 2, 4).mean(axis=(2, 4, 6))
+    expected = mean @ narrow.kernel.numpy()[0, 0, 0]
+    centred = expected - expected.mean(axis=(1, 2, 3), keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axis=(1, 2, 3), keepdims=True) + 1e-5)
+    expected = np.where(expected > 0, expected, 0.01 * expected)
+    np.testing.assert_allclose(block(shown), expected, atol=1e-4)
+
+
 # --- Precision
 
 
@@ -136,7 +177,7 @@ def test_empty_and_extreme_patches_give_finite_gradients(mixed):
 
 
 def test_half_precision_gives_similar_scores(plain):
-    mixed = built(mixed_precision=True)
+    mixed = built(model=plain.model.name, mixed_precision=True)
     for single, half in zip(plain.model.get_weights(), mixed.model.get_weights(), strict=True):
         np.testing.assert_array_equal(single, half)
     scores = mixed.model(images())
@@ -145,7 +186,7 @@ def test_half_precision_gives_similar_scores(plain):
 
 
 def test_weights_depend_on_the_seed(plain):
-    again, other = built(), built(seed=2)
+    again, other = (built(model=plain.model.name, seed=seed) for seed in (1, 2))
     for first, second in zip(plain.trained.get_weights(), again.trained.get_weights(), strict=True):
         np.testing.assert_array_equal(first, second)
     pairs = zip(plain.trained.get_weights(), other.trained.get_weights(), strict=True)
@@ -155,12 +196,15 @@ def test_weights_depend_on_the_seed(plain):
 # --- Files
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_equal_models_are_equal_files_and_load_safely(tmp_path, mixed):
+@pytest.mark.parametrize(
+    ("model", "mixed"),
+    [("small_unet", False), ("small_unet", True), ("small_residual_unet", False)],
+)
+def test_equal_models_are_equal_files_and_load_safely(tmp_path, model, mixed):
     paths = [tmp_path / "one.keras", tmp_path / "two.keras"]
     for path in paths:
         keras.utils.clear_session()  # number the layers as a new process does
-        network = built(mixed_precision=mixed)
+        network = built(model=model, mixed_precision=mixed)
         save_model(network.model, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     loaded = keras.models.load_model(paths[0], compile=False, safe_mode=True)

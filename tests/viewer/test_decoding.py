@@ -1,6 +1,5 @@
 """Tiles of the deep zoom are OpenSlide's, and a decoder that fails ends its own process."""
 
-import contextlib
 import hashlib
 import os
 import signal
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import openslide
-import psutil
 import pytest
 from drawn_slides import draw_slide
 from openslide.deepzoom import DeepZoomGenerator
+from processes import spawned_processes
 
 from gigatile.records.tile import encode_jpeg
 from gigatile.viewer import decoding
@@ -61,20 +60,10 @@ def test_files_that_are_no_slides(processes, slide, tmp_path):
     assert processes.size(slide).width
 
 
-def children() -> list[psutil.Process]:
-    """Return the processes that read slides; others may be zombies of earlier tests."""
-    running = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "spawn_main" in " ".join(child.cmdline()):
-                running.append(child)
-    return running
-
-
 def test_process_that_crashes_is_replaced(processes, slide):
     processes.size(slide)
     processes.size(slide)
-    for child in children():
+    for child in spawned_processes():
         os.kill(child.pid, signal.SIGSEGV)
     time.sleep(0.5)
     failures = 0
@@ -90,7 +79,7 @@ def test_process_that_crashes_is_replaced(processes, slide):
 def test_process_that_hangs_is_replaced(slide):
     pool = SlideProcesses(1, 3)
     assert pool.size(slide).width
-    (child,) = children()
+    (child,) = spawned_processes()
     os.kill(child.pid, signal.SIGSTOP)
     with pytest.raises(UnreadableError, match="took too long"):
         pool.size(slide)

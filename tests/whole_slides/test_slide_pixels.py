@@ -10,9 +10,9 @@ from random_encoders import build
 from gigatile.records import Tile, encode_tile, write_records
 from gigatile.records.tfrecord import RecordError
 from gigatile.records.tile import decode_jpeg, encode_jpeg
-from gigatile.settings.train import VIEWS
+from gigatile.settings.view_names import VIEWS
 from gigatile.slides.state import TileGrid
-from gigatile.training.sample_order import apply_view
+from gigatile.views import apply_view
 from gigatile.whole_slides.receptive_field import FieldsBySize
 from gigatile.whole_slides.slide_pixels import GLASS, StoredSlide
 from gigatile.whole_slides.stored_tiles import open_tiles

@@ -49,6 +49,41 @@ def test_commands_on_images_read_declared_files_only(instances_run: Clone):
     check_declared(instances_run, "prepare", *SHARED)
 
 
+def test_group_of_parts_that_starts_again_prepares_only_what_it_lacks(instances_run, tmp_path):
+    copy = instances_run.copy(tmp_path)
+    run = copy.folder / "results/small"
+    parts = [f"{split}-0000" for split in ("train", "valid", "test")]
+    states = {path: path.read_bytes() for path in sorted((run / "images").iterdir())}
+
+    def repeated() -> list[str]:
+        """Return the splits of the parts that were prepared."""
+        logs = [run / f"logs/prepare/{part}.log" for part in parts]
+        for log in logs:
+            log.unlink(missing_ok=True)
+        jobs = (f"prepare:part={part}" for part in parts)
+        copy.repeat_jobs(*jobs, settings="images.yaml")
+        return [log.stem[:-5] for log in logs if "done before" not in log.read_text()]
+
+    # Parts with images that cannot be read are not prepared again.
+    assert BAD & set(SPLITS["train"]) and BAD & set(SPLITS["test"])
+    assert repeated() == []
+    (run / "provenance/prepare/train-0000.json").unlink()
+    (run / "images/valid-0000.tfrecord").unlink()
+    assert repeated() == ["train", "valid"]
+    # Another image of the same size, and other annotations.
+    image, annotations = (copy.folder / "cohort" / name for name in ("T1.png", "E1-labels.png"))
+    kept = {path: path.read_bytes() for path in (image, annotations)}
+    image.write_bytes(kept[image][:-1] + b" ")
+    assert repeated() == ["train"]
+    annotations.write_bytes(kept[annotations] + b" ")
+    assert repeated() == ["test"]
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert repeated() == ["train", "test"]
+    assert repeated() == []
+    assert {path: path.read_bytes() for path in sorted((run / "images").iterdir())} == states
+
+
 def test_verify_finds_a_damaged_detection(instances_run: Clone, tmp_path):
     copy = instances_run.copy(tmp_path)
     done = copy.snakemake("verify", *ASKED)

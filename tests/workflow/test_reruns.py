@@ -110,7 +110,10 @@ ROWS = [
     setting(SHARDS, "shards={target_mb: 1, seed: 100}"),  # the defaults are 100 and 1
     setting(SHARDS, "shards={target_mb: 100, seed: 1, store: s3://bucket/folder}"),
     setting(TRAINING, "train={batch_size: 16}"),
-    setting(TRAINING, "train={boost: {lusc: 2.0}}"),
+    setting(TRAINING, "train={boost: {lusc: 2.0}, tiles_per_slide: 9}"),
+    setting(TRAINING, "train={loss: focal, balance: loss, optimizer: lamb, accumulate: 2}"),
+    setting(TRAINING, "augmentation={stain: 0.1}"),
+    setting(MODEL, "scores={views: all, temperature: true}"),
     setting(EVALUATION, "evaluate={seed: 50, resamples: 1000}"),
     setting(POINTS, "evaluate={sensitivities: [0.9], resamples: 1000}"),
     setting(ENDS, "report={group_by: [patient]}"),
@@ -125,7 +128,10 @@ ROWS = [
     code("gigatile/records/shard_layout.py", *FUNCTION, SHARDS),
     code("gigatile/training/sample_order.py", *FUNCTION, TRAINING),
     code(
-        "gigatile/tasks/tile_classification/validation.py", "loss / tiles", "loss", WITHOUT_TRAINING
+        "gigatile/tasks/tile_classification/validation.py",
+        "losses / tiles",
+        "losses",
+        WITHOUT_TRAINING,
     ),
     code("gigatile/evaluation/metrics.py", *FUNCTION, VALIDATION_SCORES | EVALUATION),
     code("gigatile/evaluation/operating_points.py", *FUNCTION, POINTS),

@@ -79,7 +79,7 @@ def case(patient: str, split: str) -> str:
 ROWS = [
     Row("no edit", set()),
     setting(PREPARED, "volumes={spacing: [6, 6, 6]}"),
-    setting(PREPARED, "volumes={spacing: [5, 5, 5], missing: fill}"),
+    setting(PREPARED, "volumes={spacing: [5, 5, 5], missing: fill, content: all}"),
     setting(PREPARED, "volumes={spacing: [5, 5, 5], labels: {a: 1, b: 2, c: 3}, regions: labels}"),
     setting(  # execution only, or for slides
         set(),
@@ -91,8 +91,9 @@ ROWS = [
     # Training only, not preparation.
     setting(TRAINING, "volumes={spacing: [5, 5, 5], regions: labels}"),
     setting(TRAINING, "patches={size: [16, 16, 16], per_case: 3}"),
-    setting(TRAINING, "patches={size: [16, 16, 16], per_case: 2, rotation: 30}"),
+    setting(TRAINING, "patches={size: [16, 16, 16], per_case: 2, rotation: 30, elastic: 0.2}"),
     setting(WITHOUT_TRAINING, "windows={overlap: 0.25}"),
+    setting(MODEL, "postprocessing={components: validation}"),
     setting(SPLITS, "split={seed: 5}"),
     setting(SHARDS, "shards={target_mb: 1}"),
     setting(TRAINING, "train={batch_size: 4}"),

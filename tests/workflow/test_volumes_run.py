@@ -234,7 +234,10 @@ def test_labels_must_agree_with_those_of_the_data_set(small_volumes, tmp_path):
 
 def test_settings_of_the_other_task_are_errors(small_volumes):
     for wrong, message in (
-        ("train={model: small_cnn}", "for task: volume_segmentation it must be small_unet or unet"),
+        (
+            "train={model: small_cnn}",
+            "for task: volume_segmentation it must be small_unet or unet or",
+        ),
         (
             "train={model: unet, boost: {a: 2}}",
             "train.boost: not used by task: volume_segmentation; remove it",

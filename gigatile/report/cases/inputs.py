@@ -24,6 +24,7 @@ class TrainedSegmenter(TrainedModel):
     volumes: VolumeSettings
     patches: dict[str, Any]
     sha256: str
+    postprocessing: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings, with each list as a text."""
@@ -32,6 +33,9 @@ class TrainedSegmenter(TrainedModel):
             "patches": self.patches,
             "train": self.train,
         }
+        if self.postprocessing:
+            chosen = self.postprocessing.items()
+            sections["postprocessing"] = {key: value for key, value in chosen if key != "tried"}
         return {name: _joined(section) for name, section in sections.items()}
 
 
@@ -75,6 +79,11 @@ def read_scored(path: Path, model: TrainedSegmenter) -> list[ScoredCase]:
             diagonal_mm=_number(path, number, row, "diagonal_mm") or 0.0,
             truth_ml=_number(path, number, row, "truth_ml") or 0.0,
             predicted_ml=_number(path, number, row, "predicted_ml") or 0.0,
+            lesion_dice=_number(path, number, row, "lesion_dice", 1),
+            lesion_hd95_mm=_number(path, number, row, "lesion_hd95_mm"),
+            lesions=_count(path, number, row, "lesions"),
+            missed_lesions=_count(path, number, row, "missed_lesions"),
+            false_positive_lesions=_count(path, number, row, "false_positive_lesions"),
             empty=row["empty"],
         )
     for case, scores in by_case.items():
@@ -151,3 +160,9 @@ def _number(
         expected = "a number from 0 to 1" if most == 1 else "a number of 0 or more"
         raise bad_cell(path, number, row, column, expected)
     return value
+
+
+def _count(path: Path, number: int, row: Mapping[str, str], column: str) -> int:
+    if not row[column].isdecimal():
+        raise bad_cell(path, number, row, column, "a whole number of 0 or more")
+    return int(row[column])

@@ -14,6 +14,12 @@ from gigatile.volumes.state import CaseState
 
 # Both files hold six decimals.
 ROUNDING = 2e-6
+# The numbers of lesions in metrics.json, and the columns of cases.tsv.
+LESIONS = {
+    "reference": "lesions",
+    "missed": "missed_lesions",
+    "false_positives": "false_positive_lesions",
+}
 
 
 CaseRun = Run[CaseState, ScoredCase, TrainedSegmenter, CaseMetrics]
@@ -52,6 +58,10 @@ def read_metrics(path: Path, model: TrainedSegmenter, scored: Sequence[ScoredCas
             )
             if stated.n != len(values) or not (near or mean is stated.value is None):
                 raise stale(f"{metric} of {region}")
+        lesions = metrics.lesions[region]
+        for name, column in LESIONS.items():
+            if getattr(lesions, name) != sum(getattr(row, column) for row in rows):
+                raise stale(f"number of lesions of {region}")
         for where in EMPTY:
             if getattr(metrics.empty[region], where) != sum(row.empty == where for row in rows):
                 raise stale(f"number of cases without {region}")

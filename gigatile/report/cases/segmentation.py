@@ -22,6 +22,8 @@ SHOWN = (
     ("hd95_mm", "HD95, mm", 1),
     ("sensitivity", "Sensitivity", 3),
     ("specificity", "Specificity", 4),
+    ("lesion_dice", "Lesion-wise Dice", 3),
+    ("lesion_hd95_mm", "Lesion-wise HD95, mm", 1),
 )
 
 

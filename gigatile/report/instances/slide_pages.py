@@ -1,7 +1,7 @@
 """The pages of whole slides: the number and density of their instances."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gigatile.report.pages import (
 from gigatile.report.provenance import Ledger, checksum
 from gigatile.report.slides.heatmap import COLOURS, colour_bar, png
 from gigatile.report.slides.inputs import mpp_source
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 from gigatile.settings.slide_instances import ASSUMED_MPP
 from gigatile.tables import write_table
 
@@ -156,6 +157,8 @@ def write_slide_pages(
     folder = run / "predictions/slides"
     states = {row.id: _read_state(folder, row, model_sha256) for row in samples}
     in_cohort = None if cohort is None else _compare(cohort, samples, states, ledger)
+    if in_cohort is not None and INITIAL_WEIGHTS in model.inputs:
+        in_cohort = replace(in_cohort, doubt="its data were not compared with whole slides")
     pages = [
         _slide_page(row, states[row.id], folder, model.categories)
         for row in samples

@@ -28,10 +28,12 @@ class TrainedClassifier(TrainedModel):
 
     classes: list[str]
     tiles: dict[str, Any]
+    scores: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings."""
-        return {"tiles": self.tiles, "train": self.train}
+        scores = {"scores": self.scores} if self.scores else {}
+        return {"tiles": self.tiles, "train": self.train, **scores}
 
 
 @dataclass(frozen=True)

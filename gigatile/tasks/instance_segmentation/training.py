@@ -36,7 +36,7 @@ class InstanceSegmentation(TrainingTask):
     def __init__(self, instances: InstanceSettings, detection: DetectionSettings) -> None:
         self._instances, self._detection = instances, detection
 
-    def source(self, reader: ShardReader) -> Images:
+    def source(self, reader: ShardReader, augmented: bool = True) -> Images:
         """Return the reader of images."""
         return Images(reader, self._detection)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.whole_slides import WholeSlideSettings
+from gigatile.tasks.tile_classification.definition import CLASSIFIER_OPTIONS
 from gigatile.tasks.tile_classification.definition import TASK as TILES
 
 
@@ -24,12 +25,12 @@ TASK = replace(
     description="classifies whole slides, trained end to end on one label per slide.",
     architecture="slide_embeddings",
     sections={
-        **TILES.sections,
+        "tiles": TILES.sections["tiles"],
         "whole_slides": (WholeSlideSettings, "How a model sees whole slides."),
     },
     training=_training,
     execution=_execution,
     compares=True,
-    train_options=frozenset({"views"}),
+    train_options=CLASSIFIER_OPTIONS,
     train_defaults={"model": "whole_small", "epochs": 40, "segment_epochs": 5, "batch_size": 4},
 )

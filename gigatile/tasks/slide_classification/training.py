@@ -16,12 +16,14 @@ from gigatile.records.slides import SlideReader
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.settings.view_names import VIEWS
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
-from gigatile.training.classification import classification_sums
+from gigatile.training.class_balance import class_weights, repetitions
+from gigatile.training.losses import ClassificationSums
 from gigatile.training.ranks import Ranks
-from gigatile.training.sample_order import VIEWS, Sampling, window_size
+from gigatile.training.sample_order import Sampling, window_size
 from gigatile.training.task import TrainingTask
 from gigatile.whole_slides.memory import check_window
 from gigatile.whole_slides.receptive_field import FieldsBySize
@@ -45,6 +47,7 @@ class SlideClassification(TrainingTask):
 
     def __init__(self, tiles: TileSettings, whole_slides: WholeSlideSettings) -> None:
         self._tiles, self._whole_slides = tiles, whole_slides
+        self._sums = ClassificationSums(TrainSettings())
         self._parts: SlideClassifierParts | None = None
         self._passes: TwoPasses | None = None
 
@@ -52,7 +55,7 @@ class SlideClassification(TrainingTask):
         """Open the shards of a split."""
         return SlideReader(manifest, split, cache_gb)
 
-    def source(self, reader: SlideReader) -> Slides:
+    def source(self, reader: SlideReader, augmented: bool = True) -> Slides:
         """Return the reader of slides."""
         self._reader = reader
         return Slides(reader)
@@ -63,8 +66,14 @@ class SlideClassification(TrainingTask):
             counts=reader.counts,
             seed=settings.seed,
             window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
+            boost=repetitions(settings, reader.classes, reader.counts.sum(axis=0)),
             views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
         )
+
+    def configure(self, reader: SlideReader, settings: TrainSettings) -> None:
+        """Take loss and class weights."""
+        counts = reader.counts.sum(axis=0)
+        self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build a classifier of slides."""
@@ -145,8 +154,8 @@ class SlideClassification(TrainingTask):
     def sums(
         self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the sums of cross-entropy and accuracy; see `classification_sums`."""
-        return classification_sums(outputs, targets, weights)
+        """Return the sums of loss and accuracy; see `ClassificationSums`."""
+        return self._sums(outputs, targets, weights)
 
     def describe_data(self, reader: SlideReader) -> str:
         """Return the numbers of slides and classes."""

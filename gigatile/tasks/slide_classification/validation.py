@@ -12,6 +12,7 @@ from gigatile.records.slides import SlideReader
 from gigatile.settings.section import check_section
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.scoring import SlideClassifier
+from gigatile.training.pictures import class_figures, draw_confusion
 from gigatile.training.segments import Segment
 from gigatile.training.validation import Validation
 from gigatile.whole_slides.slide_pixels import StoredSlide
@@ -42,12 +43,19 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
     train = read_json(segment.described)["train"]
     limit = train["limit_batches"]
     slides = min(len(reader), train["batch_size"] * limit if limit else len(reader))
-    loss = correct = 0.0
+    loss = 0.0
+    confusion = np.zeros((len(reader.classes),) * 2, np.int64)
     for number in range(slides):
         cells = reader[number].cells
         slide = StoredSlide(cells, classifier.tiles.size, reader.image, reader.damaged)
         scores = classifier.score(slide)
         label = int(reader.classes_at(np.array([number]))[0])
         loss -= np.log(max(scores[label], np.finfo(np.float32).tiny))
-        correct += scores.argmax() == label
-    return Validation("slides", slides, {"loss": loss / slides, "accuracy": correct / slides})
+        confusion[label, scores.argmax()] += 1
+    return Validation(
+        "slides",
+        slides,
+        {"loss": loss / slides, "accuracy": float(confusion.trace()) / slides},
+        details=class_figures(confusion, reader.classes),
+        pictures={"confusion": draw_confusion(confusion, reader.classes)},
+    )

@@ -5,9 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.cohort.samples import SLIDE_SHEET, Sample, read_samples
+from gigatile.settings.augmentation import AugmentationSettings
+from gigatile.settings.scores import ScoreSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.tasks.task import SHORT_TRAINING, Task
 from gigatile.tasks.tile_classification.cohort import RECORDS
+
+# Keys of the section `train` that all classifiers use.
+CLASSIFIER_OPTIONS = frozenset(
+    {"balance", "views", "label_smoothing", "focal_gamma", "class_weights"}
+)
 
 
 def _read_sheet(
@@ -21,7 +28,16 @@ def _read_sheet(
 
 
 def _training(settings: Any) -> Mapping[str, Any]:
-    return {"tiles": settings.tiles.model_dump(exclude=set(TileSettings.EXECUTION))}
+    return {
+        "tiles": settings.tiles.model_dump(exclude=set(TileSettings.EXECUTION)),
+        "augmentation": settings.augmentation.model_dump(),
+    }
+
+
+def _choice(settings: Any) -> Mapping[str, Any]:
+    # With the defaults, there is nothing to do.
+    unchanged = settings.scores == ScoreSettings()
+    return {} if unchanged else {"scores": settings.scores.model_dump()}
 
 
 TASK = Task(
@@ -31,13 +47,19 @@ TASK = Task(
     records=RECORDS,
     table="tiles.tsv",
     architecture="tile_features",
-    sections={"tiles": (TileSettings, "From slides to tiles.")},
+    sections={
+        "tiles": (TileSettings, "From slides to tiles."),
+        "augmentation": (AugmentationSettings, "Random changes of tiles, for their classifiers."),
+        "scores": (ScoreSettings, "How the chosen model scores tiles."),
+    },
     preparation="tiles",
     read_sheet=_read_sheet,
     training=_training,
+    choice=_choice,
     train_defaults={"model": "small_cnn", **SHORT_TRAINING},
     classifies_slides=True,
     truth="label",
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
-    train_options=frozenset({"boost", "views"}),
+    losses=("cross_entropy", "focal"),
+    train_options=CLASSIFIER_OPTIONS | {"boost", "tiles_per_slide", "tiles_per_patient"},
 )

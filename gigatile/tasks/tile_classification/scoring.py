@@ -5,19 +5,40 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
+from pydantic import Field, field_validator
 
 from gigatile.errors import UserError
 from gigatile.files import write_whole
 from gigatile.json_models import JsonModel, read_model
 from gigatile.models.saving import load_model
 from gigatile.records import Tile, read_tiles
+from gigatile.settings.view_names import VIEWS, named_views
+from gigatile.views import apply_views
 
 BATCH = 64
+
+
+class Scores(JsonModel):
+    """How the scores of a classifier are computed from its outputs.
+
+    Attributes:
+        views: of each tile, over which the scores are averaged.
+        temperature: by which their logarithms are then divided.
+    """
+
+    views: list[str] = Field(default_factory=lambda: [VIEWS[0]])
+    temperature: float = Field(1.0, gt=0)
+
+    @field_validator("views")
+    @classmethod
+    def _known(cls, views: list[str]) -> list[str]:
+        return list(named_views(views))
 
 
 class ClassifierSettings(JsonModel):
@@ -25,6 +46,21 @@ class ClassifierSettings(JsonModel):
 
     classes: list[str]
     sha256: str
+    scores: Scores = Scores()
+
+
+def sharpened(scores: np.ndarray, temperature: float) -> np.ndarray:
+    """Return scores at another temperature; below 1 they are surer.
+
+    Args:
+        scores: (n, classes) float32, each row with the sum 1.
+        temperature: by which their logarithms are divided.
+    """
+    if temperature == 1:
+        return scores
+    logits = np.log(np.maximum(scores.astype(np.float64), np.finfo(np.float32).tiny)) / temperature
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 class TileClassifier:
@@ -32,16 +68,24 @@ class TileClassifier:
 
     Attributes:
         classes: names of the outputs, in order.
+        scores: how their scores are computed.
     """
 
-    def __init__(self, model: Path, described: Path) -> None:
-        """Load `model` (.keras); `described` is its settings.json.
+    def __init__(self, model: Path, described: Path, views: Sequence[str] | None = None) -> None:
+        """Load a model.
+
+        Args:
+            model: the file (.keras).
+            described: its settings.json.
+            views: over which the scores are averaged, with a temperature of 1; None: as described.
 
         Raises:
             UserError: a file is missing or damaged, or the model is not the described one.
         """
         settings = read_model(ClassifierSettings, described)
         self.classes = settings.classes
+        given = None if views is None else Scores(views=list(views))
+        self.scores = given or settings.scores
         self._model = load_model(model, settings.sha256, described)
         self._run = tf.function(lambda tiles: self._model(tiles, training=False))
         shape = (None, self.tile_size, self.tile_size, 3)
@@ -71,7 +115,7 @@ class TileClassifier:
                     "the settings of the model"
                 )
             pixels[number] = image
-        return self._run(pixels).numpy()[: len(tiles)]
+        return self._scored(self._run, pixels)[: len(tiles)]
 
     def score_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Return the class scores of pixels, (n, side, side, 3) uint8: (n, classes) float32.
@@ -79,8 +123,32 @@ class TileClassifier:
         Unlike those of `score`, they are not padded: in batches of different n, the scores of a
         tile differ by rounding.
         """
-        scores: np.ndarray = self._run_any(pixels).numpy()
-        return scores
+        return self._scored(self._run_any, pixels)
+
+    def _scored(self, run: Callable[[np.ndarray], tf.Tensor], pixels: np.ndarray) -> np.ndarray:
+        """Return the scores of pixels, (n, side, side, 3) uint8, view by view."""
+        total = np.zeros((len(pixels), len(self.classes)), np.float32)
+        for name in self.scores.views:
+            total += run(apply_views(pixels, VIEWS.index(name))).numpy()
+        return sharpened(total / np.float32(len(self.scores.views)), self.scores.temperature)
+
+
+def model_of_scores(model: keras.Model, scores: Scores) -> keras.Model:
+    """Return a model of the same input that computes the scores as `TileClassifier` does.
+
+    All views are in memory at a time.
+    """
+    tiles = keras.Input(model.input_shape[1:], dtype="uint8")
+    viewed = []
+    for number in map(VIEWS.index, scores.views):
+        view = keras.ops.rot90(tiles, number % 4, axes=(1, 2)) if number % 4 else tiles
+        view = keras.ops.flip(view, axis=2) if number >= 4 else view
+        viewed.append(model(keras.ops.cast(view, model.inputs[0].dtype)))
+    mean = keras.ops.mean(keras.ops.stack(viewed), axis=0)
+    if scores.temperature != 1:
+        logits = keras.ops.log(keras.ops.maximum(mean, float(np.finfo(np.float32).tiny)))
+        mean = keras.ops.softmax(logits / scores.temperature)
+    return keras.Model(tiles, mean)
 
 
 def score_slides(

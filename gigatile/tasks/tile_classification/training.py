@@ -1,27 +1,36 @@
 """Training of tile classifiers: cross-entropy of a softmax over the classes."""
 
-from collections.abc import Mapping
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from numbers import Rational
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from gigatile.errors import UserError
 from gigatile.models.classifier import build_classifier
 from gigatile.models.networks import Networks
 from gigatile.records.shards import ShardReader
+from gigatile.settings.augmentation import AugmentationSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.settings.view_names import VIEWS
 from gigatile.tasks.tile_classification.samples import Tiles
-from gigatile.training.classification import classification_sums
-from gigatile.training.sample_order import VIEWS, Sampling, window_size
+from gigatile.training.augmentation import Augmentation
+from gigatile.training.caps import Caps
+from gigatile.training.class_balance import class_weights, repetitions
+from gigatile.training.losses import ClassificationSums
+from gigatile.training.sample_order import Sampling, window_size
 from gigatile.training.task import TrainingTask
 
 
 def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     """Return the task for its settings, as `Task.training` returns them."""
-    return TileClassification(check_section(TileSettings, settings["tiles"], "tiles"))
+    augmentation = settings.get("augmentation", {})
+    return TileClassification(
+        check_section(TileSettings, settings["tiles"], "tiles"),
+        check_section(AugmentationSettings, augmentation, "augmentation"),
+    )
 
 
 class TileClassification(TrainingTask):
@@ -29,33 +38,33 @@ class TileClassification(TrainingTask):
 
     name, samples, metrics = "tile_classification", "tiles", ("accuracy",)
 
-    def __init__(self, tiles: TileSettings) -> None:
-        self._tiles = tiles
+    def __init__(
+        self, tiles: TileSettings, augmentation: AugmentationSettings | None = None
+    ) -> None:
+        self._tiles, self._augmentation = tiles, augmentation or AugmentationSettings()
+        self._sums = ClassificationSums(TrainSettings())
 
-    def source(self, reader: ShardReader) -> Tiles:
+    def source(self, reader: ShardReader, augmented: bool = True) -> Tiles:
         """Return the reader of tiles."""
-        return Tiles(reader)
+        return Tiles(reader, Augmentation(self._augmentation) if augmented else None)
 
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the tiles depends on."""
-        unknown = sorted(set(settings.boost) - set(reader.classes))
-        if unknown:
-            raise UserError(
-                f"train.boost: no such label: {', '.join(unknown)}; the cohort has "
-                f"{', '.join(reader.classes)}"
-            )
-        weights = [settings.boost.get(label, 1.0) for label in reader.classes]
-        counts = reader.counts.sum(axis=0)
-        if not any(n * weight for n, weight in zip(counts, weights, strict=True)):
-            raise UserError("train.boost: no tile is left to train on")
+        caps = _caps(reader, settings)
+        boost = repetitions(settings, reader.classes, _class_counts(reader, caps))
         return Sampling(
             counts=reader.counts,
             seed=settings.seed,
             window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
-            # From the decimal text, so that 0.1 is exactly a tenth.
-            boost=tuple(Fraction(str(weight)) for weight in weights) if settings.boost else (),
+            boost=boost,
             views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+            shares=caps.shares(boost, settings.seed) if caps else None,
         )
+
+    def configure(self, reader: ShardReader, settings: TrainSettings) -> None:
+        """Take loss and class weights."""
+        counts = _class_counts(reader, _caps(reader, settings))
+        self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build a classifier for tiles of the size of the first tile."""
@@ -65,17 +74,35 @@ class TileClassification(TrainingTask):
     def sums(
         self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the sums of cross-entropy and accuracy; see `classification_sums`."""
-        return classification_sums(outputs, targets, weights)
+        """Return the sums of loss and accuracy; see `ClassificationSums`."""
+        return self._sums(outputs, targets, weights)
 
     def describe_data(self, reader: ShardReader) -> str:
         """Return the numbers of tiles and classes."""
         return f"{len(reader)} tiles of {len(reader.classes)} classes"
 
     def settings(self) -> Mapping[str, Any]:
-        """Return how the tiles were extracted."""
-        return {"tiles": self._tiles.model_dump()}
+        """Return how the tiles were extracted, and how training changes them."""
+        return {
+            "tiles": self._tiles.model_dump(),
+            "augmentation": self._augmentation.model_dump(),
+        }
 
     def metadata(self, reader: ShardReader) -> Mapping[str, Any]:
         """Return the classes in the order of the scores."""
         return {"classes": reader.classes}
+
+
+def _caps(reader: ShardReader, settings: TrainSettings) -> Caps | None:
+    most = settings.tiles_per_slide, settings.tiles_per_patient
+    if most == (None, None):
+        return None
+    labels = reader.classes_at(np.arange(len(reader)))
+    return Caps(*reader.members(), labels, *most)
+
+
+def _class_counts(reader: ShardReader, caps: Caps | None) -> Sequence[Rational]:
+    """Return how many tiles of each class an epoch shows, without boost."""
+    if caps:
+        return caps.class_counts(len(reader.classes))
+    return reader.counts.sum(axis=0).tolist()

@@ -1,6 +1,6 @@
 """Validation of tile classifiers on the tiles of the validation split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,10 @@ import numpy as np
 
 from gigatile.errors import UserError
 from gigatile.files import read_json
+from gigatile.records import Tile
 from gigatile.records.shards import ShardReader
 from gigatile.tasks.tile_classification.scoring import BATCH, TileClassifier
+from gigatile.training.pictures import Sample, Worst, class_figures, draw_confusion, mosaic
 from gigatile.training.segments import Segment
 from gigatile.training.validation import Validation
 
@@ -37,12 +39,38 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
         )
     limit = read_json(segment.described)["train"]["limit_batches"]
     tiles = min(len(reader), BATCH * (limit or len(reader)))
-    loss = correct = 0.0
+    losses = 0.0
+    confusion = np.zeros((len(reader.classes),) * 2, np.int64)
+    worst = Worst()
     for first in range(0, tiles, BATCH):
         batch = [reader[number] for number in range(first, min(first + BATCH, tiles))]
         labels = [classifier.classes.index(tile.label) for tile in batch]
         scores = classifier.score(batch)
         of_label = scores[np.arange(len(batch)), labels].astype(np.float64)
-        loss -= np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).sum()
-        correct += (scores.argmax(axis=1) == labels).sum()
-    return Validation("tiles", tiles, {"loss": loss / tiles, "accuracy": correct / tiles})
+        of_tiles = -np.log(np.maximum(of_label, np.finfo(np.float32).tiny))
+        losses += of_tiles.sum()
+        np.add.at(confusion, (labels, scores.argmax(axis=1)), 1)
+        for tile, loss, score in zip(batch, of_tiles.tolist(), scores, strict=True):
+            if worst.would_keep(loss):
+                worst.add(_shown(tile, loss, score, reader.classes))
+    accuracy = float(confusion.trace()) / tiles
+    return Validation(
+        "tiles",
+        tiles,
+        {"loss": losses / tiles, "accuracy": accuracy},
+        details=class_figures(confusion, reader.classes),
+        pictures={
+            "confusion": draw_confusion(confusion, reader.classes),
+            "worst tiles": mosaic(worst.samples),
+        },
+    )
+
+
+def _shown(tile: Tile, loss: float, scores: np.ndarray, classes: Sequence[str]) -> Sample:
+    called = classes[int(scores.argmax())]
+    lines = [
+        f"{tile.label}, scored {called}",
+        f"loss {loss:.2f}",
+        f"{tile.slide} {tile.x}, {tile.y}",
+    ]
+    return Sample(loss, tile.pixels(), lines)

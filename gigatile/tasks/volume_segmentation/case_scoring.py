@@ -8,6 +8,7 @@ import numpy as np
 
 from gigatile.errors import UserError, all_faults
 from gigatile.evaluation.segmentation import CaseScores, RegionScores, score_case
+from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.geometry import NOISE, Geometry, geometry_of
@@ -20,7 +21,7 @@ def score_cases(
     segmentations: Path,
     volumes: VolumeSettings,
     cores: int,
-    hd95: str = "surface",
+    settings: EvaluationSettings | None = None,
 ) -> list[CaseScores]:
     """Score cases in parallel; the result does not depend on the number of cores.
 
@@ -30,7 +31,7 @@ def score_cases(
         segmentations: folder of <case>.nii.gz, the predicted segmentations.
         volumes: label values and regions.
         cores: number of cases scored in parallel.
-        hd95: definition of the Hausdorff distance; the setting `evaluate.hd95`.
+        settings: definitions of the metrics; None: the defaults.
 
     Returns:
         The scores of the cases, in the order of `rows`.
@@ -38,7 +39,7 @@ def score_cases(
     Raises:
         UserError: lists all files that cannot be read, or are on another grid.
     """
-    results = try_score_cases(rows, references, segmentations, volumes, cores, hd95)
+    results = try_score_cases(rows, references, segmentations, volumes, cores, settings)
     if faults := [
         f"case {name}: {fault}" for name, fault in results.items() if isinstance(fault, str)
     ]:
@@ -52,7 +53,7 @@ def try_score_cases(
     segmentations: Path,
     volumes: VolumeSettings,
     cores: int,
-    hd95: str = "surface",
+    settings: EvaluationSettings | None = None,
 ) -> dict[str, CaseScores | str]:
     """Score cases like `score_cases`; return for each its scores, or why it has none.
 
@@ -64,7 +65,7 @@ def try_score_cases(
         if case not in references:
             return "has no segmentation in the sample sheet"
         try:
-            scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, hd95)
+            scores = _score(references[case], segmentations / f"{case}.nii.gz", volumes, settings)
         except UserError as error:
             return str(error)
         except Exception as error:
@@ -77,7 +78,10 @@ def try_score_cases(
 
 
 def _score(
-    reference_path: Path, predicted_path: Path, volumes: VolumeSettings, hd95: str
+    reference_path: Path,
+    predicted_path: Path,
+    volumes: VolumeSettings,
+    settings: EvaluationSettings | None,
 ) -> dict[str, RegionScores]:
     values = volumes.label_values
     reference, grid = _read(reference_path, values)
@@ -91,7 +95,7 @@ def _score(
             f"{_describe(grid)}; one of the two is out of date"
         )
     return score_case(
-        reference, predicted, grid.spacing, values, volumes.region_labels, grid.voxel_ml, hd95
+        reference, predicted, grid.spacing, values, volumes.region_labels, grid.voxel_ml, settings
     )
 
 

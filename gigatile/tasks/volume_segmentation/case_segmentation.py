@@ -11,6 +11,7 @@ from gigatile.json_models import write_model
 from gigatile.records.files import DiskFile
 from gigatile.records.volume import VolumeRecord
 from gigatile.settings.windows import WindowSettings
+from gigatile.tasks.volume_segmentation.components import keep_components
 from gigatile.tasks.volume_segmentation.sliding_window import (
     PreparedVoxels,
     Segmenter,
@@ -63,7 +64,8 @@ def segment(
     restorer = Restorer(grid, segmenter.decide)
     for scores in score_volume(segmenter, case, windows):
         restorer.add(scores)
-    labels = restorer.labels()
+    voxel_mm3 = float(np.prod(grid.canonical_spacing))
+    labels = keep_components(restorer.labels(), voxel_mm3, segmenter.kept)
     counts = np.bincount(labels.reshape(-1), minlength=256)
     return CaseSegmentation(labels, _volumes(counts, grid, segmenter), grid)
 

@@ -7,10 +7,12 @@ from typing import Any
 from gigatile.cohort.cases import Case, read_cases
 from gigatile.cohort.declared import check_declared, datasets_of
 from gigatile.settings.patches import PatchSettings
+from gigatile.settings.postprocessing import PostprocessingSettings
 from gigatile.settings.volumes import LABELS_REQUIRED, VolumeSettings
 from gigatile.settings.windows import WindowSettings
 from gigatile.tasks.task import SHORT_TRAINING, Task
 from gigatile.tasks.volume_segmentation.cohort import RECORDS
+from gigatile.tasks.volume_segmentation.loss_names import LOSSES
 
 
 def _read_sheet(
@@ -36,6 +38,16 @@ def _validation(settings: Any) -> Mapping[str, Any]:
     return {"windows": settings.windows.model_dump()}
 
 
+def _choice(settings: Any) -> Mapping[str, Any]:
+    # By default, there is nothing to choose.
+    if settings.postprocessing == PostprocessingSettings():
+        return {}
+    return {
+        "postprocessing": settings.postprocessing.model_dump(),
+        "windows": settings.windows.model_dump(),
+    }
+
+
 def _check(settings: Any) -> None:
     if settings.volumes.labels is None:
         raise ValueError(f"volumes.{LABELS_REQUIRED}")
@@ -52,13 +64,17 @@ TASK = Task(
         "volumes": (VolumeSettings, "From NIfTI volumes to prepared cases."),
         "patches": (PatchSettings, "From prepared cases to training samples."),
         "windows": (WindowSettings, "From a model to the segmentation of a whole volume."),
+        "postprocessing": (PostprocessingSettings, "What is removed from a segmented volume."),
     },
     preparation="volumes",
     read_sheet=_read_sheet,
     training=_training,
     validation=_validation,
+    choice=_choice,
     train_defaults={"model": "small_unet", **SHORT_TRAINING},
     truth="segmentation",
+    losses=LOSSES,
+    train_options=frozenset({"focal_gamma"}),
     headline=("mean Dice", "dice.mean"),
     check=_check,
 )

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     }
     rows = usable_rows(args.table, "test")
     table = args.out / "cases.tsv"
-    scores = score_cases(rows, references, args.segmentations, volumes, args.cores, settings.hd95)
+    scores = score_cases(rows, references, args.segmentations, volumes, args.cores, settings)
     write_cases(scores, table)
     inputs = {"model/settings.json": args.described, "cases.tsv": args.table}
     names = [f"{row['case']}.nii.gz" for row in rows]

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
     settings = parse_section(EvaluationSettings, args.settings)
     test = read_model(CaseMetrics, args.metrics)
     # The same definition of the distance as on the test split, whatever the settings are now.
-    settings = settings.model_copy(update={"hd95": test.hd95})
+    definitions = ("hd95", "lesion_dilation", "lesion_mm3")
+    settings = settings.model_copy(update={key: getattr(test, key) for key in definitions})
     described = read_json(args.described)
     volumes = check_section(VolumeSettings, described["volumes"], str(args.described))
     members = read_cases(args.samples, (), False, lambda path: True, look=False)
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
         if name not in reasons
     ]
     results = try_score_cases(
-        counted, references, args.segmentations, volumes, args.cores, settings.hd95
+        counted, references, args.segmentations, volumes, args.cores, settings
     )
     reasons |= {name: result for name, result in results.items() if isinstance(result, str)}
     scores = [result for result in results.values() if not isinstance(result, str)]

@@ -1,12 +1,9 @@
 """Augment the intensities of patches: brightness, contrast, gamma and noise."""
 
-import functools
-import math
-
 import cv2
 import numpy as np
 
-from gigatile.records.shuffle import key64, random64
+from gigatile.records.shuffle import normal_numbers, random64
 from gigatile.tasks.volume_segmentation.patch_sampling import NOISE, Patch, below
 
 # The input pipeline runs a thread for each core.
@@ -34,7 +31,8 @@ def change_intensities(image: np.ndarray, ranges: np.ndarray, patch: Patch, seed
     table = _lookup_table(ranges, patch)
     # A missing channel was filled with 0 and stays 0.
     deviations = np.where(ranges[:, 1] > ranges[:, 0], patch.noise, 0).astype(np.float32)
-    noise = (_normal(y * z + _MAX_OFFSET, len(ranges)) * deviations).astype(np.float16)
+    numbers = normal_numbers((y * z + _MAX_OFFSET) * len(ranges)).reshape(-1, len(ranges))
+    noise = (numbers * deviations).astype(np.float16)
     key = int(random64(seed, np.array([NOISE]))[0])
     for plane, number in zip(image, random64(key, np.arange(x)).tolist(), strict=True):
         bits = plane.view(np.uint16)
@@ -51,22 +49,17 @@ def _lookup_table(ranges: np.ndarray, patch: Patch) -> np.ndarray:
         values = _FLOATS
         if high > low:
             share = np.clip((values - low) / (high - low), 0, 1)
-            values = low + (high - low) * share ** np.float32(patch.gamma[channel])
+            if patch.inverted[channel]:
+                share = 1 - (1 - share) ** np.float32(patch.gamma[channel])
+            else:
+                share = share ** np.float32(patch.gamma[channel])
+            values = low + (high - low) * share
         values = values * np.float32(patch.contrast[channel]) + np.float32(
             patch.brightness[channel]
         )
         table[:, channel] = np.clip(values, -_LARGEST, _LARGEST)
     table[_FLOATS == 0] = 0
     return table.view(np.uint16)[None]
-
-
-@functools.cache
-def _normal(voxels: int, channels: int) -> np.ndarray:
-    """Return approximately normal random numbers: (voxels, C) float32, equal on all machines."""
-    numbers = random64(key64("noise"), np.arange(voxels * channels))
-    # The sum of eight random bytes (Irwin and Hall 1927); whole numbers are not rounded.
-    sums = numbers.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64) - 8 * 255 / 2
-    return (sums / math.sqrt(8 * (2**16 - 1) / 12)).astype(np.float32).reshape(voxels, channels)
 
 
 def _not_zero(plane: np.ndarray) -> np.ndarray:

@@ -20,6 +20,9 @@ _CORNER, _FLIP = slice(3, 6), slice(6, 9)
 _ROTATED, _ANGLE, _SCALE = 9, slice(10, 13), 13
 NOISE = 14
 _CHANNELS = 16  # the first of four for each channel
+# Far behind those of the channels.
+_ELASTIC = 1 << 20
+_MORE = _ELASTIC + 16  # the first of five for each channel
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class Patch:
             relative to its centre; contains scaling and flips. None: neither rotated nor scaled.
         brightness, contrast, gamma, noise: (C,) float64 for each channel: summand, factor,
             exponent, and standard deviation of the noise.
+        inverted: (C,) bool, whether the exponent acts on the inverted contrast.
+        blur: (C,) float64 standard deviation in voxels; 0: none.
+        zoom: (C,) float64 share of the voxels along each axis that are left; 1: all.
+        elastic_extent, elastic_seed: see `elastic.deform`; 0: not deformed.
     """
 
     start: tuple[int, int, int]
@@ -44,6 +51,11 @@ class Patch:
     contrast: np.ndarray
     gamma: np.ndarray
     noise: np.ndarray
+    inverted: np.ndarray
+    blur: np.ndarray
+    zoom: np.ndarray
+    elastic_extent: float
+    elastic_seed: int
 
 
 def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
@@ -82,6 +94,10 @@ def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
     by_kind = uniform[_CHANNELS:].reshape(channels, 4).T
     limit = settings.intensity
     rotated = uniform[_ROTATED] < settings.rotated
+    elastic = random64(seed, np.arange(_ELASTIC, _ELASTIC + 3))
+    share, extent, _ = _to_uniform(elastic).tolist()
+    more = _to_uniform(random64(seed, np.arange(_MORE, _MORE + 5 * channels)))
+    inverted, is_blurred, sigma, is_low, zoom = more.reshape(channels, 5).T
     return Patch(
         start=(x, y, z),
         centred=centred,
@@ -91,6 +107,11 @@ def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
         contrast=1 + limit * (2 * by_kind[1] - 1),
         gamma=1 + limit * (2 * by_kind[2] - 1),
         noise=limit * by_kind[3],
+        inverted=inverted < settings.inverted_gamma,
+        blur=np.where(is_blurred < settings.blur, 0.5 + 0.5 * sigma, 0),
+        zoom=np.where(is_low < settings.low_resolution, 0.5 + 0.5 * zoom, 1),
+        elastic_extent=extent if share < settings.elastic else 0.0,
+        elastic_seed=int(elastic[2]),
     )
 
 

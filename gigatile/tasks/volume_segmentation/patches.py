@@ -7,8 +7,10 @@ import numpy as np
 
 from gigatile.records.volume import VolumeHead, VolumeRecord
 from gigatile.settings.patches import PatchSettings
+from gigatile.tasks.volume_segmentation.elastic import deform
 from gigatile.tasks.volume_segmentation.intensities import change_intensities
 from gigatile.tasks.volume_segmentation.patch_sampling import choose_patch
+from gigatile.tasks.volume_segmentation.resolution import soften
 from gigatile.tasks.volume_segmentation.rotation import fill_rotated, rotated_box
 from gigatile.tasks.volume_segmentation.scratch import scratch
 
@@ -54,6 +56,9 @@ def fill_patch(
             _flip_columns(labels_out)
     else:
         read = fill_rotated(record, patch.start, patch.rotation, image_out, labels_out)
+    if patch.elastic_extent:
+        deform(image_out, labels_out, patch.elastic_seed, patch.elastic_extent)
+    soften(image_out, patch)
     if settings.intensity:
         change_intensities(image_out, record.head.ranges, patch, seed)
     return read - start, time.perf_counter() - read

@@ -16,6 +16,7 @@ from gigatile.settings.patches import PatchSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.windows import WindowSettings
+from gigatile.tasks.volume_segmentation.components import ALL, Kept
 from gigatile.volumes.label_decision import Decision
 from gigatile.volumes.targets import Targets
 
@@ -52,6 +53,7 @@ class SegmenterSettings(JsonModel):
     volumes: dict[str, JsonValue]
     patches: dict[str, JsonValue]
     sha256: str
+    postprocessing: Kept = ALL
 
 
 class Segmenter:
@@ -61,6 +63,7 @@ class Segmenter:
         volumes: the settings with which its cases were prepared.
         targets: the meaning of its outputs.
         decide: returns labels from scores.
+        kept: which components of a segmentation are kept.
     """
 
     def __init__(self, model: Path, described: Path) -> None:
@@ -76,6 +79,7 @@ class Segmenter:
         settings = read_model(SegmenterSettings, described)
         self.volumes = check_section(VolumeSettings, settings.volumes, str(described))
         patches = check_section(PatchSettings, settings.patches, str(described))
+        self.kept = settings.postprocessing
         self.targets = Targets(self.volumes, patches)
         self.decide = Decision(self.targets.names, self.targets.activation, self.volumes)
         self._model = load_model(model, settings.sha256, described)

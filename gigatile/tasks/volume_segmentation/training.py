@@ -15,7 +15,10 @@ from gigatile.settings.patches import PatchSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import VolumeSettings
+from gigatile.tasks.volume_segmentation.boundary import boundary_loss
+from gigatile.tasks.volume_segmentation.loss_names import BOUNDARY, DICE, DICE_FOCAL
 from gigatile.tasks.volume_segmentation.samples import Patches
+from gigatile.training.losses import focused
 from gigatile.training.sample_order import Sampling, window_size
 from gigatile.training.task import TrainingTask
 from gigatile.volumes.targets import Targets
@@ -36,10 +39,11 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
 class VolumeSegmentation(TrainingTask):
     """Patches with a label for each voxel; see `TrainingTask`.
 
-    The loss of a patch is the mean cross-entropy plus one minus the mean soft Dice of the targets,
-    averaged over the outputs of all levels, where each level has half the weight of the next finer
-    one (Isensee et al. 2021, https://doi.org/10.1038/s41592-020-01008-z). The loss of a patch does
-    not depend on other patches, so the gradient does not depend on how a batch is divided.
+    The loss of a patch is the mean cross-entropy, or focal loss, plus one minus the mean soft Dice
+    of the targets, or their boundary loss. It is averaged over the outputs of all levels, where
+    each level has half the weight of the next finer one (Isensee et al. 2021,
+    https://doi.org/10.1038/s41592-020-01008-z). The loss of a patch does not depend on other
+    patches, so the gradient does not depend on how a batch is divided.
     """
 
     name, samples, metrics = "volume_segmentation", "patches", ("dice",)
@@ -47,10 +51,12 @@ class VolumeSegmentation(TrainingTask):
     def __init__(self, volumes: VolumeSettings, patches: PatchSettings) -> None:
         self._volumes, self._patches = volumes, patches
         self._targets = Targets(volumes, patches)
+        self._loss, self._focal_gamma = DICE, 0.0
 
-    def source(self, reader: ShardReader) -> Patches:
+    def source(self, reader: ShardReader, augmented: bool = True) -> Patches:
         """Return the reader of patches."""
-        return Patches(reader, self._patches, self._volumes.modalities)
+        patches = self._patches if augmented else self._patches.without_augmentation()
+        return Patches(reader, patches, self._volumes.modalities)
 
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the patches depends on: `per_case` patches of each case."""
@@ -62,6 +68,10 @@ class VolumeSegmentation(TrainingTask):
             window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
             boost=(Fraction(self._patches.per_case),),
         )
+
+    def configure(self, reader: ShardReader, settings: TrainSettings) -> None:
+        """Take the loss."""
+        self._loss, self._focal_gamma = settings.loss or DICE, settings.focal_gamma
 
     def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build a U-Net for patches."""
@@ -97,9 +107,12 @@ class VolumeSegmentation(TrainingTask):
         else:
             entropy = tf.nn.sigmoid_cross_entropy_with_logits(reference, logits)
             scores = tf.sigmoid(logits)
-        return (
-            _patch_means(entropy) + 1 - _dice(scores, self._without_background(reference), SMOOTH)
-        )
+        if self._loss == DICE_FOCAL:
+            entropy = focused(entropy, self._focal_gamma)
+        truth = self._without_background(reference)
+        if self._loss == BOUNDARY:
+            return _patch_means(entropy) + boundary_loss(scores, truth, SMOOTH)
+        return _patch_means(entropy) + 1 - _dice(scores, truth, SMOOTH)
 
     def _predicted_dice(self, logits: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
         """Return the Dice of the predicted segmentation of each patch, 1 if both are empty."""

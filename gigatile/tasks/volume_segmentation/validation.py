@@ -51,14 +51,20 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
         if not record.head.labelled:
             raise UserError(f"case {record.head.case}: has no segmentation to validate with")
         results.append(_loss_and_dice(segmenter, record, windows))
-    loss, dice = np.mean(results, axis=0).tolist()
-    return Validation("cases", cases, {"loss": loss, "dice": dice})
+    loss, *dice = np.mean(results, axis=0).tolist()
+    names = segmenter.targets.names
+    return Validation(
+        "cases",
+        cases,
+        {"loss": loss, "dice": float(np.mean(dice))},
+        details={f"dice/{name}": value for name, value in zip(names, dice, strict=True)},
+    )
 
 
 def _loss_and_dice(
     segmenter: Segmenter, record: VolumeRecord, windows: WindowSettings
-) -> tuple[float, float]:
-    """Return loss and Dice of a case, summed slab by slab."""
+) -> list[float]:
+    """Return the loss of a case and the Dice of each target, summed slab by slab."""
     targets = segmenter.targets
     entropy, first = 0.0, 0
     # Intersection and sum of sizes: of the scores (soft) and of the predicted labels (hard).
@@ -86,5 +92,5 @@ def _loss_and_dice(
     terms_per_voxel = 1 if targets.activation == "softmax" else len(targets.names)
     count = np.prod(record.head.shape) * terms_per_voxel
     soft_dice = ((2 * soft[0] + SMOOTH) / (soft[1] + SMOOTH)).mean()
-    dice = ((2 * hard[0] + 1e-6) / (hard[1] + 1e-6)).mean()
-    return float(entropy / count + 1 - soft_dice), float(dice)
+    dice = (2 * hard[0] + 1e-6) / (hard[1] + 1e-6)
+    return [float(entropy / count + 1 - soft_dice), *dice.tolist()]

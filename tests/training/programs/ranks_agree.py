@@ -58,7 +58,7 @@ def train(ranks: Ranks) -> str:
         labels = random.integers(0, 3, 8).astype(np.int32)
         requests = np.array([step == 2, ranks.rank == 1, 0], np.float32)
         batch = Batch(images, labels, np.ones(8, np.float32), 8 * ranks.size, 0, 0)
-        _, agreed, _ = learner.step(batch, images, requests, settings.learning_rate)
+        agreed = learner.step(batch, images, requests, settings.learning_rate).agreed
     if args.reduce == "operations":
         mean = ranks.mean(np.array([ranks.rank, 3.0]), "mean")
         np.testing.assert_array_equal(mean, [(ranks.size - 1) / 2, 3.0])

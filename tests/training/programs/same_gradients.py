@@ -72,7 +72,7 @@ def recorded_gradients(learner):
     def record(values):
         keep = tf.numpy_function(lambda *arrays: gradients.append(arrays) or 0, values, tf.int64)
         with tf.control_dependencies([keep]):
-            apply([tf.identity(value) for value in values])
+            return apply([tf.identity(value) for value in values])
 
     learner._optimizer.apply = record
     yield gradients

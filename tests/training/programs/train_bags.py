@@ -77,7 +77,7 @@ class Bags(TrainingTask):
     def __init__(self, padding, passes, normalised):
         self._padding, self._passes, self._normalised = padding, passes, normalised
 
-    def source(self, reader):
+    def source(self, reader, augmented=True):
         return BagReader(reader, self._padding)
 
     def sampling(self, reader, settings):

@@ -53,7 +53,7 @@ class ImageBrightness(TrainingTask):
     def __init__(self, side: int) -> None:
         self._side = side
 
-    def source(self, reader: ShardReader) -> Images:
+    def source(self, reader: ShardReader, augmented: bool = True) -> Images:
         """Return the reader of images."""
         return Images(reader, self._side)
 
