@@ -147,6 +147,8 @@ def test_a_quality_of_service_several_partitions_and_gpus_per_node(cluster, site
     )
     (job,) = re.findall(r"SLURM jobid (\d+)", done.stdout + done.stderr)
     given = f"sacct -X -n -P -j {job} -o qos,partition,state"
+    # A job's end can reach the accounting before its start, and only the start names the QOS.
+    cluster.wait_for(f"! {given} | grep -q Unknown")
     qos, partition, state = cluster.run(given).stdout.strip().split("|")
     assert (qos, state) == ("low", "COMPLETED") and partition in ("cheap", "urgent")
 
