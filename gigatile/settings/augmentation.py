@@ -44,3 +44,10 @@ class AugmentationSettings(Section):
         le=1,
         description="Maximum side of a square that is erased, as a share of the tile's side.",
     )
+    mixup: float = Field(
+        0,
+        ge=0,
+        le=100,
+        description="Mix each tile with another of its batch, in shares from Beta(mixup, mixup). "
+        "Published: 0.2.\n0: not at all.",
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keras import tree
 
 from gigatile.errors import UserError
 from gigatile.settings.train import TrainSettings
@@ -46,24 +47,44 @@ def draw_samples(
             samples = order.samples(position, position + 1)
             stored = Samples(samples.records, np.zeros_like(samples.views), samples.seeds)
             before = _picture(task, reader, stored, augmented=False)
-            after = _picture(task, reader, samples, augmented=True)
+            after = _trained(task, reader, order, position)
             pairs.append(_grey_levels(before, after))
     return _mosaic(pairs)
 
 
+def _trained(task: TrainingTask, reader: Any, order: Epoch, position: int) -> np.ndarray:
+    """Return the picture of a sample of an epoch as the model sees it."""
+    first = position - position % 2  # mixup takes its neighbour
+    inputs, targets = _filled(task, reader, order.samples(first, first + 2), augmented=True)
+    weights = (first + np.arange(2) < len(order)).astype(np.float32)
+    mixed, _ = task.mixed(inputs, targets, weights)
+    return _shown(np.asarray(mixed)[position % 2])
+
+
 def _picture(task: TrainingTask, reader: Any, samples: Samples, augmented: bool) -> np.ndarray:
     """Return a tile (y, x, 3) uint8, or the middle slice of the first channel of a patch (y, x)."""
+    inputs, _ = _filled(task, reader, samples, augmented)
+    return _shown(inputs[0])
+
+
+def _filled(task: TrainingTask, reader: Any, samples: Samples, augmented: bool) -> tuple[Any, Any]:
+    """Return inputs and targets of samples."""
     source = task.source(reader, augmented)
     specs = source.specs(samples)
-    if not all(isinstance(spec, ArraySpec) for spec in specs) or len(specs[0].shape) not in (3, 4):
+    if not isinstance(specs[0], ArraySpec) or len(specs[0].shape) not in (3, 4):
         raise UserError(f"gigatile samples shows tiles and patches of volumes, not {task.samples}")
-    inputs, targets = (np.zeros((1, *spec.shape), spec.dtype) for spec in specs)
+    inputs, targets = tree.map_structure(
+        lambda spec: np.zeros((len(samples.records), *spec.shape), spec.dtype), specs
+    )
     source.fill(samples, inputs, targets)
-    if inputs.ndim == 4:
-        return inputs[0]
-    patch = inputs[0]
+    return inputs, targets
+
+
+def _shown(sample: np.ndarray) -> np.ndarray:
+    if sample.ndim == 3:
+        return np.round(sample).astype(np.uint8)
     # Anterior at the top.
-    return patch[:, :, patch.shape[2] // 2, 0].astype(np.float32).T[::-1]
+    return sample[:, :, sample.shape[2] // 2, 0].astype(np.float32).T[::-1]
 
 
 def _grey_levels(before: np.ndarray, after: np.ndarray) -> list[np.ndarray]:

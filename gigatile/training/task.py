@@ -76,9 +76,21 @@ class TrainingTask(ABC):
 
         Args:
             outputs: of `Networks.trained`.
-            targets: of the batch, in the structure of `SampleSource.specs`.
+            targets: of the batch, in the structure of `SampleSource.specs`, or as `mixed` returns
+                them.
             weights: (n,) float32; 0 for padding.
         """
+
+    def mixed(self, inputs: Any, targets: Any, weights: tf.Tensor) -> tuple[Any, Any]:
+        """Return inputs and targets with which `gradients` trains: samples mixed with each other.
+
+        It runs inside a `tf.function`. By default, nothing is mixed.
+
+        Args:
+            inputs, targets: of the batch, in the structure of `SampleSource.specs`.
+            weights: (n,) float32; 0 for padding.
+        """
+        return inputs, targets
 
     def gradients(
         self,
@@ -99,6 +111,7 @@ class TrainingTask(ABC):
             scale: divides the sum of the losses by the size of the global batch and applies the
                 loss scale of mixed precision. The gradient is that of its result.
         """
+        inputs, targets = self.mixed(inputs, targets, weights)
         with tf.GradientTape() as tape:
             sums = self.sums(network(inputs, training=True), targets, weights)
             loss = scale(sums["loss"])

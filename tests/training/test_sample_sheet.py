@@ -1,6 +1,7 @@
 """The picture of training samples."""
 
 import numpy as np
+from sample_pairs import cells
 from volume_set import patient, write_set
 
 from gigatile.settings.augmentation import AugmentationSettings
@@ -10,26 +11,12 @@ from gigatile.settings.train import TrainSettings
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.tasks.tile_classification.training import TileClassification
 from gigatile.tasks.volume_segmentation.training import VolumeSegmentation
-from gigatile.training.sample_sheet import GAP, draw_samples
+from gigatile.training.sample_sheet import draw_samples
 
 
 def drawn(manifest, augmentation=None, count=5, epoch=0) -> np.ndarray:
     task = TileClassification(TileSettings(), augmentation)
     return draw_samples(task, manifest, TrainSettings(views=("identity",)), count, epoch)
-
-
-def cells(picture: np.ndarray, side: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the pictures of each pair, by their places."""
-    pairs = []
-    for top in range(GAP, picture.shape[0] - GAP, side + 2 * GAP):
-        for left in range(GAP, picture.shape[1] - GAP, 2 * side + 3 * GAP):
-            pairs.append(
-                tuple(
-                    picture[top : top + side, first : first + side]
-                    for first in (left, left + side + GAP)
-                )
-            )
-    return pairs
 
 
 def test_samples_are_shown_before_and_after(manifest):

@@ -40,6 +40,17 @@ def _choice(settings: Any) -> Mapping[str, Any]:
     return {} if unchanged else {"scores": settings.scores.model_dump()}
 
 
+def _check(settings: Any) -> None:
+    train = settings.train
+    pairs = 2 * train.ranks * train.accumulate
+    if settings.augmentation.mixup and train.batch_size % pairs:
+        raise ValueError(
+            f"augmentation.mixup mixes the tiles of a rank in pairs: train.batch_size "
+            f"({train.batch_size}) must be a multiple of 2 x ranks x accumulate "
+            f"(2 x {train.ranks} x {train.accumulate} = {pairs})"
+        )
+
+
 TASK = Task(
     description="classifies slides by their tiles.",
     columns="slide, patient, label, path; optional mpp, split, site.",
@@ -60,6 +71,7 @@ TASK = Task(
     classifies_slides=True,
     truth="label",
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
+    check=_check,
     losses=("cross_entropy", "focal"),
     train_options=CLASSIFIER_OPTIONS | {"boost", "tiles_per_slide", "tiles_per_patient"},
 )

@@ -20,6 +20,7 @@ from gigatile.training.augmentation import Augmentation
 from gigatile.training.caps import Caps
 from gigatile.training.class_balance import class_weights, repetitions
 from gigatile.training.losses import ClassificationSums
+from gigatile.training.mixup import MixedLabels, mix
 from gigatile.training.sample_order import Sampling, window_size
 from gigatile.training.task import TrainingTask
 
@@ -46,7 +47,9 @@ class TileClassification(TrainingTask):
 
     def source(self, reader: ShardReader, augmented: bool = True) -> Tiles:
         """Return the reader of tiles."""
-        return Tiles(reader, Augmentation(self._augmentation) if augmented else None)
+        if not augmented:
+            return Tiles(reader)
+        return Tiles(reader, Augmentation(self._augmentation), self._augmentation.mixup)
 
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the tiles depends on."""
@@ -71,11 +74,22 @@ class TileClassification(TrainingTask):
         size = reader[0].pixels().shape[0]
         return build_classifier(settings, size, len(reader.classes), pretrained)
 
+    def mixed(self, inputs: tf.Tensor, targets: Any, weights: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Return the tiles, mixed if the settings say so."""
+        return mix(inputs, targets, weights) if self._augmentation.mixup else (inputs, targets)
+
     def sums(
-        self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+        self, outputs: tf.Tensor, targets: tf.Tensor | MixedLabels, weights: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the sums of loss and accuracy; see `ClassificationSums`."""
-        return self._sums(outputs, targets, weights)
+        """Return the sums of loss and accuracy; see `ClassificationSums`.
+
+        Of mixed tiles, they are the weighted means for both labels.
+        """
+        if not isinstance(targets, MixedLabels):
+            return self._sums(outputs, targets, weights)
+        own = self._sums(outputs, targets.labels, weights * targets.shares)
+        other = self._sums(outputs, targets.others, weights * (1 - targets.shares))
+        return {name: own[name] + other[name] for name in own}
 
     def describe_data(self, reader: ShardReader) -> str:
         """Return the numbers of tiles and classes."""
