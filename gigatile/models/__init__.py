@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+# Endings of the files of published weights: of Keras, which can download ImageNet's, and of
+# Google's Vision Transformers.
+KERAS, GOOGLE = ".h5", ".npz"
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -33,14 +37,15 @@ class Architecture:
         module: has the function `build`.
         description: for the documentation of the settings.
         seconds: of training per megapixel or megavoxel, on a core and on a GPU, for estimates.
-        pretrained: whether `build` can load `settings.weights`.
+        pretrained: ending of the files of published weights that `build` can load. Empty: none;
+            `KERAS`: also `imagenet`.
     """
 
     kind: str
     module: str
     description: str
     seconds: tuple[float, float]
-    pretrained: bool = False
+    pretrained: str = ""
 
 
 ARCHITECTURES = {
@@ -55,7 +60,7 @@ ARCHITECTURES = {
         "gigatile.models.resnet50",
         "ResNet-50, needs GPUs",
         (5.0, 0.05),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "resnet18": Architecture(
         "tile_features",
@@ -68,28 +73,42 @@ ARCHITECTURES = {
         "gigatile.models.applications",
         "DenseNet-121, needs GPUs",
         (6.0, 0.06),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "efficientnetv2_b0": Architecture(
         "tile_features",
         "gigatile.models.applications",
         "EfficientNetV2-B0",
         (2.0, 0.03),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "efficientnetv2_s": Architecture(
         "tile_features",
         "gigatile.models.applications",
         "EfficientNetV2-S, needs GPUs",
         (7.0, 0.06),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "convnext_tiny": Architecture(
         "tile_features",
         "gigatile.models.applications",
         "ConvNeXt-Tiny, needs GPUs",
         (35.0, 0.06),
-        pretrained=True,
+        pretrained=KERAS,
+    ),
+    "vit_tiny": Architecture(
+        "tile_features",
+        "gigatile.models.vit",
+        "a Vision Transformer, ViT-Ti/16",
+        (5.0, 0.03),
+        pretrained=GOOGLE,
+    ),
+    "vit_small": Architecture(
+        "tile_features",
+        "gigatile.models.vit",
+        "a Vision Transformer, ViT-S/16, needs GPUs",
+        (16.0, 0.05),
+        pretrained=GOOGLE,
     ),
     "whole_small": Architecture(
         "slide_embeddings",
@@ -102,7 +121,7 @@ ARCHITECTURES = {
         "gigatile.models.whole_resnet50",
         "ResNet-50 as an encoder of whole slides, needs GPUs",
         (6.0, 0.06),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "mask_small": Architecture(
         "instances",
@@ -115,7 +134,7 @@ ARCHITECTURES = {
         "gigatile.models.mask_resnet50",
         "Mask R-CNN with ResNet-50 and fixed batch normalisation, needs GPUs",
         (40.0, 0.15),
-        pretrained=True,
+        pretrained=KERAS,
     ),
     "mask_resnet50_gn": Architecture(
         "instances",
@@ -155,9 +174,9 @@ def names_of(kind: str) -> list[str]:
     return [name for name, architecture in ARCHITECTURES.items() if architecture.kind == kind]
 
 
-def pretrained_names() -> str:
-    """Return the names of the architectures that can load weights, separated by commas."""
-    return ", ".join(name for name, model in ARCHITECTURES.items() if model.pretrained)
+def pretrained_names(ending: str) -> str:
+    """Return the names of the architectures that can load such files, separated by commas."""
+    return ", ".join(name for name, model in ARCHITECTURES.items() if model.pretrained == ending)
 
 
 def load_builder(name: str) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gigatile.models import ARCHITECTURES, pretrained_names
-from gigatile.settings.initial_weights import is_model
+from gigatile.models import ARCHITECTURES, GOOGLE, KERAS, pretrained_names
+from gigatile.settings.initial_weights import PUBLISHED, is_model
 from gigatile.settings.section import MAX_SEED, NULLS, Section
 from gigatile.settings.view_names import named_views
 
@@ -197,8 +197,8 @@ class TrainSettings(Section):
         None,
         description=textwrap.fill(
             "Initial weights: none (random); the model.keras of a bundle or another run, to "
-            f"fine-tune it; or, of {pretrained_names()}, `imagenet` (downloads) or a local .h5 "
-            "file.",
+            f"fine-tune it; or, of {pretrained_names(KERAS)}, `imagenet` (downloads) or a local "
+            f".h5 file; of {pretrained_names(GOOGLE)}, a local .npz file.",
             95,
         ),
     )
@@ -346,11 +346,16 @@ class TrainSettings(Section):
                 f"batch_size ({self.batch_size}) must be a multiple of ranks x accumulate "
                 f"({self.ranks} x {self.accumulate} = {self.ranks * self.accumulate})"
             )
-        known = ARCHITECTURES[self.model].pretrained or is_model(self.weights)
-        if self.weights is not None and not known:
+        published = ARCHITECTURES[self.model].pretrained
+        if not published and self.weights is not None and not is_model(self.weights):
             raise ValueError(
                 f"weights: {self.model} can start from a trained model (.keras) only; "
-                f"{pretrained_names()} also from imagenet or a .h5 file"
+                f"{pretrained_names(KERAS)} also from imagenet or a .h5 file"
+            )
+        if published != KERAS and self.weights == PUBLISHED:
+            raise ValueError(
+                f"weights: found {PUBLISHED}; {self.model} can start from a local {published} file "
+                "or a trained model (.keras)"
             )
         return self
 
