@@ -4,8 +4,9 @@ import contextlib
 import io
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -45,9 +46,15 @@ def write_exports(model: keras.Model, task: str, folder: Path) -> dict[str, Expo
     expected = _scores(model, examples).numpy()
     exports = {}
     for name, write in ((SAVED_MODEL, _write_saved_model), (ONNX, _write_onnx)):
-        with _quiet():
-            score = write(model, spec, folder / name)
-            difference = float(np.abs(score(examples) - expected).max())
+        try:
+            with _quiet():
+                score = write(model, spec, folder / name)
+                difference = float(np.abs(score(examples) - expected).max())
+        except Exception as error:  # the converters raise many types for what they do not know
+            _remove(folder / name)
+            reason = " ".join(str(error).split())[:300]
+            exports[name] = Export(missing=f"the model cannot be converted ({reason})")
+            continue
         if difference <= tolerance:  # not if it is not a number
             exports[name] = Export(difference=difference, tolerance=tolerance, inputs=len(examples))
         else:
@@ -138,11 +145,23 @@ def _write_onnx(
     model: keras.Model, spec: tf.TensorSpec, path: Path
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Write an ONNX file; return the function that applies it with ONNX Runtime."""
+    import onnx
     import onnxruntime
     import tf2onnx
 
     function = tf.function(lambda inputs: {SCORES: _scores(model, inputs)}, input_signature=[spec])
-    converted, _ = tf2onnx.convert.from_function(function, input_signature=[spec], opset=18)
+    # Keras compiles grouped convolutions into functions of their own, which cannot be converted.
+    with _inlined():
+        converted, _ = tf2onnx.convert.from_function(
+            function, input_signature=[spec], opset=18, custom_op_handlers=HANDLERS
+        )
+        captures = function.get_concrete_function(spec).graph.captures
+    # Constants of a layer, such as those of its normalisation, became inputs.
+    constants = {inner.name: outer for outer, inner in captures if outer.dtype != tf.resource}
+    for given in [given for given in converted.graph.input if given.name in constants]:
+        value = onnx.numpy_helper.from_array(constants[given.name].numpy(), given.name)
+        converted.graph.initializer.append(value)
+        converted.graph.input.remove(given)
     path.write_bytes(converted.SerializeToString())
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (given,), (returned,) = session.get_inputs(), session.get_outputs()
@@ -154,11 +173,37 @@ def _write_onnx(
     return score
 
 
+@contextlib.contextmanager
+def _inlined() -> Iterator[None]:
+    """Let a graph that is traced in the block contain the functions that it calls."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def _write_erfc(graph: Any, node: Any, name: str, args: Sequence[Any]) -> None:
+    """Convert erfc, which is in GELU and which tf2onnx does not know, to 1 - erf."""
+    (output,), dtype = node.output, graph.get_dtype(node.output[0])
+    shape = graph.get_shape(output)
+    graph.remove_node(name)
+    one = graph.make_const(f"{name}_one", np.array(1, np.float32))
+    erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
+    inputs = [one.output[0], erf.output[0]]
+    graph.make_node("Sub", inputs, name=name, outputs=[output], dtypes=[dtype], shapes=[shape])
+
+
+# Of ops that tf2onnx does not know, in its own form.
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {"Erfc": (_write_erfc, [])}
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -109,3 +109,41 @@ def test_tasks_without_exports_say_why(exported, tmp_path, task):
     model = keras.models.load_model(exported[0].model, compile=False)
     compared = exports.write_exports(model, task, tmp_path)
     assert all(export.missing for export in compared.values()) and not list(tmp_path.iterdir())
+
+
+def test_layers_that_the_converter_does_not_know_are_exported(tmp_path):
+    """As the published networks have them: GELU, grouped convolutions, constants of a layer."""
+    layers = keras.layers
+    tiles = keras.Input((32, 32, 3))
+    x = layers.Normalization(mean=[120.0, 100, 90], variance=[900.0, 400, 100])(tiles)
+    x = layers.Conv2D(9, 3, groups=3, activation="gelu")(x)
+    x = layers.Conv2D(4, 3, strides=2, activation="gelu")(x)
+    scores = layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(tiles, scores)
+    compared = exports.write_exports(model, "tile_classification", tmp_path)
+    assert compared[ONNX].missing is None and compared[ONNX].difference < 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / ONNX)
+    assert [given.name for given in session.get_inputs()] == ["tiles"]
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    (result,) = session.run(None, {"tiles": pixels})
+    np.testing.assert_allclose(result, model(pixels.astype("f4")), atol=1e-5)
+
+
+def test_a_model_that_cannot_be_converted_has_a_reason(tmp_path):
+    tiles = keras.Input((32, 32, 3))
+    mean = layers_of_no_converter(tiles)
+    model = keras.Model(tiles, keras.layers.Dense(2, activation="softmax")(mean))
+    compared = exports.write_exports(model, "tile_classification", tmp_path)
+    assert compared[SAVED_MODEL].missing is None
+    assert compared[ONNX].missing.startswith("the model cannot be converted (")
+    assert not (tmp_path / ONNX).exists()
+
+
+def layers_of_no_converter(tiles: keras.KerasTensor) -> keras.KerasTensor:
+    """Return features that no ONNX op computes: the logarithm of the gamma function."""
+
+    class LogGamma(keras.layers.Layer):
+        def call(self, values):
+            return tf.math.lgamma(values + 1)
+
+    return keras.layers.GlobalAveragePooling2D()(LogGamma()(tiles))
