@@ -544,6 +544,7 @@ def test_training_text_excludes_layout_and_length():
     """So more nodes or epochs do not train again what is trained; and a command gets them back."""
     layout = {"nodes": 3, "ranks_per_node": 4, "cores_per_rank": 5, "stall_limit": 60}
     layout |= {"save_minutes": 0.5, "cache_gb": 2.0, "epochs": 9, "segment_epochs": 3}
+    layout |= {"validate_steps": 50}
     assert set(layout) == TrainSettings.EXECUTION < set(TrainSettings.model_fields)
     there, here = TrainSettings(**layout, batch_size=24), TrainSettings(batch_size=24)
     assert canonical(there) == canonical(here) and there.ranks == 12

@@ -37,6 +37,7 @@ class TrainSettings(Section):
             "stall_limit",
             "save_minutes",
             "cache_gb",
+            "validate_steps",
             "epochs",
             "segment_epochs",
         }
@@ -72,6 +73,13 @@ class TrainSettings(Section):
         description="Shards in a store: the most that each rank keeps of them in the temporary "
         "folder, in GB.\nMore than two shuffle windows (shuffle_mb) let each epoch read a shard "
         "once; as much as all\nshards of a rank let it read them in the first epoch only.",
+    )
+    validate_steps: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="Validate also after each so many steps, on up to 100 batches, for the log and "
+        "TensorBoard only.\nnull: only after each segment.",
     )
     epochs: int = Field(
         8,

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text += f" (default: {default[key]:g})"
         parser.add_argument(option, dest=key, type=kind, default=default[key], help=text)
     parser.add_argument(
+        "--validate-steps", type=int, help="validate also after each so many steps (default: no)"
+    )
+    parser.add_argument(
         "--limit-batches", type=int, help="per epoch, to try a configuration (default: all)"
     )
 
@@ -53,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def training_settings(args: argparse.Namespace) -> TrainSettings:
     """Return the section `train` from the options."""
     given = ("epochs", "cores_per_rank", "stall_limit", "save_minutes", "cache_gb")
-    limit = {} if args.limit_batches is None else {"limit_batches": args.limit_batches}
+    optional = {key: getattr(args, key) for key in ("limit_batches", "validate_steps")}
     return parse_section(
         TrainSettings,
         args.settings,
         nodes=1,
         ranks_per_node=args.ranks,
         **{key: getattr(args, key) for key in given},
-        **limit,
+        **{key: value for key, value in optional.items() if value is not None},
     )
 
 

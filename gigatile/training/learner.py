@@ -110,6 +110,7 @@ class Learner:
         self._normalisation = SharedNormalisation(network, ranks)
         self.has_statistics = bool(self._normalisation.layers)
         self._graph = tf.function(self._step, reduce_retracing=True)
+        self._evaluation_graph = tf.function(self._evaluate, reduce_retracing=True)
         self._gradients_graph = tf.function(self._gradients, reduce_retracing=True)
         self._update_graph = tf.function(self._update)
         self._moments_graph = tf.function(self._moments, reduce_retracing=True)
@@ -148,6 +149,22 @@ class Learner:
             )
         sums, agreed, exchange, norm = results
         return Step(np.array(sums), np.array(agreed), float(exchange), float(norm))
+
+    def evaluate(self, inputs: Any, targets: Any, weights: np.ndarray) -> np.ndarray:
+        """Return the weighted sums of `loss` and of the task's metrics over this rank's samples.
+
+        The weights do not change, and layers compute what they compute in prediction.
+        """
+        return np.array(self._evaluation_graph(inputs, targets, weights))
+
+    def _evaluate(self, inputs: Any, targets: Any, weights: tf.Tensor) -> tf.Tensor:
+        return self._stacked(
+            self._task.sums(self._network(inputs, training=False), targets, weights)
+        )
+
+    def _stacked(self, sums: dict[str, tf.Tensor]) -> tf.Tensor:
+        names = ("loss", *self._task.metrics)
+        return tf.stack([tf.cast(sums[name], tf.float32) for name in names])
 
     def _step(
         self, inputs: Any, targets: Any, weights: tf.Tensor, total: tf.Tensor, requests: tf.Tensor
@@ -191,9 +208,7 @@ class Learner:
             exchange = _now() - start
         norm = self._optimizer.apply(gradients)
         self._update_averages()
-        names = ("loss", *self._task.metrics)
-        stacked = tf.stack([tf.cast(sums[name], tf.float32) for name in names])
-        return stacked, agreed, exchange, norm
+        return self._stacked(sums), agreed, exchange, norm
 
     def _update_averages(self) -> None:
         # The decay grows with the steps, so that the average of a short training forgets its start.

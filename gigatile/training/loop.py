@@ -26,6 +26,7 @@ from gigatile.training.resuming import Checkpoints, Position, training_key
 from gigatile.training.sample_order import Epoch
 from gigatile.training.schedules import backbone_factor, learning_rate
 from gigatile.training.segments import Segment
+from gigatile.training.step_validation import StepValidation
 from gigatile.training.task import TrainingTask
 
 # Batches from which the statistics of batch normalisation are computed when the model is saved.
@@ -92,6 +93,17 @@ def train(
         )
 
     source = task.source(reader)
+    # Statistics are computed from samples as validation and prediction use them: upright, and not
+    # augmented.
+    unchanged = task.source(reader, augmented=False)
+
+    def statistics(epoch: int) -> Iterator[Batch]:
+        upright = Epoch(replace(sampling, views=(0,)), epoch, reader.classes_of)
+        return _first_batches(unchanged, upright, settings, ranks)
+
+    validation = None
+    if settings.validate_steps:
+        validation = StepValidation(manifest, settings, task, learner, ranks)
     share = (0, 1) if task.shares_samples else (ranks.rank, ranks.size)
     reporter = None
     if ranks.writes:
@@ -132,6 +144,11 @@ def train(
                 shown = {"learning rate": rate, "gradient norm": step.gradient_norm}
                 reporter.end_step(position, timer, shown)
             saver.handle_requests(step.agreed, position)
+            if validation and validation.is_due(position.done):
+                with learner.averaged(statistics(epoch)):
+                    validated = validation.run(saver.stop_is_requested)
+                if reporter and validated:
+                    reporter.report_validation(position, *validated)
             timer.begin()
         *totals, weights = ranks.sum(position.sums, "sums")
         means = [float(total / weights) for total in totals]
@@ -148,11 +165,7 @@ def train(
             reporter.end_epoch(position, seconds)
 
     saver.end(position)
-    # Statistics are computed from samples as validation and prediction use them: upright, and not
-    # augmented.
-    upright = Epoch(replace(sampling, views=(0,)), settings.epochs - 1, reader.classes_of)
-    unchanged = task.source(reader, augmented=False)
-    with learner.averaged(_first_batches(unchanged, upright, settings, ranks)):
+    with learner.averaged(statistics(settings.epochs - 1)):
         ranks.stop_watchdog()
         if ranks.writes:
             save_model(networks.model, segment.model)

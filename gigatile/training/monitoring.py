@@ -90,6 +90,14 @@ def bottleneck(seconds: np.ndarray) -> str:
     )
 
 
+def describe_means(means: Mapping[str, float]) -> str:
+    """Return means as they are logged; the first of them is the loss."""
+    return ", ".join(
+        f"{name} {mean:.4f}" if name == "loss" else f"{name} {mean:.3f}"
+        for name, mean in means.items()
+    )
+
+
 class EventWriter:
     """Writes scalars and pictures for TensorBoard, by the number of steps.
 
@@ -176,16 +184,21 @@ class ProgressReporter:
                 | {f"milliseconds per step/{name}": 1000 * seconds for name, seconds in times},
             )
 
+    def report_validation(self, position: Position, means: Mapping[str, float], count: int) -> None:
+        """Report a validation within an epoch: the means of so many samples."""
+        self._log(
+            f"epoch {position.epoch + 1}/{self._settings.epochs}, step {position.step} of "
+            f"{self._steps}: validation {describe_means(means)} on {count} {self._samples}"
+        )
+        if self._events:
+            scalars = {f"validation/{name}": value for name, value in means.items()}
+            self._events.write(position.done, scalars)
+
     def end_epoch(self, position: Position, seconds: np.ndarray) -> None:
         """Report an epoch; `seconds` as `StepTimer.per_step` returns them."""
         number, *values = position.history[-1]
         means = dict(zip(self._names, values, strict=True))
-        loss, *others = (
-            f"{name} {value:.4f}" if name == "loss" else f"{name} {value:.3f}"
-            for name, value in means.items()
-        )
-        epochs = self._settings.epochs
-        self._log(f"epoch {number:.0f}/{epochs}: {', '.join([loss, *others])}")
+        self._log(f"epoch {number:.0f}/{self._settings.epochs}: {describe_means(means)}")
         if seconds.any():
             self._log(bottleneck(seconds))
         if self._events:

@@ -213,6 +213,11 @@ class Checkpoints:
         due = time.monotonic() - self._last_save >= 60 * self._settings.save_minutes
         return np.array([due and self._ranks.writes, *received_signals()], np.float32)
 
+    def stop_is_requested(self) -> bool:
+        """Return whether any rank has received a signal to stop; all ranks call it together."""
+        _, *stop = self._ranks.sum(self.requests(), "requests") > 0
+        return any(stop)
+
     def handle_requests(self, agreed: np.ndarray, position: Position) -> None:
         """Save or stop, as the sum of the requests of all ranks asks for.
 

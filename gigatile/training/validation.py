@@ -8,7 +8,7 @@ import numpy as np
 
 from gigatile.files import checksums, write_json
 from gigatile.json_models import read_model
-from gigatile.training.monitoring import EventWriter
+from gigatile.training.monitoring import EventWriter, describe_means
 from gigatile.training.segments import Segment, SegmentRecord
 
 
@@ -61,11 +61,7 @@ def record_validation(
         steps, writer = read_model(SegmentRecord, segment.described).steps, EventWriter(events)
         writer.write(steps, scalars | dict(validation.details))
         writer.write_pictures(steps, validation.pictures)
-    loss, *others = (
-        f"{name} {mean:.4f}" if name == "loss" else f"{name} {mean:.3f}"
-        for name, mean in validation.means.items()
-    )
     log(
-        f"epoch {segment.epoch}: validation {', '.join([loss, *others])} on {validation.count} "
-        f"{validation.units}"
+        f"epoch {segment.epoch}: validation {describe_means(validation.means)} on "
+        f"{validation.count} {validation.units}"
     )

@@ -38,10 +38,11 @@ def launch_options(layout: Layout) -> str:
 
 def rank_options(train: TrainSettings) -> str:
     """Return the options of a rank of the training that do not change the model."""
+    validate = f" --validate-steps {train.validate_steps}" if train.validate_steps else ""
     return (
         f"--ranks {train.ranks} --cores {train.cores_per_rank}"
         f" --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
-        f" --cache-gb {train.cache_gb}"
+        f" --cache-gb {train.cache_gb}{validate}"
     )
 
 

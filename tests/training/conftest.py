@@ -25,6 +25,7 @@ OPTIONS = {
     "cores": "--cores",
     "stall_limit": "--stall-limit",
     "save_minutes": "--save-minutes",
+    "validate_steps": "--validate-steps",
     "limit_batches": "--limit-batches",
 }
 CLASSES = ("coarse", "fine", "plain")

@@ -104,7 +104,7 @@ ROWS = [
         "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true, reuse: other}",
         "shards={nodes: 2}",
         "train={ranks_per_node: 2, cores_per_rank: 2, stall_limit: 60, save_minutes: 1,"
-        " cache_gb: 2}",
+        " cache_gb: 2, validate_steps: 5}",
     ),
     setting(SPLITS, "split={seed: 5}"),
     setting(SHARDS, "shards={target_mb: 1, seed: 100}"),  # the defaults are 100 and 1

@@ -102,6 +102,7 @@ def test_rank_options_are_those_that_do_not_change_the_model():
         f"--ranks 8 --cores 3 --stall-limit {train.stall_limit} --save-minutes {train.save_minutes}"
         f" --cache-gb {train.cache_gb}"
     )
+    assert rank_options(TrainSettings(validate_steps=20)).endswith(" --validate-steps 20")
 
 
 def test_tiling_options_are_those_that_do_not_change_tiles():

@@ -73,5 +73,6 @@ TASK = Task(
     headline=("ROC AUC by slide", "slide.roc_auc.macro"),
     check=_check,
     losses=("cross_entropy", "focal"),
-    train_options=CLASSIFIER_OPTIONS | {"boost", "tiles_per_slide", "tiles_per_patient"},
+    train_options=CLASSIFIER_OPTIONS
+    | {"boost", "tiles_per_slide", "tiles_per_patient", "validate_steps"},
 )

@@ -74,7 +74,7 @@ TASK = Task(
     train_defaults={"model": "small_unet", **SHORT_TRAINING},
     truth="segmentation",
     losses=LOSSES,
-    train_options=frozenset({"focal_gamma"}),
+    train_options=frozenset({"focal_gamma", "validate_steps"}),
     headline=("mean Dice", "dice.mean"),
     check=_check,
 )
