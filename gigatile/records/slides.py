@@ -85,6 +85,11 @@ class SlideReader:
         """Return the class numbers of some slides, given by their numbers (n,): (n,) int32."""
         return self._labels[numbers]
 
+    def patients(self) -> np.ndarray:
+        """Return numbers that identify the patient of each slide: (n,) uint64."""
+        _, patients = self._shards.members()
+        return patients[self._records]
+
     def __getitem__(self, number: int) -> SlideTiles:
         """Return where the tiles of a slide are.
 

@@ -252,6 +252,13 @@ class TrainSettings(Section):
         description="The most tiles of a patient that an epoch shows, divided evenly among its "
         "slides. null: all.",
     )
+    slides_per_patient: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="Whole slides: the most slides of a patient that an epoch shows: others in "
+        "each epoch, in turn.\nnull: all.",
+    )
     views: Annotated[Literal["random"] | tuple[str, ...], BeforeValidator(_train_views)] = Field(
         "random",
         description="random: flip each tile and rotate it by a multiple of 90 degrees, at random "

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,11 @@ from gigatile.records.slide_layout import lay_out_slides
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.settings.whole_slides import WholeSlideSettings
+from gigatile.tasks.slide_classification.training import SlideClassification
+from gigatile.training.sample_order import Epoch
 
 SIZE, EPOCHS = 48, 2
 # Columns and rows: among them one tile, a row of tiles, and one with 72 times the area.
@@ -168,3 +174,37 @@ def test_model_describes_its_slides(launcher, slides, tmp_path):
     assert described["classes"] == ["coarse", "fine"]
     assert described["mpp"] == 0.5
     assert described["whole_slides"] == {"aggregator": "max"}
+
+
+def test_an_epoch_shows_at_most_so_many_slides_of_a_patient(tmp_path):
+    """Others in each epoch; the classes are balanced among what the cap leaves."""
+    of_patient = [0, 0, 0, 0, 0, 1, 1, 2, 3, 3, 3, 3]
+    made = [
+        replace(
+            source(tmp_path, number, "coarse" if patient < 2 else "fine", (1, 1)),
+            patient=f"P{patient}",
+        )
+        for number, patient in enumerate(of_patient)
+    ]
+    settings = ShardSettings(target_mb=0.01)
+    write_shards({"train": made}, settings, tmp_path / "shards", lay_out=lay_out_slides)
+    task = SlideClassification(TileSettings(size=SIZE), WholeSlideSettings())
+    reader = task.reader(tmp_path / "shards/manifest.json", "train")
+    names = [reader[number].slide.slide for number in range(len(reader))]
+    patients = np.array([of_patient[int(name[1:])] for name in names])
+    assert len(reader.counts) > 1
+
+    def shown(epochs: int, **options) -> list[np.ndarray]:
+        sampling = task.sampling(reader, TrainSettings(slides_per_patient=2, **options))
+        orders = [Epoch(sampling, number, reader.classes_of) for number in range(epochs)]
+        return [order.samples(0, len(order)).records for order in orders]
+
+    epochs = shown(10)
+    for records in epochs:
+        assert np.bincount(patients[records]).tolist() == [2, 2, 1, 2]
+        assert len(set(records.tolist())) == 7
+    totals = np.bincount(np.concatenate(epochs))
+    assert totals[patients == 0].tolist() == [4] * 5 and totals[patients == 3].tolist() == [5] * 4
+    fine = np.isin(patients, (2, 3))
+    together = np.concatenate(shown(12, balance="epoch"))
+    assert abs(fine[together].sum() - 42) <= 4  # of 84

@@ -31,6 +31,6 @@ TASK = replace(
     training=_training,
     execution=_execution,
     compares=True,
-    train_options=CLASSIFIER_OPTIONS,
+    train_options=CLASSIFIER_OPTIONS | {"slides_per_patient"},
     train_defaults={"model": "whole_small", "epochs": 40, "segment_epochs": 5, "batch_size": 4},
 )

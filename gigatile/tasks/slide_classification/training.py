@@ -1,6 +1,7 @@
 """Training on whole slides: cross-entropy of a softmax over the classes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Rational
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gigatile.settings.view_names import VIEWS
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
+from gigatile.training.caps import Caps
 from gigatile.training.class_balance import class_weights, repetitions
 from gigatile.training.losses import ClassificationSums
 from gigatile.training.ranks import Ranks
@@ -62,17 +64,20 @@ class SlideClassification(TrainingTask):
 
     def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the slides depends on."""
+        caps = _caps(reader, settings)
+        boost = repetitions(settings, reader.classes, _class_counts(reader, caps))
         return Sampling(
             counts=reader.counts,
             seed=settings.seed,
             window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
-            boost=repetitions(settings, reader.classes, reader.counts.sum(axis=0)),
+            boost=boost,
             views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+            shares=caps.shares(boost, settings.seed) if caps else None,
         )
 
     def configure(self, reader: SlideReader, settings: TrainSettings) -> None:
         """Take loss and class weights."""
-        counts = reader.counts.sum(axis=0)
+        counts = _class_counts(reader, _caps(reader, settings))
         self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
@@ -170,3 +175,18 @@ class SlideClassification(TrainingTask):
     def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
         """Return the classes in the order of the scores, and the scale of the slides."""
         return {"classes": reader.classes, "mpp": reader.mpp}
+
+
+def _caps(reader: SlideReader, settings: TrainSettings) -> Caps | None:
+    if settings.slides_per_patient is None:
+        return None
+    slides = np.arange(len(reader))
+    labels = reader.classes_at(slides)
+    return Caps(slides, reader.patients(), labels, None, settings.slides_per_patient)
+
+
+def _class_counts(reader: SlideReader, caps: Caps | None) -> Sequence[Rational]:
+    """Return how many slides of each class an epoch shows, without balance."""
+    if caps:
+        return caps.class_counts(len(reader.classes))
+    return reader.counts.sum(axis=0).tolist()
