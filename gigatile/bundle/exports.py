@@ -150,7 +150,7 @@ def _write_onnx(
     import tf2onnx
 
     function = tf.function(lambda inputs: {SCORES: _scores(model, inputs)}, input_signature=[spec])
-    # Keras compiles grouped convolutions into functions of their own, which cannot be converted.
+    # Keras compiles grouped convolutions into separate functions, which cannot be converted.
     with _inlined():
         converted, _ = tf2onnx.convert.from_function(
             function, input_signature=[spec], opset=18, custom_op_handlers=HANDLERS
@@ -189,9 +189,9 @@ def _write_erfc(graph: Any, node: Any, name: str, args: Sequence[Any]) -> None:
     (output,), dtype = node.output, graph.get_dtype(node.output[0])
     shape = graph.get_shape(output)
     graph.remove_node(name)
-    one = graph.make_const(f"{name}_one", np.array(1, np.float32))
+    const = graph.make_const(f"{name}_one", np.array(1, np.float32))
     erf = graph.make_node("Erf", node.input, dtypes=[dtype], shapes=[shape])
-    inputs = [one.output[0], erf.output[0]]
+    inputs = [const.output[0], erf.output[0]]
     graph.make_node("Sub", inputs, name=name, outputs=[output], dtypes=[dtype], shapes=[shape])
 
 
