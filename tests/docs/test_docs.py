@@ -46,6 +46,11 @@ NOT_RUN = {
         "gigatile predict bundles/nuclei north/images.tsv --out external\n",
     ): "the reader's images; tests/workflow/test_bundle_of_instances.py runs it",
     (
+        "docs/segmentation.md",
+        "gigatile run mine.yaml -- results/mine/cases.tsv\n"
+        "gigatile propose mine.yaml --memory-gb 16\n",
+    ): "the reader's volumes; tests/volumes/test_proposal.py runs it",
+    (
         "docs/lung-tissue.md",
         "python benchmarks/recipes.py --configfile lung.yaml\n",
     ): "it takes an hour; tests/workflow/test_recipes.py runs it on the small cohort",
