@@ -40,7 +40,7 @@ RECIPE = {
     "weight_decay": 1e-4,
     "clip_norm": 1.0,
     "tiles_per_slide": 18,
-    "augmentation": {"stain": 0.1, "noise": 5, "cutout": 0.3},
+    "augmentation": {"stain": 0.1, "noise": 5, "cutout": 0.3, "mixup": 0.3},
 }
 LAMB = {"optimizer": "lamb", "schedule": "cosine", "weight_decay": 0.01, "average": False}
 LAMB |= {"freeze_epochs": 2, "backbone_rate": 0.3, "loss": "focal", "balance": "epoch"}
@@ -48,14 +48,18 @@ LAMB |= {"freeze_epochs": 2, "backbone_rate": 0.3, "loss": "focal", "balance": "
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, ranks):
-    """Two ranks save after every step, one rank after every epoch."""
+    """Two ranks save after every step, one rank after every epoch.
+
+    The killed training also validates within an epoch, which changes nothing.
+    """
     minutes = {1: 10, 2: 1e-6}[ranks]
     recipe = {1: LAMB, 2: RECIPE}[ranks]
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     launcher.train(manifest, uninterrupted, ranks, epochs=EPOCHS, **recipe)
 
     arguments = launcher.train_arguments(
-        manifest, killed, ranks, epochs=EPOCHS, save_minutes=minutes, **recipe
+        *(manifest, killed, ranks),
+        **(recipe | {"epochs": EPOCHS, "save_minutes": minutes, "validate_steps": 3}),
     )
     process = subprocess.Popen(
         launcher.command(ranks, "scripts/train.py", *arguments),
@@ -78,7 +82,7 @@ def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, 
         time.sleep(0.05)
     assert not (killed / "segments").exists()
 
-    again = launcher.train(manifest, killed, ranks, epochs=EPOCHS, **recipe)
+    again = launcher.train(manifest, killed, ranks, epochs=EPOCHS, validate_steps=3, **recipe)
     assert "resuming after epoch" in again.stdout
     assert_same_bits(uninterrupted / "segments", killed / "segments")
     assert not (killed / "checkpoints").exists()

@@ -15,6 +15,7 @@ from gigatile.records.shards import ShardReader
 from gigatile.settings.view_names import VIEWS
 from gigatile.settings.whole import load_settings
 from gigatile.tasks import find_task
+from gigatile.tasks.tile_classification import temperature as fitting
 from gigatile.tasks.tile_classification.choice import complete
 from gigatile.tasks.tile_classification.scoring import (
     Scores,
@@ -22,7 +23,12 @@ from gigatile.tasks.tile_classification.scoring import (
     model_of_scores,
     sharpened,
 )
-from gigatile.tasks.tile_classification.temperature import fit_temperature, mean_loss
+from gigatile.tasks.tile_classification.temperature import (
+    Fitted,
+    fit_temperature,
+    mean_loss,
+    warning_of,
+)
 from gigatile.training.segments import Segment
 from gigatile.views import apply_view
 
@@ -125,6 +131,23 @@ def test_certain_scores_do_not_break_the_fit():
     assert wrong > 5, "it is sure and wrong"
     for temperature in (right, wrong):
         assert np.isfinite(sharpened(scores, temperature)).all()
+
+
+def test_a_temperature_that_the_tiles_do_not_determine_is_reported(
+    chosen, manifest, monkeypatch, capsys
+):
+    """A model without an error gets surer without end, and one that is wrong gets less sure."""
+    complete_with(chosen, manifest, temperature=True)
+    assert "reliable" not in capsys.readouterr().out
+    sure = np.eye(2, dtype=np.float32)[[0, 1, 0]] * 0.8 + 0.1
+    for labels, why in (([0, 1, 0], "almost no error"), ([1, 0, 1], "hardly follow their labels")):
+        temperature = fit_temperature(sure, np.array(labels))
+        loss = mean_loss(sharpened(sure, temperature), np.array(labels))
+        result = Fitted(temperature=temperature, tiles=3, loss=loss, loss_before=1)
+        assert why in warning_of(result)
+    monkeypatch.setattr(fitting, "LEAST_LOSS", 100)
+    complete_with(chosen, manifest, temperature=True)
+    assert "is not reliable, since the scores of the validation" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("views", [("identity",), ("rotate90_flip", "rotate180"), VIEWS])

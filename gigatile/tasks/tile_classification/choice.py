@@ -29,11 +29,13 @@ def complete(folder: Path, manifest: Path, settings: Mapping[str, Any]) -> None:
     scores: dict[str, Any] = {"views": list(section.views), "temperature": 1.0}
     if section.temperature:
         # Loads TensorFlow.
-        from gigatile.tasks.tile_classification.temperature import fit_on_tiles
+        from gigatile.tasks.tile_classification.temperature import fit_on_tiles, warning_of
 
         limit = described["train"]["limit_batches"]
         fitted = fit_on_tiles(folder / "model.keras", path, section.views, manifest, limit)
         scores |= fitted.to_json()
+        if warning := warning_of(fitted):
+            print(warning)
     write_json(path, described | {"scores": scores})
 
 

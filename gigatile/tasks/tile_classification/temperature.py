@@ -16,6 +16,8 @@ from gigatile.tasks.tile_classification.scoring import BATCH, TileClassifier, sh
 
 # The temperature is sought between one over this and this.
 MOST = 20.0
+# Mean loss below which surer scores are always better.
+LEAST_LOSS = 1e-3
 
 
 class Fitted(JsonModel):
@@ -82,6 +84,17 @@ def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
         options={"xatol": 1e-6},
     )
     return round(float(np.exp(best.x)), 3)
+
+
+def warning_of(fitted: Fitted) -> str:
+    """Return a warning if the tiles do not determine the temperature; else an empty text."""
+    if fitted.loss < LEAST_LOSS:
+        why = "the scores of the validation tiles have almost no error"
+    elif fitted.temperature > 0.99 * MOST:
+        why = "the scores of the validation tiles hardly follow their labels"
+    else:
+        return ""
+    return f"scores.temperature: {fitted.temperature:g} is not reliable, since {why}"
 
 
 def mean_loss(scores: np.ndarray, labels: np.ndarray) -> float:
