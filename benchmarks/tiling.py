@@ -14,6 +14,8 @@ counts, as other processes only make rounds slower; the range of the ratios is p
   neither selects nor measures tiles, and writes nothing.
 - vips: `dzsave` of one level, with one thread. It extracts the whole slide; the speed is given for
   the kept tiles, and for all tiles.
+- slideflow, with --peers: its own extraction, which drops grey tiles and writes TFRecords. Its JPEG
+  quality is fixed at 100. See peers/tiling.py.
 - floor: each native tile with kept pixels is decoded once and each kept tile encoded once, in
   memory, with the faster one of two bindings of libjpeg-turbo. Native tiles count by their share of
   kept pixels.
@@ -40,6 +42,7 @@ import openslide  # noqa: E402
 import pyvips  # noqa: E402
 import simplejpeg  # noqa: E402
 import tifffile  # noqa: E402
+from peers.process import Peer  # noqa: E402
 
 from gigatile.demo.cohort import COHORT  # noqa: E402
 from gigatile.demo.svs import shrink  # noqa: E402
@@ -232,7 +235,7 @@ def processor_time(work: Callable[[], object]) -> float:
     return now() - before
 
 
-def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
+def compare(what: str, slide: Path, folder: Path, rounds: int, peers: Path | None) -> None:
     """Time the variants, alternating, and print their ratios."""
     files = ours(slide, folder)
     corners = [(tile.x, tile.y) for tile in map(decode_tile, read_records(files.records))]
@@ -240,6 +243,11 @@ def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
     tiles_of_vips = vips(slide, folder)
     names = ("ours", "usual", "vips", "vips, glass too", "floor")
     per_second: dict[str, list[float]] = {name: [] for name in names}
+    peer = None
+    if peers is not None:
+        peer = Peer(peers, "tiling.py", [slide, SIZE])
+        peer.run()  # the first slide also loads libraries
+        per_second["slideflow"] = []
     for _ in range(rounds):
         per_second["ours"].append(len(corners) / processor_time(lambda: ours(slide, folder)))
         per_second["floor"].append(len(corners) / floor())
@@ -247,11 +255,16 @@ def compare(what: str, slide: Path, folder: Path, rounds: int) -> None:
         seconds = processor_time(lambda: vips(slide, folder))
         per_second["vips"].append(len(corners) / seconds)
         per_second["vips, glass too"].append(tiles_of_vips / seconds)
+        if peer is not None:
+            seconds, tiles = peer.run()
+            per_second["slideflow"].append(tiles / seconds)
+    if peer is not None:
+        peer.close()
     width, height = openslide.OpenSlide(slide).dimensions
     print(f"mostly {what}: {width:,} × {height:,} px, {len(corners):,} tiles of {SIZE} px kept")
     for name, speeds in per_second.items():
         print(f"  {name:<16}{max(speeds):8.0f} tiles/s")
-    for other in names[1:]:
+    for other in [name for name in per_second if name != "ours"]:
         print(f"  ours / {other}: {_ratio(per_second, 'ours', other)}")
     print(f"  floor / usual, the upper bound: {_ratio(per_second, 'floor', 'usual')}", flush=True)
 
@@ -287,6 +300,7 @@ def main() -> None:
     parser.add_argument("--slide", type=Path, help="slide with the pixels (default: of the demo)")
     parser.add_argument("--cells", type=int, nargs=2, default=(COLUMNS, ROWS), help="of the slide")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", type=Path, help="Python with slideflow, to compare with it")
     parser.add_argument(
         "--times", type=int, nargs="*", default=(1, 10), help="the pixels, to compare memory"
     )
@@ -297,7 +311,7 @@ def main() -> None:
         pieces = real_pieces(args.slide)
         for what in ("tissue", "glass"):
             slide = build(folder / f"{what}.svs", rich_in(what, columns, rows), pieces)
-            compare(what, slide, folder, args.rounds)
+            compare(what, slide, folder, args.rounds, args.peers)
         first = None
         for times in args.times:
             wide, high = round(columns * times**0.5), round(rows * times**0.5)

@@ -91,14 +91,12 @@ def test_ranks_and_parts_give_the_same_model(launcher, manifest, tmp_path):
     layouts = {
         "two": {"ranks": 2},
         "parts": {"ranks": 1, "accumulate": 3},
-        "plain": {"ranks": 1, "augmentation": {}},
     }
     for name, layout in layouts.items():
         launcher.train(manifest, tmp_path / name, **recipe | layout)
-    two, parts, plain = (weights(tmp_path / name / "segments") for name in layouts)
+    two, parts = (weights(tmp_path / name / "segments") for name in layouts)
     for value, expected in zip(parts, two, strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-5)
-    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(plain, two, strict=True))
 
 
 def test_the_picture_of_samples_shows_mixed_tiles(manifest):
