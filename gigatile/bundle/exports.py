@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.bundle.contents import ONNX, SAVED_MODEL, Export
-from gigatile.records.shuffle import key64, random64
+from gigatile.errors import is_resource_error
+from gigatile.records.shuffle import key64, random64, uniform_of
 
 # Largest accepted difference of a score between an export and the model, which add in another
 # order. Instance normalisation of the U-Net amplifies rounding where a volume is almost constant.
@@ -52,6 +53,8 @@ def write_exports(model: keras.Model, task: str, folder: Path) -> dict[str, Expo
                 difference = float(np.abs(score(examples) - expected).max())
         except Exception as error:  # the converters raise many types for what they do not know
             _remove(folder / name)
+            if is_resource_error(error):
+                raise
             reason = " ".join(str(error).split())[:300]
             exports[name] = Export(missing=f"the model cannot be converted ({reason})")
             continue
@@ -89,7 +92,7 @@ def make_examples(spec: tf.TensorSpec) -> np.ndarray:
         square = min(2 ** (number % 6), COARSEST)
         coarse = (*(-(-side // square) for side in shape[:-1]), shape[-1])
         bits = random64(key64("export", number), np.arange(np.prod(coarse)))
-        values = (bits >> np.uint64(11)).astype(np.float64).reshape(coarse) / 2**53
+        values = uniform_of(bits).reshape(coarse)
         for axis in range(len(coarse) - 1):
             values = values.repeat(square, axis)
         values = values[tuple(slice(side) for side in shape[:-1])]

@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> None:
     from gigatile.volumes.state import CaseState
 
     names = [row["case"] for row in usable_rows(table, "train")]
+    if not names:
+        raise UserError(f"{table}: no case of the training split can be used; see its reasons")
     states = [read_model(CaseState, results / "volumes" / f"{name}.json") for name in names]
     cases = [CaseSize.from_state(state) for state in states]
     model, ranks = settings.train.model, settings.train.ranks

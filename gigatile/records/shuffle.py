@@ -32,6 +32,11 @@ def random64(key: int, counters: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
+def uniform_of(numbers: np.ndarray) -> np.ndarray:
+    """Return random 64-bit numbers as numbers in [0, 1): float64 of the same shape."""
+    return (numbers >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def permutation(n: int, *key: str | int) -> np.ndarray:
     """Return a random permutation of 0 … n-1 that depends on `key`: (n,) int64."""
     return np.argsort(random64(key64(*key), np.arange(n)), kind="stable")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
-from gigatile.records.shuffle import key64, normal_numbers, random64
+from gigatile.records.shuffle import key64, normal_numbers, random64, uniform_of
 from gigatile.records.tile import decode_jpeg, encode_jpeg
 from gigatile.settings.augmentation import AugmentationSettings
 
@@ -42,7 +42,7 @@ class Draws:
 
     def __init__(self, seed: int) -> None:
         numbers = random64(_KEY ^ seed, np.arange(32))
-        self._numbers = iter((numbers >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+        self._numbers = iter(uniform_of(numbers))
 
     def between(self, low: float, high: float) -> float:
         """Return a number, uniform in [low, high)."""

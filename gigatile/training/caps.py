@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Rational
 
 import numpy as np
 
@@ -127,6 +128,16 @@ class Caps:
             denominators=denominators,
             turns=turns % denominators,
         )
+
+
+def class_counts(caps: Caps | None, counts: np.ndarray) -> Sequence[Rational]:
+    """Return how many records of each class an epoch shows, without boost.
+
+    Args:
+        caps: of the training; None: all records are shown.
+        counts: (shards, classes) int64, the records of each class in each shard.
+    """
+    return caps.class_counts(counts.shape[1]) if caps else counts.sum(axis=0).tolist()
 
 
 def _level(sizes: np.ndarray, total: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import betaincinv
 
-from gigatile.records.shuffle import key64, random64
+from gigatile.records.shuffle import key64, random64, uniform_of
 
 # From the seed of a sample to random numbers that nothing else uses.
 _KEY = key64("mixup")
@@ -39,8 +39,7 @@ def shares_of(seeds: np.ndarray, alpha: float) -> np.ndarray:
         seeds: (n,) uint64 of the samples.
         alpha: above 0.
     """
-    uniform = (random64(_KEY, seeds) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return betaincinv(alpha, alpha, uniform).astype(np.float32)
+    return betaincinv(alpha, alpha, uniform_of(random64(_KEY, seeds))).astype(np.float32)
 
 
 def mix(

@@ -147,3 +147,19 @@ def layers_of_no_converter(tiles: keras.KerasTensor) -> keras.KerasTensor:
             return tf.math.lgamma(values + 1)
 
     return keras.layers.GlobalAveragePooling2D()(LogGamma()(tiles))
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
+def test_a_full_disk_is_not_a_fault_of_the_model(tmp_path, monkeypatch, error):
+    """Then the bundle is not written, and can be tried again."""
+
+    def fails(model, spec, path):
+        raise error
+
+    monkeypatch.setattr(exports, "_write_onnx", fails)
+    tiles = keras.Input((32, 32, 3))
+    scores = keras.layers.Dense(2, activation="softmax")(
+        keras.layers.GlobalAveragePooling2D()(tiles)
+    )
+    with pytest.raises(type(error)):
+        exports.write_exports(keras.Model(tiles, scores), "tile_classification", tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -160,9 +161,14 @@ def test_faults_are_one_message(run, tmp_path):
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     slides = tmp_path / "slides.yaml"
     slides.write_text("run: mine\nsamples: samples.tsv\n")
+    failed = tmp_path / "failed"
+    shutil.copytree(run, failed)
+    table = failed / "results/mine/cases.tsv"
+    table.write_text(table.read_text().replace("prepared", "failed"))
     for folder, memory, message in (
         (run, "0", "error: --memory-gb: found 0; must be 0.1 to 100000"),
         (tmp_path, "4", "cases.tsv: no cases yet; `gigatile run "),
+        (failed, "4", "cases.tsv: no case of the training split can be used"),
         (slides, "4", "error: gigatile propose is for volumes; "),
     ):
         done = proposed(folder, "--memory-gb", memory)

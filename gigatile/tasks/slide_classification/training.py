@@ -1,7 +1,6 @@
 """Training on whole slides: cross-entropy of a softmax over the classes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Rational
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from gigatile.settings.view_names import VIEWS
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
-from gigatile.training.caps import Caps
+from gigatile.training.caps import Caps, class_counts
 from gigatile.training.class_balance import class_weights, repetitions
 from gigatile.training.losses import ClassificationSums
 from gigatile.training.ranks import Ranks
@@ -65,7 +64,7 @@ class SlideClassification(TrainingTask):
     def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the slides depends on."""
         caps = _caps(reader, settings)
-        boost = repetitions(settings, reader.classes, _class_counts(reader, caps))
+        boost = repetitions(settings, reader.classes, class_counts(caps, reader.counts))
         return Sampling(
             counts=reader.counts,
             seed=settings.seed,
@@ -77,7 +76,7 @@ class SlideClassification(TrainingTask):
 
     def configure(self, reader: SlideReader, settings: TrainSettings) -> None:
         """Take loss and class weights."""
-        counts = _class_counts(reader, _caps(reader, settings))
+        counts = class_counts(_caps(reader, settings), reader.counts)
         self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
@@ -183,10 +182,3 @@ def _caps(reader: SlideReader, settings: TrainSettings) -> Caps | None:
     slides = np.arange(len(reader))
     labels = reader.classes_at(slides)
     return Caps(slides, reader.patients(), labels, None, settings.slides_per_patient)
-
-
-def _class_counts(reader: SlideReader, caps: Caps | None) -> Sequence[Rational]:
-    """Return how many slides of each class an epoch shows, without balance."""
-    if caps:
-        return caps.class_counts(len(reader.classes))
-    return reader.counts.sum(axis=0).tolist()

@@ -1,7 +1,6 @@
 """Training of tile classifiers: cross-entropy of a softmax over the classes."""
 
-from collections.abc import Mapping, Sequence
-from numbers import Rational
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from gigatile.settings.train import TrainSettings
 from gigatile.settings.view_names import VIEWS
 from gigatile.tasks.tile_classification.samples import Tiles
 from gigatile.training.augmentation import Augmentation
-from gigatile.training.caps import Caps
+from gigatile.training.caps import Caps, class_counts
 from gigatile.training.class_balance import class_weights, repetitions
 from gigatile.training.losses import ClassificationSums
 from gigatile.training.mixup import MixedLabels, mix
@@ -54,7 +53,7 @@ class TileClassification(TrainingTask):
     def sampling(self, reader: ShardReader, settings: TrainSettings) -> Sampling:
         """Return what the order of the tiles depends on."""
         caps = _caps(reader, settings)
-        boost = repetitions(settings, reader.classes, _class_counts(reader, caps))
+        boost = repetitions(settings, reader.classes, class_counts(caps, reader.counts))
         return Sampling(
             counts=reader.counts,
             seed=settings.seed,
@@ -66,7 +65,7 @@ class TileClassification(TrainingTask):
 
     def configure(self, reader: ShardReader, settings: TrainSettings) -> None:
         """Take loss and class weights."""
-        counts = _class_counts(reader, _caps(reader, settings))
+        counts = class_counts(_caps(reader, settings), reader.counts)
         self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: ShardReader, settings: TrainSettings, pretrained: bool) -> Networks:
@@ -113,10 +112,3 @@ def _caps(reader: ShardReader, settings: TrainSettings) -> Caps | None:
         return None
     labels = reader.classes_at(np.arange(len(reader)))
     return Caps(*reader.members(), labels, *most)
-
-
-def _class_counts(reader: ShardReader, caps: Caps | None) -> Sequence[Rational]:
-    """Return how many tiles of each class an epoch shows, without boost."""
-    if caps:
-        return caps.class_counts(len(reader.classes))
-    return reader.counts.sum(axis=0).tolist()
