@@ -15,6 +15,8 @@ from small_cohort import make_small_cohort
 from small_volumes import make_small_volumes
 from xdist.scheduler import LoadScopeScheduling
 
+import gigatile  # noqa: F401  before tests import TensorFlow: its environment
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # A test that sometimes fails helps nobody, and a slow machine is no fault of the code.
