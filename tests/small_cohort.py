@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from clones import ROOT, Clone
+from small_slides import draw_small_slide
 
 # Three patients per label, one in each split, and three slides that cannot be used.
 COHORT = {
@@ -49,18 +50,11 @@ def make_small_cohort(folder: Path) -> Clone:
     lines = ["slide\tpatient\tlabel\tpath\tsplit"]
     for split, slides in COHORT.items():
         for slide in slides:
-            made.run(
-                "python",
-                *("scripts/make_demo_slide.py", "--slide", slide),
-                *("--out", f"cohort/{slide}.svs"),
-            )
+            draw_small_slide(slide, made.folder / f"cohort/{slide}.svs")
             patient, label = patient_and_label[slide]
             lines.append(f"{slide}\t{patient}\t{label}\t{slide}.svs\t{split}")
     made.write("cohort/text.svs", "no slide at all")
-    made.run(
-        *("python", "scripts/make_demo_slide.py", "--slide", "P11-2"),
-        *("--out", "cohort/glass.svs"),
-    )
+    draw_small_slide("P11-2", made.folder / "cohort/glass.svs")
     whole = (made.folder / "cohort/P01-1.svs").read_bytes()
     (made.folder / "cohort/cut.svs").write_bytes(whole[: len(whole) // 3])
     lines += [

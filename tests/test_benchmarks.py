@@ -13,6 +13,13 @@ SMALL = {
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "deep_zoom": (["--tiles", "20", "--rounds", "1"], "viewer / generator"),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
+    "gpus": (
+        [
+            *("--model", "small_cnn", "--batch-size", "2", "--tiles", "64", "--side", "16"),
+            *("--patches", "1", "--rounds", "1"),
+        ],
+        "of the step alone",
+    ),
     "instances": (
         [
             *("--images", "4", "--steps", "1", "--coco-images", "10", "--nuclei", "400"),

@@ -36,8 +36,8 @@ def trained(epochs: int) -> tuple[str, ...]:
 
 
 def settings(train: str) -> str:
-    """Return the text of small.yaml for a training of few tiles: 130, or 9 steps of 16."""
-    return small_settings(train, tiles="size: 128, mpp: 1")
+    """Return the text of small.yaml for a training of 143 tiles: 9 steps of 16."""
+    return small_settings(train)
 
 
 # Seconds before a job that was taken back may start: its nodes would refuse its old credential.

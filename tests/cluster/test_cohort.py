@@ -130,7 +130,7 @@ def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tm
 
     Both reuse the tiles of the tile classifier.
     """
-    tiles, epochs = "size: 128, mpp: 1, reuse: small", "epochs: 1, segment_epochs: 1, batch_size: 1"
+    tiles, epochs = "size: 128, reuse: small", "epochs: 1, segment_epochs: 1, batch_size: 1"
     laptop = prepared.copy(tmp_path / "laptop")
     laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", tiles=tiles, more=""))
     site = Site(prepared.copy(tmp_path / "cluster"), cluster)

@@ -134,6 +134,10 @@ NOT_RUN = {
     ): "Apptainer is no part of the set-up",
     (
         "docs/gpus.md",
+        "python benchmarks/gpus.py --model resnet50 --batch-size 256\n",
+    ): "tests/test_benchmarks.py runs it without a GPU",
+    (
+        "docs/gpus.md",
         "bash envs/setup_gpu.sh gpu\nsource gpu/bin/activate\n",
     ): "it needs the CUDA toolkit",
     (

@@ -15,6 +15,7 @@ from clones import ROOT
 from markdown_pages import Block, pattern
 from PIL import Image
 from small_images import nuclei
+from small_slides import draw_small_slide
 from volume_set import blurring, write_model
 
 from gigatile.demo.cases import MODALITIES
@@ -50,13 +51,12 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def draw(folder: Path, slides: dict[str, str]) -> None:
-    """Render demo slides under other names; an empty id gives an unreadable file."""
+    """Render pieces of demo slides under other names; an empty id gives an unreadable file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawn in slides.items():
         target = folder / f"{name}.svs"
         if drawn:
-            script = ["scripts/make_demo_slide.py", "--slide", drawn, "--out", str(target)]
-            assert run(["python", *script], ROOT).returncode == 0
+            draw_small_slide(drawn, target)
         else:
             target.write_text("no slide")
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from edits import started
+from small_slides import draw_small_slide
 
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.report.inputs import read_cohort
@@ -39,8 +40,7 @@ TILES = "the initial weights were not trained on tiles of valid and test"
 def test_fine_tuned_model_and_its_leaks(copied_run):
     folder = copied_run.folder
     small, tuned = folder / "results/small", folder / "results/tuned"
-    slide = ("--slide", "P07-1", "--out", "cohort/P07-1.svs")
-    copied_run.run("python", "scripts/make_demo_slide.py", *slide)
+    draw_small_slide("P07-1", folder / "cohort/P07-1.svs")
     copied_run.write("cohort/tuned.tsv", SHEET)
     copied_run.write("tuned.yaml", TUNED)
     asked = ("--cores", "2", "--configfile", "tuned.yaml")
