@@ -116,9 +116,13 @@ install_packages() {
     # A few pure Python packages come as source only: they are built with the pinned setuptools.
     lock_of setuptools wheel packaging >"$work/build.txt"
     if ! quietly pip install --require-hashes --no-deps -r "$work/build.txt" ||
-        ! quietly pip install --require-hashes --no-deps --no-build-isolation -r "$work/packages.txt"; then
+        ! quietly pip install --require-hashes --no-deps --no-build-isolation --no-compile -r "$work/packages.txt"; then
         fail "the packages could not be installed; the whole output is in $LOG"
     fi
+    # pip would compile on one core. Some packages contain files for other versions of Python.
+    local site
+    site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    python -m compileall -q -j 0 "$site" >>"$LOG" 2>&1 || true
 }
 
 # Open MPI starts no rank as root and no more ranks than cores by default; these two ranks

@@ -15,9 +15,11 @@ from small_cohort import make_small_cohort
 from small_volumes import make_small_volumes
 from xdist.scheduler import LoadScopeScheduling
 
-import gigatile  # noqa: F401  before tests import TensorFlow: its environment
+from gigatile.garbage import collect_rarely  # the library before TensorFlow: it sets its options
 
 ROOT = Path(__file__).resolve().parents[1]
+
+collect_rarely()
 
 # A test that sometimes fails helps nobody, and a slow machine is no fault of the code.
 hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True)
@@ -31,7 +33,9 @@ TOGETHER = {
     "cluster": ("tests/cluster/*",),
     "docs": ("tests/docs/*",),
     "report": ("tests/report/*",),
-    "run of instances": ("tests/workflow/test_*instances*.py",),
+    "run of instances": (
+        *("tests/workflow/test_*instances*.py", "tests/workflow/test_baseline_of_nuclei.py"),
+    ),
     "run of volumes": ("tests/workflow/test_*volumes*.py",),
     "object store": ("tests/stores/*",),
     "real data": ("tests/workflow/test_lung.py", "tests/workflow/test_brains.py"),

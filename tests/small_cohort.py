@@ -27,7 +27,7 @@ evaluate: {{resamples: 1000}}
 
 
 def whole_settings(
-    train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
+    train: str = "ranks_per_node: 1, epochs: 1",
     more: str = "report: {compare: small}",
     tiles: str = "size: 64",
 ) -> str:

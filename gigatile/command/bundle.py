@@ -8,16 +8,14 @@ import sys
 from pathlib import Path
 
 from gigatile.bundle.contents import open_bundle
-from gigatile.command.configuration import find_configuration, folder_of_paths, load
+from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.command.run import run_workflow, snakemake_options
 from gigatile.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument("--out", type=Path, help="also copy the bundle to this new folder")
     parser.add_argument("--name", help="name of the model in the copy (that of the run)")
     parser.add_argument("--version", type=int, help="version of the model in the copy (1)")

@@ -1,5 +1,6 @@
 """Find and read the configuration of a run without Snakemake."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ def project_folder() -> Path:
     if (package.parent / "Snakefile").is_file():
         return package.parent
     return package / "_project"
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that `find_configuration` takes."""
+    parser.add_argument(
+        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
+    )
 
 
 def find_configuration(target: Path | None) -> Path:

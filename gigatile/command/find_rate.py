@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gigatile.command.configuration import load_with_shards
+from gigatile.command.configuration import add_target, load_with_shards
 from gigatile.errors import UserError
 from gigatile.files import write_whole
 from gigatile.tables import write_table
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument(
         "--out",
         type=Path,

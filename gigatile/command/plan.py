@@ -8,15 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
+from gigatile.command.configuration import (
+    add_target,
+    find_configuration,
+    folder_of_paths,
+    load,
+    project_folder,
+)
 from gigatile.command.snakemake import environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument("--profile", help="profile of the cluster; `slurm`: the project's own")
 
 

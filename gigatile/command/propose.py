@@ -6,10 +6,9 @@ measured on this machine: on its first GPU, if there is one.
 
 import argparse
 import sys
-from pathlib import Path
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.command.configuration import find_configuration, folder_of_paths, load
+from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.errors import UserError
 from gigatile.json_models import read_model
 from gigatile.software import import_less
@@ -17,9 +16,7 @@ from gigatile.software import import_less
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument(
         "--memory-gb",
         type=float,

@@ -3,17 +3,14 @@
 import argparse
 import os
 import webbrowser
-from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, folder_of_paths, load
+from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument("--path", action="store_true", help="only print the path of the report")
 
 

@@ -14,7 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gigatile.command.configuration import find_configuration, folder_of_paths, load, project_folder
+from gigatile.command.configuration import (
+    add_target,
+    find_configuration,
+    folder_of_paths,
+    load,
+    project_folder,
+)
 from gigatile.command.display import display_for
 from gigatile.command.progress import Progress, duration
 from gigatile.command.snakemake import call_snakemake, error_message, run_snakemake
@@ -32,9 +38,7 @@ CORES = {"--cores", "-c", "--jobs", "-j", "--profile"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument(
         "--profile",
         help="profile of Snakemake, for example that of your cluster; `slurm`: the project's own",

@@ -6,7 +6,7 @@ It has no names of slides or patients. The shards must be there; the model need 
 import argparse
 from pathlib import Path
 
-from gigatile.command.configuration import load_with_shards
+from gigatile.command.configuration import add_target, load_with_shards
 from gigatile.errors import UserError
 from gigatile.files import write_whole
 from gigatile.tasks import find_task, task_part
@@ -14,9 +14,7 @@ from gigatile.tasks import find_task, task_part
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("samples.png"), help="file to write (samples.png)"
     )

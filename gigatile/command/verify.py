@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gigatile.command.configuration import find_configuration, folder_of_paths, load
+from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.command.run import log_file
 from gigatile.command.snakemake import error_message, predict_options, run_snakemake
 from gigatile.errors import UserError
@@ -15,9 +15,7 @@ from gigatile.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "target", nargs="?", type=Path, help="folder with config.yaml, or a configuration file (.)"
-    )
+    add_target(parser)
     parser.add_argument(
         "samples",
         nargs="?",

@@ -15,14 +15,14 @@ from gigatile.settings.train import TrainSettings
 from gigatile.settings.whole import Settings, load_settings
 
 FILE = ROOT / "demo/coco.yaml"
-# The configuration is for 8 GPUs. Here: one rank, one image of at most 256 x 416 pixels per step,
+# The configuration is for 8 GPUs. Here: one rank, one image of at most 128 x 224 pixels per step,
 # one step from random weights, in single precision, as half precision takes minutes without a GPU;
 # and shares of the splits that suit 32 images.
 SMALLER = """\
 run: smaller
 split: {train: 0.6, valid: 0.2, test: 0.2}
 instances: {jobs: 1}
-detection: {short_edge: 256, train_short_edges: [224, 256], max_edge: 416, canvas: [416, 416]}
+detection: {short_edge: 128, train_short_edges: [112, 128], max_edge: 224, canvas: [224, 224]}
 train:
   weights: none
   ranks_per_node: 1

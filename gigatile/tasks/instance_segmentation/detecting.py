@@ -35,7 +35,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def open_detector(args: argparse.Namespace) -> "Detector":
     """Start TensorFlow and load the model of the options."""
     limit_pools(args.cores)
-    import_less()
+    import_less("pandas")
 
     import tensorflow as tf
 

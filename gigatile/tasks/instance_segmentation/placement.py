@@ -12,7 +12,7 @@ import numpy as np
 
 from gigatile.instances.annotations import Instances
 from gigatile.instances.resizing import pad_image, resize_image, resized_shape
-from gigatile.records.shuffle import random64
+from gigatile.records.shuffle import random64, uniform_of
 from gigatile.settings.detection import DetectionSettings
 
 # The input pipeline runs a thread for each core.
@@ -60,7 +60,7 @@ def place(height: int, width: int, seed: int, settings: DetectionSettings) -> Pl
         settings: size and augmentation.
     """
     numbers = random64(seed, np.arange(_COLOUR.stop))
-    uniform = (numbers >> np.uint64(11)) * 2.0**-53
+    uniform = uniform_of(numbers)
     view = {
         "all": int(numbers[_VIEW] % np.uint64(8)),
         "horizontal": 4 * int(numbers[_VIEW] % np.uint64(2)),

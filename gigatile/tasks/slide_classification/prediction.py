@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.slide}: skipped, as it could not be tiled")
         return
     limit_pools(args.cores)
-    import_less()
+    import_less("pandas")
 
     import tensorflow as tf
 

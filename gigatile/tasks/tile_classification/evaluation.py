@@ -8,6 +8,7 @@ from gigatile.files import checksums
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
+from gigatile.software import import_less
 from gigatile.tasks.command_line import add_split
 
 
@@ -21,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Score the tiles of a split, and predict the class of each slide; of test, compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
+    if args.split != "test":
+        import_less("pandas")
 
-    from gigatile.evaluation.metrics import evaluate
     from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
     from gigatile.tasks.tile_classification.slide_predictions import (
         predict_slides,
@@ -36,6 +38,9 @@ def run(args: argparse.Namespace) -> None:
     write_predictions(predictions, slides)
     if args.split != "test":
         return
+
+    from gigatile.evaluation.metrics import evaluate
+
     inputs = {"model/model.keras": args.model, "tiles.tsv": args.table}
     outputs = {"evaluation/tiles.parquet": tiles, "evaluation/slides.tsv": slides}
     metrics = evaluate(predictions, classifier.classes, settings, checksums(inputs | outputs))

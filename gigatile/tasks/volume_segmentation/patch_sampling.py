@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gigatile.records.shuffle import random64
+from gigatile.records.shuffle import random64, uniform_of
 from gigatile.records.volume import VolumeHead
 from gigatile.settings.patches import PatchSettings
 
@@ -72,7 +72,7 @@ def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
     """
     channels = len(head.channels)
     numbers = random64(seed, np.arange(_CHANNELS + 4 * channels))
-    uniform = _to_uniform(numbers)
+    uniform = uniform_of(numbers)
     room = [whole - side for whole, side in zip(head.shape, settings.size, strict=True)]
     centred = 0
     corner = [
@@ -95,8 +95,8 @@ def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
     limit = settings.intensity
     rotated = uniform[_ROTATED] < settings.rotated
     elastic = random64(seed, np.arange(_ELASTIC, _ELASTIC + 3))
-    share, extent, _ = _to_uniform(elastic).tolist()
-    more = _to_uniform(random64(seed, np.arange(_MORE, _MORE + 5 * channels)))
+    share, extent, _ = uniform_of(elastic).tolist()
+    more = uniform_of(random64(seed, np.arange(_MORE, _MORE + 5 * channels)))
     inverted, is_blurred, sigma, is_low, zoom = more.reshape(channels, 5).T
     return Patch(
         start=(x, y, z),
@@ -113,11 +113,6 @@ def choose_patch(head: VolumeHead, seed: int, settings: PatchSettings) -> Patch:
         elastic_extent=extent if share < settings.elastic else 0.0,
         elastic_seed=int(elastic[2]),
     )
-
-
-def _to_uniform(numbers: np.ndarray) -> np.ndarray:
-    """Convert random 64-bit numbers to float64 from 0 to below 1, without rounding."""
-    return (numbers >> np.uint64(11)) * 2.0**-53
 
 
 def below(number: int, limit: int) -> int:
