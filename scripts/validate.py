@@ -26,7 +26,7 @@ def main() -> None:
         parse_settings("--task-settings", args.task_settings),
         parse_settings("--task-execution", args.task_execution),
     )
-    import_less()
+    import_less("pandas")
 
     from gigatile.training.segments import Segment, repeat_validation
     from gigatile.training.validation import record_validation
