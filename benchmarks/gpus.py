@@ -11,6 +11,7 @@ import argparse
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -139,10 +140,6 @@ def fed(training: Training | None, manifest: Path, batch: int, cores: int) -> tu
     return (steps - warm) * batch / seconds, waited / seconds
 
 
-def say(text: str) -> None:
-    print(text, flush=True)
-
-
 def measure(args: argparse.Namespace, ranks) -> None:
     import tensorflow as tf
 
@@ -154,7 +151,7 @@ def measure(args: argparse.Namespace, ranks) -> None:
     name = "the processor"
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "a GPU")
-    say(
+    print(
         f"TensorFlow {tf.__version__} on {name}, {ranks.threads} cores,"
         f" {'not ' * args.not_deterministic}deterministic"
     )
@@ -165,7 +162,7 @@ def measure(args: argparse.Namespace, ranks) -> None:
         training = of_tiles(args.model, precision, args.batch_size, ranks)
         step, first = median_seconds(lambda t=training: t.step(tiles, images), args.rounds)
         rates[precision] = args.batch_size / step
-        say(
+        print(
             f"{args.model}, {SIDE} px, mixed_precision {precision}: {rates[precision]:.0f} tiles/s"
             f" ({rates[precision] / rates['off']:.2f} of off; first step {first:.0f} s)"
         )
@@ -173,9 +170,9 @@ def measure(args: argparse.Namespace, ranks) -> None:
         try:
             alone, first = median_seconds(training.passes(images, xla), args.rounds)
         except tf.errors.UnimplementedError as error:
-            say(f"  forward and backward alone, with XLA: {str(error).splitlines()[0]}")
+            print(f"  forward and backward alone, with XLA: {str(error).splitlines()[0]}")
             break
-        say(
+        print(
             f"  forward and backward alone, {'with' if xla else 'without'} XLA:"
             f" {args.batch_size / alone:.0f} tiles/s (first {first:.0f} s)"
         )
@@ -188,7 +185,7 @@ def measure(args: argparse.Namespace, ranks) -> None:
         while cores <= ranks.threads:
             read, _ = fed(None, manifest, args.batch_size, cores)
             trained, waits = fed(training, manifest, args.batch_size, cores)
-            say(
+            print(
                 f"  {cores} cores: read {read:.0f} tiles/s; trained {trained:.0f} tiles/s,"
                 f" {trained / rates[FED_WITH]:.2f} of the step alone, waits {waits:.0%}"
             )
@@ -196,7 +193,7 @@ def measure(args: argparse.Namespace, ranks) -> None:
                 each = read
             cores *= 2
         for precision, rate in rates.items():
-            say(f"  cores that feed it with {precision}: {math.ceil(rate / each)}")
+            print(f"  cores that feed it with {precision}: {math.ceil(rate / each)}")
 
     size = (args.patches, *[args.side] * 3)
     patches, volumes = random_batch((*size, CHANNELS), size, np.float32)
@@ -207,14 +204,14 @@ def measure(args: argparse.Namespace, ranks) -> None:
         )
         if precision == "off":
             single = step
-        say(
+        print(
             f"{args.volume_model}, {args.patches} patches of {args.side}³, mixed_precision"
             f" {precision}: {args.patches / step:.2f} patches/s ({single / step:.2f} of off;"
             f" first step {first:.0f} s)"
         )
         if gpus:
             peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-            say(f"  at most {peak / 1e9:.1f} GB so far")
+            print(f"  at most {peak / 1e9:.1f} GB so far")
 
 
 def main() -> None:
@@ -230,6 +227,9 @@ def main() -> None:
         "--not-deterministic", action="store_true", help="as no training of Gigatile runs"
     )
     args = parser.parse_args()
+    if args.tiles < 4 * args.batch_size:
+        parser.error("--tiles: at least four batches are needed")
+    sys.stdout.reconfigure(line_buffering=True)
     from gigatile.training.startup import join_ranks
 
     with join_ranks(len(os.sched_getaffinity(0)), 600) as ranks:

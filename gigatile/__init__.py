@@ -8,6 +8,6 @@ import os
 
 # ONNX Runtime's official builds send telemetry unless this is set before it is imported.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-# TensorFlow's own default is off on processors without AVX-512, where it takes three to seven times
-# as long for the convolutions of volumes as with oneDNN.
+# Without AVX-512, TensorFlow does not use oneDNN by default; the convolutions of volumes and their
+# gradients then take three to seven times as long.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gigatile.garbage import collect_rarely
-
 T = TypeVar("T")
 
 
@@ -187,7 +185,6 @@ def run_command(main: Callable[[], None]) -> None:
     An error with a message (see `describe_error`) exits with status 2 and the message. `StartAgain`
     exits with `START_AGAIN`.
     """
-    collect_rarely()
     try:
         try:
             main()

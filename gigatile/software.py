@@ -1,5 +1,6 @@
-"""Software versions, programs, and imports that are not needed."""
+"""Software versions, programs, and the import of TensorFlow."""
 
+import gc
 import os
 import platform
 import shutil
@@ -42,14 +43,25 @@ def find_mpirun() -> str | None:
     return shutil.which("mpirun", path=folders)
 
 
-def import_less(*used: str) -> None:
-    """Keep Keras from importing matplotlib, scikit-learn and pandas, for which it has wrappers.
+def import_tensorflow() -> None:
+    """Import TensorFlow and Keras; call this before anything else imports them.
 
-    A process then starts two to three seconds sooner. Call this before TensorFlow is imported.
-
-    Args:
-        used: those of them that the command uses itself.
+    Keras has wrappers for matplotlib, scikit-learn and pandas, and imports these libraries if they
+    are installed. Here it does not see them; afterwards, the command can import them as usual.
+    Garbage is not collected meanwhile: the import creates millions of objects and frees few. It
+    takes a third less time in all.
     """
-    # None makes the import fail as if the library were not installed: docs.python.org, sys.modules.
-    missing: dict[str, Any] = dict.fromkeys({"matplotlib", "sklearn", "pandas"}.difference(used))
-    sys.modules.update(missing)
+    # None makes an import fail as if the library were not installed: docs.python.org, sys.modules.
+    hidden = [name for name in ("matplotlib", "sklearn", "pandas") if name not in sys.modules]
+    collects = gc.isenabled()
+    gc.disable()
+    nothing: dict[str, Any] = dict.fromkeys(hidden)
+    sys.modules.update(nothing)
+    try:
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+        if collects:
+            gc.enable()

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import run_command
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.tasks import task_part
 from gigatile.tasks.command_line import add_task, merge_settings, parse_settings
 
@@ -26,7 +26,7 @@ def main() -> None:
         parse_settings("--task-settings", args.task_settings),
         parse_settings("--task-execution", args.task_execution),
     )
-    import_less("pandas")
+    import_tensorflow()
 
     from gigatile.training.segments import Segment, repeat_validation
     from gigatile.training.validation import record_validation

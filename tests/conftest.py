@@ -15,11 +15,9 @@ from small_cohort import make_small_cohort
 from small_volumes import make_small_volumes
 from xdist.scheduler import LoadScopeScheduling
 
-from gigatile.garbage import collect_rarely  # the library before TensorFlow: it sets its options
+import gigatile  # noqa: F401  before TensorFlow, whose environment it sets
 
 ROOT = Path(__file__).resolve().parents[1]
-
-collect_rarely()
 
 # A test that sometimes fails helps nobody, and a slow machine is no fault of the code.
 hypothesis.settings.register_profile("gigatile", deadline=None, derandomize=True)

@@ -1,4 +1,4 @@
-"""Pieces of the demo's slides: with all that is in a slide, in a seventh of the time."""
+"""Pieces of the demo's slides, with a seventh of their pixels."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from gigatile.demo.cohort import find_slide
 from gigatile.demo.svs import write_svs
 from gigatile.demo.tissue import MPP, OBJECTIVE_POWER, draw_slide
 
-# Tissue with glass at its edge, in every slide that has tissue.
+# It contains tissue and glass, in every slide that has tissue.
 ROWS, COLUMNS = slice(256, 1280), slice(384, 1408)
 
 

@@ -16,7 +16,7 @@ SMALL = {
     "gpus": (
         [
             *("--model", "small_cnn", "--batch-size", "2", "--tiles", "64", "--side", "16"),
-            *("--patches", "1", "--rounds", "1"),
+            *("--volume-model", "small_unet", "--patches", "1", "--rounds", "1"),
         ],
         "of the step alone",
     ),

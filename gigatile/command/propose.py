@@ -11,7 +11,7 @@ from gigatile.cohort.collect import usable_rows
 from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.errors import UserError
 from gigatile.json_models import read_model
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             f"{table}: no cases yet; `gigatile run {configuration} -- {name}` prepares them"
         )
 
-    import_less()
+    import_tensorflow()
     from gigatile.tasks.volume_segmentation.proposal import CaseSize, propose
     from gigatile.tasks.volume_segmentation.step_memory import describe, measure_step
     from gigatile.volumes.state import CaseState

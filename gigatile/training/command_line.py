@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gigatile.errors import UserError
 from gigatile.settings.section import parse_section
 from gigatile.settings.train import TrainSettings
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.training.cores import limit_pools
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def train_as_rank(
         UserError: the number of processes is not that of the settings.
     """
     limit_pools(settings.cores_per_rank)
-    import_less()
+    import_tensorflow()
 
     from gigatile.training.early_stopping import ended_early
     from gigatile.training.loop import train

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gigatile.instances.detection import Detection
 from gigatile.records.instances import AnnotatedImage, read_records_of
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.tasks.command_line import parse_settings
 from gigatile.training.cores import limit_pools
 
@@ -35,7 +35,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def open_detector(args: argparse.Namespace) -> "Detector":
     """Start TensorFlow and load the model of the options."""
     limit_pools(args.cores)
-    import_less("pandas")
+    import_tensorflow()
 
     import tensorflow as tf
 

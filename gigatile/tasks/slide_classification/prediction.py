@@ -9,7 +9,7 @@ from gigatile.json_models import read_model
 from gigatile.settings.section import parse_section
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.slides.state import SlideState
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.tasks.slide_classification.slide_scores import skip_slide, write_scores
 from gigatile.training.cores import limit_pools
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.slide}: skipped, as it could not be tiled")
         return
     limit_pools(args.cores)
-    import_less("pandas")
+    import_tensorflow()
 
     import tensorflow as tf
 

@@ -8,7 +8,7 @@ from gigatile.files import checksums
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.tasks.command_line import add_split
 
 
@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Score the tiles of a split, and predict the class of each slide; of test, compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
-    if args.split != "test":
-        import_less("pandas")
+    import_tensorflow()
 
     from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
     from gigatile.tasks.tile_classification.slide_predictions import (

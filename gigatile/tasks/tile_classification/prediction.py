@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gigatile.cohort.collect import usable_rows
 from gigatile.files import checksums, write_json
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score the tiles of new slides, and predict the class of each slide."""
-    import_less("pandas")
+    import_tensorflow()
 
     from gigatile.tasks.tile_classification.scoring import TileClassifier, score_slides
     from gigatile.tasks.tile_classification.slide_predictions import (

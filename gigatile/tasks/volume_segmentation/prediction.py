@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gigatile.settings.section import parse_section
 from gigatile.settings.windows import WindowSettings
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.training.cores import limit_pools
 from gigatile.volumes.segmentation_state import skip_case
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{args.case}: skipped, as it could not be prepared")
         return
     limit_pools(args.cores)
-    import_less()
+    import_tensorflow()
 
     import tensorflow as tf
 

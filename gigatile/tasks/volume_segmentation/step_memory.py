@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from gigatile.errors import UserError
 from gigatile.settings.train import TrainSettings
 from gigatile.settings.whole import Settings
-from gigatile.software import import_less
+from gigatile.software import import_tensorflow
 from gigatile.tasks.volume_segmentation.proposal import StepMemory
 
 # Sides of the patches of the two measurements, in voxels.
@@ -54,7 +54,7 @@ def peak_of_step(settings: Settings, patch: tuple[int, int, int]) -> float:
         settings: of a run of volumes.
         patch: voxels along each axis; the batch is a single patch.
     """
-    import_less()
+    import_tensorflow()
     import tensorflow as tf
 
     from gigatile.models import load_builder
