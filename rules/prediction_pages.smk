@@ -2,7 +2,7 @@
 from gigatile.workflow.inputs import cohort_to_compare
 
 # What new data are compared with: the cohort of the run, or hashes of that of the bundle.
-COHORT_FILES, COHORT_OPTIONS = cohort_to_compare(RUN, ALL_TABLE, BUNDLE)
+COHORT_FILES, COHORT_OPTIONS = cohort_to_compare(RUN, (ALL_TABLE, ALL_STATES), BUNDLE)
 
 
 rule prediction_pages:

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from gigatile.json_models import JsonModel
+from gigatile.report.appearance import trained_of
 from gigatile.report.inputs import CohortRow
 from gigatile.settings.split import SPLITS
 
@@ -45,6 +47,8 @@ class CohortLook(JsonModel):
         illumination: number of slides by illumination.
         images_compared: number of members whose images are in cohort_images.npy.
         images_missing: number of members whose records are missing.
+        appearance: how each usable member of train and valid looks, in an order that says nothing;
+            see `gigatile.evaluation.appearance`.
         earlier_doubt: why images of the models that the training started from may be missing in
             cohort_images.npy; empty: none is missing.
     """
@@ -57,6 +61,7 @@ class CohortLook(JsonModel):
     illumination: dict[str, int]
     images_compared: int
     images_missing: int
+    appearance: list[dict[str, float]] = Field(default_factory=list)
     earlier_doubt: str = ""
 
 
@@ -72,11 +77,12 @@ def look_of(
 
     Args:
         rows: of its table.
-        states: of its slides, cases or images.
+        states: of these rows.
         unit: `slide`, `case` or `image`.
         compared, missing, earlier_doubt: see `CohortLook`.
     """
-    tiled = [state for state in states if getattr(state, "state", None) == "tiled"]
+    by_id = {row.id: state for row, state in zip(rows, states, strict=True)}
+    tiled = [state for state in by_id.values() if getattr(state, "state", None) == "tiled"]
     records = [row.records for row in rows if row.state != "failed"]
     quantiles = np.quantile(records, QUANTILES).tolist() if records else []
     return CohortLook(
@@ -88,6 +94,7 @@ def look_of(
         illumination=_counts(s.illumination or "unknown" for s in tiled),
         images_compared=compared,
         images_missing=missing,
+        appearance=trained_of(rows, lambda row: by_id[row.id]).members,
         earlier_doubt=earlier_doubt,
     )
 

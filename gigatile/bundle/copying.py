@@ -13,9 +13,12 @@ from gigatile.bundle.contents import (
     open_bundle,
 )
 from gigatile.errors import UserError
-from gigatile.files import sha256_of, write_text
+from gigatile.files import read_json, sha256_of, write_json, write_text
 from gigatile.json_models import check_model, write_model
-from gigatile.model_files import COHORT_IMAGES
+from gigatile.model_files import COHORT, COHORT_IMAGES
+
+# The paragraphs of the card on the members of the cohort.
+_OF_MEMBERS = (f"`{COHORT_IMAGES}` has ", f"`{COHORT}` has ")
 
 
 def copy_bundle(
@@ -31,7 +34,8 @@ def copy_bundle(
         bundle: to copy.
         out: the new folder.
         name, version: of the model in the copy; None: as they are.
-        with_images: whether to copy the hashes of the cohort's images.
+        with_images: whether to copy what shows that a slide, case or image is in the cohort: the
+            hashes of its images, and how each one looks.
 
     Raises:
         UserError: `out` exists and is not an empty folder, or the name or version is not valid.
@@ -47,16 +51,25 @@ def copy_bundle(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary) / "bundle"
         shutil.copytree(bundle.folder, folder, ignore=shutil.ignore_patterns(*IGNORED))
-        if not with_images:
-            (folder / COHORT_IMAGES).unlink(missing_ok=True)
-        heading = f"# {manifest.name}, version {manifest.version}"
         card = folder / CARD
-        if card.exists():
-            _, _, text = card.read_text(encoding="utf-8").partition("\n")
-            write_text(card, f"{heading}\n{text}")
+        text = card.read_text(encoding="utf-8") if card.exists() else ""
+        if not with_images:
+            text = _remove_members(folder, text)
+        if text:
+            _, _, rest = text.partition("\n")
+            write_text(card, f"# {manifest.name}, version {manifest.version}\n{rest}")
         write_manifest(folder, manifest)
         replace_folder(out, folder)
     return open_bundle(out)
+
+
+def _remove_members(folder: Path, card: str) -> str:
+    """Remove what shows who is in the cohort; return the text of the card without it."""
+    (folder / COHORT_IMAGES).unlink(missing_ok=True)
+    if (folder / COHORT).exists():
+        write_json(folder / COHORT, read_json(folder / COHORT) | {"appearance": []})
+    parts = card.split("\n\n")
+    return "\n\n".join(part for part in parts if not part.startswith(_OF_MEMBERS))
 
 
 def write_manifest(folder: Path, manifest: BundleManifest) -> None:

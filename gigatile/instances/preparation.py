@@ -16,10 +16,12 @@ from gigatile.instances.image_files import ImageError
 from gigatile.instances.image_records import coco_file, read_records
 from gigatile.instances.state import ImageFacts, ImageFile, ImageState, PartState
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
-from gigatile.records.instances import encode_annotated
+from gigatile.records.instances import AnnotatedImage, encode_annotated
 from gigatile.records.parts import Span
 from gigatile.records.tfrecord import FOOTER, HEADER, write_records
 from gigatile.settings.instances import InstanceSettings
+from gigatile.slides.appearance import AppearanceSum, colour_of
+from gigatile.slides.quality import SMALLEST_MEASURED, measure
 from gigatile.slides.reader import SlideError
 from gigatile.slides.slide_files import fingerprint_of
 from gigatile.states import RecordsFile
@@ -109,6 +111,16 @@ def _failed(image: Image, reason: str, stalled: float | None = None) -> ImageFac
     return ImageFacts(image=image.id, reason=text, stalled_minutes=stalled)
 
 
+def _appearance(records: Sequence[AnnotatedImage]) -> dict[str, float]:
+    """Return how the pixels of all records of an image look."""
+    appearance = AppearanceSum()
+    for record in records:
+        if min(record.height, record.width) >= SMALLEST_MEASURED:
+            pixels = record.pixels()
+            appearance.add(colour_of(pixels), measure(pixels), record.height * record.width)
+    return appearance.figures()
+
+
 def _prepare(
     image: Image,
     settings: InstanceSettings,
@@ -136,6 +148,7 @@ def _prepare(
         empty = annotated and not any(map(len, annotated))
         if empty and settings.unannotated == "leave_out":
             raise ImageError("has no instances (instances.unannotated: leave_out)")
+        facts.appearance = _appearance(records)
         encoded = list(map(encode_annotated, records))
     except (ImageError, SlideError) as error:
         facts.reason = " ".join(str(error).split())

@@ -33,6 +33,7 @@ class ImageFacts(StateModel):
         pixels: of all records.
         instances: number of instances by category, without crowds.
         crowds: number of crowds.
+        appearance: how its pixels look; see `gigatile.slides.appearance`.
         stalled_minutes: the time limit that it exceeded.
     """
 
@@ -49,6 +50,7 @@ class ImageFacts(StateModel):
     pixels: int = 0
     instances: dict[str, int] = Field(default_factory=dict)
     crowds: int = 0
+    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @property

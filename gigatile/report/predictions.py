@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.earlier_models import doubt_of_bundle
+from gigatile.evaluation.appearance import Trained
 from gigatile.files import read_json
 from gigatile.json_models import read_model
+from gigatile.model_files import COHORT
+from gigatile.report.appearance import compare_appearances, read_trained, trained_of
 from gigatile.report.earlier_cohorts import doubt_of_pixels, earlier_data
 from gigatile.report.inputs import CohortRow, read_cohort
 from gigatile.report.known_samples import (
@@ -73,10 +76,11 @@ def write_prediction_pages(
             "model.keras": "nothing; it is the model of these predictions",
         },
     )
-    cohort_matches = None
+    cohort_matches, trained = None, None
     if cohort is not None:
         ledger.add(task.table, cohort / task.table, "In the cohort")
         known = read_cohort(cohort / task.table, task.unit, task.columns, task.records_column)
+        trained = _trained(task, known, cohort / task.records, ledger)
         cohort_matches = compare_with_cohort(
             table, files["records_dir"], known, cohort / task.records, task.kind, task.file_of
         )
@@ -85,6 +89,9 @@ def write_prediction_pages(
         cohort_matches = compare_with_images(
             table, files["records_dir"], read_images(cohort_images), task.kind
         )
+        if (look := cohort_images.with_name(COHORT)).exists():
+            ledger.add(f"model/{look.name}", look, "Unlike the training data")
+            trained = read_trained(look)
     if cohort_matches is not None and INITIAL_WEIGHTS in model.inputs:
         if cohort is not None:
             cohort_matches = _with_earlier(task, cohort_matches, table, files, weights)
@@ -97,12 +104,18 @@ def write_prediction_pages(
         f"predictions/{task.records}",
         "predictions",
     )
+    looks = None
+    if trained is not None:
+        states = {row.id: task.read_state(row, files["records_dir"]) for row in table}
+        new = {name: state for name, state in states.items() if name in scored}
+        looks = compare_appearances(new, trained)
     inputs = PageInputs(
         files=page_files,
         model=model,
         rows={row.id: row for row in table},
         scored=scored,
         matches=cohort_matches.matches_of if cohort_matches else lambda name: (),
+        look=looks.comparisons.get if looks else lambda name: None,
         options=options,
     )
     unscored = [row.id for row in table if row.id not in scored and row.state != "failed"]
@@ -115,6 +128,7 @@ def write_prediction_pages(
             title=title,
             unit=task.unit,
             in_cohort=cohort_matches,
+            looks=looks,
             failed=[
                 (row.id, row.reason or reasons.get(row.id, "no reason was recorded"))
                 for row in table
@@ -130,6 +144,17 @@ def write_prediction_pages(
         (building / "index.html").write_text(page, encoding="utf-8")
         if matches is not None:
             (cohort_matches or CohortMatches([], [], [])).write(matches, task.unit)
+
+
+def _trained(task: TaskReport, rows: Sequence[CohortRow], records: Path, ledger: Ledger) -> Trained:
+    """Return how the cohort of a run looks; archived states are left out."""
+    paths = {row.id: records / f"{row.file}.json" for row in rows}
+    there = [row for row in rows if paths[row.id].exists()]
+    sums = {
+        f"{task.records}/{path.name}": checksum(path) for path in paths.values() if path.exists()
+    }
+    ledger.add_group(f"{task.records}/<{task.unit}>.json", sums, "Unlike the training data")
+    return trained_of(there, lambda row: task.read_state(row, records))
 
 
 def _with_earlier(

@@ -96,6 +96,10 @@ def _settings(run: Run) -> Content:
     return Content({"rows": rows, "versions": run.versions})
 
 
+def _appearance(run: Run) -> Content:
+    return Content({"looks": run.looks, "unit": run.unit})
+
+
 def _provenance(run: Run) -> Content:
     return Content({"ledger": run.ledger})
 
@@ -106,6 +110,9 @@ SPLITS_SECTION = Section(
     TEMPLATES / "splits.html.j2",
     _splits,
     "Splits",
+)
+APPEARANCE_SECTION = Section(
+    "appearance", "Unlike the training data", TEMPLATES / "appearance.html.j2", _appearance
 )
 SETTINGS_SECTION = Section(
     "settings", "Settings and software", TEMPLATES / "settings.html.j2", _settings, "Settings"

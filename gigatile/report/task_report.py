@@ -9,6 +9,7 @@ from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import SplitProof
 from gigatile.evaluation.metrics_file import Metrics
 from gigatile.records.manifest import Manifest
+from gigatile.report.appearance import Appearances
 from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel
 from gigatile.report.leakage import Check
 from gigatile.report.provenance import Ledger
@@ -39,6 +40,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         checks: the checks for leakage.
         group_by: columns of the sheet whose values are compared.
         compare: folder of the other run for the comparison of maps; None: none.
+        looks: how the scored slides or cases look, compared with train and valid.
         not_scored: why usable test slides or cases were not scored, by id.
     """
 
@@ -58,6 +60,7 @@ class Run(Generic[State, Scored, Model, Measured]):
     checks: Sequence[Check] = ()
     group_by: Sequence[str] = ()
     compare: Path | None = None
+    looks: Appearances = field(default_factory=lambda: Appearances(0))
     not_scored: Mapping[str, str] = field(default_factory=dict)
 
     def left_out(self) -> list[tuple[CohortRow, str]]:

@@ -33,6 +33,8 @@ _MIN_RANGE = 40
 # Size of the averaging filter in pixels of the overview: folds are wider than nuclei.
 _SMOOTH = 5
 
+# Smallest width and height in pixels.
+SMALLEST_MEASURED = 16
 # Parts of a row that must all have a step for it to count as a stripe.
 _PARTS = 16
 # A step minus the mean of the steps before and after it, from the brightness of four rows.
@@ -69,7 +71,10 @@ class PixelMeasures(NamedTuple):
 
 
 def measure(tile: np.ndarray) -> PixelMeasures:
-    """Measure the pixels of a tile: (height, width, 3) uint8 RGB, at least 16 px a side."""
+    """Measure the pixels of a tile: (height, width, 3) uint8 RGB.
+
+    Each side has at least `SMALLEST_MEASURED` pixels.
+    """
     grey = cv2.cvtColor(tile, cv2.COLOR_RGB2GRAY)
     near, far = _difference(grey, 1), _difference(grey, 2)
     half = grey[::2]  # every second row is enough for means over rows, in half the time

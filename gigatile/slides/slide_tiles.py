@@ -13,6 +13,7 @@ from PIL import Image
 
 from gigatile.records import Tile
 from gigatile.settings.tiles import TileSettings
+from gigatile.slides.appearance import AppearanceSum
 from gigatile.slides.areas import area_fractions
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex
@@ -219,7 +220,7 @@ class SlideTiles:
         index = self.index
         assert index is not None
         max_unreadable = self._settings.max_unreadable * len(candidates)
-        unreadable = 0
+        unreadable, appearance = 0, AppearanceSum()
         last_report = time.monotonic()
         for tile, result in zip(candidates.tolist(), results, strict=True):
             if time.monotonic() - last_report > REPORT_INTERVAL:
@@ -242,5 +243,8 @@ class SlideTiles:
                         f"tissue; at ({x}, {y}): {result.unreadable}"
                     )
             if result.image is not None:
+                if result.measures is not None and result.colour is not None:
+                    appearance.add(result.colour, result.measures)
                 tissue = float(index.areas["tissue"][tile])
                 yield Tile(result.image, self._slide_id, x, y, grid.extent, grid.mpp, tissue)
+        self.facts.appearance = appearance.figures()

@@ -128,6 +128,7 @@ class SlideFacts(StateModel):
         stain: None if stain normalisation is off.
         tiles: number of tiles.
         unreadable: the first tiles that cannot be read.
+        appearance: how its tiles look; see `gigatile.slides.appearance`.
         stalled_minutes: the limit in minutes that the slide exceeded without progress, else None.
     """
 
@@ -148,6 +149,7 @@ class SlideFacts(StateModel):
     stain: StainState | None
     tiles: TileCounts
     unreadable: list[UnreadableTile]
+    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @classmethod

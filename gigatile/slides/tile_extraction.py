@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from gigatile.records.tile import encode_jpeg
+from gigatile.slides.appearance import colour_of
 from gigatile.slides.grid import Grid
 from gigatile.slides.quality import PixelMeasures, measure
 from gigatile.slides.reader import RegionError
@@ -34,12 +35,14 @@ class TileResult:
     Attributes:
         verdict: whether it is kept.
         measures: of its pixels; None if they were not needed or could not be read.
+        colour: of a tile that is kept, as it is encoded; None: as for `measures`.
         image: the tile as JPEG, None if it is dropped.
         unreadable: why it could not be read, else None.
     """
 
     verdict: Verdict
     measures: PixelMeasures | None = None
+    colour: np.ndarray | None = None
     image: bytes | None = None
     unreadable: str | None = None
 
@@ -72,7 +75,7 @@ class TileEncoder:
             return TileResult(verdict, measures)
         if self._normaliser:
             tile = self._normaliser(tile)
-        return TileResult(verdict, measures, encode_jpeg(tile, self._quality))
+        return TileResult(verdict, measures, colour_of(tile), encode_jpeg(tile, self._quality))
 
     def keep_native(self, native: NativeTile) -> TileResult:
         """Keep the JPEG of a native tile unchanged; decode it only if a rule needs its pixels."""
@@ -81,11 +84,15 @@ class TileEncoder:
             if stream is None:
                 raise RegionError("the file has no data for this native tile")
             image = level.clean_stream(tile, stream)
-            measures = measure(level.decode(tile, stream)) if self._rules.reads_pixels else None
+            pixels = level.decode(tile, stream) if self._rules.reads_pixels else None
         except RegionError as error:
             return _unreadable(error)
-        verdict = Verdict(None, ()) if measures is None else self._rules.judge_pixels(measures)
-        return TileResult(verdict, measures, None if verdict.dropped else image)
+        if pixels is None:
+            return TileResult(Verdict(None, ()), image=image)
+        measures = measure(pixels)
+        verdict = self._rules.judge_pixels(measures)
+        kept = None if verdict.dropped else image
+        return TileResult(verdict, measures, colour_of(pixels), kept)
 
 
 def _unreadable(error: RegionError) -> TileResult:

@@ -13,6 +13,7 @@ from gigatile.volumes.bytestream import VolumeError
 from gigatile.volumes.channels import (
     Channel,
     Intensities,
+    appearance_of,
     crop_to_content,
     join_channels,
     prepare_channel,
@@ -147,6 +148,8 @@ class CaseVolumes:
         facts.prepared = PreparedVolume(
             shape=grid.shape, spacing=grid.spacing, voxels_inside=int(head.sum())
         )
+        voxel_ml = float(np.prod(grid.spacing)) / 1000
+        facts.appearance = appearance_of(image, head, voxel_ml, present)
         if prepared_labels is not None:
             self._check_labels(prepared_labels, head)
         return PreparedCase(self._case, tuple(modalities), image, prepared_labels, grid)

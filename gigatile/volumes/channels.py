@@ -1,6 +1,6 @@
 """Normalise the channels of a case, resample them to the prepared grid, and join them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -40,6 +40,9 @@ HALF = 0.5 - 1e-6
 _FLOAT16 = float(np.finfo(np.float16).max)
 # Written for a value of 0 within the head.
 SMALLEST = np.finfo(np.float16).tiny
+# Percentiles that show how a channel looks, and the number of values that they are computed from.
+_LOOKS = (5, 50, 95)
+_COMPARED = 1 << 20
 # With a smaller share of voxels in the range of `volumes.clip`, it may be in another unit.
 MIN_INSIDE = 0.01
 
@@ -338,6 +341,29 @@ def join_channels(grid: Grid, channels: list[Channel | None]) -> tuple[np.ndarra
         image[x, y, z, number] = channel.values
         head[x, y, z] |= channel.mask
     return image, head
+
+
+def appearance_of(
+    image: np.ndarray, head: np.ndarray, voxel_ml: float, present: Mapping[str, int]
+) -> dict[str, float]:
+    """Return how a prepared case looks, in a few figures that can be compared with others.
+
+    Args:
+        image: (x, y, z, C) float16, normalised.
+        head: (x, y, z) bool.
+        voxel_ml: volume of a voxel.
+        present: the channels that were not filled, by name.
+
+    Returns:
+        The volume of the head in ml, and percentiles of each channel in it.
+    """
+    figures = {"volume in ml": round(int(head.sum()) * voxel_ml, 1)}
+    for name, channel in present.items():
+        values = image[..., channel][head]
+        values = values[:: -(-len(values) // _COMPARED)].astype(np.float32)
+        for percent, value in zip(_LOOKS, np.percentile(values, _LOOKS).tolist(), strict=True):
+            figures[f"{name}, {percent} %"] = round(value, 3)
+    return figures
 
 
 def _resample(

@@ -83,6 +83,7 @@ class CaseFacts(StateModel):
         normalised: the statistics by modality with which it was normalised.
         labels: number of voxels by label, in the file.
         volumes_ml: volume by label.
+        appearance: how it looks; see `gigatile.volumes.channels.appearance_of`.
         stalled_minutes: the limit in minutes that the case exceeded without progress, else None.
     """
 
@@ -103,6 +104,7 @@ class CaseFacts(StateModel):
     normalised: dict[str, ChannelStatistics]
     labels: dict[str, int]
     volumes_ml: dict[str, float]
+    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @classmethod

@@ -17,7 +17,7 @@ from gigatile.cohort.splits import checksum_of
 from gigatile.earlier_models import checksum_of_weights, earlier_models
 from gigatile.errors import UserError
 from gigatile.files import read_json
-from gigatile.model_files import COHORT_IMAGES
+from gigatile.model_files import COHORT, COHORT_IMAGES
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS, weights_file
 from gigatile.stores.addresses import address_of, is_remote
 from gigatile.workflow.snakemake_internals import declare_parameters
@@ -64,25 +64,27 @@ def compared_files(run: str | None, elsewhere: bool) -> list[str]:
     return [*files, ancient(scores)]
 
 
-def cohort_to_compare(run: str, table: str, bundle: str | None) -> tuple[list[str], str]:
+def cohort_to_compare(run: str, tables: Sequence[str], bundle: str | None) -> tuple[list[str], str]:
     """Return the files with which new data are compared, and the options of the command for it.
 
     Args:
         run: its folder.
-        table: of its cohort.
+        tables: of its cohort and its states.
         bundle: folder of the bundle that predicts; None: the run's model does.
     """
     if bundle is None:
-        return [table], shlex.join(["--cohort", run])
+        return list(tables), shlex.join(["--cohort", run])
     images = os.path.normpath(f"{bundle}/{COHORT_IMAGES}")
     if not Path(images).exists():
         return [], ""  # copied without them
-    return ancient([images]), shlex.join(["--cohort-images", images])
+    look = os.path.normpath(f"{bundle}/{COHORT}")
+    files = [*ancient([images]), *([look] if Path(look).exists() else [])]
+    return files, shlex.join(["--cohort-images", images])
 
 
 def not_compared(run: str, table: str, bundle: str | None) -> str:
     """Return an option if new data are compared with nothing; see `cohort_to_compare`."""
-    return "" if cohort_to_compare(run, table, bundle)[0] else "--not-compared"
+    return "" if cohort_to_compare(run, [table], bundle)[0] else "--not-compared"
 
 
 def initial_weights(weights: str | None, segment: Path, elsewhere: bool) -> Callable[[Any], str]:

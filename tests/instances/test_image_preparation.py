@@ -59,6 +59,20 @@ def polygon(**more):
     return {"category_id": 9, "segmentation": [SQUARE], "bbox": [2, 2, 6, 4], **more}
 
 
+def test_state_has_figures_of_the_pixels(tmp_path):
+    values = np.random.default_rng(2).integers(0, 256, (40, 30, 3), np.uint8)
+    Picture.fromarray(values).save(tmp_path / "a.png")
+    Picture.fromarray(values[:12]).save(tmp_path / "small.png")
+    paths = {"a": tmp_path / "a.png", "small": tmp_path / "small.png"}
+    states, _ = prepare(tmp_path, *(row(path, None, name) for name, path in paths.items()))
+    of_image, of_small = (state.appearance for state in states)
+    colours = dict(zip(("red", "green", "blue"), values.mean((0, 1)).tolist(), strict=True))
+    assert {name: of_image[name] for name in colours} == pytest.approx(colours, abs=1e-3)
+    assert set(of_image) == {*colours, "contrast", "sharpness"}
+    # Sharpness needs at least 16 pixels a side.
+    assert of_small == {}
+
+
 def test_polygons_and_codes_give_the_masks_of_pycocotools(tmp_path, pixels):
     mask = np.zeros((12, 20), np.uint8, order="F")
     mask[3:7, 10:13] = 1

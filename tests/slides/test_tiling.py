@@ -105,6 +105,7 @@ def test_state_describes_the_slide_and_its_tiles(slide, tmp_path):
         "stain": None,
         "tiles": {"kept": 12, "dropped": {"background": 8}, "marked": {}},
         "unreadable": [],
+        "appearance": state["appearance"],
         "records": {
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),

@@ -84,6 +84,14 @@ def test_state_describes_the_case(images, segmentation, tmp_path):
         },
         "labels": counts,
         "volumes_ml": {name: pytest.approx(n / 1000) for name, n in counts.items()},
+        "appearance": {"volume in ml": round(int(BRAIN.sum()) / 1000, 1)}
+        | {
+            f"{name}, {percent} %": pytest.approx(
+                np.percentile((value - value.mean()) / value.std(), percent), abs=3e-3
+            )
+            for name, value in zip(MODALITIES, values, strict=True)
+            for percent in (5, 50, 95)
+        },
         "records": {
             "bytes": records.stat().st_size,
             "sha256": hashlib.sha256(records.read_bytes()).hexdigest(),

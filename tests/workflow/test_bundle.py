@@ -84,6 +84,26 @@ def test_bundle_reveals_no_patient(bundled):
             assert b"\xff\xd8\xff" not in content, f"{path}: a JPEG?"
 
 
+def test_copy_without_images_does_not_show_who_is_in_the_cohort(bundled, tmp_path):
+    run, bundle = bundled
+    look = json.loads((bundle / "cohort.json").read_text())
+    trained = read_table(run.folder / "results/small/tiles.tsv")
+    usable = [r for r in trained if r["split"] in ("train", "valid") and r["state"] == "tiled"]
+    assert len(look["appearance"]) == len(usable)
+    card = (bundle / "card.md").read_text()
+    assert f"how {len(usable)} slides of train and valid look" in card
+    copy = copy_bundle(open_bundle(bundle), tmp_path / "copy", with_images=False).folder
+    assert not (copy / "cohort_images.npy").exists()
+    assert json.loads((copy / "cohort.json").read_text()) == look | {"appearance": []}
+    copied = (copy / "card.md").read_text()
+    assert (
+        "hashes" not in copied
+        and "how " not in copied.split("## Training")[0].split("## Cohort")[1]
+    )
+    kept = [line for line in card.splitlines() if not line.startswith("`cohort")]
+    assert [line for line in copied.splitlines() if line] == [line for line in kept if line]
+
+
 def test_other_commands_know_that_there_is_no_cohort(bundled, tmp_path):
     run, bundle = bundled
     _, predictions = predict_with(run, bundle, tmp_path / "out", run.folder / "cohort/P10-1.svs")

@@ -84,6 +84,7 @@ def _page(
         row=row,
         scored=scored,
         matches=inputs.matches(case),
+        look=inputs.look(case),
         segmented=segmented,
         state=state,
         settings=settings,

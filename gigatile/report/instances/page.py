@@ -151,6 +151,7 @@ def _page(
         regions=regions,
         neighbours=neighbours,
         matches=inputs.matches(image),
+        look=inputs.look(image),
         threshold=evaluated.threshold,
         sums=sums,
     )

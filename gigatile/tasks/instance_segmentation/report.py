@@ -80,6 +80,7 @@ REPORT = TaskReport(
         detection.TEST_IMAGES,
         detection.COHORT,
         sections.left_out_section("image"),
+        sections.APPEARANCE_SECTION,
         sections.SPLITS_SECTION,
         sections.training_section(
             "images",

@@ -48,6 +48,7 @@ REPORT = replace(
         classification.TEST_SLIDES,
         cohort.SECTION,
         left_out.SECTION,
+        sections.APPEARANCE_SECTION,
         sections.SPLITS_SECTION,
         sections.training_section(
             "slides",

@@ -73,6 +73,7 @@ REPORT = TaskReport(
         classification.TEST_SLIDES,
         cohort.SECTION,
         left_out.SECTION,
+        sections.APPEARANCE_SECTION,
         sections.SPLITS_SECTION,
         sections.training_section(
             "tiles",

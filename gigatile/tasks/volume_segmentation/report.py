@@ -53,6 +53,7 @@ REPORT = TaskReport(
         cohort.COHORT,
         sections.left_out_section("case"),
         cohort.WARNINGS,
+        sections.APPEARANCE_SECTION,
         sections.SPLITS_SECTION,
         sections.training_section(
             "cases",

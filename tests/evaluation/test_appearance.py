@@ -1,0 +1,127 @@
+"""Members that look unlike those of the training are found, and others not more often than said."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gigatile.evaluation.appearance import LEAST, Trained, level_of
+
+NAMES = ("red", "green", "blue", "contrast", "sharpness")
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def members(table: np.ndarray) -> list[dict[str, float]]:
+    return [dict(zip(NAMES, row.tolist(), strict=True)) for row in table]
+
+
+def normal(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.normal(size=(count, len(NAMES)))
+
+
+def heavy_tailed(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.standard_t(2, size=(count, len(NAMES)))
+
+
+def correlated(rng: np.random.Generator, count: int) -> np.ndarray:
+    return np.cumsum(rng.normal(size=(count, len(NAMES))), axis=1)
+
+
+def two_sites(rng: np.random.Generator, count: int) -> np.ndarray:
+    return normal(rng, count) + 20 * rng.integers(2, size=(count, 1))
+
+
+@pytest.mark.parametrize("draw", [normal, heavy_tailed, correlated, two_sites])
+@pytest.mark.parametrize("count", [10, 30, 120])
+def test_one_that_is_drawn_alike_is_rarely_called_unlike(draw: Draw, count: int) -> None:
+    rng, repeats = np.random.default_rng(count), 1000
+    called = 0
+    for _ in range(repeats):
+        *others, last = members(draw(rng, count + 1))
+        comparison = Trained(others).compare(last)
+        assert comparison is not None
+        called += comparison.is_unlike
+    level = level_of(count)
+    # Four standard errors.
+    assert abs(called / repeats - level) < 4 * (level * (1 - level) / repeats) ** 0.5
+
+
+def test_another_stain_is_found_with_the_figure_that_differs() -> None:
+    table = 100 + 10 * normal(np.random.default_rng(1), 40)
+    other = dict(zip(NAMES, (100, 100, 180, 100, 100), strict=True))
+    comparison = Trained(members(table)).compare(other)
+    assert comparison is not None
+    assert comparison.is_unlike
+    assert comparison.p == 1 / 41
+    first = comparison.deviations[0]
+    assert (first.name, first.value) == ("blue", 180)
+    assert (first.low, first.high) == (table[:, 2].min(), table[:, 2].max())
+
+
+def test_an_unusual_combination_of_usual_figures_is_found() -> None:
+    rng = np.random.default_rng(2)
+    table = normal(rng, 60)
+    table[:, 1] = table[:, 0] + rng.normal(0, 0.05, 60)
+    other = dict(zip(NAMES, (1.5, -1.5, 0, 0, 0), strict=True))
+    comparison = Trained(members(table)).compare(other)
+    assert comparison is not None
+    assert comparison.is_unlike
+
+
+def test_result_depends_on_no_order_and_no_unit() -> None:
+    table = normal(np.random.default_rng(3), 25)
+    scale, shift = np.array([1e6, 1e-6, 3, 1, 50]), np.array([5, 0, 1e3, 0, 9])
+    first = Trained(members(table[:-1])).compare(members(table)[-1])
+    turned = Trained(members(table[:-1][::-1] * scale + shift))
+    second = turned.compare(members(table * scale + shift)[-1])
+    assert first is not None
+    assert second is not None
+    assert first.p == second.p
+    np.testing.assert_allclose(
+        [each.deviations for each in first.deviations],
+        [each.deviations for each in second.deviations],
+    )
+
+
+def test_equal_ones_are_like_each_other() -> None:
+    same = members(np.full((20, len(NAMES)), 7.3))
+    comparison = Trained(same[1:]).compare(same[0])
+    assert comparison is not None
+    assert (comparison.p, comparison.is_unlike) == (1, False)
+
+
+def test_of_constant_figures_each_other_value_is_unlike() -> None:
+    comparison = Trained(members(np.full((20, len(NAMES)), 7.3))).compare(
+        dict.fromkeys(NAMES, 7.3) | {"red": 7.4}
+    )
+    assert comparison is not None
+    assert comparison.is_unlike
+
+
+@pytest.mark.parametrize("appearance", [{}, {"other": 1.0}])
+def test_without_common_figures_there_is_no_result(appearance: dict[str, float]) -> None:
+    trained = Trained(members(normal(np.random.default_rng(4), 30)))
+    assert trained.compare(appearance) is None
+
+
+def test_with_few_members_there_is_no_result() -> None:
+    table = members(normal(np.random.default_rng(5), LEAST + 1))
+    assert Trained(table[1:]).compare(table[0]) is not None
+    assert Trained([*table[2:], {}]).compare(table[0]) is None
+
+
+def test_missing_channels_are_not_compared() -> None:
+    table = members(normal(np.random.default_rng(6), 30))
+    without = {name: value for name, value in table[0].items() if name != "red"}
+    comparison = Trained(table[1:]).compare(without)
+    assert comparison is not None
+    assert {each.name for each in comparison.deviations} == set(NAMES) - {"red"}
+    some = [each if position % 2 else without for position, each in enumerate(table[1:])]
+    comparison = Trained(some).compare(table[0])
+    assert comparison is not None
+    assert comparison.compared == 14
+
+
+def test_members_are_listed_in_an_order_without_meaning() -> None:
+    table = members(normal(np.random.default_rng(7), 12))
+    assert Trained(table).members == Trained(table[::-1]).members
