@@ -1,11 +1,18 @@
 """Members that look unlike those of the training are found, and others not more often than said."""
 
-from collections.abc import Callable
+import csv
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from gigatile.evaluation.appearance import LEAST, Trained, level_of
+from gigatile.slides.appearance import AppearanceSum, colour_of
+from gigatile.slides.quality import measure
 
 NAMES = ("red", "green", "blue", "contrast", "sharpness")
 Draw = Callable[[np.random.Generator, int], np.ndarray]
@@ -125,3 +132,57 @@ def test_missing_channels_are_not_compared() -> None:
 def test_members_are_listed_in_an_order_without_meaning() -> None:
     table = members(normal(np.random.default_rng(7), 12))
     assert Trained(table).members == Trained(table[::-1]).members
+
+
+def looks_of(images: Iterable[np.ndarray]) -> dict[str, float]:
+    total = AppearanceSum()
+    for pixels in images:
+        total.add(colour_of(pixels), measure(pixels))
+    return total.figures()
+
+
+def unlike(trained: list[dict[str, float]], others: list[dict[str, float]]) -> int:
+    comparisons = list(map(Trained(trained).compare, others))
+    return sum(each is not None and each.is_unlike for each in comparisons)
+
+
+def test_real_fluorescence_is_unlike_real_stained_tissue(shared_data: Path) -> None:
+    folder = shared_data / "nuclei"
+    kinds: dict[str, list[dict[str, float]]] = {"tissue": [], "fluorescence": []}
+    for image in json.loads((folder / "annotations.json").read_text())["images"]:
+        pixels = read_pixels(next(folder.rglob(Path(image["file_name"]).name)))
+        kinds[image["kind"]].append(looks_of([pixels]))
+    tissue, fluorescence = kinds["tissue"], kinds["fluorescence"]
+    assert unlike(tissue, fluorescence) == len(fluorescence) == 178
+    assert unlike(fluorescence, tissue) == len(tissue) == 48
+    for same in (tissue, fluorescence):
+        one_by_one = [
+            unlike([*same[:number], *same[number + 1 :]], [each])
+            for number, each in enumerate(same)
+        ]
+        assert sum(one_by_one) <= 3
+
+
+def test_changed_pictures_of_real_lung_tissue_are_unlike_it(shared_data: Path) -> None:
+    """Each set has the tiles of four groups, which are copies of one original."""
+    groups: dict[str, list[Path]] = {}
+    with (shared_data / "lung/tiles.tsv").open() as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            groups.setdefault(row["group"], []).append(shared_data / "lung" / row["file"])
+    names = np.random.default_rng(0).permutation(sorted(groups)).tolist()
+    sets = [
+        [read_pixels(path) for name in names[start : start + 4] for path in groups[name]]
+        for start in range(0, len(names) - 3, 4)
+    ]
+    trained = [looks_of(pixels) for pixels in sets[:60]]
+
+    def changed(change: Callable[[np.ndarray], np.ndarray]) -> int:
+        return unlike(trained, [looks_of(map(change, pixels)) for pixels in sets[60:]])
+
+    assert changed(lambda pixels: pixels) <= 2
+    assert changed(lambda pixels: cv2.GaussianBlur(pixels, (0, 0), 1)) == 32
+    assert changed(lambda pixels: (0.8 * pixels).astype(np.uint8)) == 32
+
+
+def read_pixels(path: Path) -> np.ndarray:
+    return np.array(Image.open(path).convert("RGB"))
