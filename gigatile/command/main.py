@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gigatile.command import (
     bundle,
     check,
+    compare,
     doctor,
     find_rate,
     init,
@@ -35,6 +36,7 @@ COMMANDS = {
     "predict": predict,
     "serve": serve,
     "report": report,
+    "compare": compare,
     "doctor": doctor,
 }
 

@@ -35,19 +35,6 @@ from gigatile.settings.evaluate import EvaluationSettings
 
 
 @dataclass(frozen=True)
-class Test:
-    """A test of no difference.
-
-    Attributes:
-        name: of the test.
-        p: two-sided; None: it is not defined, for example because the models never differ.
-    """
-
-    name: str
-    p: float | None
-
-
-@dataclass(frozen=True)
 class PairedFigure:
     """A figure of two models on the same patients.
 
@@ -55,14 +42,16 @@ class PairedFigure:
         name: such as `ROC AUC of luad`.
         first, second: its values; NaN: not defined.
         difference: first minus second, with its 95 % interval.
-        test: None: there is no test of this figure.
+        test: of no difference, by name.
+        p: its two-sided p-value; None: it is not defined.
     """
 
     name: str
     first: float
     second: float
     difference: Interval
-    test: Test | None
+    test: str
+    p: float | None
 
 
 def compare_models(
@@ -100,7 +89,7 @@ def _accuracy(cases: Sequence[pd.DataFrame], weights: Weights) -> PairedFigure:
     difference = with_interval(
         values[0] - values[1], draws, patients, too_few_patients({"": patients})
     )
-    return PairedFigure("accuracy", *values, difference, Test("McNemar", mcnemar(first, second)))
+    return PairedFigure("accuracy", *values, difference, "McNemar", mcnemar(first, second))
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
@@ -224,11 +213,12 @@ def _area(
     draws: Draws,
     groups: dict[str, int],
 ) -> PairedFigure:
-    values = [each.area for each in influences]
+    first, second = influences
     difference = with_interval(
-        values[0] - values[1], draws, min(groups.values()), too_few_patients(groups)
+        first.area - second.area, draws, min(groups.values()), too_few_patients(groups)
     )
-    return PairedFigure(name, *values, difference, Test("DeLong", delong(*influences)))
+    p = delong(first, second)
+    return PairedFigure(name, first.area, second.area, difference, "DeLong", p)
 
 
 def _difference_of_areas(
