@@ -102,6 +102,7 @@ def test_a_cohort_in_a_store_on_three_nodes_is_that_of_a_laptop(
     assert site.clone.jobs(*SMALL) == {}
 
 
+@pytest.mark.long
 def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tmp_path):
     laptop = small_volumes.copy(tmp_path / "laptop")
     laptop.write("volumes.yaml", volume_settings("ranks_per_node: 2, epochs: 2, batch_size: 2"))
@@ -124,6 +125,7 @@ def test_volumes_on_three_nodes_are_those_of_a_laptop(cluster, small_volumes, tm
     assert site.clone.jobs(*VOLUMES) == {}
 
 
+@pytest.mark.long
 def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tmp_path):
     """Two nodes share each slide, so the batch of one slide is smaller than the ranks.
 
@@ -155,6 +157,7 @@ def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tm
     assert site.clone.jobs(*WHOLE) == {}
 
 
+@pytest.mark.long
 def test_images_with_instances_on_three_nodes(cluster, tmp_path):
     """Each node has one of the two images of a batch; tests/training compares the weights."""
     laptop = make_small_images(tmp_path / "laptop")
@@ -178,6 +181,7 @@ def test_images_with_instances_on_three_nodes(cluster, tmp_path):
     assert site.clone.jobs(*IMAGES) == {}
 
 
+@pytest.mark.long
 def test_a_bundle_predicts_on_the_cluster_what_it_predicts_on_a_laptop(cluster, site):
     """Without the cohort and its training, with the profile of the project."""
     make_bundle(site.folder / "bundle", size=128, classes=("luad", "lusc", "normal"))

@@ -81,6 +81,7 @@ def other_node(cluster, job):
     return next(node for node in both if node != first_node(cluster, job))
 
 
+@pytest.mark.long
 def test_nodes_that_lose_power(cluster, training, undisturbed):
     """First the one on which the job's script runs, then one on which only a rank does."""
     run, job = at_work(training)
@@ -202,6 +203,7 @@ def test_a_rank_that_the_kernel_kills_for_its_memory_needs_more(cluster, tmp_pat
     assert cluster.run(f"scontrol show job {job}").stdout.count("Restarts=0 ") == 1
 
 
+@pytest.mark.long
 def test_slurm_itself_is_away_for_a_while(cluster, training, undisturbed):
     """Its controller goes twice, and accounting for the whole time in which a training runs."""
     run, _ = at_work(training)

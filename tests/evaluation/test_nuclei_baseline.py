@@ -52,6 +52,7 @@ def test_image_of_one_colour_has_no_nuclei():
     assert baseline.segment(np.full((30, 40, 3), 200, np.uint8), False) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_figures_of_real_nuclei_are_the_known_ones(shared_data):
     nuclei = shared_data / "nuclei"

@@ -56,6 +56,7 @@ def step(mixed: bool) -> tuple[MaskRCNNParts, dict[str, tf.Tensor], list[np.ndar
     return parts, terms, [gradient.numpy() / SCALE for gradient in gradients]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # half precision is slow without a GPU
 def test_losses_and_gradients_agree_to_rounding():
     _, expected, expected_gradients = step(mixed=False)

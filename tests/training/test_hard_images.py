@@ -105,6 +105,7 @@ def check(manifest: Path, segments: Path, images: int) -> dict[str, float]:
     return validation.means
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_images_at_the_limits(train):
     manifest, segments = train(IMAGES)
@@ -119,6 +120,7 @@ def test_images_at_the_limits(train):
             assert detection.mask.any() and 0 <= detection.score <= 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_image_has_an_instance(train):
     """The loss of boxes and masks is 0; what is learned is background."""

@@ -42,6 +42,7 @@ def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
     return (255 - pixels) // 4 if number % 2 else pixels, labels
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_eight_images_are_learned_by_heart(launcher, tmp_path):
     sources = []

@@ -3,12 +3,14 @@
 import re
 import shutil
 
+import pytest
 from clones import Clone
 
 from gigatile.evaluation.coco import average_precision
 from gigatile.files import read_json, write_json
 
 
+@pytest.mark.long
 def test_baseline_of_nuclei_and_model_are_evaluated_alike(instances_run: Clone, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(instances_run.folder / "results/small", run)

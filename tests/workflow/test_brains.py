@@ -47,6 +47,7 @@ def run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return clone
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tumour_of_a_held_out_patient_is_segmented(run):
     rows = read_table(run.folder / "results/brains/evaluation/cases.tsv")
@@ -59,6 +60,7 @@ def test_tumour_of_a_held_out_patient_is_segmented(run):
     assert f"{dice['whole_tumour']:.3f}" in page
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_volumes_on_different_grids_are_refused(run):
     rows = {row["case"]: row for row in read_table(run.folder / "results/brains/cases.tsv")}

@@ -194,6 +194,7 @@ def test_card_has_the_figures(bundled):
     assert "\n\n\n" not in card and "&" not in card
 
 
+@pytest.mark.long
 def test_whole_slides(whole_run, tmp_path):
     """The other task with slides: same scores and maps as the evaluation."""
     run = whole_run.copy(tmp_path / "copy")

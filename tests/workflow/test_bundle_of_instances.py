@@ -5,12 +5,14 @@ import json
 import time
 
 import pandas as pd
+import pytest
 from bundles import bundle_of, predict_with
 from servers import running
 
 from gigatile.tables import read_table
 
 
+@pytest.mark.long
 def test_images_and_slides_of_instances(predicted_images, tmp_path):
     """Images and whole slides: same detections as those of the run."""
     run = predicted_images.copy(tmp_path / "copy")
@@ -29,6 +31,7 @@ def test_images_and_slides_of_instances(predicted_images, tmp_path):
     check_served(bundle, run.folder, slides, tmp_path)
 
 
+@pytest.mark.long
 def test_annotated_images_are_an_external_validation(predicted_images, tmp_path):
     """By the bundle alone; a change of annotations prepares and predicts these images again."""
     run = predicted_images.copy(tmp_path / "copy")

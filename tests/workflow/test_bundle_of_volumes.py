@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 
+import pytest
 from bundles import bundle_of, predict_with
 
 from gigatile.tables import read_table
 
 
+@pytest.mark.long
 def test_volumes(volumes_run, tmp_path):
     """The same segmentation, byte for byte, with the run's windows and regions."""
     run = volumes_run.copy(tmp_path / "copy")
@@ -27,6 +29,7 @@ def test_volumes(volumes_run, tmp_path):
     assert "the files of a case are named in a sheet" in done.stderr
 
 
+@pytest.mark.long
 def test_cases_with_references_are_an_external_validation(volumes_run, tmp_path):
     """By the bundle alone; after a change of a reference, only the figures are computed again."""
     run = volumes_run.copy(tmp_path / "copy")

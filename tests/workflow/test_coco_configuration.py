@@ -108,6 +108,7 @@ def run(tmp_path_factory, shared_data) -> Path:
     return clone.folder / "results/smaller"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_configuration_runs_from_images_to_the_report(run):
     described = json.loads((run / "segments/0001.json").read_text())
@@ -120,6 +121,7 @@ def test_configuration_runs_from_images_to_the_report(run):
     assert "mask_resnet50" in (run / "report/index.html").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_frozen_weights_are_the_initial_ones(run):
     seed = json.loads((run / "segments/0001.json").read_text())["train"]["seed"]

@@ -11,6 +11,7 @@ from gigatile.files import read_json
 SHORT = "train={epochs: 1, segment_epochs: 1, limit_batches: 2, warmup_steps: 1}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_demo_of_instances_runs(clone: Clone):
     asked = ["make", "-n", "-o", "setup", "demo-instances", "CORES=2"]

@@ -10,6 +10,7 @@ LAST = 3
 EPOCHS = range(1, LAST + 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_training_stops_and_goes_on(copied_run):
     """With gradients this small, neither the weights nor the validation loss change."""

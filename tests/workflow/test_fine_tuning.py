@@ -36,6 +36,7 @@ FILES = "the initial weights were not trained on image files of valid and test"
 TILES = "the initial weights were not trained on tiles of valid and test"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fine_tuned_model_and_its_leaks(copied_run):
     folder = copied_run.folder

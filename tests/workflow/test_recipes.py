@@ -5,6 +5,7 @@ import json
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_recipes_are_compared(copied_run):
     candidates = ["small_cnn, AdamW, cosine", "small_cnn, AdamW, cosine, colours"]

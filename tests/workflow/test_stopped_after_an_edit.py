@@ -78,6 +78,7 @@ def apply(edit: Edit, clone: Clone) -> None:
         assert path.read_text() != text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_interrupted_run_gives_the_same_results(small_run, tmp_path):
     stopped, undisturbed = (small_run.copy(tmp_path / name) for name in ("stopped", "undisturbed"))

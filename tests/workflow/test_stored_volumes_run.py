@@ -17,6 +17,7 @@ def remote_volumes(volumes_run: Clone, store, tmp_path) -> Clone:
     return run
 
 
+@pytest.mark.long
 def test_volumes_in_a_store_give_the_same_results(volumes_run: Clone, remote_volumes: Clone, store):
     """Bad cases have the same reasons. Later the run is current, until an object is replaced."""
     run = remote_volumes

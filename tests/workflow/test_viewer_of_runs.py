@@ -143,6 +143,7 @@ def test_another_file_is_not_shown_with_these_scores(shown):
     assert server.client.get(f"/v1/jobs/{id}/view").status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_repeated(shown):
     """Its tables may be missing for a while."""
@@ -163,6 +164,7 @@ def test_a_run_that_is_repeated(shown):
     assert server.client.get("/v1/jobs/" + "0" * 32 + "/view").status_code == 404
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_slides_in_a_store_are_shown(small_run, store, tmp_path):
     """The run's sheet names objects: their tiles are those of the files, until one is replaced."""
