@@ -49,6 +49,10 @@ class Member(PatientRow, Protocol):
         """The class, or empty."""
 
     @property
+    def site(self) -> str:
+        """Where it comes from, or empty."""
+
+    @property
     def row(self) -> int:
         """The line number in the sheet; the header is line 1."""
 

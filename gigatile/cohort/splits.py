@@ -1,14 +1,18 @@
 """Assign every patient to train, valid or test, and prove that no patient is in two splits.
 
 The split of a patient depends on the patient's id, the seed and the shares only. So adding or
-removing other patients never moves a patient, and all slides of a patient are in one split.
+removing other patients never moves a patient, and all slides of a patient are in one split. With
+`split.by: site` this holds for whole sites. Folds are balanced by label, so there a patient's fold
+depends on the other patients.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -69,14 +73,29 @@ class SplitProof(JsonModel):
         splits: the counts of each split.
         shared_patients: patients in two splits, by `train&valid` and so on; all must be empty.
         sheet_sha256: the checksum of the sample sheet.
+        by, folds, fold: the settings, if they are not the default.
     """
 
     seed: int
+    by: Literal["patient", "site"] = Field("patient", exclude_if=lambda by: by == "patient")
+    folds: int | None = Field(None, exclude_if=lambda folds: folds is None)
+    fold: int = Field(1, exclude_if=lambda fold: fold == 1)
     shares: dict[str, float] = Field(default_factory=dict)
     labels: list[str]
     splits: dict[str, SplitCounts]
     shared_patients: dict[str, list[str]]
     sheet_sha256: str
+
+    def settings(self) -> SplitSettings:
+        """Return the settings of the splits.
+
+        Raises:
+            KeyError, ValidationError: the file has no valid settings.
+        """
+        named = {"seed": self.seed, "by": self.by, "folds": self.folds, "fold": self.fold}
+        # With folds, the shares follow from them.
+        shares = {} if self.folds else {split: self.shares[split] for split in SPLITS}
+        return SplitSettings(**named, **shares)
 
 
 def classes_of(members: Iterable[Member]) -> list[str]:
@@ -84,24 +103,116 @@ def classes_of(members: Iterable[Member]) -> list[str]:
     return sorted({member.label for member in members if member.label})
 
 
+def position_of(name: str, seed: int) -> float:
+    """Return a number that is uniform in [0, 1): BLAKE2b of an id, keyed with the seed."""
+    digest = hashlib.blake2b(name.encode(), key=str(seed).encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "big") / 2**64
+
+
 def split_of(patient: str, settings: SplitSettings) -> str:
     """Return the split of a patient whose split the sheet does not fix.
 
-    BLAKE2b of the id, keyed with the seed, gives a number that is uniform in [0, 1). The shares
-    divide this interval.
+    The shares divide the interval of the patient's position. With `by: site`, it is the site's.
     """
-    digest = hashlib.blake2b(patient.encode(), key=str(settings.seed).encode(), digest_size=8)
-    position = int.from_bytes(digest.digest(), "big") / 2**64
+    position = position_of(patient, settings.seed)
     if position < settings.train:
         return "train"
     return "valid" if position < settings.train + settings.valid else "test"
 
 
 def assign(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]:
-    """Return the split of each patient; a split in any row of the sheet takes precedence."""
+    """Return the split of each patient; a split in any row of the sheet takes precedence.
+
+    Args:
+        members: all rows of the sheet.
+        settings: of the splits.
+
+    Raises:
+        UserError: with `by: site`, a patient has no site or two; with folds, the sheet has fixed
+            splits.
+    """
     fixed = {member.patient: member.split for member in members if member.split}
-    patients = {member.patient for member in members}
-    return {p: fixed.get(p) or split_of(p, settings) for p in sorted(patients)}
+    groups = _groups_of(members, settings)
+    if settings.folds is None:
+        return {p: fixed.get(p) or split_of(group, settings) for p, group in groups.items()}
+    if fixed:
+        raise UserError(
+            f"split.folds: the sheet fixes the splits of {len(fixed)} patient(s), such as "
+            f"{min(fixed)!r}; with folds, its column `split` must be empty"
+        )
+    folds = folds_of(members, settings)
+    splits = {settings.fold: "test", settings.fold % settings.folds + 1: "valid"}
+    return {patient: splits.get(folds[patient], "train") for patient in groups}
+
+
+def _groups_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]:
+    """Return what each patient stays together with: the patient itself, or the site."""
+    patients = sorted({member.patient for member in members})
+    if settings.by == "patient":
+        return {patient: patient for patient in patients}
+    sites: dict[str, set[str]] = {patient: set() for patient in patients}
+    for member in members:
+        sites[member.patient].add(member.site)
+    faults = [
+        f"patient {patient!r} has the sites {', '.join(map(repr, sorted(names)))}; must be one"
+        if len(names) > 1
+        else f"patient {patient!r} has no site"
+        for patient, names in sites.items()
+        if len(names) > 1 or "" in names
+    ]
+    if faults:
+        raise all_faults("split.by: site needs the column `site` of the sheet", faults)
+    return {patient: next(iter(names)) for patient, names in sites.items()}
+
+
+def folds_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, int]:
+    """Return the fold of each patient, from 1; each patient is tested in this fold only.
+
+    The groups (patients, or sites) are dealt one by one: the largest first, of equal ones label
+    after label, and within a label in the order of their positions. Each goes to the fold that has
+    the least of the group's labels, as shares of each label's patients; of equal ones to that with
+    the fewest patients.
+
+    Args:
+        members: all rows of the sheet.
+        settings: of the splits, with `folds`.
+
+    Raises:
+        UserError: see `assign`; or there are fewer groups than folds.
+    """
+    assert settings.folds is not None
+    groups = _groups_of(members, settings)
+    number: Counter[str] = Counter(groups.values())
+    if len(number) < settings.folds:
+        raise UserError(
+            f"split.folds: {settings.folds} folds need as many {settings.by}s; the sheet has "
+            f"{len(number)}"
+        )
+    # Patients with each label, by group. Without labels, all have the same one.
+    labels: dict[str, Counter[str]] = {group: Counter() for group in number}
+    for patient, label in {(member.patient, member.label) for member in members}:
+        labels[groups[patient]][label] += 1
+    total = sum(labels.values(), Counter[str]())
+    dealt = [Counter[str]() for _ in range(settings.folds)]
+    patients = [0] * settings.folds
+    chosen: dict[str, int] = {}
+    order = sorted(
+        number, key=lambda g: (-number[g], sorted(labels[g]), position_of(g, settings.seed), g)
+    )
+    for group in order:
+        own = labels[group]
+        fold = min(
+            range(settings.folds),
+            key=lambda f: (
+                sum(dealt[f][label] * own[label] / total[label] for label in sorted(own)),
+                patients[f],
+                f,
+            ),
+        )
+        dealt[fold] += own
+        patients[fold] += number[group]
+        chosen[group] = fold + 1
+    return {patient: chosen[group] for patient, group in groups.items()}
 
 
 def rows_of_splits(
@@ -151,7 +262,7 @@ def prove_splits(
                 unit=unit,
                 members=len(labelled),
                 share=round(len(labelled_patients) / len(with_label[label]), 4),
-                wanted=getattr(settings, split),
+                wanted=round(settings.shares[split], 4),
             )
         counts[split] = SplitCounts(
             patients=len(patients_in[split]),
@@ -162,7 +273,10 @@ def prove_splits(
         )
     return SplitProof(
         seed=settings.seed,
-        shares={split: getattr(settings, split) for split in SPLITS},
+        by=settings.by,
+        folds=settings.folds,
+        fold=settings.fold,
+        shares=settings.shares,
         labels=labels,
         splits=counts,
         shared_patients={
@@ -199,12 +313,15 @@ def check_labels(
             "init` writes if it does not know the class; replace it in the column `label`"
         )
     for label in classes or [""]:
-        patients = {member.patient for member in members if member.label == label}
+        of_label = [member for member in members if member.label == label]
+        patients = {member.patient for member in of_label}
+        sites = {member.site for member in of_label}
+        only = f", all at site {min(sites)!r}" if len(sites) == 1 and "" not in sites else ""
         for split in SPLITS:
             if not any(splits[patient] == split for patient in patients):
                 faults.append(
                     f"no patient with label {label!r} in {split} (the sheet has {len(patients)} "
-                    f"patient(s) with that label)"
+                    f"patient(s) with that label{only})"
                     if label
                     else f"no patient in {split} (the sheet has {len(patients)})"
                 )
@@ -238,7 +355,7 @@ def imbalance(
             if not part.patients:
                 return float("inf")
             assert part.share is not None
-            worst = max(worst, abs(part.share - getattr(settings, split)))
+            worst = max(worst, abs(part.share - settings.shares[split]))
     return worst
 
 

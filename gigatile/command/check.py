@@ -225,9 +225,12 @@ def _print_counts(settings: Settings, cohort: _Checked) -> None:
     """Print the patients and the usable slides or cases of each label and split."""
     members, left_out = cohort
     patients = {member.patient for member in members}
+    split = settings.split
+    by = "" if split.by == "patient" else f" by {split.by}"
+    fold = f", fold {split.fold} of {split.folds} is the test split" if split.folds else ""
     print(
         f"{settings.samples}: {_count(len(members), members[0])} of {len(patients)} patient(s), "
-        f"split with seed {settings.split.seed}"
+        f"split{by} with seed {split.seed}{fold}"
     )
     splits = assign(members, settings.split)
     counts = Counter((m.label, splits[m.patient]) for m in members if m.id not in left_out)

@@ -12,6 +12,7 @@ from gigatile.command import (
     find_rate,
     init,
     plan,
+    pool,
     predict,
     propose,
     report,
@@ -37,6 +38,7 @@ COMMANDS = {
     "serve": serve,
     "report": report,
     "compare": compare,
+    "pool": pool,
     "doctor": doctor,
 }
 

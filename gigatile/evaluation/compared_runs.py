@@ -1,18 +1,14 @@
 """Compares the test results of several runs of classifiers, for a paper."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from gigatile.errors import UserError
 from gigatile.evaluation.comparison import PairedFigure, compare_models, holm
-from gigatile.evaluation.metrics_file import SlideMetrics
-from gigatile.evaluation.slide_table import read_slide_table
-from gigatile.files import sha256_of
-from gigatile.json_models import Written, read_model
-from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.evaluation.tested_runs import TestedRun, read_tested
+from gigatile.json_models import Written
 
 SLIDES, METRICS = "evaluation/slides.tsv", "evaluation/metrics.json"
 
@@ -65,17 +61,6 @@ class RunsCompared(Written):
     inputs: dict[str, str]
 
 
-@dataclass(frozen=True)
-class _Tested:
-    """The test results of a run."""
-
-    name: str
-    classes: Sequence[str]
-    slides: pd.DataFrame
-    settings: EvaluationSettings
-    inputs: Mapping[str, str]
-
-
 def compare_runs(folders: Sequence[Path]) -> RunsCompared:
     """Compare the test results of runs with those of the first one.
 
@@ -86,10 +71,7 @@ def compare_runs(folders: Sequence[Path]) -> RunsCompared:
         UserError: a run was not evaluated or is not a classifier, its files do not belong
             together, or it has other classes, patients or labels than the first one.
     """
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):
-        raise UserError(f"runs of the same name: {', '.join(names)}; their names must differ")
-    first, *others = (_read(folder) for folder in folders)
+    first, *others = read_tested(folders)
     rows: list[tuple[str, PairedFigure]] = []
     slides, patients, left_out = {}, {}, {}
     for other in others:
@@ -116,27 +98,7 @@ def compare_runs(folders: Sequence[Path]) -> RunsCompared:
     )
 
 
-def _read(folder: Path) -> _Tested:
-    name = folder.resolve().name
-    if not (folder / METRICS).is_file():
-        raise UserError(f"{folder}: has no {METRICS}; name the folder of an evaluated run")
-    metrics = read_model(SlideMetrics, folder / METRICS)
-    sums = {path: sha256_of(folder / path) for path in (SLIDES, METRICS)}
-    if metrics.inputs.get(SLIDES) != sums[SLIDES]:
-        raise UserError(
-            f"{folder / METRICS}: was computed from another version of {SLIDES}; run the workflow "
-            "again"
-        )
-    return _Tested(
-        name,
-        metrics.classes,
-        read_slide_table(folder / SLIDES, metrics.classes),
-        EvaluationSettings(**metrics.settings()),
-        {f"{name}/{path}": sha256 for path, sha256 in sums.items()},
-    )
-
-
-def _common(first: _Tested, other: _Tested) -> set[str]:
+def _common(first: TestedRun, other: TestedRun) -> set[str]:
     if sorted(first.classes) != sorted(other.classes):
         raise UserError(
             f"{other.name} has the classes {', '.join(other.classes)}, {first.name} "
@@ -149,7 +111,7 @@ def _common(first: _Tested, other: _Tested) -> set[str]:
 
 
 def _check_rows(
-    first: _Tested, other: _Tested, of_first: pd.DataFrame, of_other: pd.DataFrame
+    first: TestedRun, other: TestedRun, of_first: pd.DataFrame, of_other: pd.DataFrame
 ) -> None:
     known = of_other.set_index("slide")
     for column in ("patient", "label"):

@@ -21,7 +21,7 @@ from gigatile.report.inputs import Chosen, CohortRow
 from gigatile.report.provenance import Ledger
 from gigatile.report.records import RecordKind
 from gigatile.report.shard_contents import Contents
-from gigatile.settings.split import SPLITS, SplitSettings
+from gigatile.settings.split import SPLITS
 
 # Losses in history.tsv have six decimals.
 ROUNDING = 1e-6
@@ -180,9 +180,7 @@ def _sheet_check(evidence: Evidence) -> Check:
     if sheet is None:
         return Check(claim, [], "no sample sheet was given", checked=False)
     try:
-        settings = SplitSettings(
-            **{split: splits.shares[split] for split in SPLITS}, seed=splits.seed
-        )
+        settings = splits.settings()
     except (KeyError, ValidationError):
         return Check(claim, ["splits.json has no valid shares and seed"], "splits.json")
     split_of = assign(sheet, settings)

@@ -83,8 +83,10 @@ def _training(samples: str, caption: str, titles: Mapping[str, str], run: Run) -
 
 
 def _settings(run: Run) -> Content:
+    splits = run.splits
+    folds = {"folds": splits.folds, "fold": splits.fold} if splits.folds else {}
     recorded: dict[str, dict[str, Any]] = {
-        "splits.json": {"split": {"seed": run.splits.seed}},
+        "splits.json": {"split": {"seed": splits.seed, "by": splits.by} | folds},
         "shards/manifest.json": {
             "shards": {"target_mb": run.manifest.target_mb, "seed": run.manifest.seed}
         },

@@ -1,5 +1,7 @@
 """The section `split`."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from gigatile.settings.section import MAX_SEED, Section
@@ -20,6 +22,42 @@ class SplitSettings(Section):
         description="Another seed gives other splits. For a small cohort, "
         "`scripts/choose_split_seed.py`\nfinds a seed with balanced splits.",
     )
+
+    by: Literal["patient", "site"] = Field(
+        "patient",
+        description="What stays together: `patient`, or `site`: all patients of a site.",
+    )
+    folds: int | None = Field(
+        None,
+        ge=3,
+        le=100,
+        description="Cross-validation: the patients are dealt to so many folds, balanced by "
+        "label;\nthe shares do not count. null: none.",
+    )
+    fold: int = Field(
+        1,
+        ge=1,
+        description="With `folds`: the fold that is the test split. The next one is the validation "
+        "split,\nthe others are for training.",
+    )
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The wanted share of the patients in each split."""
+        if self.folds is None:
+            return {"train": self.train, "valid": self.valid, "test": self.test}
+        return {
+            "train": (self.folds - 2) / self.folds,
+            "valid": 1 / self.folds,
+            "test": 1 / self.folds,
+        }
+
+    @model_validator(mode="after")
+    def _fold_exists(self) -> "SplitSettings":
+        if self.fold > (self.folds or 1):
+            limit = f"at most folds, {self.folds}" if self.folds else "1 without folds"
+            raise ValueError(f"fold is {self.fold}; must be {limit}")
+        return self
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> "SplitSettings":

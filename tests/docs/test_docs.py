@@ -55,6 +55,11 @@ NOT_RUN = {
         "python benchmarks/recipes.py --configfile lung.yaml\n",
     ): "it takes an hour; tests/workflow/test_recipes.py runs it on the small cohort",
     ("README.md", "make test\n"): "it runs these tests",
+    (
+        "docs/splits.md",
+        "gigatile pool results/fold-1 results/fold-2 results/fold-3 results/fold-4 results/fold-5"
+        " --out folds.json\n",
+    ): "it takes five runs; tests/evaluation/test_pooled_folds.py pools folds",
     ("docs/slurm.md", "make setup\nsource .venv/bin/activate\n"): "it made what runs these tests",
     (
         "docs/slurm.md",

@@ -1,0 +1,48 @@
+"""Pool the folds of a cross-validation: prove that each patient was tested once, and evaluate all.
+
+Each RUN is a folder of results with `split.folds` and one of the folds. The file --out has the
+proof, the figures of each fold, and those of all patients.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run of each fold")
+    parser.add_argument(
+        "--out", type=Path, default=Path("folds.json"), help="file to write (folds.json)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the file, and print the figures."""
+    # Imports scikit-learn and pandas, which takes a second.
+    from rich.console import Console
+    from rich.table import Table
+
+    from gigatile.evaluation.metrics_file import Interval
+    from gigatile.evaluation.pooled_folds import pool_folds
+    from gigatile.json_models import write_model
+
+    def shown(figure: Interval) -> str:
+        if figure.value is None:
+            return "not defined"
+        if figure.low is None:
+            return f"{figure.value:.3f}"
+        return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"
+
+    pooled = pool_folds(args.runs)
+    write_model(args.out, pooled)
+    table = Table("fold", "run", "patients", "slides", "accuracy", "ROC AUC")
+    for fold in pooled.folds:
+        counts = (str(fold.fold), fold.run, str(fold.patients), str(fold.slides))
+        table.add_row(*counts, shown(fold.accuracy), shown(fold.roc_auc))
+    level = pooled.pooled.slide
+    counts = ("all", "", str(level.patients), str(level.n))
+    table.add_row(*counts, shown(level.accuracy.mean_call), shown(level.roc_auc.macro))
+    Console().print(table)
+    for claim, counted in pooled.claims.items():
+        print(f"proved    {claim} ({counted})")
+    print(f"folds     {args.out}")

@@ -1,0 +1,73 @@
+"""Reads the test results of runs that classify slides."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from gigatile.errors import UserError
+from gigatile.evaluation.metrics_file import SlideMetrics
+from gigatile.evaluation.slide_table import read_slide_table
+from gigatile.files import sha256_of
+from gigatile.json_models import read_model
+from gigatile.settings.evaluate import EvaluationSettings
+
+SLIDES, METRICS = "evaluation/slides.tsv", "evaluation/metrics.json"
+
+
+@dataclass(frozen=True)
+class TestedRun:
+    """The test results of a run.
+
+    Attributes:
+        name: of its folder.
+        slides: a row per test slide; see `read_slide_table`.
+        metrics: of the run.
+        settings: of its intervals.
+        inputs: SHA-256 of its files, by name.
+    """
+
+    name: str
+    classes: Sequence[str]
+    slides: pd.DataFrame
+    metrics: SlideMetrics
+    settings: EvaluationSettings
+    inputs: Mapping[str, str]
+
+
+def read_tested(folders: Sequence[Path]) -> list[TestedRun]:
+    """Read the test results of runs.
+
+    Args:
+        folders: of the runs, such as results/lung.
+
+    Raises:
+        UserError: two runs have the same name, a run was not evaluated or is not a classifier, or
+            its files do not belong together.
+    """
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        raise UserError(f"runs of the same name: {', '.join(names)}; their names must differ")
+    return [_read(folder) for folder in folders]
+
+
+def _read(folder: Path) -> TestedRun:
+    name = folder.resolve().name
+    if not (folder / METRICS).is_file():
+        raise UserError(f"{folder}: has no {METRICS}; name the folder of an evaluated run")
+    metrics = read_model(SlideMetrics, folder / METRICS)
+    sums = {path: sha256_of(folder / path) for path in (SLIDES, METRICS)}
+    if metrics.inputs.get(SLIDES) != sums[SLIDES]:
+        raise UserError(
+            f"{folder / METRICS}: was computed from another version of {SLIDES}; run the workflow "
+            "again"
+        )
+    return TestedRun(
+        name,
+        metrics.classes,
+        read_slide_table(folder / SLIDES, metrics.classes),
+        metrics,
+        EvaluationSettings(**metrics.settings()),
+        {f"{name}/{path}": sha256 for path, sha256 in sums.items()},
+    )
