@@ -37,6 +37,7 @@ class SplitSettings(Section):
     fold: int = Field(
         1,
         ge=1,
+        le=100,
         description="With `folds`: the fold that is the test split. The next one is the validation "
         "split,\nthe others are for training.",
     )
