@@ -10,8 +10,6 @@ from gigatile.evaluation.comparison import PairedFigure, compare_models, holm
 from gigatile.evaluation.tested_runs import TestedRun, read_tested
 from gigatile.json_models import Written
 
-SLIDES, METRICS = "evaluation/slides.tsv", "evaluation/metrics.json"
-
 
 class ComparedFigure(Written):
     """A figure of a run and of the first one, on the patients that both were tested on.

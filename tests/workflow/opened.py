@@ -59,6 +59,7 @@ REACHED: dict[str, Sequence[str]] = {
         *MODEL,
         *(f"predictions/{name}" for name in (*SLIDES, *CASES, *PARTS)),
         *("tiles/*.tfrecord", "volumes/*.tfrecord", *PARTS),
+        *("tiles/*.json", "volumes/*.json"),
         "predictions/tiles.parquet",
         "predictions/segmentations/*.nii.gz",
         "predictions/maps/*.parquet",
