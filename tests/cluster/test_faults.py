@@ -94,6 +94,7 @@ def test_nodes_that_lose_power(cluster, training, undisturbed):
     assert_survived(run, undisturbed, again=2)
 
 
+@pytest.mark.long
 def test_a_node_whose_network_is_cut(cluster, training, undisturbed):
     """SLURM would wait for the node for long; the rank that is left does not."""
     cluster.set_node_timeout(300)

@@ -98,6 +98,7 @@ def test_one_rank_on_one_core(cluster, site):
     run.stop()
 
 
+@pytest.mark.long
 def test_two_nodes_of_four_gpus(cluster, site):
     run, job = train(
         site,

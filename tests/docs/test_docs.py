@@ -206,7 +206,7 @@ def test_what_a_page_shows_works(page, tried):
     [
         ("README.md", "demo", "Slides left out"),
         ("docs/first-run.md", "demo", "Slides left out"),
-        ("docs/volumes.md", "demo-volumes", "Cases left out"),
+        pytest.param("docs/volumes.md", "demo-volumes", "Cases left out", marks=pytest.mark.long),
     ],
 )
 def test_the_demo_runs_in_this_very_checkout(page, run, lists):

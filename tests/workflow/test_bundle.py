@@ -245,6 +245,7 @@ def check_served(run, bundle, folder, expected, map_of_slide):
             assert server.client.get(f"{job}/layers/{layer}.png").content[:4] == b"\x89PNG"
 
 
+@pytest.mark.long
 def test_slides_with_labels_are_an_external_validation(bundled, tmp_path):
     """By the bundle alone; a change of labels tiles and scores nothing."""
     run, bundle = bundled

@@ -203,6 +203,7 @@ def test_metadata_of_an_earlier_release_stay_valid(copied_run):
     assert planned(copied_run, "train={batch_size: 16}") == TRAINING
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_unchanged_shards_train_nothing(copied_run):
     """The code of the tiling changed, but all tiles have the same bytes as before."""

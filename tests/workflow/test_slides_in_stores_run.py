@@ -89,6 +89,7 @@ def test_two_patients_with_one_slide_are_refused(remote_run: Clone, small_run: C
     assert "of slide 'P02-1' has the same content as s3://slides/small/P01-1.svs" in said
 
 
+@pytest.mark.long
 def test_shards_in_a_store_give_the_same_model_and_proof(small_run: Clone, store, tmp_path):
     """A damaged or deleted shard is noticed when the results are verified."""
     run = small_run.copy(tmp_path / "run")
