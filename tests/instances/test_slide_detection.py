@@ -251,6 +251,7 @@ def test_a_small_slide_is_one_window(tmp_path):
     assert (state.windows.columns, state.windows.rows) == (1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_slide_of_100_000_nuclei(tmp_path):
     """All of them are in the table and the outlines once, and memory does not grow with them."""

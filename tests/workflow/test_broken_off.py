@@ -74,7 +74,7 @@ def may_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="mounting a small disk needs root")
-@pytest.mark.parametrize("kilobytes", [500, 1500])
+@pytest.mark.parametrize("kilobytes", [pytest.param(500, marks=pytest.mark.long), 1500])
 def test_full_disk_leaves_complete_files_only(fresh, small_run, kilobytes):
     """The error message names the cause, and the run resumes.
 

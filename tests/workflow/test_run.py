@@ -93,6 +93,7 @@ def test_report_has_a_page_for_each_test_slide(results):
     assert pages == {row["slide"] for row in rows(results / "evaluation/slides.tsv")}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_run_in_another_folder_gives_the_same_bytes(small_run, results, tmp_path):
     """On one core, and with other times of the slides."""

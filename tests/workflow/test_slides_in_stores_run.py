@@ -20,6 +20,7 @@ def remote_run(small_cohort: Clone, store, tmp_path) -> Clone:
     return run
 
 
+@pytest.mark.long
 def test_a_cohort_in_a_store_has_the_tiles_of_a_cohort_on_a_disk(
     small_run: Clone, remote_run: Clone, store
 ):
