@@ -120,6 +120,7 @@ def test_two_nodes_of_four_gpus(cluster, site):
     run.stop()
 
 
+@pytest.mark.long
 def test_a_site_that_uses_mpirun(cluster, site):
     run, job = train(
         site,

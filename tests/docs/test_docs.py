@@ -194,7 +194,10 @@ def test_the_conda_commands_name_what_is_there():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", NAMES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(n, marks=pytest.mark.long) if n == "docs/tutorial.md" else n for n in NAMES],
+)
 def test_what_a_page_shows_works(page, tried):
     """Every block is run and its result asserted by `try_blocks`, on the way to this folder."""
     assert tried(page).is_dir()

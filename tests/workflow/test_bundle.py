@@ -104,6 +104,7 @@ def test_copy_without_images_does_not_show_who_is_in_the_cohort(bundled, tmp_pat
     assert [line for line in copied.splitlines() if line] == [line for line in kept if line]
 
 
+@pytest.mark.long
 def test_other_commands_know_that_there_is_no_cohort(bundled, tmp_path):
     run, bundle = bundled
     _, predictions = predict_with(run, bundle, tmp_path / "out", run.folder / "cohort/P10-1.svs")

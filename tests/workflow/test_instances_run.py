@@ -49,6 +49,7 @@ def test_commands_on_images_read_declared_files_only(instances_run: Clone):
     check_declared(instances_run, "prepare", *SHARED)
 
 
+@pytest.mark.long
 def test_group_of_parts_that_starts_again_prepares_only_what_it_lacks(instances_run, tmp_path):
     copy = instances_run.copy(tmp_path)
     run = copy.folder / "results/small"

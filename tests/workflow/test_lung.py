@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_model_classifies_lung_tissue(clone, shared_data):
     subprocess.run(

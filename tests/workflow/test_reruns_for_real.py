@@ -67,6 +67,7 @@ def test_new_test_slide_trains_nothing(copied_run):
     assert copied_run.jobs("--configfile", "small.yaml") == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_lost_results_are_made_again_with_the_same_bytes(copied_run):
     results = copied_run.folder / "results/small"

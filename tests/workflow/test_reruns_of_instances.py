@@ -121,6 +121,7 @@ def plans(instances_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
     return plans_of(ROWS, copies, "images.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_edit_reruns_exactly_what_depends_on_it(plans, row):
     check(plans, row)

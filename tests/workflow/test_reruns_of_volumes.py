@@ -161,6 +161,7 @@ def plans(volumes_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
     return plans_of(ROWS, copies, "volumes.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_edit_reruns_exactly_what_depends_on_it(plans, row):
     check(plans, row)

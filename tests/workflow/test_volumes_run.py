@@ -84,6 +84,7 @@ def test_verify_finds_a_damaged_segmentation(volumes_run, tmp_path):
     assert re.search(r"damaged +segment: .*V17-1\.nii\.gz", done.stdout + done.stderr)
 
 
+@pytest.mark.long
 def test_group_that_starts_again_processes_only_what_it_lacks(volumes_run, tmp_path):
     copy = volumes_run.copy(tmp_path)
     run = copy.folder / "results/small"

@@ -56,6 +56,7 @@ def test_commands_read_declared_files_only(whole_run):
     )
 
 
+@pytest.mark.long
 def test_group_that_starts_again_scores_only_what_it_lacks(whole_run, tmp_path):
     copy = whole_run.copy(tmp_path)
     run = copy.folder / "results/whole"
