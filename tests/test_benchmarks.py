@@ -72,6 +72,7 @@ def test_every_benchmark_is_tested_and_documented():
     assert [name for name in names if f"| `python benchmarks/{name}.py" not in page] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_benchmark_runs(name):

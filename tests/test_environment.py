@@ -311,6 +311,7 @@ def test_missing_compilers_are_listed(project, tools):
     assert "apt-get install g++ make" in message
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_setup_is_repaired_from_the_cache(
     project,
