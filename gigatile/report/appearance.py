@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gigatile.evaluation.appearance import Comparison, Trained, level_of
+from gigatile.evaluation.appearance import Appearance, Comparison, Trained, level_of
 from gigatile.json_models import JsonModel, read_model
 from gigatile.report.inputs import CohortRow
 
@@ -48,7 +48,7 @@ def compare_appearances(states: Mapping[str, Any], trained: Trained) -> Appearan
         states: by id.
         trained: of train and valid.
     """
-    compared = {name: trained.compare(state.appearance) for name, state in states.items()}
+    compared = {name: trained.compare(_look_of(state)) for name, state in states.items()}
     known = {name: each for name, each in compared.items() if each is not None}
     return Appearances(len(trained), known, len(states))
 
@@ -61,7 +61,13 @@ def trained_of(rows: Iterable[CohortRow], state_of: Callable[[CohortRow], Any]) 
         state_of: returns the state of a row.
     """
     used = [row for row in rows if row.split in TRAINED and row.state != "failed"]
-    return Trained([state_of(row).appearance for row in used])
+    return Trained([_look_of(state_of(row)) for row in used])
+
+
+def _look_of(state: Any) -> Appearance:
+    """Return the figures of a state; a task may have none."""
+    figures: Appearance = getattr(state, "appearance", {})
+    return figures
 
 
 class _Look(JsonModel):
