@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from gigatile.cohort.names import same_names, shown
 from gigatile.cohort.sheet import PLACEHOLDER, Member
 from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
@@ -128,21 +129,38 @@ def assign(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]
         settings: of the splits.
 
     Raises:
-        UserError: with `by: site`, a patient has no site or two; with folds, the sheet has fixed
-            splits.
+        UserError: with `by: site`, a patient has no site or two, or a site two spellings or two
+            fixed splits; with folds, the sheet has fixed splits.
     """
-    fixed = {member.patient: member.split for member in members if member.split}
     groups = _groups_of(members, settings)
+    fixed = _fixed_splits(members, groups, settings)
     if settings.folds is None:
-        return {p: fixed.get(p) or split_of(group, settings) for p, group in groups.items()}
+        return {p: fixed.get(group) or split_of(group, settings) for p, group in groups.items()}
     if fixed:
         raise UserError(
-            f"split.folds: the sheet fixes the splits of {len(fixed)} patient(s), such as "
+            f"split.folds: the sheet fixes the splits of {len(fixed)} {settings.by}(s), such as "
             f"{min(fixed)!r}; with folds, its column `split` must be empty"
         )
     folds = folds_of(members, settings)
     splits = {settings.fold: "test", settings.fold % settings.folds + 1: "valid"}
     return {patient: splits.get(folds[patient], "train") for patient in groups}
+
+
+def _fixed_splits(
+    members: Sequence[Member], groups: Mapping[str, str], settings: SplitSettings
+) -> dict[str, str]:
+    """Return the split of each group that the sheet fixes in any of its rows."""
+    fixed: dict[str, set[str]] = {}
+    for member in members:
+        if member.split:
+            fixed.setdefault(groups[member.patient], set()).add(member.split)
+    if faults := [
+        f"{settings.by} {group!r} is fixed to {' and '.join(sorted(splits))}"
+        for group, splits in sorted(fixed.items())
+        if len(splits) > 1
+    ]:
+        raise all_faults(f"each {settings.by} must be in one split", faults)
+    return {group: splits.pop() for group, splits in fixed.items()}
 
 
 def _groups_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]:
@@ -160,9 +178,13 @@ def _groups_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, 
         for patient, names in sites.items()
         if len(names) > 1 or "" in names
     ]
+    faults += [
+        f"one site is spelled in two ways: {', '.join(map(shown, names))}"
+        for names in same_names(sorted(set().union(*sites.values())))
+    ]
     if faults:
         raise all_faults("split.by: site needs the column `site` of the sheet", faults)
-    return {patient: next(iter(names)) for patient, names in sites.items()}
+    return {patient: names.pop() for patient, names in sites.items()}
 
 
 def folds_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, int]:

@@ -42,4 +42,4 @@ def run(args: argparse.Namespace) -> None:
     for name, missing in compared.left_out.items():
         if missing:
             print(f"{len(missing)} slide(s) that only one of {compared.first} and {name} tested")
-    print(f"comparison {args.out}")
+    print(f"written   {args.out}")

@@ -23,26 +23,26 @@ def run(args: argparse.Namespace) -> None:
     from rich.table import Table
 
     from gigatile.evaluation.metrics_file import Interval
-    from gigatile.evaluation.pooled_folds import pool_folds
     from gigatile.json_models import write_model
+    from gigatile.report.pages import figure, interval
+    from gigatile.report.pooled_folds import pool_folds
 
-    def shown(figure: Interval) -> str:
-        if figure.value is None:
-            return "not defined"
-        if figure.low is None:
-            return f"{figure.value:.3f}"
-        return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"
+    def cell(metric: Interval) -> str:
+        value = figure(metric.value)
+        return value if metric.value is None else f"{value} ({interval(metric)})"
 
     pooled = pool_folds(args.runs)
     write_model(args.out, pooled)
-    table = Table("fold", "run", "patients", "slides", "accuracy", "ROC AUC")
+    table = Table("fold", "run", "patients", "slides", "accuracy by slide", "ROC AUC by slide")
     for fold in pooled.folds:
         counts = (str(fold.fold), fold.run, str(fold.patients), str(fold.slides))
-        table.add_row(*counts, shown(fold.accuracy), shown(fold.roc_auc))
+        table.add_row(*counts, cell(fold.accuracy), cell(fold.roc_auc))
     level = pooled.pooled.slide
     counts = ("all", "", str(level.patients), str(level.n))
-    table.add_row(*counts, shown(level.accuracy.mean_call), shown(level.roc_auc.macro))
+    table.add_row(*counts, cell(level.accuracy.mean_call), cell(level.roc_auc.macro))
     Console().print(table)
     for claim, counted in pooled.claims.items():
         print(f"proved    {claim} ({counted})")
-    print(f"folds     {args.out}")
+    for doubt in pooled.doubts:
+        print(f"doubt     {doubt}")
+    print(f"written   {args.out}")

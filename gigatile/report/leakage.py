@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gigatile.cohort.names import same_names
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import SplitProof, assign
+from gigatile.errors import UserError
 from gigatile.files import combined_checksum
 from gigatile.records.manifest import Manifest
 from gigatile.report.inputs import Chosen, CohortRow
@@ -88,6 +89,7 @@ def leakage_checks(evidence: Evidence) -> list[Check]:
     labelled = any(row.label for row in cohort)
     checks = [
         *_patient_checks(evidence.splits, cohort),
+        *([_site_check(evidence)] if evidence.splits.by == "site" else []),
         _sheet_check(evidence),
         _file_check(evidence.image_files),
         Check(
@@ -155,22 +157,46 @@ def _patient_checks(splits: SplitProof, cohort: Sequence[CohortRow]) -> list[Che
                 f"{len(patients[0])} and {len(patients[1])} patients",
             )
         )
-    splits_of: dict[str, set[str]] = defaultdict(set)
-    for member in cohort:
-        splits_of[member.patient].add(member.split)
+    patients_of = _splits_by_name((row.patient, row.split) for row in cohort)
     checks.append(
         Check(
             "no patient's id is spelled in two ways across splits",
-            sorted(
-                " / ".join(sorted(names))
-                for names in same_names(splits_of)
-                if len(set().union(*(splits_of[name] for name in names))) > 1
-            ),
-            f"{len(splits_of)} ids, compared without case, blanks, kinds of dashes and look-alike "
-            "letters",
+            _spelled_in_two_splits(patients_of),
+            f"{len(patients_of)} ids, compared without case, blanks, kinds of dashes and "
+            "look-alike letters",
         )
     )
     return checks
+
+
+def _site_check(evidence: Evidence) -> Check:
+    """Check that no site is in two splits, in any spelling."""
+    sites = _splits_by_name((row.site, row.split) for row in evidence.cohort if row.site)
+    torn = [site for site, splits in sites.items() if len(splits) > 1]
+    is_given = evidence.sheet is not None
+    return Check(
+        "no site is in two splits, in any spelling",
+        sorted({*torn, *_spelled_in_two_splits(sites)}),
+        f"{len(sites)} sites" if is_given else "no sample sheet was given",
+        checked=is_given,
+    )
+
+
+def _splits_by_name(names: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return the splits of each name, from pairs of a name and a split."""
+    splits: dict[str, set[str]] = defaultdict(set)
+    for name, split in names:
+        splits[name].add(split)
+    return splits
+
+
+def _spelled_in_two_splits(splits: Mapping[str, set[str]]) -> list[str]:
+    """Return the names of which two spellings are in different splits."""
+    return sorted(
+        " / ".join(sorted(names))
+        for names in same_names(splits)
+        if len(set().union(*(splits[name] for name in names))) > 1
+    )
 
 
 def _sheet_check(evidence: Evidence) -> Check:
@@ -183,7 +209,10 @@ def _sheet_check(evidence: Evidence) -> Check:
         settings = splits.settings()
     except (KeyError, ValidationError):
         return Check(claim, ["splits.json has no valid shares and seed"], "splits.json")
-    split_of = assign(sheet, settings)
+    try:
+        split_of = assign(sheet, settings)
+    except UserError as error:  # such as a site with two fixed splits
+        return Check(claim, [str(error)], f"{len(sheet)} rows")
     rows = {row.id: row for row in evidence.cohort}
     faults = [f"{name} is not in the sheet" for name in rows.keys() - {m.id for m in sheet}]
     for member in sheet:

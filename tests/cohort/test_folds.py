@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,18 @@ def test_a_site_in_a_split_depends_on_no_other_site() -> None:
     assert all(splits[p] == split for p, split in assign(fewer, settings).items())
 
 
+def test_a_fixed_split_is_that_of_the_whole_site() -> None:
+    members = cohort({"a": 60}, sites=12)
+    settings = SplitSettings(by="site")
+    free = assign(members, settings)
+    other = {"train": "test", "valid": "train", "test": "valid"}[free["a3"]]
+    fixed = [replace(m, split=other) if m.patient == "a3" else m for m in members]
+    splits = assign(fixed, settings)
+    of_site = {m.patient for m in members if m.site == "site 3"}
+    assert len(of_site) == 5
+    assert splits == free | dict.fromkeys(of_site, other)
+
+
 # --- Faults
 
 
@@ -164,6 +177,17 @@ def test_patients_without_a_site_or_with_two_are_named_at_once() -> None:
     assert "split.by: site needs the column `site` of the sheet" in text
     assert "patient 'PX' has no site" in text
     assert "patient 'PY' has the sites 'north', 'south'; must be one" in text
+
+
+def test_a_site_with_two_fixed_splits_or_spellings_is_refused() -> None:
+    members = cohort({"a": 12}, sites=4)
+    splits = {"a1": "train", "a5": "test"}
+    torn = [replace(m, split=splits.get(m.patient, "")) for m in members]
+    with pytest.raises(UserError, match="site 'site 1' is fixed to test and train"):
+        assign(torn, SplitSettings(by="site"))
+    spelled = [replace(m, site="Site 2") if m.patient == "a2" else m for m in members]
+    with pytest.raises(UserError, match="one site is spelled in two ways: 'Site 2', 'site 2'"):
+        assign(spelled, folds(3, by="site"))
 
 
 def test_fixed_splits_are_refused_with_folds() -> None:

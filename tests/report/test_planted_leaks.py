@@ -106,6 +106,24 @@ def test_sound_run_matches_its_sheet(run: Path) -> None:
     assert proof.count("✓ passed") == 13 and "not checked" not in proof
 
 
+@pytest.mark.parametrize(
+    ("other", "fault"), [("north", "north"), ("North ", "North / north"), ("south", "")]
+)
+def test_a_site_in_two_splits_is_an_alarm(run: Path, other: str, fault: str) -> None:
+    """S00 is in train and S03 in test; all other patients have a site of their own."""
+    sheet = add_sheet(run)
+    sites = {"P00": "north", "P03": other}
+    rows = [row | {"site": sites.get(row["patient"], row["patient"])} for row in read_table(sheet)]
+    write_table(sheet, list(rows[0]), [list(row.values()) for row in rows])
+    change(run / "splits.json", sheet_sha256=sha256_of(sheet), by="site")
+    text = index(run, sheet).text
+    assert "no site is in two splits, in any spelling" in text
+    assert ("Failed: no site is in two splits" in text) == bool(fault)
+    if fault:
+        assert f"Found: {fault}" in text
+        assert "Failed: patients, labels and splits are those of the sample sheet" in text
+
+
 def test_renamed_patient_is_an_alarm(run: Path) -> None:
     """A test patient's second slide in train, under another patient; the sheet has the true one."""
     sheet = add_sheet(run)

@@ -1,10 +1,10 @@
 """Pools the folds of a cross-validation: proves that each patient was tested once, and evaluates.
 
 The figures of all patients are those of their folds' models together. An area under the ROC curve
-then also compares scores of different models, which each fold alone does not; both are given.
+then also compares scores of different models, which that of a fold does not; both are given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -13,16 +13,20 @@ import pandas as pd
 
 from gigatile.cohort.names import same_names
 from gigatile.cohort.splits import SplitProof
-from gigatile.errors import UserError, all_faults
+from gigatile.errors import all_faults
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
-from gigatile.evaluation.tested_runs import TestedRun, read_tested
-from gigatile.files import sha256_of
+from gigatile.evaluation.tested_runs import METRICS, SLIDES, TestedRun, read_tested
 from gigatile.json_models import Written, read_model
-from gigatile.settings.split import SPLITS
-from gigatile.tables import read_table
+from gigatile.model_files import DESCRIBED, MODEL
+from gigatile.records.manifest import read_manifest
+from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
+from gigatile.report.leakage import chain_check, manifest_faults
+from gigatile.report.provenance import Ledger
+from gigatile.report.slides.records import TILES
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 
-PROOF, SPLIT_TABLE = "splits.json", "splits.tsv"
+PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
 
 
 class FoldFigures(Written):
@@ -50,6 +54,7 @@ class PooledFolds(Written):
         folds: the figures of each fold.
         patients: number of patients of the sheet; each is in the test split of exactly one fold.
         claims: what was checked, with what was counted.
+        doubts: what was not checked.
         pooled: the figures of all test slides.
         inputs: SHA-256 of the files.
     """
@@ -57,22 +62,34 @@ class PooledFolds(Written):
     folds: list[FoldFigures]
     patients: int
     claims: dict[str, str]
+    doubts: list[str]
     pooled: SlideMetrics
     inputs: dict[str, str]
 
 
 @dataclass(frozen=True)
 class _Fold:
-    """A fold: its run, its settings, and the rows of its splits.tsv."""
+    """A fold.
+
+    Attributes:
+        run: its test results.
+        proof: its splits.json.
+        rows: of its table of slides.
+        model: its description.
+        faults: why its table, shards, model and test results do not belong together.
+        inputs: SHA-256 of its files, by name.
+    """
 
     run: TestedRun
     proof: SplitProof
-    rows: Sequence[Mapping[str, str]]
-    inputs: Mapping[str, str]
+    rows: Sequence[CohortRow]
+    model: TrainedModel
+    faults: Sequence[str]
+    inputs: dict[str, str]
 
     def patients(self, *splits: str) -> set[str]:
-        """Return the patients of some splits."""
-        return {row["patient"] for row in self.rows if row["split"] in splits}
+        """Return the patients of some splits; of all splits, if none is named."""
+        return {row.patient for row in self.rows if not splits or row.split in splits}
 
 
 def pool_folds(folders: Sequence[Path]) -> PooledFolds:
@@ -87,15 +104,14 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
     """
     runs = zip(read_tested(folders), folders, strict=True)
     folds = sorted((_read(run, folder) for run, folder in runs), key=lambda each: each.proof.fold)
-    faults = _setting_faults(folds) or _patient_faults(folds)
+    faults = _setting_faults(folds) or _leaks(folds)
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
     first = folds[0].run
     slides = pd.concat([fold.run.slides for fold in folds], ignore_index=True)
     if any("call_vote" not in fold.run.slides for fold in folds):
         slides = slides.drop(columns="call_vote", errors="ignore")
-    inputs = {name: sha for fold in folds for name, sha in fold.inputs.items()}
-    patients = folds[0].patients(*SPLITS)
+    patients = folds[0].patients()
     pairs, count = list(combinations(folds, 2)), f"{len(patients)} patients"
     return PooledFolds(
         folds=[_figures(fold) for fold in folds],
@@ -105,22 +121,43 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
             "no two folds have the same test patient, in any spelling": f"{len(pairs)} pairs",
             "no test patient of a fold trains or validates in it": f"{len(folds)} folds",
             "every scored slide is a test slide of its fold": f"{len(slides)} slides",
+            "each model was trained on the shards of its fold, and tested": f"{len(folds)} models",
         },
-        pooled=evaluate(slides, first.classes, first.settings, inputs),
-        inputs=inputs,
+        doubts=[
+            f"{fold.run.name} started from other weights; its report says what is known of them"
+            for fold in folds
+            if INITIAL_WEIGHTS in fold.model.inputs
+        ],
+        pooled=evaluate(slides, first.classes, first.settings, {}),
+        inputs={name: sha256 for fold in folds for name, sha256 in fold.inputs.items()},
     )
 
 
 def _read(run: TestedRun, folder: Path) -> _Fold:
-    for name in (PROOF, SPLIT_TABLE):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: has no {name}; name the folder of a run")
-    sums = {f"{run.name}/{name}": sha256_of(folder / name) for name in (PROOF, SPLIT_TABLE)}
+    """Read a fold, and check its chain from the table of slides to the test results."""
+    ledger = Ledger()
+    described = f"model/{DESCRIBED}"
+    for name in (PROOF, TABLE, SHARDS, described, f"model/{MODEL}", SLIDES, METRICS):
+        ledger.add(name, folder / name, "")
+    model = read_model(TrainedModel, folder / described)
+    ledger.check(described, model.inputs, folder / described)
+    ledger.check(METRICS, run.metrics.inputs, folder / METRICS)
+    rows = read_cohort(folder / TABLE, "slide", ("label", "tiles"), "tiles")
+    needed = {described: (SHARDS,), METRICS: (TABLE, SLIDES)}
+    usable = [row for row in rows if row.state != "failed"]
+    faults = [
+        *chain_check(ledger, model.chosen.epoch, model.inputs, needed).faults,
+        *manifest_faults(read_manifest(folder / SHARDS), usable, TILES, "slide", "tiles"),
+    ]
+    if not {described, f"model/{MODEL}"} & run.metrics.inputs.keys():
+        faults.append(f"{METRICS} does not say which model was tested")
     return _Fold(
         run,
         read_model(SplitProof, folder / PROOF),
-        read_table(folder / SPLIT_TABLE, ("slide", "patient", "label", "split")),
-        {**run.inputs, **sums},
+        rows,
+        model,
+        [f"{run.name}: {fault}" for fault in faults],
+        {f"{run.name}/{entry.name}": entry.sha256 for entry in ledger.entries},
     )
 
 
@@ -153,26 +190,10 @@ def _setting_faults(folds: Sequence[_Fold]) -> list[str]:
     return [*faults, *(f"fold {number} is missing" for number in missing)]
 
 
-def _patient_faults(folds: Sequence[_Fold]) -> list[str]:
+def _leaks(folds: Sequence[_Fold]) -> list[str]:
     """Return what contradicts the claims of `PooledFolds`."""
-    faults = []
-    everyone = folds[0].patients(*SPLITS)
-    for fold in folds:
-        name, tested = fold.run.name, fold.patients("test")
-        if fold.patients(*SPLITS) != everyone:
-            other = sorted(fold.patients(*SPLITS) ^ everyone)[0]
-            faults.append(f"{name}: patient {other!r} is only in some folds")
-        faults += [
-            f"{name}: patient {' / '.join(sorted(same))} is tested, and in train or valid"
-            for same in _in_both(tested, fold.patients("train", "valid"))
-        ]
-        known = {row["slide"]: row for row in fold.rows}
-        for slide in fold.run.slides.to_dict("records"):
-            row = known.get(slide["slide"])
-            if row is None or row["split"] != "test":
-                faults.append(f"{name}: the scored slide {slide['slide']} is no test slide")
-            elif any(row[key] != slide[key] for key in ("patient", "label")):
-                faults.append(f"{name}: slide {slide['slide']} was scored as another patient's")
+    everyone = folds[0].patients()
+    faults = [fault for fold in folds for fault in _leaks_of(fold, everyone)]
     for first, second in combinations(folds, 2):
         faults += [
             f"{first.run.name} and {second.run.name} both test patient {' / '.join(sorted(same))}"
@@ -180,6 +201,25 @@ def _patient_faults(folds: Sequence[_Fold]) -> list[str]:
         ]
     tested = set().union(*(fold.patients("test") for fold in folds))
     return faults + [f"patient {name!r} is tested in no fold" for name in sorted(everyone - tested)]
+
+
+def _leaks_of(fold: _Fold, everyone: set[str]) -> list[str]:
+    """Return the faults of one fold; `everyone`: the patients that each fold must have."""
+    faults, name = list(fold.faults), fold.run.name
+    if other := fold.patients() ^ everyone:
+        faults.append(f"{name}: patient {min(other)!r} is only in some folds")
+    faults += [
+        f"{name}: patient {' / '.join(sorted(same))} is tested, and in train or valid"
+        for same in _in_both(fold.patients("test"), fold.patients("train", "valid"))
+    ]
+    known = {row.id: row for row in fold.rows}
+    for slide in fold.run.slides.to_dict("records"):
+        row = known.get(slide["slide"])
+        if row is None or row.split != "test":
+            faults.append(f"{name}: the scored slide {slide['slide']} is no test slide")
+        elif (row.patient, row.label) != (slide["patient"], slide["label"]):
+            faults.append(f"{name}: slide {slide['slide']} was scored as another patient's")
+    return faults
 
 
 def _in_both(first: set[str], second: set[str]) -> list[set[str]]:

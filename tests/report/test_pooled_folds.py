@@ -1,0 +1,276 @@
+"""Folds are pooled only if each patient is tested once, and no fold trains on its test patients."""
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+from slide_runs import CLASSES, Plan, build_run
+
+from gigatile.cohort.samples import Sample
+from gigatile.cohort.splits import assign, prove_splits
+from gigatile.errors import UserError
+from gigatile.files import read_json, sha256_of, write_json
+from gigatile.json_models import write_model
+from gigatile.report.pooled_folds import pool_folds
+from gigatile.settings.initial_weights import INITIAL_WEIGHTS
+from gigatile.settings.split import SplitSettings
+from gigatile.tables import read_table, write_table
+
+PATIENTS = {f"P{number:02}": CLASSES[number % 3] for number in range(18)}
+METRICS, TABLE, MANIFEST = "evaluation/metrics.json", "tiles.tsv", "shards/manifest.json"
+
+
+def build_fold(folder: Path, fold: int, folds: int = 3, seed: int = 44) -> Path:
+    settings = SplitSettings(folds=folds, fold=fold, seed=seed)
+    members = [
+        Sample(f"S{patient}", patient, label, Path(patient), None, "", "", 2)
+        for patient, label in PATIENTS.items()
+    ]
+    splits = assign(members, settings)
+    plans = [
+        Plan(m.slide, m.patient, m.label, splits[m.patient], columns=3, rows=3) for m in members
+    ]
+    run = build_run(folder / f"fold-{fold}", plans)
+    write_model(run / "splits.json", prove_splits(members, splits, settings, "ab" * 32))
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for each of three folds. No test changes them."""
+    folder = tmp_path_factory.mktemp("folds")
+    for fold in (1, 2, 3):
+        build_fold(folder, fold)
+    return folder
+
+
+@pytest.fixture
+def runs(whole: Path, tmp_path: Path) -> list[Path]:
+    shutil.copytree(whole, tmp_path / "runs")
+    return [tmp_path / f"runs/fold-{fold}" for fold in (1, 2, 3)]
+
+
+def test_all_patients_are_evaluated_together(runs: list[Path]) -> None:
+    pooled = pool_folds(runs)
+    assert (pooled.patients, pooled.pooled.slide.n, pooled.doubts) == (18, 18, [])
+    assert [(fold.fold, fold.run, fold.patients) for fold in pooled.folds] == [
+        (1, "fold-1", 6),
+        (2, "fold-2", 6),
+        (3, "fold-3", 6),
+    ]
+    slides = pd.concat(pd.read_csv(run / "evaluation/slides.tsv", sep="\t") for run in runs)
+    for name, area in pooled.pooled.slide.roc_auc.per_class.items():
+        expected = roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
+        assert area.value == pytest.approx(expected, abs=1e-6)
+    own = read_json(runs[1] / METRICS)["slide"]["accuracy"]["mean_call"]
+    assert pooled.folds[1].accuracy.value == own["value"]
+    for name in ("splits.json", TABLE, MANIFEST, "model/model.keras", METRICS):
+        assert pooled.inputs[f"fold-2/{name}"] == sha256_of(runs[1] / name)
+    assert pooled == pool_folds(runs[::-1])
+
+
+# --- Edits, each with all checksums that record the edited file
+
+
+def edit_table(run: Path, change: Callable[[list[dict[str, str]]], object]) -> None:
+    """Edit the table of slides; the test results state that they are of the edited one."""
+    rows = read_table(run / TABLE)
+    change(rows)
+    write_table(run / TABLE, list(rows[0]), [list(row.values()) for row in rows])
+    restate(run, METRICS, TABLE)
+
+
+def restate(run: Path, by: str, name: str) -> None:
+    content = read_json(run / by)
+    inputs = content["inputs"] | {name: sha256_of(run / name)}
+    write_json(run / by, content | {"inputs": inputs})
+
+
+def move(run: Path, patient: str, split: str) -> None:
+    """Move a patient to another split in the table of slides."""
+    edit_table(
+        run,
+        lambda rows: [row.update(split=split) for row in rows if row["patient"] == patient],
+    )
+
+
+def add(run: Path, slide: str, patient: str, split: str) -> None:
+    """Add a slide that could not be used, so that the shards stay those of the table."""
+
+    def change(rows: list[dict[str, str]]) -> None:
+        new = {"slide": slide, "patient": patient, "split": split}
+        rows.append(rows[0] | new | {"state": "failed", "tiles": "0", "reason": "none"})
+
+    edit_table(run, change)
+
+
+def patient_in(run: Path, split: str) -> str:
+    return next(row["patient"] for row in read_table(run / TABLE) if row["split"] == split)
+
+
+def refused(runs: list[Path], *faults: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pool_folds(runs)
+    for fault in faults:
+        assert re.search(fault, str(caught.value)), str(caught.value)
+
+
+# --- Runs that are no folds of one cross-validation
+
+
+def test_missing_and_doubled_folds_are_named(runs: list[Path], tmp_path: Path) -> None:
+    refused(runs[:2], "fold 3 is missing")
+    again = shutil.copytree(runs[1], tmp_path / "again")
+    refused([*runs, again], "fold 2 is given 2 times")
+    refused([runs[0], again], "fold 3 is missing")
+    refused([runs[0], runs[0]], "runs of the same name: fold-1, fold-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"seed": 45}, "fold-3 has another seed than fold-1"),
+        ({"folds": 4}, "fold-3 has another number of folds than fold-1"),
+        ({"by": "site"}, "fold-3 has another split.by than fold-1"),
+        ({"sheet_sha256": "cd" * 32}, "fold-3 has another sample sheet than fold-1"),
+    ],
+)
+def test_folds_of_other_splits_are_refused(
+    runs: list[Path], change: Mapping[str, object], fault: str
+) -> None:
+    path = runs[2] / "splits.json"
+    write_json(path, read_json(path) | change)
+    refused(runs, fault)
+
+
+def test_runs_without_folds_are_refused(runs: list[Path]) -> None:
+    path = runs[1] / "splits.json"
+    content = read_json(path)
+    write_json(path, {key: content[key] for key in content.keys() - {"folds", "fold"}})
+    refused(runs, r"fold-2 was not split into folds \(split.folds\)")
+
+
+@pytest.mark.parametrize("name", ["splits.json", TABLE, MANIFEST, "model/model.keras"])
+def test_incomplete_runs_are_refused(runs: list[Path], name: str) -> None:
+    (runs[0] / name).unlink()
+    refused(runs, f"fold-1/{name}: cannot be read: No such file")
+
+
+# --- Planted leaks
+
+
+def test_a_patient_who_is_tested_twice_is_found(runs: list[Path]) -> None:
+    patient = patient_in(runs[0], "test")
+    move(runs[1], patient, "test")
+    refused(runs, f"fold-1 and fold-2 both test patient {patient}")
+
+
+def test_a_test_patient_who_trains_is_found(runs: list[Path]) -> None:
+    patient = patient_in(runs[2], "test")
+    add(runs[2], "S999", patient, "train")
+    refused(runs, f"fold-3: patient {patient} is tested, and in train or valid")
+
+
+@pytest.mark.parametrize("spelled", [str.lower, lambda name: name.replace("P", "P ")])
+def test_another_spelling_of_a_test_patient_is_found(
+    runs: list[Path], spelled: Callable[[str], str]
+) -> None:
+    other = spelled("P00")
+    for run in runs:
+        add(run, "S999", other, "valid")
+    refused(runs, f"patient {' / '.join(sorted(('P00', other)))} is tested, and in train or valid")
+
+
+def test_a_patient_who_is_tested_in_no_fold_is_found(runs: list[Path]) -> None:
+    patient = patient_in(runs[0], "test")
+    move(runs[0], patient, "train")
+    refused(
+        runs, f"patient '{patient}' is tested in no fold", f"scored slide S{patient} is no test"
+    )
+
+
+def test_a_patient_of_one_fold_only_is_found(runs: list[Path]) -> None:
+    add(runs[1], "N", "PN", "train")
+    refused(runs, "fold-2: patient 'PN' is only in some folds")
+
+
+def test_a_slide_that_was_scored_as_another_patients_is_found(runs: list[Path]) -> None:
+    patient = patient_in(runs[1], "test")
+    edit_table(
+        runs[1],
+        lambda rows: [row.update(patient="PX") for row in rows if row["patient"] == patient],
+    )
+    refused(runs, f"slide S{patient} was scored as another patient's")
+
+
+def test_a_model_that_was_trained_on_another_fold_is_found(runs: list[Path]) -> None:
+    """Its shards have test patients of this fold; all checksums of the folder agree."""
+    shutil.rmtree(runs[1] / "shards")
+    shutil.copytree(runs[0] / "shards", runs[1] / "shards")
+    refused(runs, r"settings.json: was computed from another version of shards/manifest.json")
+    restate(runs[1], "model/settings.json", MANIFEST)
+    refused(runs, "fold-2: train: the shards were written from other records")
+
+
+def test_a_model_of_another_run_is_found(runs: list[Path]) -> None:
+    (runs[1] / "model/model.keras").write_bytes(b"another model")
+    refused(runs, r"metrics.json: was computed from another version of model/model.keras")
+    restate(runs[1], METRICS, "model/model.keras")
+    refused(runs, "fold-2: model/model.keras is not the trained model of epoch 6")
+
+
+def test_a_table_that_was_edited_after_the_test_is_found(runs: list[Path]) -> None:
+    rows = read_table(runs[1] / TABLE)
+    rows[0]["reason"] = "edited"
+    write_table(runs[1] / TABLE, list(rows[0]), [list(row.values()) for row in rows])
+    refused(runs, "metrics.json: was computed from another version of tiles.tsv")
+
+
+@pytest.mark.parametrize(
+    ("by", "name", "fault"),
+    [
+        (METRICS, TABLE, f"fold-2: {METRICS} has no checksum of {TABLE}"),
+        (METRICS, "model/model.keras", f"fold-2: {METRICS} does not say which model"),
+        ("model/settings.json", MANIFEST, f"has no checksum of {MANIFEST}"),
+    ],
+)
+def test_a_missing_link_of_the_chain_is_found(
+    runs: list[Path], by: str, name: str, fault: str
+) -> None:
+    content = read_json(runs[1] / by)
+    del content["inputs"][name]
+    write_json(runs[1] / by, content)
+    refused(runs, fault)
+
+
+def test_other_initial_weights_are_no_proof(runs: list[Path]) -> None:
+    path = runs[1] / "model/settings.json"
+    content = read_json(path)
+    write_json(path, content | {"inputs": content["inputs"] | {INITIAL_WEIGHTS: "ab" * 32}})
+    (doubt,) = pool_folds(runs).doubts
+    assert doubt.startswith("fold-2 started from other weights")
+
+
+def test_classes_must_be_equal(runs: list[Path]) -> None:
+    path = runs[2] / METRICS
+    content = read_json(path)
+    write_json(path, content | {"classes": [*content["classes"], "other"]})
+    with pytest.raises(UserError):
+        pool_folds(runs)
+
+
+def test_random_edits_of_splits_are_found(runs: list[Path], tmp_path: Path) -> None:
+    """Each patient of each fold is moved to each other split, a few at random."""
+    rng = np.random.default_rng(1)
+    for number in range(12):
+        copies = [Path(shutil.copytree(run, tmp_path / f"{number}/{run.name}")) for run in runs]
+        copy = copies[int(rng.integers(3))]
+        row = read_table(copy / TABLE)[int(rng.integers(18))]
+        others = sorted({"train", "valid", "test"} - {row["split"]})
+        move(copy, row["patient"], others[int(rng.integers(2))])
+        refused(copies, "not the folds of one cross-validation")
