@@ -9,6 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
+PYTEST := python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 .PHONY: help setup demo demo-volumes demo-instances serve plan test test-all lint format site bench check-gpu cluster-up cluster-down lock clean distclean
 
 help: ## list the commands
@@ -33,15 +34,13 @@ serve: setup ## serve the model of the demo: make serve PORT=8501
 plan: setup ## estimate hours and disk of a run: make plan CONFIG=mine.yaml PROFILE=profiles/slurm
 	@python scripts/plan.py $(if $(CONFIG),--configfile "$(CONFIG)") $(if $(PROFILE),--profile "$(PROFILE)") $(ARGS)
 
-TEST = python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
-
 test: setup ## run the tests; without the slow ones: ARGS='-m "not slow and not cluster"'
 	@bash tests/cluster/install.sh
-	@$(TEST) -m "not long" $(ARGS)
+	@$(PYTEST) -m "not long" $(ARGS)
 
 test-all: setup ## run the tests, and those that take long and mostly repeat others on other data
 	@bash tests/cluster/install.sh
-	@$(TEST) $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 lint: setup ## check formatting, style, workflow and types
 	ruff format --check .

@@ -1,9 +1,9 @@
 """What the states of slides (tiles/<slide>.json) and cases (volumes/<case>.json) have in common."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from gigatile.files import sha256_of
 from gigatile.json_models import JsonModel
@@ -18,6 +18,10 @@ class StateModel(JsonModel):
     def to_json(self) -> dict[str, Any]:
         """Return the object as it is written; None becomes null."""
         return self.model_dump(mode="json")
+
+
+# How a slide, case or image looks, in figures that can be compared with others; empty: not known.
+AppearanceFigures = Annotated[dict[str, float], Field(exclude_if=lambda figures: not figures)]
 
 
 class RecordsFile(StateModel):

@@ -20,12 +20,14 @@ def main() -> None:
     parser.add_argument("--train", type=float, default=SplitSettings().train)
     parser.add_argument("--valid", type=float, default=SplitSettings().valid)
     parser.add_argument("--test", type=float, default=SplitSettings().test)
+    parser.add_argument("--by", choices=("patient", "site"), default=SplitSettings().by)
     parser.add_argument("--tries", type=int, default=SEEDS_TRIED)
     args = parser.parse_args()
     if args.tries < 1:
         raise UserError(f"--tries {args.tries}: at least one seed must be tried")
     shares = {name: getattr(args, name) for name in SPLITS}
-    settings = check_section(SplitSettings, shares, "--train, --valid, --test")
+    given = {"by": args.by, **shares}
+    settings = check_section(SplitSettings, given, "--train, --valid, --test")
     samples = read_any_sheet(args.samples, may_be_missing=lambda path: True)
     ranked = best_seed(samples, settings, args.tries)
     if ranked[0][0] == float("inf"):

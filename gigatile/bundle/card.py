@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.bundle.cohort import CohortLook
-from gigatile.bundle.contents import BundleManifest
+from gigatile.bundle.contents import CARD, METRICS, VERSIONS, BundleManifest
+from gigatile.files import read_json, write_text
+from gigatile.json_models import read_model
+from gigatile.model_files import COHORT, DESCRIBED
 from gigatile.report.pages import flat, render
 
 TEMPLATE = Path(__file__).parent / "templates/card.md.j2"
@@ -44,6 +47,23 @@ def card_of(
         look=look,
         versions=versions,
     )
+
+
+def write_card(folder: Path, manifest: BundleManifest) -> None:
+    """Write the card of a bundle from its other files.
+
+    Args:
+        folder: of the bundle.
+        manifest: of the bundle.
+
+    Raises:
+        UserError: a file of the bundle is missing or damaged.
+    """
+    described, metrics, versions = (
+        read_json(folder / name) for name in (DESCRIBED, METRICS, VERSIONS)
+    )
+    look = read_model(CohortLook, folder / COHORT)
+    write_text(folder / CARD, card_of(manifest, described, metrics, look, versions))
 
 
 def intervals_in(metrics: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

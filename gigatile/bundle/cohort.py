@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gigatile.json_models import JsonModel
-from gigatile.report.appearance import trained_of
+from gigatile.report.appearance import training_appearances
 from gigatile.report.inputs import CohortRow
 from gigatile.settings.split import SPLITS
 
@@ -94,7 +94,7 @@ def look_of(
         illumination=_counts(s.illumination or "unknown" for s in tiled),
         images_compared=compared,
         images_missing=missing,
-        appearance=trained_of(rows, lambda row: by_id[row.id]).members,
+        appearance=training_appearances(rows, lambda row: by_id[row.id]).members,
         earlier_doubt=earlier_doubt,
     )
 

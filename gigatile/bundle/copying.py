@@ -4,6 +4,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from gigatile.bundle.card import write_card
+from gigatile.bundle.cohort import CohortLook
 from gigatile.bundle.contents import (
     CARD,
     IGNORED,
@@ -13,12 +15,9 @@ from gigatile.bundle.contents import (
     open_bundle,
 )
 from gigatile.errors import UserError
-from gigatile.files import read_json, sha256_of, write_json, write_text
-from gigatile.json_models import check_model, write_model
+from gigatile.files import sha256_of
+from gigatile.json_models import check_model, read_model, write_model
 from gigatile.model_files import COHORT, COHORT_IMAGES
-
-# The paragraphs of the card on the members of the cohort.
-_OF_MEMBERS = (f"`{COHORT_IMAGES}` has ", f"`{COHORT}` has ")
 
 
 def copy_bundle(
@@ -51,25 +50,22 @@ def copy_bundle(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary) / "bundle"
         shutil.copytree(bundle.folder, folder, ignore=shutil.ignore_patterns(*IGNORED))
-        card = folder / CARD
-        text = card.read_text(encoding="utf-8") if card.exists() else ""
         if not with_images:
-            text = _remove_members(folder, text)
-        if text:
-            _, _, rest = text.partition("\n")
-            write_text(card, f"# {manifest.name}, version {manifest.version}\n{rest}")
+            _remove_members(folder)
+        if (folder / CARD).exists():
+            write_card(folder, manifest)
         write_manifest(folder, manifest)
         replace_folder(out, folder)
     return open_bundle(out)
 
 
-def _remove_members(folder: Path, card: str) -> str:
-    """Remove what shows who is in the cohort; return the text of the card without it."""
+def _remove_members(folder: Path) -> None:
+    """Remove what shows who is in the cohort."""
     (folder / COHORT_IMAGES).unlink(missing_ok=True)
     if (folder / COHORT).exists():
-        write_json(folder / COHORT, read_json(folder / COHORT) | {"appearance": []})
-    parts = card.split("\n\n")
-    return "\n\n".join(part for part in parts if not part.startswith(_OF_MEMBERS))
+        look = read_model(CohortLook, folder / COHORT)
+        anonymous = look.model_copy(update={"images_compared": 0, "appearance": []})
+        write_model(folder / COHORT, anonymous)
 
 
 def write_manifest(folder: Path, manifest: BundleManifest) -> None:

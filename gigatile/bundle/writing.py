@@ -9,11 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from gigatile.bundle.card import card_of
+from gigatile.bundle.card import write_card
 from gigatile.bundle.cohort import look_of
 from gigatile.bundle.contents import (
     CALIBRATION,
-    CARD,
     METRICS,
     OPERATING_POINTS,
     VERSIONS,
@@ -23,7 +22,7 @@ from gigatile.bundle.contents import (
 )
 from gigatile.bundle.copying import replace_folder, write_manifest
 from gigatile.bundle.exports import write_exports
-from gigatile.files import read_json, write_json, write_text
+from gigatile.files import read_json, write_json
 from gigatile.json_models import write_model
 from gigatile.model_files import COHORT, COHORT_IMAGES, DESCRIBED, MODEL
 from gigatile.models.saving import load_model
@@ -91,7 +90,7 @@ def write_bundle(
             exports=write_exports(_with_scores(model, task, described), task, folder),
             files={},
         )
-        write_text(folder / CARD, card_of(manifest, described, metrics, look, versions))
+        write_card(folder, manifest)
         write_manifest(folder, manifest)
         replace_folder(out, folder)
     return open_bundle(out)

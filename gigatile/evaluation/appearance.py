@@ -39,17 +39,19 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AppearanceTest:
     """The result for one slide, case or image.
 
     Attributes:
         p: the fraction, of it and those it was compared with, that are at least as far away.
         compared: number of those it was compared with.
+        as_far: how many of these are at least as far away.
         deviations: its figures, the most deviating one first.
     """
 
     p: float
     compared: int
+    as_far: int
     deviations: Sequence[Deviation]
 
     @property
@@ -67,7 +69,7 @@ def level_of(compared: int) -> float:
     return max(LEVEL, 1 / (compared + 1))
 
 
-class Trained:
+class TrainingAppearances:
     """How the slides, cases or images look that a model was trained and chosen on."""
 
     def __init__(self, members: Sequence[Appearance]) -> None:
@@ -84,7 +86,7 @@ class Trained:
         """The figures in an order that does not depend on that of the members."""
         return sorted(self._members, key=lambda each: sorted(each.items()))
 
-    def compare(self, appearance: Appearance) -> Comparison | None:
+    def compare(self, appearance: Appearance) -> AppearanceTest | None:
         """Compare another slide, case or image.
 
         Returns:
@@ -106,14 +108,14 @@ class Trained:
             return None
         row = np.array([appearance[name] for name in names])
         distances, deviations = _distances(np.vstack([table, row]))
-        rank = np.count_nonzero(distances >= distances[-1] * (1 - _SAME))
+        rank = int(np.count_nonzero(distances >= distances[-1] * (1 - _SAME)))
         lows, highs = table.min(0).tolist(), table.max(0).tolist()
         figures = [
             Deviation(*each)
             for each in zip(names, row.tolist(), lows, highs, deviations[-1].tolist(), strict=True)
         ]
         figures.sort(key=lambda each: -abs(each.deviations))
-        return Comparison(float(rank / len(distances)), len(table), figures)
+        return AppearanceTest(rank / len(distances), len(table), rank - 1, figures)
 
 
 def _distances(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,9 +2,9 @@
 
 - **Differences** have a 95 % interval by the Bayesian bootstrap of `intervals`: each draw gives a
   patient the same weight for both models. For the lower end, the first model is wrong for the
-  unseen patient and the second correct, for the upper end vice versa. For areas under the ROC
-  curve, where each of the two moves the difference, the mean of both alone is used: with both at
-  once, the interval is half as wide again as it has to be (`tests/evaluation/test_comparison.py`).
+  unseen patient and the second is correct; for the upper end vice versa. In an area under the ROC
+  curve, the unseen patient counts half: with its full weight in both models, the intervals are a
+  third wider and cover the true difference nearly always.
 - **ROC AUC**: the test of DeLong, DeLong and Clarke-Pearson (1988, https://doi.org/10.2307/2531595).
   Patients with several cases count as clusters (Obuchowski 1997,
   https://doi.org/10.2307/2533958); with one case per patient, it is DeLong's test exactly.
@@ -40,7 +40,7 @@ class PairedFigure:
 
     Attributes:
         name: such as `ROC AUC of luad`.
-        first, second: its values; NaN: not defined.
+        first, second: its values.
         difference: first minus second, with its 95 % interval.
         test: of no difference, by name.
         p: its two-sided p-value; None: it is not defined.
@@ -77,8 +77,7 @@ def compare_models(
         raise ValueError("the models were not tested on the same slides")
     cases = [merge_patients(table, classes) for table in tables]
     weights = Weights(cases[0]["patient"].to_numpy(), settings)
-    figures = [_accuracy(cases, weights), *_areas(cases, classes, weights)]
-    return figures
+    return [_accuracy(cases, weights), *_areas(cases, classes, weights)]
 
 
 def _accuracy(cases: Sequence[pd.DataFrame], weights: Weights) -> PairedFigure:

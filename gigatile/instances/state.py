@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from gigatile.records.parts import Span
-from gigatile.states import RecordsFile, StateModel
+from gigatile.states import AppearanceFigures, RecordsFile, StateModel
 
 SCHEMA = 1
 
@@ -50,7 +50,7 @@ class ImageFacts(StateModel):
     pixels: int = 0
     instances: dict[str, int] = Field(default_factory=dict)
     crowds: int = 0
-    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    appearance: AppearanceFigures = Field(default_factory=dict)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @property

@@ -12,7 +12,7 @@ from gigatile.cohort.splits import SplitProof
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.records.manifest import read_manifest
-from gigatile.report.appearance import compare_appearances, trained_of
+from gigatile.report.appearance import compare_appearances, training_appearances
 from gigatile.report.earlier_cohorts import earlier_data, earlier_images, initial_checks
 from gigatile.report.inputs import CohortRow, ScoredRow, read_cohort, read_history
 from gigatile.report.leakage import (
@@ -82,16 +82,16 @@ def write_report(
         task.records,
         "evaluation",
     )
-    trained = trained_of(run.cohort, lambda row: run.states[row.id])
+    trained = training_appearances(run.cohort, lambda row: run.states[row.id])
     tested = {row.id: run.states[row.id] for row in run.scored if row.id in rows}
-    run = replace(run, looks=compare_appearances(tested, trained))
+    run = replace(run, appearances=compare_appearances(tested, trained))
     inputs = PageInputs(
         files=page_files,
         model=run.model,
         rows=rows,
         scored={row.id: row for row in run.scored if row.id in rows},
         matches=lambda name: (),
-        look=run.looks.comparisons.get,
+        appearance=run.appearances.tests.get,
         options=options | {"compare": compare, "viewer": viewer},
     )
     with write_pages(out, task.folder) as building:

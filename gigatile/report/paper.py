@@ -42,9 +42,7 @@ def latex_of(compared: RunsCompared) -> str:
     """Return the table in LaTeX; it needs the package booktabs."""
     titles = ("Run", "Figure", "Value", compared.first, "Difference (95 % interval)", "p")
     table = pd.DataFrame([_cells(figure) for figure in compared.figures], columns=titles)
-    # Only text is escaped by pandas, not the titles.
-    table = table.rename(columns=_escaped).map(_escaped)
-    text: str = table.to_latex(index=False, escape=False, column_format="llrrrr")
+    text: str = table.to_latex(index=False, escape=True, column_format="llrrrr")
     return text
 
 
@@ -69,28 +67,20 @@ def p_value(p: float | None) -> str:
     """Return a p-value as text."""
     if p is None:
         return "not defined"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _escaped(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    return "".join(special.get(sign, sign) for sign in text).replace("< ", "$<$ ")
+    return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def methods_of(compared: RunsCompared) -> str:
     """Return a paragraph on the methods for each run."""
-    texts = []
-    for run in compared.slides:
-        texts.append(
-            _METHODS.format(
-                run=run,
-                first=compared.first,
-                slides=compared.slides[run],
-                patients=compared.patients[run],
-                resamples=compared.resamples,
-                seed=compared.seed,
-                tests=sum(figure.p is not None for figure in compared.figures),
-            )
+    return "\n".join(
+        _METHODS.format(
+            run=run,
+            first=compared.first,
+            slides=compared.slides[run],
+            patients=compared.patients[run],
+            resamples=compared.resamples,
+            seed=compared.seed,
+            tests=sum(figure.p is not None for figure in compared.figures),
         )
-    return "\n".join(texts)
+        for run in compared.slides
+    )

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.earlier_models import doubt_of_bundle
-from gigatile.evaluation.appearance import Trained
+from gigatile.evaluation.appearance import TrainingAppearances
 from gigatile.files import read_json
 from gigatile.json_models import read_model
 from gigatile.model_files import COHORT
-from gigatile.report.appearance import compare_appearances, read_trained, trained_of
+from gigatile.report.appearance import (
+    TRAINED,
+    compare_appearances,
+    read_training_appearances,
+    training_appearances,
+)
 from gigatile.report.earlier_cohorts import doubt_of_pixels, earlier_data
 from gigatile.report.inputs import CohortRow, read_cohort
 from gigatile.report.known_samples import (
@@ -91,7 +96,7 @@ def write_prediction_pages(
         )
         if (look := cohort_images.with_name(COHORT)).exists():
             ledger.add(f"model/{look.name}", look, "Unlike the training data")
-            trained = read_trained(look)
+            trained = read_training_appearances(look)
     if cohort_matches is not None and INITIAL_WEIGHTS in model.inputs:
         if cohort is not None:
             cohort_matches = _with_earlier(task, cohort_matches, table, files, weights)
@@ -104,18 +109,19 @@ def write_prediction_pages(
         f"predictions/{task.records}",
         "predictions",
     )
-    looks = None
+    appearances = None
     if trained is not None:
-        states = {row.id: task.read_state(row, files["records_dir"]) for row in table}
-        new = {name: state for name, state in states.items() if name in scored}
-        looks = compare_appearances(new, trained)
+        states = {
+            row.id: task.read_state(row, files["records_dir"]) for row in table if row.id in scored
+        }
+        appearances = compare_appearances(states, trained)
     inputs = PageInputs(
         files=page_files,
         model=model,
         rows={row.id: row for row in table},
         scored=scored,
         matches=cohort_matches.matches_of if cohort_matches else lambda name: (),
-        look=looks.comparisons.get if looks else lambda name: None,
+        appearance=appearances.tests.get if appearances else lambda name: None,
         options=options,
     )
     unscored = [row.id for row in table if row.id not in scored and row.state != "failed"]
@@ -128,7 +134,7 @@ def write_prediction_pages(
             title=title,
             unit=task.unit,
             in_cohort=cohort_matches,
-            looks=looks,
+            appearances=appearances,
             failed=[
                 (row.id, row.reason or reasons.get(row.id, "no reason was recorded"))
                 for row in table
@@ -146,15 +152,21 @@ def write_prediction_pages(
             (cohort_matches or CohortMatches([], [], [])).write(matches, task.unit)
 
 
-def _trained(task: TaskReport, rows: Sequence[CohortRow], records: Path, ledger: Ledger) -> Trained:
-    """Return how the cohort of a run looks; archived states are left out."""
-    paths = {row.id: records / f"{row.file}.json" for row in rows}
-    there = [row for row in rows if paths[row.id].exists()]
+def _trained(
+    task: TaskReport, rows: Sequence[CohortRow], records: Path, ledger: Ledger
+) -> TrainingAppearances:
+    """Return how train and valid of a run look; archived states are left out."""
+    paths = {row.id: records / f"{row.file}.json" for row in rows if row.split in TRAINED}
+    # The images of a part share a file.
     sums = {
-        f"{task.records}/{path.name}": checksum(path) for path in paths.values() if path.exists()
+        f"{task.records}/{path.name}": checksum(path)
+        for path in sorted(set(paths.values()))
+        if path.exists()
     }
-    ledger.add_group(f"{task.records}/<{task.unit}>.json", sums, "Unlike the training data")
-    return trained_of(there, lambda row: task.read_state(row, records))
+    if sums:
+        ledger.add_group(f"{task.records}/<{task.unit}>.json", sums, "Unlike the training data")
+    there = [row for row in rows if f"{task.records}/{row.file}.json" in sums]
+    return training_appearances(there, lambda row: task.read_state(row, records))
 
 
 def _with_earlier(

@@ -99,7 +99,7 @@ def _settings(run: Run) -> Content:
 
 
 def _appearance(run: Run) -> Content:
-    return Content({"looks": run.looks, "unit": run.unit})
+    return Content({"appearances": run.appearances, "unit": run.unit})
 
 
 def _provenance(run: Run) -> Content:

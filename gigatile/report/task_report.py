@@ -40,7 +40,7 @@ class Run(Generic[State, Scored, Model, Measured]):
         checks: the checks for leakage.
         group_by: columns of the sheet whose values are compared.
         compare: folder of the other run for the comparison of maps; None: none.
-        looks: how the scored slides or cases look, compared with train and valid.
+        appearances: how the scored slides or cases look, compared with train and valid.
         not_scored: why usable test slides or cases were not scored, by id.
     """
 
@@ -60,7 +60,7 @@ class Run(Generic[State, Scored, Model, Measured]):
     checks: Sequence[Check] = ()
     group_by: Sequence[str] = ()
     compare: Path | None = None
-    looks: Appearances = field(default_factory=lambda: Appearances(0))
+    appearances: Appearances = field(default_factory=lambda: Appearances(0))
     not_scored: Mapping[str, str] = field(default_factory=dict)
 
     def left_out(self) -> list[tuple[CohortRow, str]]:

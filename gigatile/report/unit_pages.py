@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gigatile.evaluation.appearance import Comparison
+from gigatile.evaluation.appearance import AppearanceTest
 from gigatile.report.inputs import CohortRow
 from gigatile.report.known_samples import Match
 from gigatile.report.pages import Neighbours, neighbours_of
@@ -55,8 +55,8 @@ class PageInputs(Generic[Scored, Model]):
         rows: of the table of the cohort or of the new slides or cases, by id.
         scored: by id, in the order of the pages. New cases have no scores: None.
         matches: returns the slides or cases of the cohort that a new one matches.
-        look: returns how a slide or case looks, compared with those of train and valid; None: it
-            was not compared.
+        appearance: returns how a slide or case looks, compared with those of train and valid;
+            None: it was not compared.
         options: of the command, such as `top_tiles`.
     """
 
@@ -65,7 +65,7 @@ class PageInputs(Generic[Scored, Model]):
     rows: Mapping[str, CohortRow]
     scored: Mapping[str, Scored | None]
     matches: Callable[[str], Sequence[Match]]
-    look: Callable[[str], Comparison | None]
+    appearance: Callable[[str], AppearanceTest | None]
     options: Mapping[str, Any]
 
 

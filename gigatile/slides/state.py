@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from gigatile.states import OtherFile, RecordsFile, StateModel
+from gigatile.states import AppearanceFigures, OtherFile, RecordsFile, StateModel
 
 SCHEMA = 3
 
@@ -149,7 +149,7 @@ class SlideFacts(StateModel):
     stain: StainState | None
     tiles: TileCounts
     unreadable: list[UnreadableTile]
-    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    appearance: AppearanceFigures = Field(default_factory=dict)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @classmethod

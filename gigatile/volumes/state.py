@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from gigatile.errors import UserError
-from gigatile.states import RecordsFile, StateModel
+from gigatile.states import AppearanceFigures, RecordsFile, StateModel
 from gigatile.stores.sources import fingerprint, size_and_time
 from gigatile.volumes.grid import Grid
 from gigatile.volumes.reader import Volume
@@ -104,7 +104,7 @@ class CaseFacts(StateModel):
     normalised: dict[str, ChannelStatistics]
     labels: dict[str, int]
     volumes_ml: dict[str, float]
-    appearance: dict[str, float] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    appearance: AppearanceFigures = Field(default_factory=dict)
     stalled_minutes: float | None = Field(None, exclude_if=lambda minutes: minutes is None)
 
     @classmethod

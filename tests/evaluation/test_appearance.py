@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gigatile.evaluation.appearance import LEAST, Trained, level_of
+from gigatile.evaluation.appearance import LEAST, TrainingAppearances, level_of
 from gigatile.slides.appearance import AppearanceSum, colour_of
 from gigatile.slides.quality import measure
 
@@ -45,7 +45,7 @@ def test_one_that_is_drawn_alike_is_rarely_called_unlike(draw: Draw, count: int)
     called = 0
     for _ in range(repeats):
         *others, last = members(draw(rng, count + 1))
-        comparison = Trained(others).compare(last)
+        comparison = TrainingAppearances(others).compare(last)
         assert comparison is not None
         called += comparison.is_unlike
     level = level_of(count)
@@ -56,7 +56,7 @@ def test_one_that_is_drawn_alike_is_rarely_called_unlike(draw: Draw, count: int)
 def test_another_stain_is_found_with_the_figure_that_differs() -> None:
     table = 100 + 10 * normal(np.random.default_rng(1), 40)
     other = dict(zip(NAMES, (100, 100, 180, 100, 100), strict=True))
-    comparison = Trained(members(table)).compare(other)
+    comparison = TrainingAppearances(members(table)).compare(other)
     assert comparison is not None
     assert comparison.is_unlike
     assert comparison.p == 1 / 41
@@ -70,7 +70,7 @@ def test_an_unusual_combination_of_usual_figures_is_found() -> None:
     table = normal(rng, 60)
     table[:, 1] = table[:, 0] + rng.normal(0, 0.05, 60)
     other = dict(zip(NAMES, (1.5, -1.5, 0, 0, 0), strict=True))
-    comparison = Trained(members(table)).compare(other)
+    comparison = TrainingAppearances(members(table)).compare(other)
     assert comparison is not None
     assert comparison.is_unlike
 
@@ -78,8 +78,8 @@ def test_an_unusual_combination_of_usual_figures_is_found() -> None:
 def test_result_depends_on_no_order_and_no_unit() -> None:
     table = normal(np.random.default_rng(3), 25)
     scale, shift = np.array([1e6, 1e-6, 3, 1, 50]), np.array([5, 0, 1e3, 0, 9])
-    first = Trained(members(table[:-1])).compare(members(table)[-1])
-    turned = Trained(members(table[:-1][::-1] * scale + shift))
+    first = TrainingAppearances(members(table[:-1])).compare(members(table)[-1])
+    turned = TrainingAppearances(members(table[:-1][::-1] * scale + shift))
     second = turned.compare(members(table * scale + shift)[-1])
     assert first is not None
     assert second is not None
@@ -92,13 +92,13 @@ def test_result_depends_on_no_order_and_no_unit() -> None:
 
 def test_equal_ones_are_like_each_other() -> None:
     same = members(np.full((20, len(NAMES)), 7.3))
-    comparison = Trained(same[1:]).compare(same[0])
+    comparison = TrainingAppearances(same[1:]).compare(same[0])
     assert comparison is not None
     assert (comparison.p, comparison.is_unlike) == (1, False)
 
 
 def test_of_constant_figures_each_other_value_is_unlike() -> None:
-    comparison = Trained(members(np.full((20, len(NAMES)), 7.3))).compare(
+    comparison = TrainingAppearances(members(np.full((20, len(NAMES)), 7.3))).compare(
         dict.fromkeys(NAMES, 7.3) | {"red": 7.4}
     )
     assert comparison is not None
@@ -107,31 +107,31 @@ def test_of_constant_figures_each_other_value_is_unlike() -> None:
 
 @pytest.mark.parametrize("appearance", [{}, {"other": 1.0}])
 def test_without_common_figures_there_is_no_result(appearance: dict[str, float]) -> None:
-    trained = Trained(members(normal(np.random.default_rng(4), 30)))
+    trained = TrainingAppearances(members(normal(np.random.default_rng(4), 30)))
     assert trained.compare(appearance) is None
 
 
 def test_with_few_members_there_is_no_result() -> None:
     table = members(normal(np.random.default_rng(5), LEAST + 1))
-    assert Trained(table[1:]).compare(table[0]) is not None
-    assert Trained([*table[2:], {}]).compare(table[0]) is None
+    assert TrainingAppearances(table[1:]).compare(table[0]) is not None
+    assert TrainingAppearances([*table[2:], {}]).compare(table[0]) is None
 
 
 def test_missing_channels_are_not_compared() -> None:
     table = members(normal(np.random.default_rng(6), 30))
     without = {name: value for name, value in table[0].items() if name != "red"}
-    comparison = Trained(table[1:]).compare(without)
+    comparison = TrainingAppearances(table[1:]).compare(without)
     assert comparison is not None
     assert {each.name for each in comparison.deviations} == set(NAMES) - {"red"}
     some = [each if position % 2 else without for position, each in enumerate(table[1:])]
-    comparison = Trained(some).compare(table[0])
+    comparison = TrainingAppearances(some).compare(table[0])
     assert comparison is not None
     assert comparison.compared == 14
 
 
 def test_members_are_listed_in_an_order_without_meaning() -> None:
     table = members(normal(np.random.default_rng(7), 12))
-    assert Trained(table).members == Trained(table[::-1]).members
+    assert TrainingAppearances(table).members == TrainingAppearances(table[::-1]).members
 
 
 def looks_of(images: Iterable[np.ndarray]) -> dict[str, float]:
@@ -142,7 +142,7 @@ def looks_of(images: Iterable[np.ndarray]) -> dict[str, float]:
 
 
 def unlike(trained: list[dict[str, float]], others: list[dict[str, float]]) -> int:
-    comparisons = list(map(Trained(trained).compare, others))
+    comparisons = list(map(TrainingAppearances(trained).compare, others))
     return sum(each is not None and each.is_unlike for each in comparisons)
 
 

@@ -110,7 +110,7 @@ def test_sound_run_matches_its_sheet(run: Path) -> None:
     ("other", "fault"), [("north", "north"), ("North ", "North / north"), ("south", "")]
 )
 def test_a_site_in_two_splits_is_an_alarm(run: Path, other: str, fault: str) -> None:
-    """S00 is in train and S03 in test; all other patients have a site of their own."""
+    """S00 is in train and S03 in test; each other patient has another site."""
     sheet = add_sheet(run)
     sites = {"P00": "north", "P03": other}
     rows = [row | {"site": sites.get(row["patient"], row["patient"])} for row in read_table(sheet)]

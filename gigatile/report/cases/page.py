@@ -84,7 +84,7 @@ def _page(
         row=row,
         scored=scored,
         matches=inputs.matches(case),
-        look=inputs.look(case),
+        appearance=inputs.appearance(case),
         segmented=segmented,
         state=state,
         settings=settings,

@@ -151,7 +151,7 @@ def _page(
         regions=regions,
         neighbours=neighbours,
         matches=inputs.matches(image),
-        look=inputs.look(image),
+        appearance=inputs.appearance(image),
         threshold=evaluated.threshold,
         sums=sums,
     )

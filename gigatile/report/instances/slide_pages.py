@@ -187,7 +187,7 @@ def write_slide_pages(
             unit="slide",
             pages=pages,
             categories=model.categories,
-            looks=None,  # the figures of images and of whole slides differ
+            appearances=None,  # the figures of images and of whole slides differ
             in_cohort=in_cohort,
             failed=[
                 (name, state.reason) for name, state in states.items() if state.state == "failed"

@@ -163,7 +163,7 @@ def _page(
         scored=scored,
         viewer=viewer(slide) if viewer else None,
         matches=inputs.matches(slide),
-        look=inputs.look(slide),
+        appearance=inputs.appearance(slide),
         state=state,
         classes=classes,
         width=width,
