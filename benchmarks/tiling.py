@@ -16,6 +16,9 @@ counts, as other processes only make rounds slower; the range of the ratios is p
   the kept tiles, and for all tiles.
 - slideflow, with --peers: its own extraction, which drops grey tiles and writes TFRecords. Its JPEG
   quality is fixed at 100. See peers/tiling.py.
+- two cores: two processes tile the slide at the same time, each on a core, as Snakemake does with
+  two slides; the time on the clock against that of one process. The floor's two processes show what
+  the machine can give, which is less than 2 if cores share caches or turn slower together.
 - floor: each native tile with kept pixels is decoded once and each kept tile encoded once, in
   memory, with the faster one of two bindings of libjpeg-turbo. Native tiles count by their share of
   kept pixels.
@@ -29,12 +32,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ["VIPS_CONCURRENCY"] = "1"
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+CORES = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, CORES[:1])
 
 import imagecodecs  # noqa: E402
 import numpy as np  # noqa: E402
@@ -295,6 +299,48 @@ print(peak, read_json(files.state)["tiles"]["kept"])
     return int(peak) * 1024 / 1e6, int(kept)
 
 
+def two_cores(slide: Path, folder: Path, rounds: int) -> None:
+    """Print how much more two cores do than one, of tiling and of its floor."""
+    if len(CORES) < 2:
+        print("two cores: this machine has one")
+        return
+    out = [folder / str(core) for core in range(2)]
+    for each_out in out:
+        each_out.mkdir(exist_ok=True)
+    corners = [(t.x, t.y) for t in map(decode_tile, read_records(ours(slide, folder).records))]
+    floor = floor_of(slide, corners)
+    works: dict[str, Callable[[int], object]] = {
+        "ours": lambda core: ours(slide, out[core]),
+        "floor": lambda _core: floor(),
+    }
+    gains: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            both, alone = (clock_time(work, cores) for cores in ((0, 1), (0,)))
+            gains[name].append(2 * alone / both)
+    for name, some in gains.items():
+        print(
+            f"  {name}, two cores / one: {np.median(some):.2f} ({min(some):.2f} to {max(some):.2f})"
+        )
+
+
+def clock_time(work: Callable[[int], object], cores: Sequence[int]) -> float:
+    """Return the seconds until `work` is done in a process on each of the cores."""
+    started = time.perf_counter()
+    children = []
+    for core in cores:
+        child = os.fork()
+        if child == 0:
+            os.sched_setaffinity(0, [CORES[core]])
+            work(core)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit("a process failed")
+    return time.perf_counter() - started
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--slide", type=Path, help="slide with the pixels (default: of the demo)")
@@ -312,6 +358,7 @@ def main() -> None:
         for what in ("tissue", "glass"):
             slide = build(folder / f"{what}.svs", rich_in(what, columns, rows), pieces)
             compare(what, slide, folder, args.rounds, args.peers)
+            two_cores(slide, folder, args.rounds)
         first = None
         for times in args.times:
             wide, high = round(columns * times**0.5), round(rows * times**0.5)

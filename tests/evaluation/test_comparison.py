@@ -118,6 +118,30 @@ def test_models_that_are_alike_seldom_differ_and_intervals_cover() -> None:
     assert (rejected / repeats < 0.12).all()
 
 
+def test_intervals_cover_the_difference_of_a_better_model() -> None:
+    """The true difference is that of a hundred thousand patients."""
+    every = [predictions_of(100_000, side, noise, 99, 2) for side, noise in ((1, 0.3), (2, 1.5))]
+    true = [
+        np.subtract(*(share(table) for table in every))
+        for share in (
+            lambda table: (table["call_mean"] == table["label"]).mean(),
+            lambda table: roc_auc_score(table["label"] == "c0", table["p_c0"]),
+        )
+    ]
+    assert all(difference > 0.05 for difference in true)
+    covered, repeats = np.zeros(2), 60
+    for repeat in range(repeats):
+        tables = (
+            predictions_of(40, 1000 * side + repeat, noise, repeat, 2)
+            for side, noise in ((1, 0.3), (2, 1.5))
+        )
+        for number, figure in enumerate(compare_models(*tables, names(2), SETTINGS)):
+            low, high = figure.difference.low, figure.difference.high
+            assert low is not None and high is not None
+            covered[number] += low <= true[number] <= high
+    assert (covered / repeats > 0.9).all(), covered
+
+
 def test_a_worse_model_is_found_by_all_figures() -> None:
     figures = compare_models(
         predictions_of(180, 1, 0.2), predictions_of(180, 2, 3.0), names(), SETTINGS
