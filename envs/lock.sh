@@ -23,7 +23,7 @@ lock() {
     {
         echo "# Every package of $2 at one version, with the checksums of its files. Written by \`make lock\`"
         echo '# from requirements.in for Python 3.11 on Linux; not to be edited by hand.'
-        cat "$work/$1"
+        sed "s|$work/||" "$work/$1"
     } >"$work/whole"
     if cmp -s "$work/whole" "envs/$1"; then
         echo "envs/$1 is up to date"

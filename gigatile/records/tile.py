@@ -28,6 +28,9 @@ class _Features(TypedDict):
     label: bytes
 
 
+# An image with fewer colours (glass, the fill value of a scanner, a straight edge between them) can
+# be the same on two slides by chance. Tissue and sensor noise have hundreds.
+FEWEST_COLOURS = 64
 _TYPES = get_type_hints(_Features)
 _FLOATS = frozenset({"extent", "mpp", "tissue"})
 
@@ -92,6 +95,21 @@ def decode_jpeg(data: bytes, into: np.ndarray | None = None) -> np.ndarray:
     if into is not None and pixels.shape != into.shape:
         raise ValueError(f"shape {pixels.shape}, expected {into.shape}")
     return pixels
+
+
+def is_plain(image: bytes) -> bool:
+    """Return whether a tile has so few colours that a tile of another slide can be equal.
+
+    Args:
+        image: its JPEG.
+    """
+    try:
+        pixels = decode_jpeg(image).reshape(-1, 3).astype(np.uint32)
+    except ValueError:
+        return False
+    colours = pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    # A few pixels of nearly every tile have enough colours.
+    return all(len(np.unique(some)) < FEWEST_COLOURS for some in (colours[::61], colours))
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int, int]:

@@ -1,0 +1,1 @@
+"""Embeddings of tiles by a trained encoder, one vector for each tile."""

@@ -1,0 +1,172 @@
+"""Embed the tiles of one slide: write its embeddings as records and as HDF5, and its state."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
+from gigatile.embeddings.encoders import BATCH, Encoder, open_encoder
+from gigatile.embeddings.hdf5 import write_hdf5
+from gigatile.embeddings.state import EmbeddingState, EncoderFacts
+from gigatile.errors import UserError
+from gigatile.files import remove_half_written, sha256_of, write_json
+from gigatile.json_models import read_model
+from gigatile.records.embedding import Embedding, encode_embedding
+from gigatile.records.tfrecord import write_records
+from gigatile.records.tile import Tile, is_plain, read_tiles
+from gigatile.settings.encoder import EncoderSettings
+from gigatile.slides.state import SlideState, TileGrid
+from gigatile.states import OtherFile, RecordsFile
+
+# Batches that are decoded while the encoder works on another one.
+AHEAD = 2
+
+
+@dataclass(frozen=True)
+class EmbeddingFiles:
+    """The files that embedding a slide writes."""
+
+    records: Path
+    hdf5: Path
+    state: Path
+
+
+def embed_slide(
+    slide: str,
+    tiles: Path,
+    tiled: Path,
+    encoder: Path,
+    settings: EncoderSettings,
+    files: EmbeddingFiles,
+) -> EmbeddingState:
+    """Embed the tiles of a slide; write records, HDF5 and, last, the state.
+
+    A slide that could not be tiled gets empty files and a state with the reason.
+
+    Args:
+        slide: its id.
+        tiles: its tiles (.tfrecord).
+        tiled: their state (.json).
+        encoder: its file.
+        settings: the size of its input, and how pixels are scaled.
+        files: to write.
+
+    Raises:
+        UserError: a file is missing or damaged, the encoder cannot be used, or an embedding has a
+            number that is not finite.
+    """
+    remove_half_written(*vars(files).values())  # of a job that was killed
+    state = read_model(SlideState, tiled)
+    if state.slide != slide:
+        raise UserError(f"{tiled}: is the state of slide {state.slide!r}, not of {slide!r}")
+    if (actual := sha256_of(tiles)) != state.records.sha256:
+        raise UserError(
+            f"{tiles}: is not the file that {tiled.name} describes; run the slide again"
+        )
+    facts = None
+    if state.grid is None or state.state == "failed":
+        _write_nothing(files)
+    else:
+        checksum = encoder_checksum(encoder)
+        model = open_encoder(encoder, settings, state.grid.size, settings.cores)
+        facts = EncoderFacts(
+            name=settings.name,
+            licence=settings.licence,
+            sha256=checksum,
+            size=model.size,
+            mean=list(settings.mean) if settings.mean else None,
+            deviation=list(settings.deviation) if settings.deviation else None,
+            dimensions=model.dimensions,
+        )
+        identity = encoder_id(checksum, settings, state.grid.size)
+        _write_embeddings(slide, tiles, state, state.grid, model, identity, files)
+    embedded = EmbeddingState(
+        **dict(state)
+        | {
+            "records": RecordsFile.from_path(files.records),
+            "files": state.files | {"hdf5": OtherFile.from_path(files.hdf5)},
+        },
+        tiles_sha256=actual,
+        encoder=facts,
+    )
+    write_json(files.state, embedded.to_json())
+    return embedded
+
+
+def _write_nothing(files: EmbeddingFiles) -> None:
+    write_records(files.records, ())
+    with write_hdf5(files.hdf5, 0, 0, {}):
+        pass
+
+
+def _write_embeddings(
+    slide: str,
+    tiles: Path,
+    state: SlideState,
+    grid: TileGrid,
+    model: Encoder,
+    identity: bytes,
+    files: EmbeddingFiles,
+) -> None:
+    attributes: dict[str, str | int] = {
+        "name": slide,
+        "patch_size": grid.size,
+        "patch_size_level0": round(grid.extent),
+    }
+    with write_hdf5(files.hdf5, state.tiles.kept, model.dimensions, attributes) as hdf5:
+
+        def records() -> Iterator[bytes]:
+            for some, embeddings in embed_tiles(model, read_tiles(tiles)):
+                hdf5.write(embeddings, [(tile.x, tile.y) for tile in some])
+                for tile, values in zip(some, embeddings, strict=True):
+                    if not np.isfinite(values).all():
+                        raise UserError(
+                            f"slide {slide}: the encoder returns numbers that are not finite for "
+                            f"the tile at ({tile.x}, {tile.y}); check encoder.mean and "
+                            "encoder.deviation, or leave the slide out"
+                        )
+                    yield encode_embedding(_record_of(tile, values, identity))
+
+        write_records(files.records, records())
+
+
+def _record_of(tile: Tile, values: np.ndarray, identity: bytes) -> Embedding:
+    digest = hashlib.blake2b(tile.image, digest_size=16).digest()
+    return Embedding(
+        values=values,
+        encoder=identity,
+        pixels=b"" if is_plain(tile.image) else digest,
+        slide=tile.slide,
+        x=tile.x,
+        y=tile.y,
+        extent=tile.extent,
+    )
+
+
+def embed_tiles(
+    model: Encoder, tiles: Iterator[Tile]
+) -> Iterator[tuple[tuple[Tile, ...], np.ndarray]]:
+    """Yield tiles with their embeddings, (n, dimensions) float32, in batches.
+
+    A thread decodes the next tiles while the encoder works.
+    """
+
+    def decode(batch: tuple[Tile, ...]) -> np.ndarray:
+        return model.input_of(np.stack([tile.pixels() for tile in batch]))
+
+    ready: deque[tuple[tuple[Tile, ...], Future[np.ndarray]]] = deque()
+    with ThreadPoolExecutor(1) as decoding:
+        while batch := tuple(islice(tiles, BATCH)):
+            ready.append((batch, decoding.submit(decode, batch)))
+            if len(ready) > AHEAD:
+                first, pixels = ready.popleft()
+                yield first, model.embed(pixels.result())
+        while ready:
+            first, pixels = ready.popleft()
+            yield first, model.embed(pixels.result())

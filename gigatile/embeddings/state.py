@@ -1,0 +1,37 @@
+"""The state of a slide whose tiles were embedded, embeddings/<slide>.json."""
+
+from gigatile.slides.state import SlideState
+from gigatile.states import StateModel
+
+
+class EncoderFacts(StateModel):
+    """The encoder of a slide's embeddings.
+
+    Attributes:
+        name, licence: as in the settings.
+        sha256: of its file, or of its files together.
+        size: side of its input, in pixels.
+        mean, deviation: how pixels are scaled; None: they are not.
+        dimensions: numbers of an embedding.
+    """
+
+    name: str
+    licence: str
+    sha256: str
+    size: int
+    mean: list[float] | None
+    deviation: list[float] | None
+    dimensions: int
+
+
+class EmbeddingState(SlideState):
+    """The state of a slide: that of its tiles, and their embeddings.
+
+    Attributes:
+        records: the file of the embeddings.
+        tiles_sha256: of the file of the tiles.
+        encoder: None: the slide could not be tiled.
+    """
+
+    tiles_sha256: str
+    encoder: EncoderFacts | None
