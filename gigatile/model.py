@@ -29,6 +29,7 @@ class Model(ABC):
         Returns:
             A model of its task: `gigatile.tasks.tile_classification.model.SlideModel`,
             `gigatile.tasks.slide_classification.model.WholeSlideModel`,
+            `gigatile.tasks.slide_embedding.model.EmbeddingModel`,
             `gigatile.tasks.volume_segmentation.model.CaseModel`, or
             `gigatile.tasks.instance_segmentation.model.InstanceModel`.
 

@@ -14,6 +14,7 @@ from gigatile.workflow.inputs import (
     case_options,
     cohorts_of_weights,
     compared_files,
+    encoder_of,
     images_of_part,
     initial_weights,
     large_files,
@@ -103,7 +104,7 @@ def sheet(path):
 
 def packed(ending=""):
     """Return the option that packs the records and logs of the jobs per slide or case."""
-    stage = {"tiles": "tile", "volumes": "prepare"}.get(RECORDS)
+    stage = {"tiles": "tile", "volumes": "prepare", "embeddings": "embed"}.get(RECORDS)
     if stage is None:
         return []
     return ["--pack", f"{RUN}/provenance/{stage}{ending}", f"{RUN}/logs/{stage}{ending}"]

@@ -70,10 +70,8 @@ def encoder_id(checksum: str, settings: EncoderSettings, tile_size: int) -> byte
 
     Args:
         checksum: of the encoder.
-        settings: its name and licence do not count.
+        settings: the size of its input, and how pixels are scaled.
         tile_size: side of the tiles, in pixels.
     """
-    values = json.loads(canonical(settings))
-    used = {name: values[name] for name in ("size", "mean", "deviation")}
-    text = json.dumps([checksum, used, tile_size], sort_keys=True)
+    text = json.dumps([checksum, canonical(settings), tile_size])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -35,3 +35,8 @@ class EmbeddingState(SlideState):
 
     tiles_sha256: str
     encoder: EncoderFacts | None
+
+    @property
+    def sha256_of_tiles(self) -> str:
+        """The SHA-256 of the file of its tiles."""
+        return self.tiles_sha256

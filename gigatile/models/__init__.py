@@ -29,6 +29,9 @@ class Architecture:
             slide_embeddings: `build(slides, settings)` takes slides, (n, height, width, 3) with
             values 0-255, and returns embeddings, (n, rows, columns, channels), as Keras tensors.
             All layers must be local; see `gigatile.whole_slides.receptive_field`.
+            tile_embeddings: `build(embeddings, settings)` takes the embeddings of a slide's tiles,
+            (n, tiles, dimensions), as Keras tensors, and returns `BagParts`; see
+            `gigatile.models.bag_classifier`.
             instances: `build(images, settings, frozen)` takes images, (n, height, width, 3) with
             values 0-255, and the number of stages that are not trained, and returns a `Backbone`;
             see `gigatile.models.mask_rcnn`.
@@ -122,6 +125,18 @@ ARCHITECTURES = {
         "ResNet-50 as an encoder of whole slides, needs GPUs",
         (6.0, 0.06),
         pretrained=KERAS,
+    ),
+    "abmil": Architecture(
+        "tile_embeddings",
+        "gigatile.models.abmil",
+        "gated attention over the embeddings of a slide's tiles",
+        (0.01, 0.001),
+    ),
+    "mean_embedding": Architecture(
+        "tile_embeddings",
+        "gigatile.models.mean_embedding",
+        "a linear classifier of the mean embedding",
+        (0.005, 0.001),
     ),
     "mask_small": Architecture(
         "instances",

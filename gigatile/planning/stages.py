@@ -70,7 +70,8 @@ def with_shared_stages(
 
     Args:
         demo: the stage that renders the demo data.
-        prepare: the stage that prepares units. It runs for new data as `<name>_new`.
+        prepare: the stages that prepare units, one after the other. They run for new data as
+            `<name>_new`.
         evaluate: the stages of the evaluation.
         predict: the stages that predict new data.
         shards: seconds and bytes per megapixel of writing shards.
@@ -78,15 +79,14 @@ def with_shared_stages(
         thresholds: the stages that choose thresholds, before the evaluation.
         external: the stages that evaluate new data with labels.
     """
-    (prepare_name,) = prepare
-    (prepared,) = prepare.values()
+    *_, last = prepare
     pages = Stage(start=3, slide=1)
     return {
         **demo,
         "split_patients": Stage(slide=0.001),
         **prepare,
-        "collect": Stage((prepare_name,), slide=0.002),
-        "collect_training": Stage((prepare_name,), slide=0.002),
+        "collect": Stage((last,), slide=0.002),
+        "collect_training": Stage((last,), slide=0.002),
         "write_shards": replace(shards, after=("collect_training",), start=2),
         "train": Stage(("write_shards",), start=10, model=1),
         "validate": Stage(("write_shards", "train"), start=8, model=validate),
@@ -96,8 +96,13 @@ def with_shared_stages(
         "report": replace(
             pages, after=("split_patients", "collect", "write_shards", "choose_model", *evaluate)
         ),
-        f"{prepare_name}_new": replace(prepared, after=()),
-        "collect_new": Stage((f"{prepare_name}_new",), slide=0.002),
+        **{
+            f"{name}_new": replace(
+                stage, after=tuple(f"{before}_new" for before in stage.after if before in prepare)
+            )
+            for name, stage in prepare.items()
+        },
+        "collect_new": Stage((f"{last}_new",), slide=0.002),
         **predict,
         "prediction_pages": replace(
             pages, after=("collect", "collect_new", "choose_model", *predict)

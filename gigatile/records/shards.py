@@ -111,7 +111,7 @@ class ShardReader:
 
     def _label(self, number: int) -> str:
         try:
-            return first_bytes(self._record(number), "label").decode()
+            return first_bytes(self.record(number), "label").decode()
         except ValueError as error:
             raise self.damaged(number, str(error)) from None
 
@@ -140,7 +140,7 @@ class ShardReader:
 
     def __getitem__(self, number: int) -> Tile:
         """Return a tile; its checksums are verified."""
-        data = self._record(number)
+        data = self.record(number)
         try:
             return decode_tile(data)
         except UserError as error:
@@ -149,9 +149,13 @@ class ShardReader:
     def image(self, number: int) -> bytes:
         """Return the JPEG of a tile; its checksums are verified, its other features not decoded."""
         try:
-            return image_of(self._record(number))
+            return image_of(self.record(number))
         except ValueError as error:
             raise self.damaged(number, str(error)) from None
+
+    def record(self, number: int) -> bytes:
+        """Return an encoded record; its checksums are verified."""
+        return read_sized(*self.locate(number))
 
     def damaged(self, number: int, fault: str) -> RecordError:
         """Return an error that names the file and offset of a record, and its fault.
@@ -213,9 +217,6 @@ class ShardReader:
     def records_of(self, shard: int) -> range:
         """Return the numbers of the records of a shard."""
         return range(self._starts[shard], self._starts[shard + 1])
-
-    def _record(self, number: int) -> bytes:
-        return read_sized(*self.locate(number))
 
     def close(self) -> None:
         """Close the files."""

@@ -1,6 +1,7 @@
 """Read the slides in shards of whole slides: where their tiles are, and the tiles one by one."""
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,24 @@ class SlideReader:
         cells = np.full((slide.rows, slide.columns), -1, np.int64)
         cells[part["row"], part["column"]] = self._records[number] + np.arange(slide.tiles)
         return SlideTiles(slide, cells)
+
+    def records_of(self, number: int) -> range:
+        """Return the numbers of the records of a slide's tiles."""
+        begin = int(self._records[number])
+        return range(begin, begin + self._slides[number].tiles)
+
+    def record(self, record: int) -> bytes:
+        """Return an encoded record, given by its number."""
+        return self._shards.record(record)
+
+    @property
+    def in_store(self) -> bool:
+        """Whether a shard is in a store, so that `fetch` saves time."""
+        return self._shards.in_store
+
+    def fetch(self, numbers: Iterable[int]) -> None:
+        """Fetch the records of slides that are in a store; see `ShardReader.fetch`."""
+        self._shards.fetch(record for number in numbers for record in self.records_of(number))
 
     def image(self, record: int) -> bytes:
         """Return the JPEG of a tile, given by the number of its record."""

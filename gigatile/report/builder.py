@@ -144,9 +144,10 @@ def _read_run(
     ledger.check("model/settings.json", model.inputs, model_dir / "settings.json")
     states = {row.id: task.read_state(row, files["records_dir"]) for row in cohort}
     for name, shows in task.shows.items():
-        if name.startswith(f"{task.records}/*"):
+        if "/*" in name:
+            folder = files["records_dir"].with_name(Path(name).parts[0])
             group = [name.replace("*", row.file) for row in cohort]
-            sums = {file: checksum(files["records_dir"] / Path(file).name) for file in group}
+            sums = {file: checksum(folder / Path(file).name) for file in group}
             ledger.add_group(name, sums, shows)
     return Run(
         unit=task.unit,

@@ -11,6 +11,9 @@ from gigatile.report.known_samples import Match
 from gigatile.report.pages import Neighbours, neighbours_of
 from gigatile.report.provenance import Ledger
 
+# The folder of the tiles of slides.
+TILE_FOLDER = "tiles"
+
 Scored = TypeVar("Scored")
 Model = TypeVar("Model")
 
@@ -36,13 +39,16 @@ class PageFiles:
         """Return the files of one slide or case, by their names relative to the run's folder.
 
         Args:
-            patterns: such as `{records}/{id}.json`.
+            patterns: such as `{records}/{id}.json`; `{tiles}` is the folder of the tiles of slides,
+                which may have other records.
             name: the id.
         """
+        names = {"records": self.records_name, "results": self.results_name}
+        names["tiles"] = str(Path(self.records_name).with_name(TILE_FOLDER))
+        folders = {"records": self.records, "results": self.results}
+        folders["tiles"] = self.records.with_name(TILE_FOLDER)
         return {
-            pattern.format(records=self.records_name, results=self.results_name, id=name): Path(
-                pattern.format(records=self.records, results=self.results, id=name)
-            )
+            pattern.format(**names, id=name): Path(pattern.format(**folders, id=name))
             for pattern in patterns
         }
 

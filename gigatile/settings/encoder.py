@@ -14,7 +14,7 @@ ENDINGS = (".onnx", ".keras")
 class EncoderSettings(Section):
     """A trained model that turns tiles into embeddings."""
 
-    EXECUTION: ClassVar[frozenset[str]] = frozenset({"file", "cores"})
+    EXECUTION: ClassVar[frozenset[str]] = frozenset({"file", "name", "licence", "cores"})
 
     file: str | None = Field(
         None,
@@ -23,11 +23,11 @@ class EncoderSettings(Section):
         "(n, numbers).",
     )
     name: str = Field(
-        "", max_length=200, description="Its name and version, for the report and the bundle."
+        "",
+        max_length=200,
+        description="Its name and version, which are written into the state of each slide.",
     )
-    licence: str = Field(
-        "", max_length=500, description="Its licence, for the report and the bundle."
-    )
+    licence: str = Field("", max_length=500, description="Its licence, likewise.")
     size: int | None = Field(
         None,
         ge=8,

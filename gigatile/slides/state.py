@@ -188,3 +188,8 @@ class SlideState(SlideFacts):
     records: RecordsFile
     files: dict[str, OtherFile]
     settings: dict[str, JsonValue]
+
+    @property
+    def sha256_of_tiles(self) -> str:
+        """The SHA-256 of the file of its tiles."""
+        return self.records.sha256

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TASKS = (
     "tile_classification",
     "slide_classification",
+    "slide_embedding",
     "volume_segmentation",
     "instance_segmentation",
 )

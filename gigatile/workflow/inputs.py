@@ -15,6 +15,7 @@ from gigatile.cohort.images import Part
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import checksum_of
 from gigatile.earlier_models import checksum_of_weights, earlier_models
+from gigatile.embeddings.encoder_files import encoder_checksum, encoder_files
 from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.model_files import COHORT, COHORT_IMAGES
@@ -25,7 +26,7 @@ from gigatile.workflow.snakemake_internals import declare_parameters
 # Types of files that grow with the model or the cohort. Snakemake compares files up to 10 MB by
 # content, larger ones by time, which changes when they are copied. So rules declare these files
 # as `ancient`, together with a small file that changes when they do.
-LARGE = frozenset((".keras", ".npz", ".parquet"))
+LARGE = frozenset((".keras", ".npz", ".onnx", ".parquet"))
 
 
 def small_files(files: Iterable[str]) -> list[str]:
@@ -136,6 +137,30 @@ def cohorts_of_weights(weights: str | None, table: str) -> list[str]:
 def weights_option(wildcards: Any, input: Any) -> str:
     """Return a parameter: the option with the first of the input files `weights`."""
     return shlex.join(f"--weights={path}" for path in input.weights[:1])
+
+
+def encoder_of(file: str | None, states: Path, elsewhere: bool) -> Callable[[Any], str]:
+    """Return a parameter that changes with the content of the file `encoder.file`.
+
+    Args:
+        file: of the settings.
+        states: folder of the states of embedded slides; they have the checksum if the file is
+            elsewhere.
+        elsewhere: whether the files are on another machine.
+
+    Raises:
+        WorkflowError: the file is missing, or is no encoder.
+    """
+    path = Path(str(file))
+    if elsewhere and not path.exists():
+        embedded = (read_json(state).get("encoder") for state in sorted(states.glob("*.json")))
+        known = next((encoder["sha256"] for encoder in embedded if encoder), "")
+        return literal(known)
+    try:
+        encoder_files(path)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+    return declare_parameters(lambda wildcards: encoder_checksum(path))
 
 
 def previous_segment(

@@ -1,8 +1,10 @@
 """Resources of jobs: memory and time, and how MPI jobs are launched."""
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
+from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
@@ -49,6 +51,11 @@ def rank_options(train: TrainSettings) -> str:
 def reuse_option(tiles: TileSettings) -> str:
     """Return the option of scripts/run_recorded.py that links the tiles of another run."""
     return "" if tiles.reuse is None else f"--reuse results/{tiles.reuse}"
+
+
+def encoder_options(encoder: EncoderSettings) -> str:
+    """Return the options of embedding that do not change any embedding."""
+    return shlex.join([f"--name={encoder.name}", f"--licence={encoder.licence}"])
 
 
 def tiling_options(tiles: TileSettings) -> str:

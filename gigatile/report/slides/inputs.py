@@ -188,14 +188,19 @@ def read_compared_scores(
     return read_tile_scores(path, slide, classes, int(tiles[slide]["tiles"])), grid
 
 
-def read_state_of(row: CohortRow, folder: Path) -> SlideState:
+def read_state_of(row: CohortRow, folder: Path, kind: type[SlideState] = SlideState) -> SlideState:
     """Read the state of a slide, which must match the row of tiles.tsv.
+
+    Args:
+        row: of the slide.
+        folder: of the states.
+        kind: of the state.
 
     Raises:
         UserError: it is missing, damaged, or does not match.
     """
     path = folder / f"{row.id}.json"
-    state = read_model(SlideState, path)
+    state = read_model(kind, path)
     if state.slide != row.id:
         raise UserError(f"{path}: contains slide {state.slide!r}, expected {row.id!r}")
     if (state.state, state.tiles.kept, state.records.sha256) != (
@@ -204,8 +209,8 @@ def read_state_of(row: CohortRow, folder: Path) -> SlideState:
         row.sha256,
     ):
         raise UserError(
-            f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the tiles; one of "
-            "the two is out of date"
+            f"{path}: tiles.tsv has another state, number of tiles or SHA-256 of the records; one "
+            "of the two is out of date"
         )
     return state
 

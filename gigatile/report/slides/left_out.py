@@ -14,6 +14,7 @@ from gigatile.report.slides.losses import (
 )
 from gigatile.report.slides.metrics import SlideRun
 from gigatile.report.task_report import Banner, Content, Section
+from gigatile.report.unit_pages import TILE_FOLDER
 
 TEMPLATE = Path(__file__).parent / "templates/left_out_slides.html.j2"
 
@@ -45,7 +46,7 @@ def _read_losses(run: SlideRun) -> list[SlideLoss]:
         grid = run.states[row.id].grid
         losses.append(
             read_loss(
-                run.files["records_dir"] / f"{row.id}.parquet",
+                run.files["records_dir"].with_name(TILE_FOLDER) / f"{row.id}.parquet",
                 row.id,
                 row.patient,
                 row.label,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
+from gigatile.report.inputs import CohortRow
 from gigatile.report.pages import Neighbours, data_uri, render, scale_bar
 from gigatile.report.provenance import checksum
 from gigatile.report.slides import gallery, heatmap, tile_status
@@ -29,9 +30,9 @@ TOP_TILES = 8
 # The files of a slide, and what its page shows of them.
 FILES = {
     "{records}/{id}.json": "Slide pages: tiles kept, scale",
-    "{records}/{id}.jpg": "Overviews of slides",
-    "{records}/{id}.parquet": "Slide pages: tiles dropped and marked",
-    "{records}/{id}.tfrecord": "Slide pages: pictures of tiles",
+    "{tiles}/{id}.jpg": "Overviews of slides",
+    "{tiles}/{id}.parquet": "Slide pages: tiles dropped and marked",
+    "{tiles}/{id}.tfrecord": "Slide pages: pictures of tiles",
 }
 SlidePageInputs = PageInputs[ScoredSlide, TrainedClassifier]
 
@@ -85,6 +86,9 @@ class SlideMap:
 # Reads the heat map of a slide; takes the inputs of the pages, its row, grid and tile status.
 ReadMap = Callable[[SlidePageInputs, ScoredSlide, TileGrid, tile_status.TileStatus], SlideMap]
 
+# Reads the state of a slide, which must match its row; takes the row and the folder of the states.
+ReadState = Callable[[CohortRow, Path], SlideState]
+
 _TILE_TEXTS = MapTexts(
     predictions={
         "call_mean": "Predicted by the mean score of the tiles",
@@ -127,15 +131,17 @@ def slide_pages(
     inputs: SlidePageInputs,
     read_map: ReadMap = read_tile_map,
     patterns: Mapping[str, str] = FILES,
+    read_state: ReadState = read_state_of,
 ) -> WritePage:
     """Return the function that renders the page of a slide, from the files of these patterns."""
-    return partial(_page, inputs, read_map, list(patterns))
+    return partial(_page, inputs, read_map, list(patterns), read_state)
 
 
 def _page(
     inputs: SlidePageInputs,
     read_map: ReadMap,
     patterns: Sequence[str],
+    read_state: ReadState,
     slide: str,
     neighbours: Neighbours,
 ) -> tuple[str, dict[str, str]]:
@@ -144,14 +150,14 @@ def _page(
     assert scored is not None, "slides have scores"
     files = inputs.files.expand(patterns, slide)
     state_path, overview_path, status_path, records_path, *_ = files.values()
-    state = read_state_of(inputs.rows[slide], inputs.files.records)
+    state = read_state(inputs.rows[slide], inputs.files.records)
     grid, width, height = _shape(state, state_path)
     overview = gallery.read_overview(overview_path, width, height)
     sums = {name: checksum(path) for name, path in files.items()}
-    (_, _, _, actual, *_), expected = sums.values(), inputs.rows[slide].sha256
+    (_, _, _, actual, *_), expected = sums.values(), state.sha256_of_tiles
     if actual != expected:
         raise UserError(
-            f"{records_path}: its SHA-256 is {actual[:12]}…, but the table of slides has "
+            f"{records_path}: its SHA-256 is {actual[:12]}…, but {state_path.name} has "
             f"{expected[:12]}…; one of the two is out of date"
         )
     status = tile_status.read_status(status_path, grid)

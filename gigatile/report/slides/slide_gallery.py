@@ -9,6 +9,7 @@ from gigatile.report.slides.gallery import read_overview, smaller
 from gigatile.report.slides.inputs import ScoredSlide
 from gigatile.report.slides.metrics import SlideRun
 from gigatile.report.task_report import Content, Section
+from gigatile.report.unit_pages import TILE_FOLDER
 
 TEMPLATE = Path(__file__).parent / "templates/slide_gallery.html.j2"
 # Limits that keep the first page below 1 MB.
@@ -38,7 +39,7 @@ def _content(run: SlideRun) -> Content:
 def _picture(run: SlideRun, slide: ScoredSlide) -> dict[str, Any]:
     """Return a slide with a small picture of its overview."""
     source = run.states[slide.id].source
-    path = run.files["records_dir"] / f"{slide.id}.jpg"
+    path = run.files["records_dir"].with_name(TILE_FOLDER) / f"{slide.id}.jpg"
     image = ""
     if source.width and source.height:
         overview = read_overview(path, source.width, source.height)

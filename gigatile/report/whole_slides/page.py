@@ -74,7 +74,11 @@ def whole_slide_pages(inputs: SlidePageInputs) -> WritePage:
 
 
 def read_whole_map(
-    inputs: SlidePageInputs, scored: ScoredSlide, grid: TileGrid, status: TileStatus
+    inputs: SlidePageInputs,
+    scored: ScoredSlide,
+    grid: TileGrid,
+    status: TileStatus,
+    texts: MapTexts = _TEXTS,
 ) -> SlideMap:
     """Read the map of a slide, and the scores of the tile classifier that it is compared with."""
     classes = inputs.model.classes
@@ -84,7 +88,7 @@ def read_whole_map(
         tiles,
         _layers(positions, classes),
         f"{inputs.files.results_name}/maps/{scored.id}.parquet",
-        _TEXTS,
+        texts,
         _compared(inputs, scored, positions),
     )
 
@@ -95,7 +99,9 @@ def _layers(positions: PositionMap, classes: Sequence[str]) -> list[Layer]:
     if "attention" in table:
         shown.append(("attention", "Attention, as a share of the largest", "attention"))
         shown += [
-            (f"Grad-CAM {name}", f"Grad-CAM of {name}", f"gradcam_{name}") for name in classes
+            (f"Grad-CAM {name}", f"Grad-CAM of {name}", f"gradcam_{name}")
+            for name in classes
+            if f"gradcam_{name}" in table
         ]
     layers = []
     for name, title, column in shown:

@@ -1,0 +1,84 @@
+"""Classifiers of slides by the embeddings of their tiles: attention, a dense layer and a softmax.
+
+The saved model has Keras' own layers only. Attention, pooling and logits are in single precision.
+"""
+
+from dataclasses import dataclass
+
+import keras
+from keras import ops
+
+from gigatile.models import load_builder
+from gigatile.models.networks import Networks, configure_keras
+from gigatile.settings.train import TrainSettings
+
+# What attention is for padding.
+NOTHING = -1e30
+
+
+@dataclass(frozen=True)
+class BagParts:
+    """What an architecture computes of each tile.
+
+    Attributes:
+        vectors: (n, tiles, numbers), which are pooled.
+        scores: of attention, (n, tiles, 1); None: all tiles count the same.
+    """
+
+    vectors: keras.KerasTensor
+    scores: keras.KerasTensor | None
+
+
+def build_bag_classifier(
+    settings: TrainSettings, dimensions: int, classes: int, pretrained: bool = True
+) -> Networks:
+    """Build an untrained classifier.
+
+    Args:
+        settings: the architecture, its precision and seed.
+        dimensions: numbers of an embedding.
+        classes: number of outputs.
+        pretrained: has no effect: there are no published weights.
+
+    Returns:
+        From `embeddings`, (n, tiles, dimensions), and `present`, (n, tiles) with 1 for a tile and 0
+        for padding, to (n, classes): the softmax, and the logits.
+    """
+    configure_keras(settings)
+    one_slide = keras.Input((None, dimensions), dtype="float32", name="tiles")
+    parts = load_builder(settings.model)(one_slide, settings)
+    outputs = [ops.cast(parts.vectors, "float32")]
+    if parts.scores is not None:
+        outputs.append(ops.cast(parts.scores, "float32"))
+    of_tiles = keras.Model(one_slide, outputs, name="tiles")
+    inputs = {
+        "embeddings": keras.Input((None, dimensions), dtype="float32", name="embeddings"),
+        "present": keras.Input((None,), dtype="float32", name="present"),
+    }
+    vectors, *scores = of_tiles(inputs["embeddings"])
+    pooled = _pool(vectors, scores[0] if scores else None, inputs["present"][..., None])
+    head = keras.layers.Dense(classes, dtype="float32", name="logits")
+    logits = head(pooled)
+    softmax = keras.layers.Softmax(dtype="float32", name="scores")(logits)
+    model = keras.Model(inputs, softmax, name=settings.model)
+    return Networks(model, keras.Model(inputs, logits), [of_tiles], [head])
+
+
+def _pool(
+    vectors: keras.KerasTensor, scores: keras.KerasTensor | None, present: keras.KerasTensor
+) -> keras.KerasTensor:
+    """Return the weighted mean of the vectors of the tiles that are present."""
+    weights = present
+    if scores is not None:
+        scores = ops.where(present > 0, scores, NOTHING)
+        weights = present * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
+    return ops.sum(weights * vectors, axis=1) / ops.sum(weights, axis=1)
+
+
+def parts_of(network: keras.Model) -> tuple[keras.Model, keras.Layer]:
+    """Return the model of tiles and the last layer of a classifier, also of one that was saved.
+
+    The model of tiles turns embeddings (n, tiles, dimensions) into a list: vectors, and scores of
+    attention if it has any. The layer turns a vector into logits.
+    """
+    return network.get_layer("tiles"), network.get_layer("logits")

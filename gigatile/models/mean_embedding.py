@@ -1,0 +1,12 @@
+"""The mean of a slide's embeddings, before a linear classifier: a linear probe."""
+
+import keras
+
+from gigatile.models.bag_classifier import BagParts
+from gigatile.settings.train import TrainSettings
+
+
+def build(embeddings: keras.KerasTensor, settings: TrainSettings) -> BagParts:
+    """Return the embeddings as they are, without attention; see `Architecture.kind`."""
+    norm = keras.layers.LayerNormalization(dtype="float32", name="norm")
+    return BagParts(norm(embeddings), None)

@@ -1,0 +1,1 @@
+"""Classification of slides by the embeddings of their tiles."""

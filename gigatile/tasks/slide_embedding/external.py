@@ -1,0 +1,5 @@
+"""External validation, the same as for the classification of tiles."""
+
+from gigatile.tasks.tile_classification.external import add_arguments, run
+
+__all__ = ["add_arguments", "run"]

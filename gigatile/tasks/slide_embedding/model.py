@@ -1,0 +1,104 @@
+"""A trained classifier of the embeddings of slides in memory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gigatile.embeddings.embedding import embed_tiles
+from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
+from gigatile.embeddings.encoders import open_encoder
+from gigatile.embeddings.stored import SlideEmbeddings
+from gigatile.errors import UserError
+from gigatile.model import Model
+from gigatile.slides.reader import SlideError, open_slide
+from gigatile.slides.slide_tiles import SlideTiles
+from gigatile.slides.state import SlideFacts
+from gigatile.tasks.slide_embedding.scoring import BagClassifier
+
+
+@dataclass(frozen=True)
+class EmbeddingPrediction:
+    """The predicted class of a slide, and its map.
+
+    Attributes:
+        scores: the score of each class, rounded to six decimals.
+        predicted: the class with the highest score (`call_mean` in slides.tsv).
+        positions: a row per tile: x, y and side, in pixels of level 0; p_<class>…; with attention
+            also attention.
+        facts: the size, scale and grid of the slide, and its discarded tiles.
+    """
+
+    scores: dict[str, float]
+    predicted: str
+    positions: pd.DataFrame
+    facts: SlideFacts
+
+
+class EmbeddingModel(Model):
+    """A trained classifier of the embeddings of slides.
+
+    Attributes:
+        classes: the names of the classes.
+        settings: the section `tiles`, as in training.
+    """
+
+    def __init__(self, model: Path, described: Path) -> None:
+        """Load `model` (.keras); `described` is its settings.json.
+
+        Raises:
+            UserError: a file is missing or damaged, or the model is not the described one.
+        """
+        self._classifier = BagClassifier(model, described)
+        self.classes, self.settings = self._classifier.classes, self._classifier.tiles
+
+    def predict(
+        self,
+        slide: Path | str,
+        *,
+        encoder: Path | str,
+        mpp: float | None = None,
+        cores: int = 1,
+    ) -> EmbeddingPrediction:
+        """Extract the tiles of a slide, embed them and score the slide.
+
+        Unlike the jobs of the workflow, this has no time limit, and the crash of a decoder ends the
+        process.
+
+        Args:
+            slide: the slide's file.
+            encoder: the file of the encoder, the same as in training.
+            mpp: micrometres per pixel of level 0; None: as in the file.
+            cores: number of threads that read tiles, and of the encoder.
+
+        Raises:
+            UserError: the slide or the encoder cannot be used; the message says why.
+        """
+        path, encoder = Path(slide), Path(encoder)
+        settings = self.settings.model_copy(update={"cores": cores})
+        identity = encoder_id(encoder_checksum(encoder), self._classifier.encoder, settings.size)
+        self._classifier.check_encoder(identity, str(encoder))
+        opened_encoder = open_encoder(encoder, self._classifier.encoder, settings.size, cores)
+        tiles = SlideTiles(path, path.stem, mpp, settings)
+        values, corners = [], []
+        try:
+            with open_slide(path) as opened:
+                for some, embeddings in embed_tiles(opened_encoder, tiles.tiles(path, opened)):
+                    values.append(embeddings)
+                    corners += [(tile.x, tile.y) for tile in some]
+        except SlideError as error:
+            raise UserError(f"{path}: {error}") from None
+        grid = tiles.facts.grid
+        assert grid is not None, "a slide with tiles has a grid"
+        x, y = np.array(corners, np.int64).T
+        embedded = SlideEmbeddings(np.concatenate(values), x, y, grid.extent, identity)
+        of_classes, positions = self._classifier.score_with_map(embedded)
+        scores = dict(zip(self.classes, of_classes.tolist(), strict=True))
+        predicted = max(self.classes, key=lambda name: scores[name])
+        return EmbeddingPrediction(scores, predicted, positions, tiles.facts)
+
+
+def open_model(model: Path, described: Path) -> EmbeddingModel:
+    """Open a model; see `gigatile.model.Model.open`."""
+    return EmbeddingModel(model, described)

@@ -1,0 +1,47 @@
+"""Assumptions about the stages of the classification of embeddings, for estimates."""
+
+from dataclasses import replace
+
+from gigatile.planning.stages import Stage, with_shared_stages
+from gigatile.tasks.tile_classification.planning import CALIBRATION, EXTERNAL, POINTS
+from gigatile.tasks.tile_classification.planning import PLAN as TILES
+
+# Seconds for a megapixel on a core: EfficientNet-Lite0 takes 15 ms for a tile of 224 px. The
+# encoders of pathology take a hundred times as long, on a GPU about as long.
+EMBED = 0.3
+# Bytes for a megapixel: 1,536 numbers for a tile of 224 px, as records and as HDF5.
+STORED = 250_000
+
+PLAN = replace(
+    TILES,
+    stages=with_shared_stages(
+        demo={"demo_slide": Stage(start=2)},
+        prepare={
+            "tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000),
+            "embed": Stage(("tile",), start=2, megapixel=EMBED, storage=STORED),
+        },
+        evaluate={
+            "score": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
+            "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+            **CALIBRATION,
+        },
+        thresholds={
+            "score_valid": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
+            "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
+            **POINTS,
+        },
+        predict={
+            "score_new": Stage(("embed_new", "choose_model"), start=8, model=0.3, storage=5_000),
+            "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
+        },
+        external=EXTERNAL,
+        shards=Stage(megapixel=0.0005, storage=STORED // 2),
+        validate=0.3,
+    ),
+    per_unit=frozenset(
+        (
+            *("demo_slide", "tile", "tile_new", "embed", "embed_new"),
+            *("score", "score_valid", "score_new"),
+        )
+    ),
+)

@@ -1,0 +1,62 @@
+"""Scores and map of one slide, from its embeddings."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.files import checksums
+from gigatile.json_models import read_model
+from gigatile.slides.state import SlideState
+from gigatile.software import import_tensorflow
+from gigatile.tasks.slide_classification.slide_scores import skip_slide, write_scores
+from gigatile.training.cores import limit_pools
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this task to scripts/predict.py."""
+    parser.add_argument("--slide", required=True, help="the slide's id")
+    parser.add_argument("--records", type=Path, required=True, help="its embeddings (.tfrecord)")
+    parser.add_argument("--embedded", type=Path, required=True, help="their state (.json)")
+    parser.add_argument("--cores", type=int, default=1, help="cores for the model (1)")
+    parser.add_argument("--map", type=Path, required=True, help="the map to write (.parquet)")
+    parser.add_argument("--out", type=Path, required=True, help="the scores to write (.json)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Score a slide; record the reason of one that cannot be scored."""
+    state = read_model(SlideState, args.embedded)
+    if state.state == "failed":
+        skip_slide(args.slide, "it could not be tiled", args.map, args.out)
+        print(f"{args.slide}: skipped, as it could not be tiled")
+        return
+    limit_pools(args.cores)
+    import_tensorflow()
+
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(args.cores)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+    from gigatile.embeddings.stored import read_embeddings
+    from gigatile.tasks.slide_embedding.scoring import BagClassifier
+
+    classifier = BagClassifier(args.model, args.described)
+    embeddings = read_embeddings(args.records)
+    classifier.check_encoder(embeddings.encoder, str(args.records))
+    scores, positions = classifier.score_with_map(embeddings)
+    inputs = checksums(
+        {
+            "model/model.keras": args.model,
+            f"{args.records.parent.name}/{args.records.name}": args.records,
+        }
+    )
+    write_scores(
+        args.slide,
+        classifier.classes,
+        scores.tolist(),
+        positions,
+        args.map,
+        args.out,
+        inputs,
+    )
+    shown = ", ".join(f"{n} {s:.3f}" for n, s in zip(classifier.classes, scores, strict=True))
+    print(f"{args.slide}: {shown}; {len(positions)} tiles")

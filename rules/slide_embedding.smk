@@ -1,0 +1,225 @@
+# Classification of slides by embeddings of their tiles.
+from gigatile.workflow.resources import encoder_options
+
+
+include: "tiles.smk"
+
+
+# --- From tiles to embeddings: a job per slide
+
+
+# A slide that could not be tiled gets empty embeddings and its reason.
+rule embed:
+    input:
+        tiled=f"{RUN}/tiles/{{slide}}.json",
+        tiles=ancient(f"{RUN}/tiles/{{slide}}.tfrecord"),
+        encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+    output:
+        records=update(f"{RUN}/embeddings/{{slide}}.tfrecord"),
+        hdf5=update(f"{RUN}/embeddings/{{slide}}.h5"),
+        state=update(f"{RUN}/embeddings/{{slide}}.json"),
+    log:
+        f"{RUN}/logs/embed/{{slide}}.log",
+    conda:
+        "../envs/gpu.yaml"
+    threads: SETTINGS.encoder.cores
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(240),
+        options=encoder_options(SETTINGS.encoder),
+        slide_at_once=1,
+    params:
+        **provenance("embed", "embed", "{slide}"),
+        encoder=encoder_of(SETTINGS.encoder.file, Path(f"{RUN}/embeddings"), ELSEWHERE),
+        settings=section("encoder"),
+    shell:
+        run_recorded(
+            "embed",
+            "--slide {wildcards.slide} --tiles {input.tiles:q} --tiled {input.tiled:q}"
+            " --encoder {input.encoder:q} --settings {params.settings:q} {resources.options}"
+            " --cores {threads} --records {output.records:q} --hdf5 {output.hdf5:q} --out {output.state:q}",
+            reads="{input.tiled:q}",
+            state="{output.state}",
+            made_with="{params.code} {params.settings:q} {params.encoder}",
+        )
+
+
+use rule embed as embed_new with:
+    input:
+        tiled=f"{RUN}/predictions/tiles/{{slide}}.json",
+        tiles=ancient(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
+        encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+    output:
+        records=update(f"{RUN}/predictions/embeddings/{{slide}}.tfrecord"),
+        hdf5=update(f"{RUN}/predictions/embeddings/{{slide}}.h5"),
+        state=update(f"{RUN}/predictions/embeddings/{{slide}}.json"),
+    log:
+        f"{RUN}/logs/embed_new/{{slide}}.log",
+    params:
+        **provenance("embed_new", "embed", "{slide}"),
+        encoder=encoder_of(SETTINGS.encoder.file, Path(f"{RUN}/predictions/embeddings"), ELSEWHERE),
+        settings=section("encoder"),
+
+
+# --- Evaluation of the model on the test split: a job scores each slide, another collects all of them
+
+
+rule score:
+    input:
+        embedded=f"{RUN}/embeddings/{{slide}}.json",
+        records=ancient(f"{RUN}/embeddings/{{slide}}.tfrecord"),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        map=update(f"{RUN}/evaluation/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/evaluation/maps/{{slide}}.json"),
+    log:
+        f"{RUN}/logs/score/{{slide}}.log",
+    conda:
+        "../envs/gpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(60),
+        slide_at_once=1,
+    params:
+        **provenance("score", "predict", "{slide}"),
+    shell:
+        run_recorded(
+            "predict",
+            "--task slide_embedding --slide {wildcards.slide} --records {input.records:q}"
+            " --embedded {input.embedded:q} --model {input.model:q} --described {input.described:q}"
+            " --cores {threads} --map {output.map:q} --out {output.state:q}",
+            reads="{input.embedded:q} {input.model:q} {input.described:q}",
+            state="{output.state}",
+            made_with="{params.code}",
+        )
+
+
+rule evaluate:
+    input:
+        slides=ALL_TABLE,
+        described=f"{RUN}/model/settings.json",
+        scored=[f"{RUN}/evaluation/maps/{row['slide']}.json" for row in members_of("test")],
+    output:
+        slides=report(
+            f"{RUN}/evaluation/slides.tsv",
+            caption="captions/slides.rst",
+            category="Evaluation",
+            labels={"table": "predicted classes of the test slides"},
+        ),
+        metrics=report(
+            f"{RUN}/evaluation/metrics.json",
+            caption="captions/metrics.rst",
+            category="Evaluation",
+            labels={"table": "metrics with confidence intervals"},
+        ),
+    log:
+        f"{RUN}/logs/evaluate.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(60),
+    params:
+        **provenance("evaluate", "evaluate"),
+        maps=folder("evaluation/maps"),
+        out=subpath(output.slides, parent=True),
+        settings=section("evaluate"),
+        split="test",
+    shell:
+        recorded(
+            'python "$SCRIPTS/evaluate.py" --task slide_embedding --table {input.slides:q} --maps {params.maps:q}'
+            " --described {input.described:q} --settings {params.settings:q}"
+            " --split {params.split} --out {params.out:q}"
+        )
+
+
+# The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
+use rule score as score_valid with:
+    output:
+        map=update(f"{RUN}/validation/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/validation/maps/{{slide}}.json"),
+    log:
+        f"{RUN}/logs/score_valid/{{slide}}.log",
+    params:
+        **provenance("score_valid", "predict", "{slide}"),
+
+
+use rule evaluate as evaluate_valid with:
+    input:
+        slides=TRAINING_TABLE,
+        described=f"{RUN}/model/settings.json",
+        scored=[f"{RUN}/validation/maps/{row['slide']}.json" for row in members_of("valid")],
+    output:
+        slides=f"{RUN}/validation/slides.tsv",
+    log:
+        f"{RUN}/logs/evaluate_valid.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate_valid.tsv"
+    params:
+        **provenance("evaluate_valid", "evaluate"),
+        maps=folder("validation/maps"),
+        out=subpath(output.slides, parent=True),
+        settings=literal("{}"),
+        split="valid",
+
+
+# --- Prediction for new slides: a job per slide
+
+
+use rule score as score_new with:
+    input:
+        embedded=f"{RUN}/predictions/embeddings/{{slide}}.json",
+        records=ancient(f"{RUN}/predictions/embeddings/{{slide}}.tfrecord"),
+        model=ancient(f"{MODEL}/model.keras"),
+        described=f"{MODEL}/settings.json",
+    output:
+        map=update(f"{RUN}/predictions/maps/{{slide}}.parquet"),
+        state=update(f"{RUN}/predictions/maps/{{slide}}.json"),
+    log:
+        f"{RUN}/logs/score_new/{{slide}}.log",
+    params:
+        **provenance("score_new", "predict", "{slide}"),
+
+
+rule predict:
+    input:
+        slides=NEW_TABLE,
+        described=f"{MODEL}/settings.json",
+        scored=expand(f"{RUN}/predictions/maps/{{slide}}.json", slide=NEW),
+    output:
+        slides=report(
+            f"{RUN}/predictions/slides.tsv",
+            caption="captions/predictions.rst",
+            category="Predictions",
+            labels={"table": "predicted classes of the new slides"},
+        ),
+        provenance=f"{RUN}/predictions/provenance.json",
+    log:
+        f"{RUN}/logs/predict.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict.tsv"
+    conda:
+        "../envs/cpu.yaml"
+    resources:
+        mem_mb=grow(1000),
+        runtime=grow(60),
+    params:
+        **provenance("predict", "evaluate"),
+        maps=folder("predictions/maps"),
+        out=subpath(output.slides, parent=True),
+    shell:
+        recorded(
+            'python "$SCRIPTS/evaluate.py" --task slide_embedding --new --table {input.slides:q} --maps {params.maps:q}'
+            " --described {input.described:q} --out {params.out:q}"
+        )
+
+
+# The files of the evaluation and of the prediction that the pages show.
+EVALUATED = [*rules.evaluate.output, *rules.evaluate.input.scored]
+PREDICTED = [*rules.predict.output, *rules.predict.input.scored]
+
+
+include: "slide_figures.smk"
