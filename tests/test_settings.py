@@ -143,7 +143,7 @@ def test_all_faults_are_listed():
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
         "nonsense: no such key; known keys: run, task, samples, tiles, augmentation, scores, "
-        "whole_slides, volumes, patches, windows, postprocessing, instances, detection, "
+        "whole_slides, encoder, volumes, patches, windows, postprocessing, instances, detection, "
         "slide_instances, split, shards, train, evaluate, report, predict",
     ]
 
@@ -472,6 +472,8 @@ def test_null_is_the_default_of_the_task(task, null):
     assert {"epochs", "segment_epochs", "batch_size", "model"} == set(defaults)
     train = dict.fromkeys(defaults, null)
     values = {"run": "mine", "task": task, "volumes": {"labels": "decathlon"}}
+    if task == "slide_embedding":
+        values["encoder"] = {"file": "mine.onnx"}
     settings = load_settings(values | {"train": train})
     assert {key: getattr(settings.train, key) for key in defaults} == defaults
     assert load_settings(values).train == settings.train

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,7 +26,9 @@ HEADER = """\
 """
 
 
-def prepare_run(bundle: Bundle, named: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
+def prepare_run(
+    bundle: Bundle, named: Sequence[Path], out: Path | None, encoder: Path | None = None
+) -> tuple[Path, Path]:
     """Write the configuration of predictions with a bundle, or find the one that exists.
 
     Args:
@@ -33,6 +36,7 @@ def prepare_run(bundle: Bundle, named: Sequence[Path], out: Path | None) -> tupl
         named: a sheet; or slides or images, of which a sheet is written.
         out: folder of the configuration and of the results; None: one in the current folder, with
             the names of the model and of the sheet or the first file.
+        encoder: the file of the encoder, for a model for embeddings.
 
     Returns:
         The configuration and the sheet.
@@ -54,13 +58,19 @@ def prepare_run(bundle: Bundle, named: Sequence[Path], out: Path | None) -> tupl
         "bundle": os.path.relpath(bundle.folder.resolve(), start),
         setting: os.path.relpath(sheet.resolve(), start),
     }
+    content: dict[str, Any] = {"run": name, "predict": predict}
+    if encoder is not None:
+        if "encoder" not in find_task(bundle.manifest.task).sections:
+            raise UserError(f"--encoder: not used by task: {bundle.manifest.task}")
+        if not encoder.is_file():
+            raise UserError(f"--encoder: no such file: {encoder}")
+        content["encoder"] = {"file": os.path.relpath(encoder.resolve(), start)}
     if configuration.exists():
         _check_same(configuration, predict)
     if rows:
         write_table(sheet, (unit, "path"), rows)
     if not configuration.exists():
-        content = yaml.safe_dump({"run": name, "predict": predict}, sort_keys=False)
-        write_text(configuration, HEADER + content)
+        write_text(configuration, HEADER + yaml.safe_dump(content, sort_keys=False))
     return configuration, sheet
 
 

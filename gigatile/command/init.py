@@ -46,7 +46,8 @@ SLIDE_SETTINGS = """\
 # Name of this run; its results go to results/{run}/.
 run: {run}
 
-# tile_classification, or slide_classification: trains end to end on whole slides.
+# tile_classification; slide_classification trains end to end on whole slides; slide_embedding on
+# embeddings of tiles, and needs a trained encoder (encoder.file).
 task: tile_classification
 
 # The sample sheet: slide, patient, label, path.

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="with a bundle: folder for the results (MODEL-SHEET in the current folder)",
     )
+    parser.add_argument(
+        "--encoder",
+        type=Path,
+        help="with the bundle of a model for embeddings: the file of its encoder",
+    )
     parser.add_argument("--profile", help="profile of Snakemake; `slurm`: the project's own")
     parser.add_argument("--cores", default="all", help="number of cores on this machine (all)")
 
@@ -41,11 +46,14 @@ def run(args: argparse.Namespace) -> None:
     """Run the stages of prediction; exit with Snakemake's status."""
     wanted: list[str] = []
     if is_bundle(args.target):
-        configuration, new = prepare_run(open_bundle(args.target), args.samples, args.out)
+        configuration, new = prepare_run(
+            open_bundle(args.target), args.samples, args.out, args.encoder
+        )
         settings = load(configuration)
     else:
-        if args.out:
-            raise UserError(f"--out: only with a bundle; {args.target} is none")
+        for name in ("out", "encoder"):
+            if getattr(args, name):
+                raise UserError(f"--{name}: only with a bundle; {args.target} is none")
         if len(args.samples) > 1:
             raise UserError(f"{args.samples[1]}: name one sheet; files are for bundles only")
         configuration = find_configuration(args.target).absolute()

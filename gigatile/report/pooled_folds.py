@@ -20,6 +20,7 @@ from gigatile.evaluation.tested_runs import METRICS, SLIDES, TestedRun, read_tes
 from gigatile.json_models import Written, read_model
 from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.records.manifest import read_manifest
+from gigatile.report.embeddings.records import EMBEDDINGS
 from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
 from gigatile.report.leakage import chain_check, manifest_faults
 from gigatile.report.provenance import Ledger
@@ -145,9 +146,12 @@ def _read(run: TestedRun, folder: Path) -> _Fold:
     rows = read_cohort(folder / TABLE, "slide", ("label", "tiles"), "tiles")
     needed = {described: (SHARDS,), METRICS: (TABLE, SLIDES)}
     usable = [row for row in rows if row.state != "failed"]
+    manifest = read_manifest(folder / SHARDS)
+    embedded = f"{EMBEDDED}/<slide>.tfrecord of train" in manifest.inputs
+    kind, records = (EMBEDDINGS, EMBEDDED) if embedded else (TILES, "tiles")
     faults = [
         *chain_check(ledger, model.chosen.epoch, model.inputs, needed).faults,
-        *manifest_faults(read_manifest(folder / SHARDS), usable, TILES, "slide", "tiles"),
+        *manifest_faults(manifest, usable, kind, "slide", records),
     ]
     if not {described, f"model/{MODEL}"} & run.metrics.inputs.keys():
         faults.append(f"{METRICS} does not say which model was tested")

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, create_model, field_validator, mode
 from gigatile.models import ARCHITECTURES, names_of
 from gigatile.paths import fault_of_path
 from gigatile.settings.augmentation import AugmentationSettings
+from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.postprocessing import PostprocessingSettings
 from gigatile.settings.predict import PredictSettings
@@ -142,6 +143,7 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             ("augmentation", AugmentationSettings()),
             ("scores", ScoreSettings()),
             ("postprocessing", PostprocessingSettings()),
+            ("encoder", EncoderSettings()),
         ):
             if name not in task.sections and getattr(self, name) != unused:
                 raise ValueError(f"{name}: not used by task: {self.task}; remove it")

@@ -26,6 +26,8 @@ from gigatile.tasks import find_task
 from gigatile.viewer.layers import PredictedSlide
 from gigatile.viewer.outlines import DetectedSlide
 
+# Tasks whose predictions are maps of slides, not scores of tiles.
+WITH_MAPS = frozenset(("slide_classification", "slide_embedding"))
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -165,7 +167,7 @@ def _classified(
             if slide not in known:  # removed from the sheet since
                 continue
             id = viewer_id(folder.name, slide, is_new)
-            is_whole = task == "slide_classification"
+            is_whole = task in WITH_MAPS
             predicted = PredictedSlide(tables, tiles, slide, classes, is_whole)
             shown.append(_of_run(id, known[slide], predicted, folder.name))
     return shown
@@ -241,7 +243,7 @@ class ShownSlides:
         if find_task(manifest.task).detects_on_slides:
             predicted = DetectedSlide(results / "slides", SLIDE)
         else:
-            is_whole = manifest.task == "slide_classification"
+            is_whole = manifest.task in WITH_MAPS
             predicted = PredictedSlide(
                 results, results / "tiles", SLIDE, manifest.classes, is_whole
             )

@@ -293,11 +293,18 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ),
         ("gigatile/errors.py", "\n    return ", "\n    return None or ", set(COMMANDS)),
         ("gigatile/__init__.py", '"""', 'x = 1\n"""', set(COMMANDS)),
+        (
+            "gigatile/embeddings/encoders.py",
+            "\n    return ",
+            "\n    return None or ",
+            {"embed"},
+        ),
+        ("envs/requirements.lock", "onnxruntime==", "onnxruntime==9", {"embed", "write_bundle"}),
         ("envs/requirements.lock", "matplotlib==", "matplotlib==9", FIGURED),
         ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", READING),
         ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
         # What only other packages import.
-        ("envs/requirements.lock", "h5py==", "h5py==9", MODELS),
+        ("envs/requirements.lock", "h5py==", "h5py==9", MODELS | {"embed"}),
         ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", FIGURED),
     ],
 )

@@ -1,0 +1,160 @@
+"""The embeddings of a slide: complete, readable by others, and never of damaged tiles."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from small_slides import draw_small_slide
+from tiny_encoder import write_tiny_encoder
+
+from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
+from gigatile.embeddings.encoders import open_encoder
+from gigatile.embeddings.state import EmbeddingState
+from gigatile.embeddings.stored import read_embeddings
+from gigatile.errors import UserError
+from gigatile.files import read_json, sha256_of, write_json
+from gigatile.json_models import read_model
+from gigatile.records import read_records
+from gigatile.records.embedding import decode_embedding
+from gigatile.records.tfrecord import write_records
+from gigatile.records.tile import read_tiles
+from gigatile.settings.encoder import EncoderSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.slides.tiling import TilingFiles, tile_slide
+
+SETTINGS = EncoderSettings(name="tiny, version 1", licence="MIT")
+
+
+@pytest.fixture(scope="module")
+def tiled(tmp_path_factory: pytest.TempPathFactory) -> TilingFiles:
+    """Return the files of a tiled slide."""
+    folder = tmp_path_factory.mktemp("tiled")
+    draw_small_slide("P01-1", folder / "P01-1.svs")
+    files = TilingFiles(
+        *(folder / f"tiles/P01-1.{kind}" for kind in ("tfrecord", "json", "jpg", "parquet"))
+    )
+    tile_slide(folder / "P01-1.svs", "P01-1", None, TileSettings(size=128), files)
+    return files
+
+
+def files_in(folder: Path) -> EmbeddingFiles:
+    return EmbeddingFiles(*(folder / f"P01-1.{kind}" for kind in ("tfrecord", "h5", "json")))
+
+
+def embed(tiled: TilingFiles, folder: Path, encoder: Path, **settings) -> EmbeddingState:
+    given = SETTINGS.model_copy(update=settings)
+    return embed_slide("P01-1", tiled.records, tiled.state, encoder, given, files_in(folder))
+
+
+def test_each_tile_has_the_embedding_of_its_pixels(tiled: TilingFiles, tmp_path: Path) -> None:
+    path = write_tiny_encoder(tmp_path / "tiny.onnx")
+    state = embed(tiled, tmp_path, path)
+    encoder = open_encoder(path, SETTINGS, 128)
+    tiles = list(read_tiles(tiled.records))
+    embedded = [decode_embedding(data) for data in read_records(files_in(tmp_path).records)]
+    assert len(tiles) == len(embedded) == state.tiles.kept > 32
+    for tile, each in zip(tiles, embedded, strict=True):
+        assert (tile.slide, tile.x, tile.y, tile.extent) == (each.slide, each.x, each.y, each.extent)
+        expected = encoder.embed(encoder.input_of(tile.pixels()[None]))[0]
+        np.testing.assert_array_equal(each.values, expected)
+    assert state.encoder is not None
+    assert (state.encoder.name, state.encoder.sha256) == ("tiny, version 1", sha256_of(path))
+    assert state.encoder.dimensions == 48
+    assert state.tiles_sha256 == sha256_of(tiled.records)
+    assert state.records.sha256 == sha256_of(files_in(tmp_path).records)
+    assert read_model(EmbeddingState, files_in(tmp_path).state) == state
+
+
+def test_hdf5_is_that_of_trident_and_clam(tiled: TilingFiles, tmp_path: Path) -> None:
+    """As both read it: CLAM takes `features` and `coords`, TRIDENT also attributes of `coords`."""
+    embed(tiled, tmp_path, write_tiny_encoder(tmp_path / "tiny.onnx"))
+    stored = read_embeddings(files_in(tmp_path).records)
+    with h5py.File(files_in(tmp_path).hdf5) as file:
+        np.testing.assert_array_equal(file["features"][:], stored.values)
+        np.testing.assert_array_equal(file["coords"][:], np.stack([stored.x, stored.y], axis=1))
+        assert file["features"].dtype == np.float32 and file["coords"].dtype == np.int64
+        attributes = dict(file["coords"].attrs)
+    assert attributes == {"name": "P01-1", "patch_size": 128, "patch_size_level0": 128}
+
+
+def test_the_same_bytes_each_time_and_with_any_number_of_cores(
+    tiled: TilingFiles, tmp_path: Path
+) -> None:
+    encoder = write_tiny_encoder(tmp_path / "tiny.onnx")
+    for name, cores in (("a", 1), ("b", 2)):
+        embed(tiled, tmp_path / name, encoder, cores=cores)
+    first, second = (vars(files_in(tmp_path / name)) for name in ("a", "b"))
+    for kind in first:
+        assert first[kind].read_bytes() == second[kind].read_bytes(), kind
+
+
+def test_a_slide_that_was_not_tiled_has_empty_embeddings(
+    tiled: TilingFiles, tmp_path: Path
+) -> None:
+    state = read_json(tiled.state) | {"state": "failed", "reason": "no tissue", "grid": None}
+    records = tmp_path / "P01-1.tfrecord"
+    records.touch()
+    state["records"] = {"bytes": 0, "sha256": sha256_of(records)}
+    write_json(tmp_path / "failed.json", state)
+    out = files_in(tmp_path / "out")
+    written = embed_slide(
+        *("P01-1", records, tmp_path / "failed.json", tmp_path / "none.onnx", SETTINGS, out)
+    )
+    assert (written.state, written.reason, written.encoder) == ("failed", "no tissue", None)
+    assert out.records.stat().st_size == 0
+    with h5py.File(out.hdf5) as file:
+        assert file["features"].shape == (0, 0)
+
+
+def test_other_tiles_than_those_of_the_state_are_refused(
+    tiled: TilingFiles, tmp_path: Path
+) -> None:
+    encoder = write_tiny_encoder(tmp_path / "tiny.onnx")
+    fewer = tmp_path / "fewer.tfrecord"
+    write_records(fewer, list(read_records(tiled.records))[:-1])
+    with pytest.raises(UserError, match=r"fewer\.tfrecord: is not the file that P01-1\.json descr"):
+        embed_slide("P01-1", fewer, tiled.state, encoder, SETTINGS, files_in(tmp_path))
+    with pytest.raises(UserError, match=r"is the state of slide 'P01-1', not of 'P02-1'"):
+        embed_slide("P02-1", tiled.records, tiled.state, encoder, SETTINGS, files_in(tmp_path))
+    assert not files_in(tmp_path).state.exists()
+
+
+def test_a_number_that_is_not_finite_is_refused(tiled: TilingFiles, tmp_path: Path) -> None:
+    encoder = write_tiny_encoder(tmp_path / "tiny.onnx", bias=float("nan"))
+    with pytest.raises(UserError, match=r"slide P01-1: the encoder returns numbers that are not f"):
+        embed(tiled, tmp_path, encoder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.onnx"]
+
+
+def test_a_killed_job_leaves_no_half_file(tiled: TilingFiles, tmp_path: Path) -> None:
+    """It is killed at its tenth tile; the next job removes what it left."""
+    encoder = write_tiny_encoder(tmp_path / "tiny.onnx")
+    program = f"""
+import os, signal
+from pathlib import Path
+from gigatile.embeddings import embedding
+encode, calls = embedding.encode_embedding, []
+def killed(*given):
+    calls.append(1)
+    if len(calls) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return encode(*given)
+embedding.encode_embedding = killed
+embedding.embed_slide(
+    "P01-1", Path({str(tiled.records)!r}), Path({str(tiled.state)!r}), Path({str(encoder)!r}),
+    embedding.EncoderSettings(),
+    embedding.EmbeddingFiles(*(Path({str(tmp_path)!r}) / f"P01-1.{{k}}" for k in ("tfrecord", "h5", "json"))),
+)
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+    files = vars(files_in(tmp_path)).values()
+    assert not any(path.exists() for path in files)
+    assert len(list(tmp_path.iterdir())) == 3  # the encoder, and two temporary files
+    embed(tiled, tmp_path, encoder)
+    assert sorted(tmp_path.iterdir()) == sorted([encoder, *files])
