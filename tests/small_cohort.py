@@ -42,6 +42,24 @@ train: {{{train}}}
 """
 
 
+def embedded_settings(
+    encoder: str = "file: cohort/tiny.onnx, name: tiny, licence: MIT",
+    train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
+    more: str = "predict: {samples: new.tsv}",
+) -> str:
+    """Return the text of embedded.yaml, a run on embeddings of the tiles of the cohort."""
+    return f"""\
+run: embedded
+task: slide_embedding
+samples: cohort/samples.tsv
+tiles: {{size: 128, reuse: small}}
+encoder: {{{encoder}}}
+train: {{{train}}}
+evaluate: {{resamples: 1000}}
+{more}
+"""
+
+
 def make_small_cohort(folder: Path) -> Clone:
     """Make a clone with small.yaml and its cohort: nine good slides and three bad ones."""
     made = Clone(folder)

@@ -47,16 +47,16 @@ def build_bag_classifier(
     configure_keras(settings)
     one_slide = keras.Input((None, dimensions), dtype="float32", name="tiles")
     parts = load_builder(settings.model)(one_slide, settings)
-    outputs = [ops.cast(parts.vectors, "float32")]
+    outputs = {"vectors": ops.cast(parts.vectors, "float32")}
     if parts.scores is not None:
-        outputs.append(ops.cast(parts.scores, "float32"))
+        outputs["scores"] = ops.cast(parts.scores, "float32")
     of_tiles = keras.Model(one_slide, outputs, name="tiles")
     inputs = {
         "embeddings": keras.Input((None, dimensions), dtype="float32", name="embeddings"),
         "present": keras.Input((None,), dtype="float32", name="present"),
     }
-    vectors, *scores = of_tiles(inputs["embeddings"])
-    pooled = _pool(vectors, scores[0] if scores else None, inputs["present"][..., None])
+    of_slide = of_tiles(inputs["embeddings"])
+    pooled = _pool(of_slide["vectors"], of_slide.get("scores"), inputs["present"][..., None])
     head = keras.layers.Dense(classes, dtype="float32", name="logits")
     logits = head(pooled)
     softmax = keras.layers.Softmax(dtype="float32", name="scores")(logits)
@@ -78,7 +78,7 @@ def _pool(
 def parts_of(network: keras.Model) -> tuple[keras.Model, keras.Layer]:
     """Return the model of tiles and the last layer of a classifier, also of one that was saved.
 
-    The model of tiles turns embeddings (n, tiles, dimensions) into a list: vectors, and scores of
-    attention if it has any. The layer turns a vector into logits.
+    The model of tiles turns embeddings (n, tiles, dimensions) into `vectors` and, with attention,
+    its `scores`. The layer turns a vector into logits.
     """
     return network.get_layer("tiles"), network.get_layer("logits")

@@ -59,7 +59,12 @@ def test_each_tile_has_the_embedding_of_its_pixels(tiled: TilingFiles, tmp_path:
     embedded = [decode_embedding(data) for data in read_records(files_in(tmp_path).records)]
     assert len(tiles) == len(embedded) == state.tiles.kept > 32
     for tile, each in zip(tiles, embedded, strict=True):
-        assert (tile.slide, tile.x, tile.y, tile.extent) == (each.slide, each.x, each.y, each.extent)
+        assert (tile.slide, tile.x, tile.y, tile.extent) == (
+            each.slide,
+            each.x,
+            each.y,
+            each.extent,
+        )
         expected = encoder.embed(encoder.input_of(tile.pixels()[None]))[0]
         np.testing.assert_array_equal(each.values, expected)
     assert state.encoder is not None
@@ -134,6 +139,7 @@ def test_a_number_that_is_not_finite_is_refused(tiled: TilingFiles, tmp_path: Pa
 def test_a_killed_job_leaves_no_half_file(tiled: TilingFiles, tmp_path: Path) -> None:
     """It is killed at its tenth tile; the next job removes what it left."""
     encoder = write_tiny_encoder(tmp_path / "tiny.onnx")
+    files = list(vars(files_in(tmp_path)).values())
     program = f"""
 import os, signal
 from pathlib import Path
@@ -148,12 +154,11 @@ embedding.encode_embedding = killed
 embedding.embed_slide(
     "P01-1", Path({str(tiled.records)!r}), Path({str(tiled.state)!r}), Path({str(encoder)!r}),
     embedding.EncoderSettings(),
-    embedding.EmbeddingFiles(*(Path({str(tmp_path)!r}) / f"P01-1.{{k}}" for k in ("tfrecord", "h5", "json"))),
+    embedding.EmbeddingFiles(*map(Path, {[str(path) for path in files]!r})),
 )
 """
     done = subprocess.run([sys.executable, "-c", program], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
-    files = vars(files_in(tmp_path)).values()
     assert not any(path.exists() for path in files)
     assert len(list(tmp_path.iterdir())) == 3  # the encoder, and two temporary files
     embed(tiled, tmp_path, encoder)

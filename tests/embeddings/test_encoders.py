@@ -68,7 +68,9 @@ def test_an_embedding_does_not_depend_on_the_other_tiles(shared_data: Path) -> N
     pixels = encoder.input_of(tiles_of(BATCH, 224))
     together = encoder.embed(pixels)
     for number in (0, 7, BATCH - 1):
-        np.testing.assert_array_equal(encoder.embed(pixels[number : number + 1])[0], together[number])
+        np.testing.assert_array_equal(
+            encoder.embed(pixels[number : number + 1])[0], together[number]
+        )
     two = open_encoder(path, PLAIN, 224, cores=2).embed(pixels)
     np.testing.assert_array_equal(two, together)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -115,9 +117,7 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has the inputs pixels .*, more .*; must have one"):
         open_encoder(path, PLAIN, 64)
     with pytest.raises(UserError, match=r"does not take 32 tiles of 100 px .* set encoder\.size"):
-        open_encoder(
-            write_tiny_encoder(tmp_path / "tiny.onnx", 64), EncoderSettings(size=100), 64
-        )
+        open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx", 64), EncoderSettings(size=100), 64)
     (tmp_path / "bad.keras").write_bytes(b"PK no archive")
     with pytest.raises(UserError, match=r"bad\.keras: cannot be loaded by Keras"):
         open_encoder(tmp_path / "bad.keras", PLAIN, 64)

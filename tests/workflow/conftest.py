@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from clones import Clone
-from small_cohort import whole_settings
+from small_cohort import COHORT, embedded_settings, whole_settings
 from small_images import PREDICTED, image_settings, make_new_images, make_small_images
+from tiny_encoder import write_tiny_encoder
 
 
 @pytest.fixture
@@ -56,6 +57,21 @@ def whole_run(small_run, tmp_path_factory) -> Clone:
     run = small_run.copy(tmp_path_factory.mktemp("whole"))
     run.write("whole.yaml", whole_settings())
     run.traced("--cores", "2", "--configfile", "whole.yaml")
+    return run
+
+
+@pytest.fixture(scope="session")
+def embedded_run(small_run, tmp_path_factory) -> Clone:
+    """Return a run on embeddings, next to that of a tile classifier. Do not change it.
+
+    It predicts a test slide again, as N1, and a file that is no slide, N2.
+    """
+    run = small_run.copy(tmp_path_factory.mktemp("embedded"))
+    write_tiny_encoder(run.folder / "cohort/tiny.onnx")
+    slide = COHORT["test"][0]
+    run.write("new.tsv", f"slide\tpath\nN1\tcohort/{slide}.svs\nN2\tcohort/text.svs\n")
+    run.write("embedded.yaml", embedded_settings())
+    run.traced("--cores", "2", "--configfile", "embedded.yaml")
     return run
 
 

@@ -24,27 +24,31 @@ from gigatile.provenance.code import Plugins, reachable_files
 SHARDS = ("shards/*.tfrecord", "shards/*.index.npy")
 MODEL = ("model/model.keras",)
 SLIDES = ("tiles/*.tfrecord", "tiles/*.json", "tiles/*.jpg", "tiles/*.parquet")
+EMBEDDED = ("embeddings/*.tfrecord", "embeddings/*.json")
 CASES = ("volumes/*.tfrecord", "volumes/*.json")
 # Records and states of several images. The table of images has the checksums of each.
 PARTS = ("images/*.tfrecord", "images/*.json")
 REACHED: dict[str, Sequence[str]] = {
-    "write_shards": ("tiles/*.tfrecord", "volumes/*.tfrecord", *PARTS),
+    "embed": ("tiles/*.tfrecord",),
+    "embed_new": ("predictions/tiles/*.tfrecord",),
+    "write_shards": ("tiles/*.tfrecord", "embeddings/*.tfrecord", "volumes/*.tfrecord", *PARTS),
     "train": SHARDS,
     "validate": (*SHARDS, "segments/*.keras"),
     "choose_model": ("segments/*.keras",),
     "segment": (*MODEL, "volumes/*.tfrecord"),
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
-    "score": (*MODEL, "tiles/*.tfrecord"),
+    "score": (*MODEL, "tiles/*.tfrecord", "embeddings/*.tfrecord"),
     # The states of the segmentations have their checksums.
     "external": ("predictions/segmentations/*.nii.gz", *(f"predictions/{name}" for name in PARTS)),
-    "score_valid": (*MODEL, "tiles/*.tfrecord"),
+    "score_valid": (*MODEL, "tiles/*.tfrecord", "embeddings/*.tfrecord"),
     "evaluate_valid": (*MODEL, "tiles/*.tfrecord"),
-    "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
+    "score_new": (*MODEL, "predictions/tiles/*.tfrecord", "predictions/embeddings/*.tfrecord"),
     "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz", *PARTS),
     "report": (
         *MODEL,
         *SHARDS,
         *SLIDES,
+        *EMBEDDED,
         *CASES,
         *PARTS,
         "evaluation/*.parquet",
@@ -57,8 +61,8 @@ REACHED: dict[str, Sequence[str]] = {
     ),
     "prediction_pages": (
         *MODEL,
-        *(f"predictions/{name}" for name in (*SLIDES, *CASES, *PARTS)),
-        *("tiles/*.tfrecord", "volumes/*.tfrecord", *PARTS),
+        *(f"predictions/{name}" for name in (*SLIDES, *EMBEDDED, *CASES, *PARTS)),
+        *("tiles/*.tfrecord", "volumes/*.tfrecord", *EMBEDDED, *PARTS),
         *("tiles/*.json", "volumes/*.json"),
         "predictions/tiles.parquet",
         "predictions/segmentations/*.nii.gz",
@@ -81,15 +85,19 @@ PACKING = ("collect", "collect_new")
 LISTED = {
     "tile": ("tiles", "removes temporary files of a killed job"),
     "tile_new": ("predictions/tiles", "removes temporary files of a killed job"),
+    "embed": ("embeddings", "removes temporary files of a killed job"),
+    "embed_new": ("predictions/embeddings", "removes temporary files of a killed job"),
     "prepare": ("[iv]*s", "removes temporary files of a killed job"),
     "prepare_new": ("predictions/[iv]*s", "removes temporary files of a killed job"),
     "detect_slide": ("predictions/slides", "removes temporary files of a killed job"),
     "write_shards": ("shards", "removes shards of an earlier run"),
     "train": ("segments", "resumes from a state only if its key is that of this training"),
 }
-# Rules that read files of the sheet. A parameter, or the table of cases, has their fingerprints.
+# Rules that read files of the sheet, or the encoder. A parameter, or the table of cases, has their
+# fingerprints or checksums.
 FINGERPRINTED = {
-    *("tile", "tile_new", "prepare", "prepare_new", "evaluate", "detect_slide", "external")
+    *("tile", "tile_new", "prepare", "prepare_new", "evaluate", "detect_slide", "external"),
+    *("embed", "embed_new"),
 }
 # Types of files that Snakemake compares by content. For the sheet, a parameter has the SHA-256 or
 # the rows.
@@ -280,6 +288,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
         for plugins in (
             Plugins("tile_classification", "small_cnn"),
             Plugins("slide_classification", "whole_small"),
+            Plugins("slide_embedding", "abmil"),
             Plugins("volume_segmentation", "small_unet"),
             Plugins("instance_segmentation", "mask_small"),
         )

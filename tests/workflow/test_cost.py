@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 from clones import ROOT, Clone
-from small_cohort import whole_settings
+from small_cohort import embedded_settings, whole_settings
 from small_images import make_new_images, make_small_images
+from tiny_encoder import write_tiny_encoder
 
 from gigatile.tasks import task_part
 from gigatile.tasks.tile_classification.planning import PLAN
@@ -28,6 +29,15 @@ def test_plan_knows_the_inputs_of_each_stage_of_whole_slides(small_cohort: Clone
     new.write("whole.yaml", whole_settings(train="epochs: 1", more=""))
     reads = inputs_of_rules(new, "whole.yaml")
     assert reads == planned_inputs("slide_classification")
+
+
+def test_plan_knows_the_inputs_of_each_stage_of_embeddings(small_cohort: Clone, tmp_path):
+    new = small_cohort.copy(tmp_path)
+    new.write("new.tsv", "slide\tpath\tpatient\tlabel\nN1\tcohort/P01-1.svs\tH1\tluad\n")
+    write_tiny_encoder(new.folder / "cohort/tiny.onnx")
+    new.write("embedded.yaml", embedded_settings(train="epochs: 1", more=""))
+    reads = inputs_of_rules(new, "embedded.yaml")
+    assert reads == planned_inputs("slide_embedding")
 
 
 def test_plan_knows_the_inputs_of_each_stage_of_volumes(small_volumes: Clone, tmp_path):

@@ -102,8 +102,9 @@ class BagClassifier:
         vectors, attention = [], []
         for begin in range(0, len(values), PART):
             of_tiles = self._of_part(values[None, begin : begin + PART])
-            vectors.append(of_tiles[0][0].numpy())
-            attention += [each[0, :, 0].numpy() for each in of_tiles[1:]]
+            vectors.append(of_tiles["vectors"][0].numpy())
+            if "scores" in of_tiles:
+                attention.append(of_tiles["scores"][0, :, 0].numpy())
         joined = np.concatenate(vectors)
         weights = None
         if attention:

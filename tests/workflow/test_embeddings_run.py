@@ -1,0 +1,199 @@
+"""The whole workflow on embeddings of tiles, as a user runs it."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from axe import violations_everywhere
+from browser import started
+from edits import FUNCTION, Row, changed, check, code, plans_of, setting, text
+from opened import check_declared
+from small_cohort import COHORT, embedded_settings
+from tiny_encoder import write_tiny_encoder
+
+from gigatile.embeddings.stored import read_embeddings
+from gigatile.errors import UserError
+from gigatile.files import read_json, sha256_of
+from gigatile.model import Model
+from gigatile.tables import read_table
+
+ASKED = ("--cores", "2", "--configfile", "embedded.yaml")
+RUN = "results/embedded"
+
+
+def test_each_slide_has_a_state_and_the_run_continues(embedded_run):
+    run = embedded_run.folder / RUN
+    rows = {row["slide"]: row for row in read_table(run / "tiles.tsv")}
+    failed = {name for name, row in rows.items() if row["state"] == "failed"}
+    assert failed == {"text", "glass", "cut"}
+    for name, row in rows.items():
+        state = read_json(run / f"embeddings/{name}.json")
+        assert row["sha256"] == sha256_of(run / f"embeddings/{name}.tfrecord")
+        assert (state["encoder"] is None) == (name in failed)
+    scored = read_table(run / "evaluation/slides.tsv")
+    assert sorted(row["slide"] for row in scored) == sorted(COHORT["test"])
+    assert read_json(run / "evaluation/metrics.json")["slide"]["n"] == 3
+    assert {path.stem for path in (run / "report/slides").glob("*.html")} == set(COHORT["test"])
+    assert embedded_run.jobs("--configfile", "embedded.yaml") == {}
+
+
+def test_commands_read_declared_files_only(embedded_run):
+    check_declared(
+        embedded_run,
+        *(
+            "split_patients",
+            "tile",
+            "embed",
+            "collect",
+            "collect_training",
+            "write_shards",
+            "train",
+        ),
+        *("validate", "choose_model", "score", "evaluate", "report"),
+        *("score_valid", "evaluate_valid", "operating_points", "calibration"),
+        *("tile_new", "embed_new", "collect_new", "score_new", "predict", "prediction_pages"),
+    )
+
+
+def test_map_has_the_tiles_and_the_attention_of_the_slide(embedded_run):
+    run = embedded_run.folder / RUN
+    for slide in COHORT["test"]:
+        table = pd.read_parquet(run / f"evaluation/maps/{slide}.parquet")
+        scores = read_json(run / f"evaluation/maps/{slide}.json")["scores"]
+        assert list(table) == ["x", "y", "side", *(f"p_{name}" for name in scores), "attention"]
+        np.testing.assert_allclose(table.filter(like="p_").sum(axis=1), 1, rtol=1e-5)
+        assert table["attention"].sum() == pytest.approx(1, abs=1e-5)
+        stored = read_embeddings(run / f"embeddings/{slide}.tfrecord")
+        assert set(zip(table["x"], table["y"], strict=True)) == set(
+            zip(stored.x, stored.y, strict=True)
+        )
+
+
+def test_report_shows_encoder_attention_and_proof(embedded_run):
+    report = embedded_run.folder / RUN / "report"
+    index = (report / "index.html").read_text()
+    encoder = embedded_run.folder / "cohort/tiny.onnx"
+    for shown in ("tiny", "MIT", "48 numbers for each tile", sha256_of(encoder)):
+        assert shown in index
+    assert "no tiles in two splits have the same pixels" in index
+    assert "failed</" not in index.split("Each claim was checked")[1].split("</table>")[0]
+    page = (report / "slides" / f"{COHORT['test'][0]}.html").read_text()
+    assert "Attention, as a share of the largest" in page and "Grad-CAM" not in page
+    assert "the score that a slide of this tile alone would get" in page
+
+
+def test_report_is_accessible(embedded_run, tmp_path):
+    report = embedded_run.folder / RUN / "report"
+    with started(tmp_path) as browser:
+        for page in ("index.html", f"slides/{COHORT['test'][0]}.html"):
+            assert violations_everywhere(browser, report / page) == []
+            browser.emulate(320)
+            assert browser.run("return document.documentElement.scrollWidth") == 320, page
+
+
+def test_model_in_memory_predicts_the_same(embedded_run, tmp_path):
+    run, slide = embedded_run.folder / RUN, COHORT["test"][0]
+    model = Model.open(run / "model")
+    path = embedded_run.folder / f"cohort/{slide}.svs"
+    predicted = model.predict(path, encoder=embedded_run.folder / "cohort/tiny.onnx")
+    assert predicted.scores == read_json(run / f"evaluation/maps/{slide}.json")["scores"]
+    table = pd.read_parquet(run / f"evaluation/maps/{slide}.parquet")
+    np.testing.assert_array_equal(predicted.positions["x"], table["x"])
+    np.testing.assert_allclose(predicted.positions["attention"], table["attention"], rtol=1e-5)
+    other = write_tiny_encoder(tmp_path / "other.onnx", bias=1)
+    with pytest.raises(UserError, match=r"other\.onnx: embeddings of another encoder"):
+        model.predict(path, encoder=other)
+
+
+def test_a_slide_is_scored_as_in_the_cohort(embedded_run):
+    run, slide = embedded_run.folder / RUN, COHORT["test"][0]
+    (row,) = read_table(run / "predictions/slides.tsv")
+    tested = {r["slide"]: r for r in read_table(run / "evaluation/slides.tsv")}[slide]
+    assert row["slide"] == "N1"
+    assert {k: v for k, v in row.items() if k.startswith(("p_", "call"))} == {
+        k: v for k, v in tested.items() if k.startswith(("p_", "call"))
+    }
+    assert "This slide is in the cohort." in (run / "predictions/pages/slides/N1.html").read_text()
+
+
+# --- Reruns
+
+ENDS = {"report", "all"}
+SCORES = {"score", "evaluate", "calibration"}
+VALIDATION_SCORES = {"score_valid", "evaluate_valid", "operating_points", "calibration"}
+NEW_SCORES = {"score_new", "predict", "prediction_pages"}
+MODEL = {"choose_model"} | SCORES | VALIDATION_SCORES | NEW_SCORES | ENDS
+TRAINING = {"train", "validate"} | MODEL
+TABLES = {"collect", "collect_training", "write_shards"} | TRAINING
+EMBEDDING = {"embed", "embed_new", "collect_new"} | TABLES
+SCORING = "gigatile/tasks/slide_embedding/scoring.py"
+
+ROWS = [
+    Row("no edit", set()),
+    setting(EMBEDDING, "encoder={size: 64}"),
+    setting(set(), "encoder={name: other, licence: Apache, cores: 1}"),
+    setting(TRAINING, "train={tiles_per_slide: 20}"),
+    Row(
+        "another encoder",
+        EMBEDDING,
+        changed("cohort/tiny.onnx", lambda path: write_tiny_encoder(path, bias=1)),
+    ),
+    Row(
+        "the encoder under another name",
+        set(),
+        text("embedded.yaml", lambda old: old.replace("tiny.onnx", "../cohort/tiny.onnx")),
+    ),
+    code("gigatile/embeddings/encoders.py", *FUNCTION, EMBEDDING),
+    code(SCORING, ".round(6)", ".round(5)", TRAINING - {"train"}),
+    Row(
+        "embeddings of a test slide missing",
+        {"embed", "collect"} | SCORES | ENDS | {"prediction_pages"},
+        changed(f"{RUN}/embeddings/P10-1.tfrecord", Path.unlink),
+    ),
+    Row(
+        "HDF5 of a test slide missing",
+        {"embed", "collect"} | SCORES | ENDS | {"prediction_pages"},
+        changed(f"{RUN}/embeddings/P10-1.h5", Path.unlink),
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plans(embedded_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
+    """Return the plan after the edit of each row, in two copies of the run at a time."""
+    copies = [embedded_run.copy(tmp_path_factory.mktemp("run")) for _ in range(2)]
+    return plans_of(ROWS, copies, "embedded.yaml")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_edit_reruns_exactly_what_depends_on_it(plans, row):
+    check(plans, row)
+
+
+# --- Mistakes
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ("name: tiny", "encoder.file: found null; task: slide_embedding needs an encoder"),
+        ("file: cohort/none.onnx", "encoder.file: no such file: cohort/none.onnx"),
+        ("file: cohort/samples.tsv", "must end with .onnx or .keras"),
+        ("file: cohort/tiny.onnx, mean: [0, 0, 0]", "mean, deviation: give both, or neither"),
+        (
+            "file: cohort/tiny.onnx, mean: [124, 116, 104], deviation: [1, 1, 1]",
+            "encoder.mean: found [124.0, 116.0, 104.0]; must be numbers from 0 to 1",
+        ),
+        ("file: cohort/text.onnx", "cohort/text.onnx: not an ONNX file"),
+    ],
+)
+def test_mistakes_have_one_message(embedded_run, tmp_path, encoder, message):
+    (embedded_run.folder / "cohort/text.onnx").write_text("no model")
+    configuration = tmp_path / "mistake.yaml"
+    configuration.write_text(embedded_settings(encoder))
+    done = embedded_run.snakemake("-n", "--configfile", str(configuration), check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert message in printed
+    assert "Traceback" not in printed
