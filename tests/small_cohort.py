@@ -52,7 +52,7 @@ def embedded_settings(
 run: embedded
 task: slide_embedding
 samples: cohort/samples.tsv
-tiles: {{size: 128, reuse: small}}
+tiles: {{size: 128}}
 encoder: {{{encoder}}}
 train: {{{train}}}
 evaluate: {{resamples: 1000}}

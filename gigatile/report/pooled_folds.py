@@ -28,6 +28,8 @@ from gigatile.report.slides.records import TILES
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 
 PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
+# The folder of the records of a run on embeddings.
+EMBEDDED = "embeddings"
 
 
 class FoldFigures(Written):

@@ -38,6 +38,10 @@ NOT_RUN = {
         "snakemake -n --configfile mine.yaml\n",
     ): "the reader's store",
     (
+        "docs/embeddings.md",
+        "gigatile predict bundles/embedded new.svs --encoder models/encoder.onnx\n",
+    ): "the reader's bundle; tests/workflow/test_embeddings_run.py runs it",
+    (
         "docs/external.md",
         "gigatile predict bundles/brain north/cases.tsv --out external\n",
     ): "the reader's volumes; tests/workflow/test_bundle_of_volumes.py runs it",

@@ -16,6 +16,7 @@ from markdown_pages import Block, pattern
 from PIL import Image
 from small_images import nuclei
 from small_slides import draw_small_slide
+from tiny_encoder import write_tiny_encoder
 from volume_set import blurring, write_model
 
 from gigatile.demo.cases import MODALITIES
@@ -203,6 +204,11 @@ def annotated_nuclei(folder: Path) -> None:
     (folder / "nuclei-images/annotations.json").write_text(json.dumps(content))
 
 
+def tiny_encoder(folder: Path) -> None:
+    """Write an encoder, which has nothing of a real one but its form."""
+    write_tiny_encoder(folder / "models/encoder.onnx", 224)
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
     "mine/slides": slides_of_the_sheet,
     "mine/cohort.csv": sheet_with_commas,
@@ -216,6 +222,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "head/model": segmentation_model,
     "head/bad": cases_with_a_bad_one,
     "nuclei": annotated_nuclei,
+    "models/encoder.onnx": tiny_encoder,
     "BraTS-GLI": brats_folder,
     "brats": brats_cases,
 }

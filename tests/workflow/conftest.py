@@ -61,12 +61,12 @@ def whole_run(small_run, tmp_path_factory) -> Clone:
 
 
 @pytest.fixture(scope="session")
-def embedded_run(small_run, tmp_path_factory) -> Clone:
-    """Return a run on embeddings, next to that of a tile classifier. Do not change it.
+def embedded_run(small_cohort, tmp_path_factory) -> Clone:
+    """Return a run on embeddings. Do not change it.
 
     It predicts a test slide again, as N1, and a file that is no slide, N2.
     """
-    run = small_run.copy(tmp_path_factory.mktemp("embedded"))
+    run = small_cohort.copy(tmp_path_factory.mktemp("embedded"))
     write_tiny_encoder(run.folder / "cohort/tiny.onnx")
     slide = COHORT["test"][0]
     run.write("new.tsv", f"slide\tpath\nN1\tcohort/{slide}.svs\nN2\tcohort/text.svs\n")
