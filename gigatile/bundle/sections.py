@@ -6,7 +6,10 @@ from typing import Any
 # Keys that only say how a job runs. `EXECUTION` of the sections has more keys: those that one
 # stage does not depend on, but another one does.
 MACHINE = frozenset(
-    {"cores", "stall_minutes", "copy_first", "reuse", "on_error", "jobs", "window", "nodes"}
+    {
+        *("cores", "stall_minutes", "copy_first", "reuse", "on_error", "jobs", "window", "nodes"),
+        "file",  # of the encoder
+    }
 )
 # `window` says how a whole slide is processed, but changes the instances that are found.
 ALSO = {"slide_instances": frozenset({"window"})}

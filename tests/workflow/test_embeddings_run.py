@@ -117,6 +117,31 @@ def test_a_slide_is_scored_as_in_the_cohort(embedded_run):
     assert "This slide is in the cohort." in (run / "predictions/pages/slides/N1.html").read_text()
 
 
+def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_path):
+    copy, slide = embedded_run.copy(tmp_path / "copy"), COHORT["test"][0]
+    copy.snakemake(f"{RUN}/model/bundle", *ASKED)
+    bundle = f"{RUN}/model/bundle"
+    assert not list((copy.folder / bundle).rglob("*.onnx"))
+    named = ("gigatile", "predict", bundle, f"cohort/{slide}.svs", "--cores", "2", "--out")
+    without = copy.run(*named, "without", check=False)
+    assert without.returncode == 2
+    assert "encoder.file: found null" in without.stdout + without.stderr
+    copy.run(*named, "calls", "--encoder", "cohort/tiny.onnx")
+    (row,) = read_table(copy.folder / "calls/results/embedded/predictions/slides.tsv")
+    tested = {r["slide"]: r for r in read_table(copy.folder / RUN / "evaluation/slides.tsv")}
+    assert {k: v for k, v in row.items() if k.startswith("p_")} == {
+        k: v for k, v in tested[slide].items() if k.startswith("p_")
+    }
+    write_tiny_encoder(copy.folder / "other.onnx", bias=1)
+    wrong = copy.run(*named, "wrong", "--encoder", "other.onnx", check=False)
+    assert wrong.returncode == 1
+    assert "embeddings of another encoder" in wrong.stdout + wrong.stderr
+    used = copy.run(
+        "gigatile", "predict", "embedded.yaml", "new.tsv", "--encoder", "x", check=False
+    )
+    assert "--encoder: only with a bundle" in used.stdout + used.stderr
+
+
 # --- Reruns
 
 ENDS = {"report", "all"}

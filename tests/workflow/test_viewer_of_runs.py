@@ -21,12 +21,14 @@ LAYER = re.compile(r'<image class="layer layer-(\d+)"[^>]* href="data:image/png;
 
 
 @pytest.fixture(scope="module")
-def shown(small_run, whole_run, tmp_path_factory):
-    """A server that shows two runs, and their folders."""
+def shown(small_run, whole_run, embedded_run, tmp_path_factory):
+    """A server that shows three runs, and the folders of two."""
     folder = tmp_path_factory.mktemp("shown")
     small = small_run.copy(folder / "small")
     whole = whole_run.copy(folder / "whole")
+    embedded = embedded_run.copy(folder / "embedded")
     arguments = ("--run", small.folder / "small.yaml", "--run", whole.folder / "whole.yaml")
+    arguments += ("--run", embedded.folder / "embedded.yaml")
     with running(folder, *arguments, "--work-dir", folder / "work") as server:
         yield server, small, whole
 
@@ -39,7 +41,9 @@ def of_run(server, run):
 @pytest.mark.slow
 def test_slides_of_a_run_are_those_of_its_report(shown):
     server, small, whole = shown
-    for run, folder in (("small", small.folder), ("whole", whole.folder)):
+    folders = {"small": small.folder, "whole": whole.folder}
+    folders["embedded"] = small.folder.with_name("embedded")
+    for run, folder in folders.items():
         results = folder / "results" / run
         evaluated = {r["slide"]: r for r in read_table(results / "evaluation/slides.tsv")}
         slides = of_run(server, run)
