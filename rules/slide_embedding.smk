@@ -30,7 +30,10 @@ rule embed:
         slide_at_once=1,
     params:
         **provenance("embed", "embed", "{slide}"),
-        encoder=encoder_of(SETTINGS.encoder.file, Path(f"{RUN}/embeddings"), ELSEWHERE),
+        encoder=encoder_of(
+            *(SETTINGS.encoder.file, Path(f"{RUN}/embeddings"), ELSEWHERE),
+            check=INVOCATION.is_main_process,
+        ),
         settings=section("encoder"),
     shell:
         run_recorded(
@@ -57,7 +60,10 @@ use rule embed as embed_new with:
         f"{RUN}/logs/embed_new/{{slide}}.log",
     params:
         **provenance("embed_new", "embed", "{slide}"),
-        encoder=encoder_of(SETTINGS.encoder.file, Path(f"{RUN}/predictions/embeddings"), ELSEWHERE),
+        encoder=encoder_of(
+            *(SETTINGS.encoder.file, Path(f"{RUN}/predictions/embeddings"), ELSEWHERE),
+            check=False,  # the same file
+        ),
         settings=section("encoder"),
 
 

@@ -12,6 +12,13 @@ SMALL = {
     "dag": (["--slides", "60", "--rounds", "1"], "gigatile / bare"),
     "coverage": (["--cohorts", "2", "--patients", "3", "5"], "lowest coverage"),
     "deep_zoom": (["--tiles", "20", "--rounds", "1"], "viewer / generator"),
+    "embeddings": (
+        [
+            *("--count", "33", "--slides", "2", "--tiles", "20", "--dimensions", "8"),
+            *("--rounds", "1", "--many", "2"),
+        ],
+        "ours / in memory, speed",
+    ),
     "evaluation": (["--cases", "40", "--resamples", "5", "--rounds", "1"], "ours / scikit-learn"),
     "gpus": (
         [

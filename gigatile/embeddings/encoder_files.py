@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 
 from gigatile.errors import UserError
@@ -52,7 +51,6 @@ def _names_of_weights(path: Path) -> set[str]:
     }
 
 
-@cache
 def encoder_checksum(path: Path) -> str:
     """Return the SHA-256 of an encoder; of one in several files, a combined one.
 

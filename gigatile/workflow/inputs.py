@@ -139,7 +139,9 @@ def weights_option(wildcards: Any, input: Any) -> str:
     return shlex.join(f"--weights={path}" for path in input.weights[:1])
 
 
-def encoder_of(file: str | None, states: Path, elsewhere: bool) -> Callable[[Any], str]:
+def encoder_of(
+    file: str | None, states: Path, elsewhere: bool, check: bool
+) -> Callable[[Any], str]:
     """Return a parameter that changes with the content of the file `encoder.file`.
 
     Args:
@@ -147,6 +149,7 @@ def encoder_of(file: str | None, states: Path, elsewhere: bool) -> Callable[[Any
         states: folder of the states of embedded slides; they have the checksum if the file is
             elsewhere.
         elsewhere: whether the files are on another machine.
+        check: whether to look into the file; it can have gigabytes.
 
     Raises:
         WorkflowError: the file is missing, or is no encoder.
@@ -156,11 +159,17 @@ def encoder_of(file: str | None, states: Path, elsewhere: bool) -> Callable[[Any
         embedded = (read_json(state).get("encoder") for state in sorted(states.glob("*.json")))
         known = next((encoder["sha256"] for encoder in embedded if encoder), "")
         return literal(known)
-    try:
-        encoder_files(path)
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
-    return declare_parameters(lambda wildcards: encoder_checksum(path))
+    if check:
+        try:
+            encoder_files(path)
+        except UserError as error:
+            raise WorkflowError(str(error)) from None
+    return declare_parameters(lambda wildcards: _checksum_of_encoder(path))
+
+
+@cache
+def _checksum_of_encoder(path: Path) -> str:
+    return encoder_checksum(path)
 
 
 def previous_segment(

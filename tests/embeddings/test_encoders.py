@@ -151,7 +151,6 @@ def test_weights_in_another_file_count(tmp_path: Path) -> None:
     weights = tmp_path / "large.weights"
     assert encoder_files(path) == [path, weights]
     first = encoder_checksum(path)
-    encoder_checksum.cache_clear()
     weights.write_bytes(np.ones(48, np.float32).tobytes())
     assert encoder_checksum(path) != first
     pixels = np.zeros((1, 128, 128, 3), np.float32)
