@@ -14,6 +14,7 @@ from gigatile.json_models import read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
 from gigatile.report.whole_slides.maps import read_map
+from gigatile.report.whole_slides.page import ATTENTION_TITLE
 from gigatile.slides.index import read_mask
 from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
@@ -37,6 +38,7 @@ class ScoredCells:
         scores: (n, classes).
         paint: returns the picture of (n,) scores as PNG.
         box: the rectangle of that picture.
+        attention: (n,) as a share of the largest; None: the model has none.
     """
 
     word: str
@@ -48,6 +50,7 @@ class ScoredCells:
     scores: np.ndarray
     paint: Callable[[np.ndarray], bytes]
     box: heatmap.Box
+    attention: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class PredictedSlide:
         whole = heatmap.Box(0, 0, size.width, size.height)
         layers = [
             *((f"Scores of {name}", f"{n}", scored) for n, name in enumerate(self.classes)),
+            *([(ATTENTION_TITLE, "attention", scored)] if cells.attention is not None else []),
             ("Dropped and marked tiles", "status", grid),
             ("Tissue", "tissue", whole),
         ]
@@ -140,7 +144,9 @@ class PredictedSlide:
         return read_model(SlideState, self.tiles / f"{self.slide}.json")
 
     def layer(self, name: str) -> bytes | None:
-        """Return a layer as PNG: of a class by its number, `status` or `tissue`; None: no such one.
+        """Return a layer as PNG: of a class by its number, `attention`, `status` or `tissue`.
+
+        None: there is no such one.
 
         `describe` says which rectangle each covers.
         """
@@ -151,6 +157,9 @@ class PredictedSlide:
             return tile_status.paint_status(tile_status.read_status(path, state.grid), state.grid)
         if name == "tissue":
             return _tint(read_mask(self.tiles / f"{self.slide}.parquet"))
+        if name == "attention":
+            cells = self._cells()
+            return None if cells.attention is None else cells.paint(cells.attention)
         if name not in map(str, range(len(self.classes))):
             return None
         cells = self._cells()
@@ -183,6 +192,10 @@ class PredictedSlide:
         """Return the class activations of the positions of the map."""
         path = self.tables / "maps" / f"{self.slide}.parquet"
         known = read_map(path, self.slide, self.classes)
+        attention = None
+        if "attention" in known.positions:
+            attention = known.positions["attention"].to_numpy(np.float64)
+            attention /= attention.max() or 1
         return ScoredCells(
             "Position",
             known.box.x,
@@ -193,6 +206,7 @@ class PredictedSlide:
             known.positions[[f"p_{name}" for name in self.classes]].to_numpy(np.float64),
             known.paint,
             known.picture_box(),
+            attention,
         )
 
 

@@ -59,6 +59,15 @@ def test_slides_of_a_run_are_those_of_its_report(shown):
             for number in range(len(view["classes"])):
                 answer = server.client.get(f"/v1/jobs/{slide['id']}/layers/{number}.png")
                 assert pixels(answer.content) == pixels(base64.b64decode(pictures[str(number)]))
+            answer = server.client.get(f"/v1/jobs/{slide['id']}/layers/attention.png")
+            assert ("attention" in {layer["file"] for layer in view["layers"]}) == (
+                run == "embedded"
+            )
+            if run == "embedded":
+                of_report = base64.b64decode(pictures[str(len(view["classes"]))])
+                assert pixels(answer.content) == pixels(of_report)
+            else:
+                assert answer.status_code == 404
 
 
 def pixels(png):

@@ -34,6 +34,7 @@ FILES = TILE_FILES | {
     "{results}/maps/{id}.parquet": "Slide pages: maps, choice of tiles",
     "{results}/maps/{id}.json": "Slide pages: maps",
 }
+ATTENTION_TITLE = "Attention, as a share of the largest"
 _TEXTS = MapTexts(
     predictions={"call_mean": "Predicted"},
     score="Score",
@@ -97,7 +98,7 @@ def _layers(positions: PositionMap, classes: Sequence[str]) -> list[Layer]:
     box, table = positions.picture_box(), positions.positions
     shown = [(name, f"Class activation of {name}", f"p_{name}") for name in classes]
     if "attention" in table:
-        shown.append(("attention", "Attention, as a share of the largest", "attention"))
+        shown.append(("attention", ATTENTION_TITLE, "attention"))
         shown += [
             (f"Grad-CAM {name}", f"Grad-CAM of {name}", f"gradcam_{name}")
             for name in classes
