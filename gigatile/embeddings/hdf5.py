@@ -3,7 +3,8 @@
 Datasets `features`, (tiles, dimensions) float32, and `coords`, (tiles, 2) int64, the top-left
 corners in pixels of level 0. Attributes of `coords`: `patch_size`, the side of a tile in its own
 pixels, and `patch_size_level0`, its side in pixels of level 0. CLAM reads the datasets, TRIDENT
-(https://github.com/mahmoodlab/TRIDENT) also the attributes.
+(https://github.com/mahmoodlab/TRIDENT) also the attributes. The dataset `mean`, (dimensions,)
+float32, is added; a slide without tiles has none.
 """
 
 import contextlib
@@ -13,9 +14,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from gigatile.errors import UserError
 from gigatile.files import write_whole
 
-FEATURES, COORDS = "features", "coords"
+FEATURES, COORDS, MEAN = "features", "coords", "mean"
 
 
 class Hdf5Writer:
@@ -26,6 +28,7 @@ class Hdf5Writer:
             FEATURES, (tiles, dimensions), np.float32, track_times=False
         )
         self.coords = file.create_dataset(COORDS, (tiles, 2), np.int64, track_times=False)
+        self._file, self._sum = file, np.zeros(dimensions)
         self.written = 0
 
     def write(self, features: np.ndarray, coords: Sequence[tuple[int, int]]) -> None:
@@ -37,7 +40,16 @@ class Hdf5Writer:
         """
         rows = slice(self.written, self.written + len(features))
         self._features[rows], self.coords[rows] = features, np.array(coords, np.int64)
+        self._sum += features.sum(axis=0, dtype=np.float64)
         self.written = rows.stop
+
+    def finish(self) -> None:
+        """Write the mean of all tiles, with a checksum: it is read without the rest of the file."""
+        if self.written:
+            mean = (self._sum / self.written).astype(np.float32)
+            self._file.create_dataset(
+                MEAN, data=mean, chunks=mean.shape, fletcher32=True, track_times=False
+            )
 
 
 @contextlib.contextmanager
@@ -62,3 +74,17 @@ def write_hdf5(
         yield writer
         if writer.written != tiles:
             raise ValueError(f"{writer.written} tiles of {tiles} were written")
+        writer.finish()
+
+
+def read_mean(path: Path) -> np.ndarray:
+    """Return the mean embedding of a slide, (dimensions,) float64.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    try:
+        with h5py.File(path) as file:
+            return np.asarray(file[MEAN][:], np.float64)
+    except (OSError, KeyError) as error:
+        raise UserError(f"{path}: damaged, or without embeddings ({error}); run again") from None

@@ -23,6 +23,7 @@ PLAN = replace(
         evaluate={
             "score": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
             "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+            "baselines": Stage(("collect", "choose_model", "evaluate"), start=4, slide=0.1),
             **CALIBRATION,
         },
         thresholds={

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gigatile.report import sections
+from gigatile.report.embeddings.baselines import BASELINES_SECTION, COMPONENTS_SECTION
 from gigatile.report.embeddings.encoder import ENCODER_SECTION
 from gigatile.report.embeddings.page import FILES, EmbeddingClassifier, embedding_pages, read_state
 from gigatile.report.embeddings.records import EMBEDDINGS
@@ -35,6 +36,8 @@ REPORT = replace(
         groups_section(classification.figures_of_group, classification.scanner_of),
         slide_gallery.SECTION,
         classification.TEST_SLIDES,
+        BASELINES_SECTION,
+        COMPONENTS_SECTION,
         cohort.SECTION,
         ENCODER_SECTION,
         left_out.SECTION,

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Fit baselines to the mean embeddings of slides, and compare them with the model on test."""
+
+import argparse
+from pathlib import Path
+
+from gigatile.cohort.collect import usable_rows
+from gigatile.errors import run_command
+from gigatile.files import checksums
+from gigatile.json_models import write_model
+from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.settings.section import parse_section
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, required=True, help="table of slides (tiles.tsv)")
+    parser.add_argument("--states", type=Path, required=True, help="checksums of their states")
+    parser.add_argument("--embeddings", type=Path, required=True, help="folder of <slide>.h5")
+    parser.add_argument("--slides", type=Path, required=True, help="evaluation/slides.tsv")
+    parser.add_argument("--described", type=Path, required=True, help="the model's settings.json")
+    parser.add_argument(
+        "--settings", default="{}", help="the section `evaluate` as JSON (default: its defaults)"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file to write (.json)")
+    args = parser.parse_args()
+    settings = parse_section(EvaluationSettings, args.settings)
+
+    import numpy as np
+    import pandas as pd
+
+    from gigatile.embeddings.hdf5 import read_mean
+    from gigatile.evaluation.baselines import evaluate_baselines
+    from gigatile.evaluation.slide_table import classes_of, read_slide_table
+
+    rows = usable_rows(args.table)
+    files = {row["slide"]: args.embeddings / f"{row['slide']}.h5" for row in rows}
+    classes = classes_of(args.described)
+    inputs = {
+        "tiles.tsv": args.table,
+        "states.tsv": args.states,
+        "model/settings.json": args.described,
+        "evaluation/slides.tsv": args.slides,
+    }
+    baselines = evaluate_baselines(
+        pd.DataFrame(rows)[["slide", "patient", "label", "split"]],
+        np.stack([read_mean(path) for path in files.values()]),
+        read_slide_table(args.slides, classes),
+        classes,
+        settings,
+        checksums(inputs),
+    )
+    write_model(args.out, baselines)
+
+
+if __name__ == "__main__":
+    run_command(main)
