@@ -16,7 +16,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, required=True, help="table of slides (tiles.tsv)")
     parser.add_argument("--states", type=Path, required=True, help="checksums of their states")
-    parser.add_argument("--embeddings", type=Path, required=True, help="folder of <slide>.h5")
+    parser.add_argument(
+        "--embeddings", type=Path, required=True, help="folder of <slide>.h5 and .json"
+    )
     parser.add_argument("--slides", type=Path, required=True, help="evaluation/slides.tsv")
     parser.add_argument("--described", type=Path, required=True, help="the model's settings.json")
     parser.add_argument(
@@ -26,15 +28,13 @@ def main() -> None:
     args = parser.parse_args()
     settings = parse_section(EvaluationSettings, args.settings)
 
-    import numpy as np
     import pandas as pd
 
-    from gigatile.embeddings.hdf5 import read_mean
+    from gigatile.embeddings.means import read_means
     from gigatile.evaluation.baselines import evaluate_baselines
     from gigatile.evaluation.slide_table import classes_of, read_slide_table
 
     rows = usable_rows(args.table)
-    files = {row["slide"]: args.embeddings / f"{row['slide']}.h5" for row in rows}
     classes = classes_of(args.described)
     inputs = {
         "tiles.tsv": args.table,
@@ -44,7 +44,7 @@ def main() -> None:
     }
     baselines = evaluate_baselines(
         pd.DataFrame(rows)[["slide", "patient", "label", "split"]],
-        np.stack([read_mean(path) for path in files.values()]),
+        read_means(args.embeddings, [row["slide"] for row in rows]),
         read_slide_table(args.slides, classes),
         classes,
         settings,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from gigatile.errors import UserError
 from gigatile.evaluation.comparison import compare_models
@@ -53,7 +54,7 @@ class Component(Written):
     slide: str
     split: str
     label: str
-    values: tuple[float, float]
+    values: list[float] = Field(min_length=2, max_length=2)
 
 
 class Baselines(Written):
@@ -134,8 +135,8 @@ def evaluate_baselines(
             ),
         ],
         components=[
-            Component(slide=slide, split=split, label=label, values=(first, second))
-            for slide, split, label, (first, second) in zip(
+            Component(slide=slide, split=split, label=label, values=values)
+            for slide, split, label, values in zip(
                 *(slides[name].tolist() for name in ("slide", "split", "label")),
                 components.tolist(),
                 strict=True,

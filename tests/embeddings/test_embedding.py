@@ -14,6 +14,8 @@ from tiny_encoder import write_tiny_encoder
 
 from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
 from gigatile.embeddings.encoders import open_encoder
+from gigatile.embeddings.hdf5 import read_mean
+from gigatile.embeddings.means import read_means
 from gigatile.embeddings.state import EmbeddingState
 from gigatile.embeddings.stored import read_embeddings
 from gigatile.errors import UserError
@@ -84,6 +86,8 @@ def test_hdf5_is_that_of_trident_and_clam(tiled: TilingFiles, tmp_path: Path) ->
         np.testing.assert_array_equal(file["coords"][:], np.stack([stored.x, stored.y], axis=1))
         assert file["features"].dtype == np.float32 and file["coords"].dtype == np.int64
         attributes = dict(file["coords"].attrs)
+    mean = stored.values.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(read_mean(files_in(tmp_path).hdf5), mean, rtol=1e-6)
     assert attributes == {"name": "P01-1", "patch_size": 128, "patch_size_level0": 128}
 
 
@@ -163,3 +167,27 @@ embedding.embed_slide(
     assert len(list(tmp_path.iterdir())) == 3  # the encoder, and two temporary files
     embed(tiled, tmp_path, encoder)
     assert sorted(tmp_path.iterdir()) == sorted([encoder, *files])
+
+
+def test_means_of_damaged_files_or_two_encoders_are_refused(
+    tiled: TilingFiles, tmp_path: Path
+) -> None:
+    embed(tiled, tmp_path, write_tiny_encoder(tmp_path / "tiny.onnx"))
+    (mean,) = read_means(tmp_path, ["P01-1"])
+    assert len(mean) == 48
+    for kind in ("h5", "json"):
+        (tmp_path / f"other.{kind}").write_bytes((tmp_path / f"P01-1.{kind}").read_bytes())
+    state = tmp_path / "other.json"
+    state.write_text(state.read_text().replace(sha256_of(tmp_path / "tiny.onnx"), "0" * 64))
+    with pytest.raises(UserError, match=r"other\.json: embedded by another encoder than P01-1"):
+        read_means(tmp_path, ["P01-1", "other"])
+    path = tmp_path / "P01-1.h5"
+    content = bytearray(path.read_bytes())
+    at = content.index(mean.astype("<f4").tobytes())
+    content[at + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"P01-1\.h5: damaged, or without embeddings"):
+        read_means(tmp_path, ["P01-1"])
+    path.write_bytes(content[:100])
+    with pytest.raises(UserError, match=r"P01-1\.h5: damaged, or without embeddings"):
+        read_means(tmp_path, ["P01-1"])

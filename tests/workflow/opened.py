@@ -31,6 +31,7 @@ PARTS = ("images/*.tfrecord", "images/*.json")
 REACHED: dict[str, Sequence[str]] = {
     "embed": ("tiles/*.tfrecord",),
     "embed_new": ("predictions/tiles/*.tfrecord",),
+    "baselines": ("embeddings/*.json", "embeddings/*.h5"),
     "write_shards": ("tiles/*.tfrecord", "embeddings/*.tfrecord", "volumes/*.tfrecord", *PARTS),
     "train": SHARDS,
     "validate": (*SHARDS, "segments/*.keras"),

@@ -50,7 +50,7 @@ def test_commands_read_declared_files_only(embedded_run):
             "write_shards",
             "train",
         ),
-        *("validate", "choose_model", "score", "evaluate", "report"),
+        *("validate", "choose_model", "score", "evaluate", "baselines", "report"),
         *("score_valid", "evaluate_valid", "operating_points", "calibration"),
         *("tile_new", "embed_new", "collect_new", "score_new", "predict", "prediction_pages"),
     )
@@ -78,6 +78,14 @@ def test_report_shows_encoder_attention_and_proof(embedded_run):
         assert shown in index
     assert "no tiles in two splits have the same pixels" in index
     assert "failed</" not in index.split("Each claim was checked")[1].split("</table>")[0]
+    baselines = read_json(embedded_run.folder / RUN / "evaluation/baselines.json")
+    names = [figures["name"] for figures in baselines["figures"]]
+    assert names == ["this model", "linear probe", "nearest neighbours"]
+    metrics = read_json(embedded_run.folder / RUN / "evaluation/metrics.json")["slide"]
+    assert baselines["figures"][0]["accuracy"] == metrics["accuracy"]["mean_call"]
+    assert len(baselines["components"]) == 9
+    for shown in (*names, "Embeddings in two dimensions", baselines["figures"][1]["setting"]):
+        assert shown in index
     page = (report / "slides" / f"{COHORT['test'][0]}.html").read_text()
     assert "Attention, as a share of the largest" in page and "Grad-CAM" not in page
     assert "the score that a slide of this tile alone would get" in page
@@ -145,7 +153,7 @@ def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_pa
 # --- Reruns
 
 ENDS = {"report", "all"}
-SCORES = {"score", "evaluate", "calibration"}
+SCORES = {"score", "evaluate", "baselines", "calibration"}
 VALIDATION_SCORES = {"score_valid", "evaluate_valid", "operating_points", "calibration"}
 NEW_SCORES = {"score_new", "predict", "prediction_pages"}
 MODEL = {"choose_model"} | SCORES | VALIDATION_SCORES | NEW_SCORES | ENDS
