@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
-from gigatile.embeddings.encoders import BATCH, Encoder, open_encoder
+from gigatile.embeddings.encoders import Encoder, open_encoder
 from gigatile.embeddings.hdf5 import write_hdf5
 from gigatile.embeddings.state import EmbeddingState, EncoderFacts
 from gigatile.errors import UserError
@@ -162,7 +162,7 @@ def embed_tiles(
 
     ready: deque[tuple[tuple[Tile, ...], Future[np.ndarray]]] = deque()
     with ThreadPoolExecutor(1) as decoding:
-        while batch := tuple(islice(tiles, BATCH)):
+        while batch := tuple(islice(tiles, model.batch)):
             ready.append((batch, decoding.submit(decode, batch)))
             if len(ready) > AHEAD:
                 first, pixels = ready.popleft()

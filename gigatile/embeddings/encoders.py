@@ -9,8 +9,8 @@ import numpy as np
 from gigatile.errors import UserError
 from gigatile.settings.encoder import EncoderSettings
 
-# Tiles that an encoder gets at once. It is fixed, and a smaller last batch is filled up, so that an
-# embedding never depends on the other tiles of its slide.
+# Tiles that an encoder gets at once, unless its file says how many. It is fixed, and a smaller last
+# batch is filled up, so that an embedding never depends on the other tiles of its slide.
 BATCH = 32
 
 
@@ -19,10 +19,12 @@ class Encoder(ABC):
 
     Attributes:
         size: side of its input, in pixels.
+        batch: tiles that it gets at once.
         dimensions: numbers of an embedding.
     """
 
     size: int
+    batch: int = BATCH
     dimensions: int
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -56,33 +58,33 @@ class Encoder(ABC):
         """Return embeddings: (n, dimensions) float32.
 
         Args:
-            pixels: of `input_of`; at most `BATCH`.
+            pixels: of `input_of`; at most `batch`.
         """
         count = len(pixels)
-        if count < BATCH:
-            padding = np.zeros((BATCH - count, *pixels.shape[1:]), np.float32)
+        if count < self.batch:
+            padding = np.zeros((self.batch - count, *pixels.shape[1:]), np.float32)
             pixels = np.concatenate([pixels, padding])
         return self._run(pixels)[:count]
 
     @abstractmethod
     def _run(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the embeddings of `BATCH` tiles."""
+        """Return the embeddings of `batch` tiles."""
 
     def _check(self, path: Path) -> None:
         """Try the encoder, and take the number of its dimensions from what it returns."""
-        grey = np.zeros((BATCH, self.size, self.size, 3), np.float32)
+        grey = np.zeros((self.batch, self.size, self.size, 3), np.float32)
         try:
             embeddings = self._run(grey)
         except Exception as error:  # a runtime raises many types for input that it does not take
             reason = " ".join(str(error).split())[:300]
             raise UserError(
-                f"{path}: does not take {BATCH} tiles of {self.size} px ({reason}); set "
+                f"{path}: does not take {self.batch} tiles of {self.size} px ({reason}); set "
                 "encoder.size"
             ) from None
-        if embeddings.ndim != 2 or len(embeddings) != BATCH:
+        if embeddings.ndim != 2 or len(embeddings) != self.batch:
             raise UserError(
-                f"{path}: returns the shape {embeddings.shape} for {BATCH} tiles; must be "
-                f"({BATCH}, numbers): one embedding for each tile"
+                f"{path}: returns the shape {embeddings.shape} for {self.batch} tiles; must be "
+                f"({self.batch}, numbers): one embedding for each tile"
             )
         if embeddings.dtype.kind != "f":
             raise UserError(f"{path}: returns {embeddings.dtype}; must be floating-point numbers")
@@ -122,10 +124,15 @@ class OnnxEncoder(Encoder):
         self._input = inputs[0].name
         self._half = inputs[0].type == "tensor(float16)"
         shape = inputs[0].shape
+        if isinstance(shape[0], int):
+            self.batch = shape[0]
         self._channels_first = shape[1] == 3 and shape[3] != 3
         side = shape[2]
         self.size = settings.size or (side if isinstance(side, int) else tile_size)
-        self._output = self._session.get_outputs()[0].name
+        outputs = self._session.get_outputs()
+        # Some also return the embeddings of the parts of a tile, (n, parts, numbers).
+        pooled = [output for output in outputs if len(output.shape) == 2] or outputs
+        self._output = pooled[0].name
         self._check(path)
 
     def _run(self, pixels: np.ndarray) -> np.ndarray:

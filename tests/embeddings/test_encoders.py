@@ -43,6 +43,15 @@ def test_pixels_are_given_as_they_are(tmp_path: Path, channels_first: bool) -> N
     np.testing.assert_allclose(embeddings, means_of(tiles.astype(np.float64)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"batch": 1}, {"batch": 8}, {"with_parts": True}])
+def test_files_with_a_fixed_batch_or_several_outputs(tmp_path: Path, options: dict) -> None:
+    encoder = open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx", **options), PLAIN, 128)
+    assert encoder.batch == options.get("batch", BATCH)
+    tiles = tiles_of(encoder.batch)
+    embeddings = encoder.embed(encoder.input_of(tiles))
+    np.testing.assert_allclose(embeddings, means_of(tiles.astype(np.float64)), rtol=1e-5)
+
+
 def test_pixels_are_scaled_by_mean_and_deviation(tmp_path: Path) -> None:
     settings = EncoderSettings(mean=MEAN, deviation=DEVIATION)
     encoder = open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx"), settings, 128)
