@@ -71,7 +71,7 @@ def _pool(
     weights = present
     if scores is not None:
         scores = ops.where(present > 0, scores, NOTHING)
-        weights = present * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
+        weights = ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
     return ops.sum(weights * vectors, axis=1) / ops.sum(weights, axis=1)
 
 

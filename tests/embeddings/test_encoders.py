@@ -50,6 +50,9 @@ def test_files_with_a_fixed_batch_or_several_outputs(tmp_path: Path, options: di
     tiles = tiles_of(encoder.batch)
     embeddings = encoder.embed(encoder.input_of(tiles))
     np.testing.assert_allclose(embeddings, means_of(tiles.astype(np.float64)), rtol=1e-5)
+    # A last batch is filled up.
+    fewer = encoder.embed(encoder.input_of(tiles[: encoder.batch // 2 + 1]))
+    np.testing.assert_array_equal(fewer, embeddings[: encoder.batch // 2 + 1])
 
 
 def test_pixels_are_scaled_by_mean_and_deviation(tmp_path: Path) -> None:
