@@ -19,7 +19,7 @@ _METHODS = (
     "Differences are given with 95 % intervals from a paired Bayesian bootstrap over patients "
     "({resamples} draws, seed {seed}) with an unseen patient at either extreme. Areas under the "
     "ROC curve were compared by DeLong's test with patients as clusters, accuracies by McNemar's "
-    "exact test. The {tests} two-sided p-values were corrected by Holm's method.\n"
+    "exact test. {corrected}\n"
 )
 
 
@@ -80,7 +80,16 @@ def methods_of(compared: RunsCompared) -> str:
             patients=compared.patients[run],
             resamples=compared.resamples,
             seed=compared.seed,
-            tests=sum(figure.p is not None for figure in compared.figures),
+            corrected=_corrected(sum(figure.p is not None for figure in compared.figures)),
         )
         for run in compared.slides
     )
+
+
+def _corrected(tests: int) -> str:
+    """Return the sentence on the correction of p-values."""
+    if tests == 0:
+        return "No p-value is defined for so few patients."
+    if tests == 1:
+        return "The p-value is two-sided; it is the only one, so it was not corrected."
+    return f"The {tests} two-sided p-values were corrected by Holm's method."

@@ -19,7 +19,7 @@ from gigatile.evaluation.comparison import (
 )
 from gigatile.evaluation.metrics import evaluate
 from gigatile.files import sha256_of
-from gigatile.report.paper import latex_of, write_comparison
+from gigatile.report.paper import latex_of, methods_of, write_comparison
 from gigatile.tables import read_table, write_table
 
 
@@ -216,6 +216,11 @@ def test_runs_are_compared_on_their_common_slides(runs: list[Path], tmp_path: Pa
     methods = (tmp_path / "out/methods.txt").read_text()
     assert "b&2 was compared with a_1 on the 54 slides of 54 patients" in methods
     assert "The 5 two-sided p-values" in methods
+    few = [
+        write_run(tmp_path / name, predictions_of(3, seed, 1.0))
+        for seed, name in ((1, "x"), (2, "y"))
+    ]
+    assert "it is the only one, so it was not corrected" in methods_of(compare_runs(few))
 
 
 def test_the_table_in_latex_has_no_bare_special_characters(runs: list[Path]) -> None:

@@ -114,6 +114,22 @@ def test_model_in_memory_predicts_the_same(embedded_run, tmp_path):
         model.predict(path, encoder=other)
 
 
+def test_runs_of_three_tasks_are_compared(embedded_run, whole_run, tmp_path):
+    runs = [whole_run.folder / f"results/{name}" for name in ("small", "whole")]
+    named = [str(run) for run in (*runs, embedded_run.folder / RUN)]
+    embedded_run.run("gigatile", "compare", *named, "--out", str(tmp_path / "out"))
+    rows = read_table(tmp_path / "out/comparison.tsv")
+    assert {row["run"] for row in rows} == {"whole", "embedded"}
+    for row in rows:
+        if row["figure"] == "accuracy":
+            metrics = read_json(
+                Path(named[1 + (row["run"] == "embedded")]) / "evaluation/metrics.json"
+            )
+            accuracy = metrics["patient"]["accuracy"]["mean_call"]["value"]
+            assert float(row["value"]) == pytest.approx(accuracy, abs=1e-6)
+            assert row["patients"] == "3"
+
+
 def test_a_slide_is_scored_as_in_the_cohort(embedded_run):
     run, slide = embedded_run.folder / RUN, COHORT["test"][0]
     (row,) = read_table(run / "predictions/slides.tsv")
