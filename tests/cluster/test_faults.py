@@ -250,6 +250,7 @@ def test_a_cancelled_job_is_noticed(cluster, training):
     assert run.state(job) == "CANCELLED"
 
 
+@pytest.mark.long
 def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     """SLURM requeues it; then one of its slides is killed, and Snakemake submits it again."""
     tiles = site.folder / "results/small/tiles"

@@ -30,6 +30,8 @@ from gigatile.tasks import find_task
 
 LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
 MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
+# Pages whose commands take long, and mostly run what other tests run, too.
+LONG = {"docs/tutorial.md", "docs/external.md", "docs/training.md"}
 # What cannot be run here, and why that is no gap.
 NOT_RUN = {
     (
@@ -200,7 +202,7 @@ def test_the_conda_commands_name_what_is_there():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(n, marks=pytest.mark.long) if n == "docs/tutorial.md" else n for n in NAMES],
+    [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES],
 )
 def test_what_a_page_shows_works(page, tried):
     """Every block is run and its result asserted by `try_blocks`, on the way to this folder."""

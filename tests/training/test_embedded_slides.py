@@ -215,6 +215,7 @@ def test_ranks_reach_the_same_weights(launcher, manifest, tmp_path) -> None:
     )
 
 
+@pytest.mark.long
 def test_stopped_training_ends_with_the_same_model(launcher, manifest, tmp_path) -> None:
     """A rank gets a signal within an epoch."""
     options = {"ranks": 2, "tiles_per_slide": 20}

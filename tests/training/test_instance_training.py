@@ -117,6 +117,7 @@ def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
     assert_same_to_rounding(tmp_path / "1" / "segments", tmp_path / "2" / "segments")
 
 
+@pytest.mark.long
 def test_killed_training_ends_with_the_same_model(launcher, train, one_rank, manifest, tmp_path):
     arguments = command(manifest, tmp_path, save_minutes=1e-6)
     process = subprocess.Popen(

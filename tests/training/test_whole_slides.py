@@ -90,7 +90,9 @@ def trained(launcher, manifest, out, ranks=1, **settings) -> Path:
     return out / "segments"
 
 
-@pytest.mark.parametrize("aggregator", ["max", "mean", "attention"])
+@pytest.mark.parametrize(
+    "aggregator", ["max", pytest.param("mean", marks=pytest.mark.long), "attention"]
+)
 def test_ranks_share_each_slide(launcher, slides, tmp_path, aggregator):
     """The batch of 3 slides is no multiple of the ranks; the weights are equal to rounding."""
     # Not seed 1: with attention, rounding changes the sign of the input of a ReLU, and so the

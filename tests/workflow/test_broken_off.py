@@ -51,7 +51,10 @@ def fresh(copied_run: Clone) -> Clone:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", ["tiles/*.tfrecord", "provenance/tile/*.json"])
+@pytest.mark.parametrize(
+    "seen",
+    ["tiles/*.tfrecord", pytest.param("provenance/tile/*.json", marks=pytest.mark.long)],
+)
 def test_killed_run_resumes(fresh, small_run, seen):
     """Kill the run with all its processes as soon as a file appears."""
     run = fresh.folder / "results/small"

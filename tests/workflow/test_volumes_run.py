@@ -63,7 +63,7 @@ def test_segmentation_has_the_grid_of_its_case(volumes_run):
         assert set(np.unique(np.asanyarray(predicted.dataobj))) <= {0, 1, 2, 3}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_in_another_folder_gives_the_same_bytes(volumes_run, tmp_path):
     other = volumes_run.copy(tmp_path)
     shutil.rmtree(other.folder / "results")
