@@ -177,7 +177,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/settings/evaluate.py",
             "1000",
             "2000",
-            {"evaluate"} | FIGURES | EXTERNAL | PAGES,
+            {"evaluate", "evaluate_baselines"} | FIGURES | EXTERNAL | PAGES,
         ),
         (
             "gigatile/cohort/splits.py",
@@ -249,7 +249,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
             "gigatile/evaluation/metrics.py",
             "\n    return ",
             "\n    return None or ",
-            {"evaluate of tiles and whole slides"}
+            {"evaluate of tiles and whole slides", "evaluate_baselines"}
             | EXTERNAL_OF_SLIDES
             | {f"{name} of tiles and whole slides" for name in TASK_PAGES},
         ),
@@ -304,7 +304,7 @@ def test_comments_and_unrelated_code_change_no_hash(project, file, old, new):
         ("envs/requirements.lock", "openslide-bin==", "openslide-bin==9", READING),
         ("envs/requirements.lock", "horovod==", "horovod==9", TRAINING),
         # What only other packages import.
-        ("envs/requirements.lock", "h5py==", "h5py==9", MODELS | {"embed"}),
+        ("envs/requirements.lock", "h5py==", "h5py==9", MODELS | {"embed", "evaluate_baselines"}),
         ("envs/requirements.lock", "kiwisolver==", "kiwisolver==9", FIGURED),
     ],
 )
