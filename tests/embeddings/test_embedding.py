@@ -183,8 +183,8 @@ def test_means_of_damaged_files_or_two_encoders_are_refused(
         read_means(tmp_path, ["P01-1", "other"])
     path = tmp_path / "P01-1.h5"
     content = bytearray(path.read_bytes())
-    at = content.index(mean.astype("<f4").tobytes())
-    content[at + 5] ^= 1
+    begin = content.index(mean.astype("<f4").tobytes())
+    content[begin + 5] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"P01-1\.h5: damaged, or without embeddings"):
         read_means(tmp_path, ["P01-1"])

@@ -69,18 +69,18 @@ def _components(run: Any) -> Content:
 def _panels(
     components: Sequence[Component], groups: Mapping[str, str], names: Sequence[str]
 ) -> list[Panel]:
-    places = _placed(components)
+    points = _points(components)
     return [
         Panel(
             name,
-            [place for place in places if groups.get(place[2]) == name],
-            [place for place in places if groups.get(place[2]) != name],
+            [point for point in points if groups.get(point[2]) == name],
+            [point for point in points if groups.get(point[2]) != name],
         )
         for name in names
     ]
 
 
-def _placed(components: Sequence[Component]) -> list[tuple[str, str, str]]:
+def _points(components: Sequence[Component]) -> list[tuple[str, str, str]]:
     """Return x, y, both from 0 to `SIDE`, and the id of each slide; y is down."""
     if not components:
         return []
