@@ -139,6 +139,7 @@ def test_a_site_that_uses_mpirun(cluster, site):
     run.stop()
 
 
+@pytest.mark.long
 def test_a_quality_of_service_several_partitions_and_gpus_per_node(cluster, site):
     """For a tile job and for a training, which also gets its signal before the time limit."""
     cluster.run("sacctmgr -i add qos low; sacctmgr -i modify user root set qos+=low")

@@ -349,6 +349,7 @@ def test_stream_does_not_delay_the_end(bundle, slides, start, tmp_path):
         assert server.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_moved_bundle_begins_again(bundle, slides, start, tmp_path):
     first, second = (copy_bundle(bundle, tmp_path / name).folder for name in ("a", "b"))
     work = ("--work-dir", tmp_path / "work", "--allow", slides)

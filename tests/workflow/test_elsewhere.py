@@ -35,6 +35,7 @@ def test_plan_lists_the_missing_slides(laptop):
     assert [p.name for p in (laptop.folder / "cohort").glob("*.svs")] == ["here.svs"]
 
 
+@pytest.mark.long
 def test_stages_without_slides_run(laptop):
     laptop.snakemake("--cores", "2", *ASKED, "evaluate={seed: 9, resamples: 1000}")
     assert laptop.jobs(*ASKED, "evaluate={seed: 9, resamples: 1000}") == {}
