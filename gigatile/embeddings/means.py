@@ -16,7 +16,7 @@ def read_means(folder: Path, slides: Sequence[str]) -> np.ndarray:
 
     Args:
         folder: with <slide>.h5 and <slide>.json.
-        slides: their ids; none of them failed.
+        slides: ids of slides that have embeddings.
 
     Raises:
         UserError: a file is missing or damaged, or two slides were embedded by different encoders.

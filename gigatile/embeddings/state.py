@@ -1,4 +1,4 @@
-"""The state of a slide whose tiles were embedded, embeddings/<slide>.json."""
+"""The state of a slide with embeddings, embeddings/<slide>.json."""
 
 from gigatile.slides.state import SlideState
 from gigatile.states import StateModel

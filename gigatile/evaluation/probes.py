@@ -127,7 +127,7 @@ def principal_components(values: np.ndarray, fitted_to: np.ndarray, count: int =
 
     Args:
         values: (n, dimensions).
-        fitted_to: (m, dimensions), whose variance the components have.
+        fitted_to: (m, dimensions), to which the components are fitted.
         count: of components; fewer if there are fewer slides or dimensions, the others are 0.
     """
     mean = fitted_to.mean(axis=0)

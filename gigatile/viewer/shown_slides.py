@@ -26,7 +26,7 @@ from gigatile.tasks import find_task
 from gigatile.viewer.layers import PredictedSlide
 from gigatile.viewer.outlines import DetectedSlide
 
-# Tasks whose predictions are maps of slides, not scores of tiles.
+# Tasks that predict maps of slides, not scores of tiles.
 WITH_MAPS = frozenset(("slide_classification", "slide_embedding"))
 _ID = re.compile(r"[0-9a-f]{32}")
 

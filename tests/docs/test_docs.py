@@ -30,7 +30,7 @@ from gigatile.tasks import find_task
 
 LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
 MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
-# Pages whose commands take long, and mostly run what other tests run, too.
+# Pages with commands that take long; other tests run most of them, too.
 LONG = {"docs/tutorial.md", "docs/external.md", "docs/training.md"}
 # What cannot be run here, and why that is no gap.
 NOT_RUN = {

@@ -22,7 +22,7 @@ SPLITS = {"S0": "train", "S1": "train", "S2": "valid", "S3": "test"}
 
 
 def write_slide(folder: Path, slide: str, pixels: str, tiles: int = 5) -> Path:
-    """Write embeddings of a slide whose tiles have the pixels of another one, if it is named."""
+    """Write embeddings of a slide with the pixels of the slide `pixels`, which can be another."""
     random = np.random.default_rng(int(slide[1:]))
     records = [
         encode_embedding(
