@@ -1,7 +1,6 @@
 """Training on whole slides: cross-entropy of a softmax over the classes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,20 +10,15 @@ import tensorflow as tf
 from gigatile.errors import UserError
 from gigatile.models.networks import Networks
 from gigatile.models.slide_classifier import SlideClassifierParts, build_slide_classifier, parts_of
-from gigatile.records.shards import CACHE_GB
 from gigatile.records.slides import SlideReader
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
-from gigatile.settings.view_names import VIEWS
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
-from gigatile.training.caps import Caps, class_counts
-from gigatile.training.class_balance import class_weights, repetitions
-from gigatile.training.losses import ClassificationSums
 from gigatile.training.ranks import Ranks
-from gigatile.training.sample_order import Sampling, window_size
+from gigatile.training.slide_task import SlideTask
 from gigatile.training.task import TrainingTask
 from gigatile.whole_slides.memory import check_window
 from gigatile.whole_slides.receptive_field import FieldsBySize
@@ -40,44 +34,22 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class SlideClassification(TrainingTask):
-    """Slides of one class each; see `TrainingTask`."""
+class SlideClassification(SlideTask):
+    """Whole slides; see `TrainingTask`."""
 
-    name, samples, metrics = "slide_classification", "slides", ("accuracy",)
+    name = "slide_classification"
     shares_samples = True
 
     def __init__(self, tiles: TileSettings, whole_slides: WholeSlideSettings) -> None:
+        super().__init__()
         self._tiles, self._whole_slides = tiles, whole_slides
-        self._sums = ClassificationSums(TrainSettings())
         self._parts: SlideClassifierParts | None = None
         self._passes: TwoPasses | None = None
-
-    def reader(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> SlideReader:
-        """Open the shards of a split."""
-        return SlideReader(manifest, split, cache_gb)
 
     def source(self, reader: SlideReader, augmented: bool = True) -> Slides:
         """Return the reader of slides."""
         self._reader = reader
         return Slides(reader)
-
-    def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
-        """Return what the order of the slides depends on."""
-        caps = _caps(reader, settings)
-        boost = repetitions(settings, reader.classes, class_counts(caps, reader.counts))
-        return Sampling(
-            counts=reader.counts,
-            seed=settings.seed,
-            window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
-            boost=boost,
-            views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
-            shares=caps.shares(boost, settings.seed) if caps else None,
-        )
-
-    def configure(self, reader: SlideReader, settings: TrainSettings) -> None:
-        """Take loss and class weights."""
-        counts = class_counts(_caps(reader, settings), reader.counts)
-        self._sums = ClassificationSums(settings, class_weights(settings, reader.classes, counts))
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build a classifier of slides."""
@@ -155,30 +127,8 @@ class SlideClassification(TrainingTask):
             pictures.append(slide.picture(fields, self._whole_slides.window))
         return pictures
 
-    def sums(
-        self, outputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Return the sums of loss and accuracy; see `ClassificationSums`."""
-        return self._sums(outputs, targets, weights)
-
-    def describe_data(self, reader: SlideReader) -> str:
-        """Return the numbers of slides and classes."""
-        return f"{len(reader)} slides of {len(reader.classes)} classes"
-
     def settings(self) -> Mapping[str, Any]:
         """Return how the tiles were extracted, and how slides are seen."""
         whole_slides = self._whole_slides
         seen = whole_slides.model_dump(exclude=set(whole_slides.EXECUTION))
         return {"tiles": self._tiles.model_dump(), "whole_slides": seen}
-
-    def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
-        """Return the classes in the order of the scores, and the scale of the slides."""
-        return {"classes": reader.classes, "mpp": reader.mpp}
-
-
-def _caps(reader: SlideReader, settings: TrainSettings) -> Caps | None:
-    if settings.slides_per_patient is None:
-        return None
-    slides = np.arange(len(reader))
-    labels = reader.classes_at(slides)
-    return Caps(slides, reader.patients(), labels, None, settings.slides_per_patient)

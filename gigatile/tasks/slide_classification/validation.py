@@ -1,4 +1,4 @@
-"""Validation of slide classifiers on the slides of the validation split."""
+"""Validation of classifiers of whole slides on the slides of the validation split."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,56 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.errors import UserError
-from gigatile.files import read_json
 from gigatile.records.slides import SlideReader
 from gigatile.settings.section import check_section
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.scoring import SlideClassifier
-from gigatile.training.pictures import class_figures, draw_confusion
 from gigatile.training.segments import Segment
+from gigatile.training.slide_validation import validate_slides
 from gigatile.training.validation import Validation
 from gigatile.whole_slides.slide_pixels import StoredSlide
 
 
 def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> Validation:
-    """Return the mean loss and accuracy of the slides.
-
-    The loss of a slide is -log p, where p is the score of its class; p = 0 counts as the smallest
-    positive number in single precision.
+    """Return the mean loss and accuracy of the slides; see `validate_slides`.
 
     Args:
-        segment: the segment of the model.
-        manifest: manifest of the shards, which must have the split valid.
+        segment, manifest: see there.
         settings: with the section `whole_slides`.
-
-    Raises:
-        UserError: a file is missing or damaged, or the shards have other classes than the model.
     """
     section = check_section(WholeSlideSettings, settings["whole_slides"], "whole_slides")
     classifier = SlideClassifier(segment.model, segment.described, section.window)
-    reader = SlideReader(manifest, "valid")
-    if reader.classes != classifier.classes:
-        raise UserError(
-            f"{manifest}: has the classes {', '.join(reader.classes)}, but {segment.model} was "
-            f"trained on {', '.join(classifier.classes)}; train it again"
-        )
-    train = read_json(segment.described)["train"]
-    limit = train["limit_batches"]
-    slides = min(len(reader), train["batch_size"] * limit if limit else len(reader))
-    loss = 0.0
-    confusion = np.zeros((len(reader.classes),) * 2, np.int64)
-    for number in range(slides):
+
+    def score(reader: SlideReader, number: int) -> np.ndarray:
         cells = reader[number].cells
-        slide = StoredSlide(cells, classifier.tiles.size, reader.image, reader.damaged)
-        scores = classifier.score(slide)
-        label = int(reader.classes_at(np.array([number]))[0])
-        loss -= np.log(max(scores[label], np.finfo(np.float32).tiny))
-        confusion[label, scores.argmax()] += 1
-    return Validation(
-        "slides",
-        slides,
-        {"loss": loss / slides, "accuracy": float(confusion.trace()) / slides},
-        details=class_figures(confusion, reader.classes),
-        pictures={"confusion": draw_confusion(confusion, reader.classes)},
-    )
+        return classifier.score(
+            StoredSlide(cells, classifier.tiles.size, reader.image, reader.damaged)
+        )
+
+    return validate_slides(segment, manifest, classifier.classes, score)

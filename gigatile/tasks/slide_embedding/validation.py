@@ -7,54 +7,25 @@ from typing import Any
 import numpy as np
 
 from gigatile.embeddings.stored import embeddings_in, encoder_in
-from gigatile.errors import UserError
-from gigatile.files import read_json
 from gigatile.records.slides import SlideReader
 from gigatile.tasks.slide_embedding.scoring import BagClassifier
-from gigatile.training.pictures import class_figures, draw_confusion
 from gigatile.training.segments import Segment
+from gigatile.training.slide_validation import validate_slides
 from gigatile.training.validation import Validation
 
 
 def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> Validation:
-    """Return the mean loss and accuracy of the slides.
-
-    The loss of a slide is -log p, where p is the score of its class; p = 0 counts as the smallest
-    positive number in single precision.
-
-    Args:
-        segment: the segment of the model.
-        manifest: manifest of the shards, which must have the split valid.
-        settings: of the task; none.
+    """Return the mean loss and accuracy of the slides; see `validate_slides`.
 
     Raises:
-        UserError: a file is missing or damaged, or the shards have other classes, or embeddings of
-            another encoder, than the model.
+        UserError: also if the embeddings are from another encoder than in training.
     """
     classifier = BagClassifier(segment.model, segment.described)
-    reader = SlideReader(manifest, "valid")
-    if reader.classes != classifier.classes:
-        raise UserError(
-            f"{manifest}: has the classes {', '.join(reader.classes)}, but {segment.model} was "
-            f"trained on {', '.join(classifier.classes)}; train it again"
-        )
-    train = read_json(segment.described)["train"]
-    limit = train["limit_batches"]
-    slides = min(len(reader), train["batch_size"] * limit if limit else len(reader))
-    loss = 0.0
-    confusion = np.zeros((len(reader.classes),) * 2, np.int64)
-    for number in range(slides):
+
+    def score(reader: SlideReader, number: int) -> np.ndarray:
         reader.fetch([number])
         records = reader.records_of(number)
         classifier.check_encoder(encoder_in(reader, records), str(manifest))
-        scores = classifier.score(np.stack(list(embeddings_in(reader, records))))
-        label = int(reader.classes_at(np.array([number]))[0])
-        loss -= np.log(max(scores[label], np.finfo(np.float32).tiny))
-        confusion[label, scores.argmax()] += 1
-    return Validation(
-        "slides",
-        slides,
-        {"loss": loss / slides, "accuracy": float(confusion.trace()) / slides},
-        details=class_figures(confusion, reader.classes),
-        pictures={"confusion": draw_confusion(confusion, reader.classes)},
-    )
+        return classifier.score(np.stack(list(embeddings_in(reader, records))))
+
+    return validate_slides(segment, manifest, classifier.classes, score)
