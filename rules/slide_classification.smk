@@ -42,47 +42,6 @@ rule score:
         )
 
 
-rule evaluate:
-    input:
-        slides=ALL_TABLE,
-        described=f"{RUN}/model/settings.json",
-        scored=[f"{RUN}/evaluation/maps/{row['slide']}.json" for row in members_of("test")],
-    output:
-        slides=report(
-            f"{RUN}/evaluation/slides.tsv",
-            caption="captions/slides.rst",
-            category="Evaluation",
-            labels={"table": "predicted classes of the test slides"},
-        ),
-        metrics=report(
-            f"{RUN}/evaluation/metrics.json",
-            caption="captions/metrics.rst",
-            category="Evaluation",
-            labels={"table": "metrics with confidence intervals"},
-        ),
-    log:
-        f"{RUN}/logs/evaluate.log",
-    benchmark:
-        f"{RUN}/benchmarks/evaluate.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(4000),
-        runtime=grow(60),
-    params:
-        **provenance("evaluate", "evaluate"),
-        maps=folder("evaluation/maps"),
-        out=subpath(output.slides, parent=True),
-        settings=section("evaluate"),
-        split="test",
-    shell:
-        recorded(
-            'python "$SCRIPTS/evaluate.py" --task slide_classification --table {input.slides:q} --maps {params.maps:q}'
-            " --described {input.described:q} --settings {params.settings:q}"
-            " --split {params.split} --out {params.out:q}"
-        )
-
-
 # The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
 use rule score as score_valid with:
     output:
@@ -93,25 +52,6 @@ use rule score as score_valid with:
     params:
         **provenance("score_valid", "predict", "{slide}"),
         settings=section("whole_slides"),
-
-
-use rule evaluate as evaluate_valid with:
-    input:
-        slides=TRAINING_TABLE,
-        described=f"{RUN}/model/settings.json",
-        scored=[f"{RUN}/validation/maps/{row['slide']}.json" for row in members_of("valid")],
-    output:
-        slides=f"{RUN}/validation/slides.tsv",
-    log:
-        f"{RUN}/logs/evaluate_valid.log",
-    benchmark:
-        f"{RUN}/benchmarks/evaluate_valid.tsv"
-    params:
-        **provenance("evaluate_valid", "evaluate"),
-        maps=folder("validation/maps"),
-        out=subpath(output.slides, parent=True),
-        settings=literal("{}"),
-        split="valid",
 
 
 # --- Prediction for new slides: a job per slide
@@ -133,37 +73,7 @@ use rule score as score_new with:
         settings=section("whole_slides"),
 
 
-rule predict:
-    input:
-        slides=NEW_TABLE,
-        described=f"{MODEL}/settings.json",
-        scored=expand(f"{RUN}/predictions/maps/{{slide}}.json", slide=NEW),
-    output:
-        slides=report(
-            f"{RUN}/predictions/slides.tsv",
-            caption="captions/predictions.rst",
-            category="Predictions",
-            labels={"table": "predicted classes of the new slides"},
-        ),
-        provenance=f"{RUN}/predictions/provenance.json",
-    log:
-        f"{RUN}/logs/predict.log",
-    benchmark:
-        f"{RUN}/benchmarks/predict.tsv"
-    conda:
-        "../envs/cpu.yaml"
-    resources:
-        mem_mb=grow(1000),
-        runtime=grow(60),
-    params:
-        **provenance("predict", "evaluate"),
-        maps=folder("predictions/maps"),
-        out=subpath(output.slides, parent=True),
-    shell:
-        recorded(
-            'python "$SCRIPTS/evaluate.py" --task slide_classification --new --table {input.slides:q} --maps {params.maps:q}'
-            " --described {input.described:q} --out {params.out:q}"
-        )
+include: "slide_maps.smk"
 
 
 # The files of the evaluation and of the prediction that the pages show.
