@@ -14,6 +14,7 @@ rule embed:
         tiled=f"{RUN}/tiles/{{slide}}.json",
         tiles=ancient(f"{RUN}/tiles/{{slide}}.tfrecord"),
         encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+        described=[],
     output:
         records=update(f"{RUN}/embeddings/{{slide}}.tfrecord"),
         hdf5=update(f"{RUN}/embeddings/{{slide}}.h5"),
@@ -40,8 +41,8 @@ rule embed:
             "embed",
             "--slide {wildcards.slide} --tiles {input.tiles:q} --tiled {input.tiled:q}"
             " --encoder {input.encoder:q} --settings {params.settings:q} {resources.options}"
-            " --cores {threads} --records {output.records:q} --hdf5 {output.hdf5:q} --out {output.state:q}",
-            reads="{input.tiled:q}",
+            " --described {input.described:q} --cores {threads} --records {output.records:q} --hdf5 {output.hdf5:q} --out {output.state:q}",
+            reads="{input.tiled:q} {input.described:q}",
             state="{output.state}",
             made_with="{params.code} {params.settings:q} {params.encoder}",
         )
@@ -52,6 +53,8 @@ use rule embed as embed_new with:
         tiled=f"{RUN}/predictions/tiles/{{slide}}.json",
         tiles=ancient(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
         encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+        # A bundle refuses another encoder before the first slide is embedded.
+        described=f"{MODEL}/settings.json" if BUNDLE else [],
     output:
         records=update(f"{RUN}/predictions/embeddings/{{slide}}.tfrecord"),
         hdf5=update(f"{RUN}/predictions/embeddings/{{slide}}.h5"),

@@ -21,6 +21,12 @@ def main() -> None:
     parser.add_argument("--name", default="", help="of the encoder, for the state")
     parser.add_argument("--licence", default="", help="of the encoder, for the state")
     parser.add_argument("--cores", type=int, default=1, help="cores to use (1)")
+    parser.add_argument(
+        "--described",
+        type=Path,
+        nargs="*",
+        help="settings.json of the model that will score the slide: refuse another encoder",
+    )
     parser.add_argument("--records", type=Path, required=True, help="output (.tfrecord)")
     parser.add_argument("--hdf5", type=Path, required=True, help="output (.h5)")
     parser.add_argument("--out", type=Path, required=True, help="output, the state (.json)")
@@ -44,6 +50,7 @@ def main() -> None:
             licence=args.licence,
         ),
         EmbeddingFiles(args.records, args.hdf5, args.out),
+        next(iter(args.described or ()), None),
     )
     if state.encoder is None:
         print(f"{args.slide}: skipped, as it could not be tiled")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
+from gigatile.embeddings.encoder_files import check_encoder, encoder_checksum, encoder_id
 from gigatile.embeddings.encoders import Encoder, open_encoder
 from gigatile.embeddings.hdf5 import write_hdf5
 from gigatile.embeddings.state import EmbeddingState, EncoderFacts
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json
-from gigatile.json_models import read_model
+from gigatile.json_models import JsonModel, read_model
 from gigatile.records.embedding import Embedding, encode_embedding
 from gigatile.records.tfrecord import write_records
 from gigatile.records.tile import Tile, is_plain, read_tiles
@@ -37,6 +37,12 @@ class EmbeddingFiles:
     state: Path
 
 
+class _EncoderOfModel(JsonModel):
+    """The part of a model's settings.json that names its encoder."""
+
+    encoder_id: str
+
+
 def embed_slide(
     slide: str,
     tiles: Path,
@@ -44,6 +50,7 @@ def embed_slide(
     encoder: Path,
     settings: EncoderSettings,
     files: EmbeddingFiles,
+    described: Path | None = None,
 ) -> EmbeddingState:
     """Embed the tiles of a slide; write records, HDF5 and, last, the state.
 
@@ -56,10 +63,12 @@ def embed_slide(
         encoder: its file.
         settings: the size of its input, and how pixels are scaled.
         files: to write.
+        described: settings.json of the model that will score the slide; its encoder must be this
+            one. None: there is no model yet.
 
     Raises:
-        UserError: a file is missing or damaged, the encoder cannot be used, or an embedding has a
-            number that is not finite.
+        UserError: a file is missing or damaged, the encoder cannot be used or is not that of the
+            model, or an embedding has a number that is not finite.
     """
     remove_half_written(*vars(files).values())  # of a job that was killed
     state = read_model(SlideState, tiled)
@@ -74,6 +83,10 @@ def embed_slide(
         _write_nothing(files)
     else:
         checksum = encoder_checksum(encoder)
+        identity = encoder_id(checksum, settings, state.grid.size)
+        if described is not None:
+            expected = bytes.fromhex(read_model(_EncoderOfModel, described).encoder_id)
+            check_encoder(identity, expected, str(encoder), described)
         model = open_encoder(encoder, settings, state.grid.size, settings.cores)
         facts = EncoderFacts(
             name=settings.name,
@@ -84,7 +97,6 @@ def embed_slide(
             deviation=list(settings.deviation) if settings.deviation else None,
             dimensions=model.dimensions,
         )
-        identity = encoder_id(checksum, settings, state.grid.size)
         _write_embeddings(slide, tiles, state, state.grid, model, identity, files)
     embedded = EmbeddingState(
         **dict(state)

@@ -73,3 +73,22 @@ def encoder_id(checksum: str, settings: EncoderSettings, tile_size: int) -> byte
     """
     text = json.dumps([checksum, canonical(settings), tile_size])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def check_encoder(encoder: bytes, expected: bytes, source: str, described: Path) -> None:
+    """Refuse an encoder, or its embeddings, that is not the one of a model.
+
+    Args:
+        encoder: 16 bytes that identify it; see `encoder_id`.
+        expected: those of the model.
+        source: where it is from, for the message.
+        described: settings.json of the model, for the message.
+
+    Raises:
+        UserError: they differ.
+    """
+    if encoder != expected:
+        raise UserError(
+            f"{source}: another encoder than {described} was trained with, or tiles of another "
+            "size; set encoder.file to the file of the training"
+        )

@@ -13,6 +13,7 @@ from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
 from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
+from gigatile.embeddings.encoder_files import encoder_id
 from gigatile.embeddings.encoders import open_encoder
 from gigatile.embeddings.hdf5 import read_mean
 from gigatile.embeddings.means import read_means
@@ -138,6 +139,27 @@ def test_a_number_that_is_not_finite_is_refused(tiled: TilingFiles, tmp_path: Pa
     with pytest.raises(UserError, match=r"slide P01-1: the encoder returns numbers that are not f"):
         embed(tiled, tmp_path, encoder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.onnx"]
+
+
+def test_another_encoder_than_that_of_the_model_is_refused_before_it_is_opened(
+    tiled: TilingFiles, tmp_path: Path
+) -> None:
+    encoder = write_tiny_encoder(tmp_path / "tiny.onnx")
+    identity = encoder_id(sha256_of(encoder), SETTINGS, 128)
+    described = tmp_path / "settings.json"
+    write_json(described, {"encoder_id": identity.hex()})
+    given = ("P01-1", tiled.records, tiled.state, encoder, SETTINGS, files_in(tmp_path / "out"))
+    assert embed_slide(*given, described).state == "tiled"
+    (tmp_path / "out/P01-1.json").unlink()
+    encoder.write_bytes(b"no encoder at all")
+    with pytest.raises(UserError, match=r"tiny\.onnx: not an ONNX file"):
+        embed_slide(*given, described)
+    write_tiny_encoder(encoder, bias=1)
+    with pytest.raises(
+        UserError, match=r"tiny\.onnx: another encoder than .*settings\.json was tr"
+    ):
+        embed_slide(*given, described)
+    assert not (tmp_path / "out/P01-1.json").exists()
 
 
 def test_a_killed_job_leaves_no_half_file(tiled: TilingFiles, tmp_path: Path) -> None:

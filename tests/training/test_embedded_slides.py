@@ -173,7 +173,7 @@ def test_scores_of_a_slide_are_those_of_the_saved_model(name: str, tmp_path: Pat
     assert (weights is None) == (name == "mean_embedding")
     first = whole({"embeddings": slide[:1][None], "present": np.ones((1, 1), np.float32)})
     np.testing.assert_allclose(alone[0], first[0], atol=1e-5)
-    with pytest.raises(UserError, match="embeddings of another encoder"):
+    with pytest.raises(UserError, match="another encoder than"):
         classifier.check_encoder(b"f" * 16, "x")
 
 

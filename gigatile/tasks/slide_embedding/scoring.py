@@ -7,8 +7,8 @@ import pandas as pd
 import tensorflow as tf
 from pydantic import JsonValue
 
+from gigatile.embeddings.encoder_files import check_encoder
 from gigatile.embeddings.stored import SlideEmbeddings
-from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.models.bag_classifier import parts_of
 from gigatile.models.saving import load_model
@@ -56,21 +56,8 @@ class BagClassifier:
         )
 
     def check_encoder(self, encoder: bytes, source: str) -> None:
-        """Refuse embeddings of another encoder.
-
-        Args:
-            encoder: 16 bytes that identify it.
-            source: where the embeddings are from, for the message.
-
-        Raises:
-            UserError: it is another one than in training.
-        """
-        if encoder != self.encoder_id:
-            raise UserError(
-                f"{source}: embeddings of another encoder, or of tiles of another size, than those "
-                f"that {self._described} was trained on; set encoder.file to the file of the "
-                "training"
-            )
+        """Refuse another encoder than that of the training; see `encoder_files.check_encoder`."""
+        check_encoder(encoder, self.encoder_id, source, self._described)
 
     def score(self, values: np.ndarray) -> np.ndarray:
         """Return the score of each class, (classes,) float64.
