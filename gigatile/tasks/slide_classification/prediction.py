@@ -4,13 +4,12 @@ import argparse
 from pathlib import Path
 
 from gigatile.errors import UserError
-from gigatile.files import checksums
 from gigatile.json_models import read_model
 from gigatile.settings.section import parse_section
 from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.slides.state import SlideState
 from gigatile.software import import_tensorflow
-from gigatile.tasks.slide_classification.slide_scores import skip_slide, write_scores
+from gigatile.tasks.slide_classification.slide_scores import record_scores, skip_slide
 from gigatile.training.cores import limit_pools
 
 
@@ -59,22 +58,4 @@ def run(args: argparse.Namespace) -> None:
     positions = scored.positions
     for name in ("x", "y", "side"):
         positions[name] *= scale
-    inputs = checksums(
-        {
-            "model/model.keras": args.model,
-            f"{args.records.parent.name}/{args.records.name}": args.records,
-        }
-    )
-    write_scores(
-        args.slide,
-        classifier.classes,
-        scored.scores.tolist(),
-        positions,
-        args.map,
-        args.out,
-        inputs,
-    )
-    shown = ", ".join(
-        f"{n} {s:.3f}" for n, s in zip(classifier.classes, scored.scores, strict=True)
-    )
-    print(f"{args.slide}: {shown}; {len(positions)} positions")
+    record_scores(args, classifier.classes, scored.scores, positions)

@@ -1,15 +1,17 @@
 """The scores of a slide and its map: maps/<slide>.json and maps/<slide>.parquet."""
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from gigatile.files import sha256_of, write_whole
+from gigatile.files import checksums, sha256_of, write_whole
 from gigatile.json_models import JsonModel, write_model
 
 SCHEMA = 1
@@ -77,6 +79,27 @@ def write_scores(
             sha256=sha256_of(map_path),
         ),
     )
+
+
+def record_scores(
+    args: argparse.Namespace, classes: Sequence[str], scores: np.ndarray, positions: pd.DataFrame
+) -> None:
+    """Write the map and the scores of a slide, and print the scores.
+
+    Args:
+        args: of scripts/predict.py: slide, records, model, map and out.
+        classes, positions: see `write_scores`.
+        scores: (classes,).
+    """
+    inputs = checksums(
+        {
+            "model/model.keras": args.model,
+            f"{args.records.parent.name}/{args.records.name}": args.records,
+        }
+    )
+    write_scores(args.slide, classes, scores.tolist(), positions, args.map, args.out, inputs)
+    shown = ", ".join(f"{name} {score:.3f}" for name, score in zip(classes, scores, strict=True))
+    print(f"{args.slide}: {shown}; {len(positions)} positions")
 
 
 def skip_slide(slide: str, reason: str, map_path: Path, state: Path) -> None:

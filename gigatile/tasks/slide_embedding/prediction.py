@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from gigatile.files import checksums
 from gigatile.json_models import read_model
 from gigatile.slides.state import SlideState
 from gigatile.software import import_tensorflow
-from gigatile.tasks.slide_classification.slide_scores import skip_slide, write_scores
+from gigatile.tasks.slide_classification.slide_scores import record_scores, skip_slide
 from gigatile.training.cores import limit_pools
 
 
@@ -43,20 +42,4 @@ def run(args: argparse.Namespace) -> None:
     embeddings = read_embeddings(args.records)
     classifier.check_encoder(embeddings.encoder, str(args.records))
     scores, positions = classifier.score_with_map(embeddings)
-    inputs = checksums(
-        {
-            "model/model.keras": args.model,
-            f"{args.records.parent.name}/{args.records.name}": args.records,
-        }
-    )
-    write_scores(
-        args.slide,
-        classifier.classes,
-        scores.tolist(),
-        positions,
-        args.map,
-        args.out,
-        inputs,
-    )
-    shown = ", ".join(f"{n} {s:.3f}" for n, s in zip(classifier.classes, scores, strict=True))
-    print(f"{args.slide}: {shown}; {len(positions)} tiles")
+    record_scores(args, classifier.classes, scores, positions)
