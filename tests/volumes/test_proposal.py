@@ -177,7 +177,11 @@ def test_faults_are_one_message(run, tmp_path):
 
 
 def test_the_memory_of_a_larger_patch_is_within_the_estimate(run, printed):
-    """In another process, with a patch that was not measured."""
+    """In another process, with a patch that was not measured.
+
+    This process is as large as a worker that has run other tests: its size must not count.
+    """
+    ballast = np.ones(3 * 10**8)
     stated = re.search(r"of small_unet takes (\S+) GB, and (\S+) kB for each voxel", printed.stderr)
     memory = StepMemory(1e9 * float(stated[1]), 1e3 * float(stated[2]))
     code = (
@@ -187,4 +191,5 @@ def test_the_memory_of_a_larger_patch_is_within_the_estimate(run, printed):
     )
     line = [sys.executable, "-c", code, str(run / "config.yaml")]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert ballast.nbytes > memory.of(96**3)
     assert 0.6 <= float(done.stdout) / memory.of(96**3) <= 1

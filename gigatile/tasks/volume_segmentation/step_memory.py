@@ -2,9 +2,12 @@
 
 import math
 import multiprocessing
+import re
 import resource
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.settings.train import TrainSettings
@@ -87,7 +90,21 @@ def peak_of_step(settings: Settings, patch: tuple[int, int, int]) -> float:
         step(images, labels)
     if gpus:
         return float(tf.config.experimental.get_memory_info("GPU:0")["peak"])
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return _peak_of_process()
+
+
+def _peak_of_process() -> float:
+    """Return the largest resident memory of this process, in bytes.
+
+    On Linux it is not `ru_maxrss`, which a process inherits from the one that starts it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        kilobytes = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if kilobytes:
+            return 1024.0 * int(kilobytes[1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak) if sys.platform == "darwin" else 1024.0 * peak
 
 
 def describe(memory: StepMemory, model: str) -> str:
