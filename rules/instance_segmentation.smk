@@ -65,6 +65,7 @@ rule prepare:
         # On a cluster, one job prepares several parts; see profiles/slurm.
         slide_at_once=1,
         options=f"--stall-minutes {SETTINGS.instances.stall_minutes:g}",
+        reuse=reuse_option(SETTINGS.reuse),
     params:
         **provenance("prepare", "prepare", "{part}", samples=COHORT_PARTS, states=f"{RUN}/images"),
         sources=source_texts(COHORT_PARTS),
@@ -83,6 +84,7 @@ rule prepare:
             state="{output.state}",
             # The parts of a split are other images if their number changes, which `images` shows.
             made_with="{params.code} {params.settings:q} {params.images}",
+            options="{resources.reuse}",
         )
 
 

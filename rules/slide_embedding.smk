@@ -28,6 +28,7 @@ rule embed:
         mem_mb=grow(4000),
         runtime=grow(240),
         options=encoder_options(SETTINGS.encoder),
+        reuse=reuse_option(SETTINGS.reuse),
         slide_at_once=1,
     params:
         **provenance("embed", "embed", "{slide}"),
@@ -45,6 +46,7 @@ rule embed:
             reads="{input.tiled:q} {input.described:q}",
             state="{output.state}",
             made_with="{params.code} {params.settings:q} {params.encoder}",
+            options="{resources.reuse}",
         )
 
 

@@ -10,4 +10,4 @@ prepare_process(INVOCATION, workflow.basedir)
 
 
 onstart:
-    check_run(workflow, INVOCATION, SETTINGS.tiles.reuse)
+    check_run(workflow, INVOCATION, SETTINGS.reuse)

@@ -52,7 +52,7 @@ rule tile:
         mem_mb=REQUESTS.mem_mb(),
         runtime=REQUESTS.minutes(COHORT, NEW),
         options=tiling_options(SETTINGS.tiles),
-        reuse=reuse_option(SETTINGS.tiles),
+        reuse=reuse_option(SETTINGS.reuse),
         # On a cluster, one job tiles several slides; see profiles/slurm.
         slide_at_once=1,
     params:

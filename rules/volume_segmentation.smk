@@ -59,6 +59,7 @@ rule prepare:
         # On a cluster, one job prepares several cases; see profiles/slurm.
         slide_at_once=1,
         options=f"--stall-minutes {SETTINGS.volumes.stall_minutes:g}",
+        reuse=reuse_option(SETTINGS.reuse),
     params:
         **provenance("prepare", "prepare", "{case}", samples=COHORT, states=f"{RUN}/volumes"),
         sources=source_texts(COHORT),
@@ -72,6 +73,7 @@ rule prepare:
             source="{params.sources}",
             state="{output.state}",
             made_with="{params.code} {params.settings:q} {params.case:q}",
+            options="{resources.reuse}",
         )
 
 

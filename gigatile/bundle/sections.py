@@ -7,7 +7,7 @@ from typing import Any
 # stage does not depend on, but another one does.
 MACHINE = frozenset(
     {
-        *("cores", "stall_minutes", "copy_first", "reuse", "on_error", "jobs", "window", "nodes"),
+        *("cores", "stall_minutes", "copy_first", "on_error", "jobs", "window", "nodes"),
         "file",  # of the encoder
     }
 )

@@ -105,13 +105,8 @@ def _with_scores(model: keras.Model, task: str, described: Mapping[str, Any]) ->
 
 
 def _without_paths(described: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's settings without paths and names of this machine."""
+    """Return a model's settings without paths of this machine."""
     train = dict(described["train"])
     if weights := weights_file(train.get("weights")):
         train["weights"] = weights.name
-    sections = {
-        name: {**values, "reuse": None}
-        for name, values in described.items()
-        if isinstance(values, dict) and "reuse" in values
-    }
-    return {**described, **sections, "train": train}
+    return {**described, "train": train}

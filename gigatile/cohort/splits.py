@@ -22,6 +22,8 @@ from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
 
+# The number of the patients that no fold has; folds begin at 1.
+HELD_OUT = 0
 # Number of seeds that `usable_seed` tries.
 SEEDS_TRIED = 1000
 # It tries fewer if the sheet has more rows than this.
@@ -74,13 +76,14 @@ class SplitProof(JsonModel):
         splits: the counts of each split.
         shared_patients: patients in two splits, by `train&valid` and so on; all must be empty.
         sheet_sha256: the checksum of the sample sheet.
-        by, folds, fold: the settings, if they are not the default.
+        by, folds, fold, held_out: the settings, if they are not the default.
     """
 
     seed: int
     by: Literal["patient", "site"] = Field("patient", exclude_if=lambda by: by == "patient")
     folds: int | None = Field(None, exclude_if=lambda folds: folds is None)
     fold: int = Field(1, exclude_if=lambda fold: fold == 1)
+    held_out: float = Field(0, exclude_if=lambda share: share == 0)
     shares: dict[str, float] = Field(default_factory=dict)
     labels: list[str]
     splits: dict[str, SplitCounts]
@@ -93,7 +96,8 @@ class SplitProof(JsonModel):
         Raises:
             KeyError, ValidationError: the file has no valid settings.
         """
-        named = {"seed": self.seed, "by": self.by, "folds": self.folds, "fold": self.fold}
+        keys = ("seed", "by", "folds", "fold", "held_out")
+        named = {key: getattr(self, key) for key in keys}
         # With folds, the shares follow from them.
         shares = {} if self.folds else {split: self.shares[split] for split in SPLITS}
         return SplitSettings(**named, **shares)
@@ -142,7 +146,10 @@ def assign(members: Sequence[Member], settings: SplitSettings) -> dict[str, str]
             f"{min(fixed)!r}; with folds, its column `split` must be empty"
         )
     folds = folds_of(members, settings)
-    splits = {settings.fold: "test", settings.fold % settings.folds + 1: "valid"}
+    if settings.held_out:
+        splits = {HELD_OUT: "test", settings.fold: "valid"}
+    else:
+        splits = {settings.fold: "test", settings.fold % settings.folds + 1: "valid"}
     return {patient: splits.get(folds[patient], "train") for patient in groups}
 
 
@@ -190,6 +197,8 @@ def _groups_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, 
 def folds_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, int]:
     """Return the fold of each patient, from 1; each patient is tested in this fold only.
 
+    Groups with a position above `1 - held_out` are in no fold: HELD_OUT.
+
     The groups (patients, or sites) are dealt one by one: the largest first, of equal ones label
     after label, and within a label in the order of their positions. Each goes to the fold that has
     the least of the group's labels, as shares of each label's patients; of equal ones to that with
@@ -204,20 +213,25 @@ def folds_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, in
     """
     assert settings.folds is not None
     groups = _groups_of(members, settings)
-    number: Counter[str] = Counter(groups.values())
+    held_out = {
+        g for g in groups.values() if position_of(g, settings.seed) >= 1 - settings.held_out
+    }
+    number: Counter[str] = Counter(group for group in groups.values() if group not in held_out)
     if len(number) < settings.folds:
+        without = f" without the {len(held_out)} held out" if held_out else ""
         raise UserError(
             f"split.folds: {settings.folds} folds need as many {settings.by}s; the sheet has "
-            f"{len(number)}"
+            f"{len(number)}{without}"
         )
     # Patients with each label, by group. Without labels, all have the same one.
     labels: dict[str, Counter[str]] = {group: Counter() for group in number}
     for patient, label in {(member.patient, member.label) for member in members}:
-        labels[groups[patient]][label] += 1
+        if groups[patient] not in held_out:
+            labels[groups[patient]][label] += 1
     total = sum(labels.values(), Counter[str]())
     dealt = [Counter[str]() for _ in range(settings.folds)]
     patients = [0] * settings.folds
-    chosen: dict[str, int] = {}
+    chosen = dict.fromkeys(held_out, HELD_OUT)
     order = sorted(
         number, key=lambda g: (-number[g], sorted(labels[g]), position_of(g, settings.seed), g)
     )
@@ -298,6 +312,7 @@ def prove_splits(
         by=settings.by,
         folds=settings.folds,
         fold=settings.fold,
+        held_out=settings.held_out,
         shares=settings.shares,
         labels=labels,
         splits=counts,

@@ -227,7 +227,8 @@ def _print_counts(settings: Settings, cohort: _Checked) -> None:
     patients = {member.patient for member in members}
     split = settings.split
     by = "" if split.by == "patient" else f" by {split.by}"
-    fold = f", fold {split.fold} of {split.folds} is the test split" if split.folds else ""
+    role = "validation" if split.held_out else "test"
+    fold = f", fold {split.fold} of {split.folds} is the {role} split" if split.folds else ""
     print(
         f"{settings.samples}: {_count(len(members), members[0])} of {len(patients)} patient(s), "
         f"split{by} with seed {split.seed}{fold}"

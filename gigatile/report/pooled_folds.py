@@ -1,14 +1,18 @@
-"""Pools the folds of a cross-validation: proves that each patient was tested once, and evaluates.
+"""Pools the folds of a cross-validation: proves who was tested by which model, and evaluates.
 
-The figures of all patients are those of their folds' models together. An area under the ROC curve
-then also compares scores of different models, which that of a fold does not; both are given.
+Without patients that are held out, each patient is tested once, by the model of one fold. An area
+under the ROC curve of all patients then also compares scores of different models, which that of a
+fold does not; both are given. With patients that are held out, all models test these, and the
+scores are the means over the models.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from gigatile.cohort.names import same_names
@@ -17,7 +21,8 @@ from gigatile.errors import all_faults
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.tested_runs import METRICS, SLIDES, TestedRun, read_tested
-from gigatile.json_models import Written, read_model
+from gigatile.files import sha256_of
+from gigatile.json_models import Written, read_model, write_model
 from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.records.manifest import read_manifest
 from gigatile.report.embeddings.records import EMBEDDINGS
@@ -25,9 +30,14 @@ from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
 from gigatile.report.leakage import chain_check, manifest_faults
 from gigatile.report.provenance import Ledger
 from gigatile.report.slides.records import TILES
+from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS
+from gigatile.tables import write_table
 
 PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
+FOLDS = "folds.json"
+SCORED = "every usable test slide was scored"
+TESTED = "each model was trained on the shards of its fold, and tested"
 # The folder of the records of a run on embeddings.
 EMBEDDED = "embeddings"
 
@@ -50,24 +60,56 @@ class FoldFigures(Written):
     average_precision: Interval
 
 
-class PooledFolds(Written):
+class FoldsProof(Written):
     """The content of folds.json.
 
     Attributes:
         folds: the figures of each fold.
-        patients: number of patients of the sheet; each is in the test split of exactly one fold.
+        patients: number of patients of the sheet.
+        scores: `one model`: each patient is tested by the model of one fold; `mean`: patients that
+            are held out, by the mean of all models.
         claims: what was checked, with what was counted.
         doubts: what was not checked.
-        pooled: the figures of all test slides.
         inputs: SHA-256 of the files.
     """
 
     folds: list[FoldFigures]
     patients: int
+    scores: Literal["one model", "mean"]
     claims: dict[str, str]
     doubts: list[str]
-    pooled: SlideMetrics
     inputs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PooledFolds:
+    """The folds of a cross-validation together.
+
+    Attributes:
+        proof: what was checked, and the figures of each fold.
+        slides: the test slides, with their scores.
+        settings: of the intervals.
+    """
+
+    proof: FoldsProof
+    classes: Sequence[str]
+    slides: pd.DataFrame
+    settings: EvaluationSettings
+
+    def write(self, folder: Path) -> SlideMetrics:
+        """Write folds.json, and the test results as those of a run; return the figures.
+
+        Args:
+            folder: to write into; `read_tested` reads it.
+        """
+        (folder / SLIDES).parent.mkdir(parents=True, exist_ok=True)
+        write_model(folder / FOLDS, self.proof)
+        rows = self.slides.to_numpy(object).tolist()
+        write_table(folder / SLIDES, list(self.slides.columns), rows)
+        sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
+        metrics = evaluate(self.slides, self.classes, self.settings, sums)
+        write_model(folder / METRICS, metrics)
+        return metrics
 
 
 @dataclass(frozen=True)
@@ -110,30 +152,74 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
     faults = _setting_faults(folds) or _leaks(folds)
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
-    first = folds[0].run
-    slides = pd.concat([fold.run.slides for fold in folds], ignore_index=True)
-    if any("call_vote" not in fold.run.slides for fold in folds):
-        slides = slides.drop(columns="call_vote", errors="ignore")
-    patients = folds[0].patients()
-    pairs, count = list(combinations(folds, 2)), f"{len(patients)} patients"
-    return PooledFolds(
+    first, held_out = folds[0], bool(folds[0].proof.held_out)
+    proof = FoldsProof(
         folds=[_figures(fold) for fold in folds],
-        patients=len(patients),
-        claims={
-            "each patient of the sheet is in the test split of exactly one fold": count,
-            "no two folds have the same test patient, in any spelling": f"{len(pairs)} pairs",
-            "no test patient of a fold trains or validates in it": f"{len(folds)} folds",
-            "every scored slide is a test slide of its fold": f"{len(slides)} slides",
-            "each model was trained on the shards of its fold, and tested": f"{len(folds)} models",
-        },
+        patients=len(first.patients()),
+        scores="mean" if held_out else "one model",
+        claims=_claims_of_held_out(folds) if held_out else _claims(folds),
         doubts=[
             f"{fold.run.name} started from other weights; its report says what is known of them"
             for fold in folds
             if INITIAL_WEIGHTS in fold.model.inputs
         ],
-        pooled=evaluate(slides, first.classes, first.settings, {}),
         inputs={name: sha256 for fold in folds for name, sha256 in fold.inputs.items()},
     )
+    slides = mean_scores([fold.run for fold in folds]) if held_out else _all_slides(folds)
+    return PooledFolds(proof, first.run.classes, slides, first.run.settings)
+
+
+def mean_scores(runs: Sequence[TestedRun]) -> pd.DataFrame:
+    """Return the test slides with the means of the scores of several models.
+
+    Args:
+        runs: that scored the same slides, with the same classes.
+    """
+    first = runs[0]
+    names = [f"p_{name}" for name in first.classes]
+    order = first.slides["slide"]
+    scores = [run.slides.set_index("slide").loc[order, names].to_numpy(float) for run in runs]
+    mean = np.mean(scores, axis=0)
+    table = first.slides[["slide", "patient", "label"]].copy()
+    table[names] = mean
+    table["call_mean"] = [first.classes[number] for number in mean.argmax(axis=1)]
+    return table
+
+
+def _all_slides(folds: Sequence[_Fold]) -> pd.DataFrame:
+    """Return the test slides of all folds."""
+    slides = pd.concat([fold.run.slides for fold in folds], ignore_index=True)
+    if any("call_vote" not in fold.run.slides for fold in folds):
+        slides = slides.drop(columns="call_vote", errors="ignore")
+    return slides
+
+
+def _claims(folds: Sequence[_Fold]) -> dict[str, str]:
+    patients = f"{len(folds[0].patients())} patients"
+    pairs = len(list(combinations(folds, 2)))
+    slides = sum(len(fold.run.slides) for fold in folds)
+    return {
+        "each patient of the sheet is in the test split of exactly one fold": patients,
+        "no two folds have the same test patient, in any spelling": f"{pairs} pairs",
+        "no test patient of a fold trains or validates in it": f"{len(folds)} folds",
+        "every scored slide is a test slide of its fold": f"{slides} slides",
+        SCORED: f"{len(folds)} folds",
+        TESTED: f"{len(folds)} models",
+    }
+
+
+def _claims_of_held_out(folds: Sequence[_Fold]) -> dict[str, str]:
+    held_out, others = len(folds[0].patients("test")), len(folds[0].patients("train", "valid"))
+    pairs = len(list(combinations(folds, 2)))
+    return {
+        "all folds have the same test patients": f"{held_out} patients",
+        "no test patient trains or validates in any fold": f"{len(folds)} folds",
+        "each other patient is in the validation split of exactly one fold": f"{others} patients",
+        "no two folds have the same validation patient, in any spelling": f"{pairs} pairs",
+        "all models scored the same test slides": f"{len(folds[0].run.slides)} slides",
+        SCORED: f"{len(folds)} folds",
+        TESTED: f"{len(folds)} models",
+    }
 
 
 def _read(run: TestedRun, folder: Path) -> _Fold:
@@ -179,6 +265,7 @@ def _setting_faults(folds: Sequence[_Fold]) -> list[str]:
             ("seed", proof.seed, first.proof.seed),
             ("number of folds", proof.folds, first.proof.folds),
             ("split.by", proof.by, first.proof.by),
+            ("split.held_out", proof.held_out, first.proof.held_out),
             ("sample sheet", proof.sheet_sha256, first.proof.sheet_sha256),
             ("set of classes", list(fold.run.classes), list(first.run.classes)),
         ):
@@ -197,16 +284,40 @@ def _setting_faults(folds: Sequence[_Fold]) -> list[str]:
 
 
 def _leaks(folds: Sequence[_Fold]) -> list[str]:
-    """Return what contradicts the claims of `PooledFolds`."""
-    everyone = folds[0].patients()
+    """Return what contradicts the claims of `FoldsProof`."""
+    everyone, held_out = folds[0].patients(), bool(folds[0].proof.held_out)
     faults = [fault for fold in folds for fault in _leaks_of(fold, everyone)]
+    split, does = ("valid", "validate") if held_out else ("test", "test")
     for first, second in combinations(folds, 2):
         faults += [
-            f"{first.run.name} and {second.run.name} both test patient {' / '.join(sorted(same))}"
-            for same in _in_both(first.patients("test"), second.patients("test"))
+            f"{first.run.name} and {second.run.name} both {does} patient {' / '.join(sorted(same))}"
+            for same in _in_both(first.patients(split), second.patients(split))
         ]
-    tested = set().union(*(fold.patients("test") for fold in folds))
-    return faults + [f"patient {name!r} is tested in no fold" for name in sorted(everyone - tested)]
+    if held_out:
+        faults += _other_tests(folds)
+        everyone = everyone - folds[0].patients("test")
+    dealt = set().union(*(fold.patients(split) for fold in folds))
+    return faults + [
+        f"patient {name!r} is in the {split} split of no fold" for name in sorted(everyone - dealt)
+    ]
+
+
+def _other_tests(folds: Sequence[_Fold]) -> list[str]:
+    """Return the folds with other test patients or slides than the first one."""
+    first, *others = folds
+    slides, faults = set(first.run.slides["slide"]), []
+    for fold in others:
+        if other := fold.patients("test") ^ first.patients("test"):
+            faults.append(
+                f"{fold.run.name}: patient {min(other)!r} is held out in only one of this run and "
+                f"{first.run.name}"
+            )
+        elif missing := slides ^ set(fold.run.slides["slide"]):
+            faults.append(
+                f"{fold.run.name}: slide {min(missing)!r} was scored in only one of this run and "
+                f"{first.run.name}"
+            )
+    return faults
 
 
 def _leaks_of(fold: _Fold, everyone: set[str]) -> list[str]:
@@ -225,6 +336,12 @@ def _leaks_of(fold: _Fold, everyone: set[str]) -> list[str]:
             faults.append(f"{name}: the scored slide {slide['slide']} is no test slide")
         elif (row.patient, row.label) != (slide["patient"], slide["label"]):
             faults.append(f"{name}: slide {slide['slide']} was scored as another patient's")
+    scored = set(fold.run.slides["slide"])
+    faults += [
+        f"{name}: test slide {row.id!r} was not scored"
+        for row in fold.rows
+        if row.split == "test" and row.state != "failed" and row.id not in scored
+    ]
     return faults
 
 

@@ -84,7 +84,8 @@ def _training(samples: str, caption: str, titles: Mapping[str, str], run: Run) -
 
 def _settings(run: Run) -> Content:
     splits = run.splits
-    folds = {"folds": splits.folds, "fold": splits.fold} if splits.folds else {}
+    names = ("folds", "fold", "held_out") if splits.folds else ()
+    folds = {name: getattr(splits, name) for name in names}
     recorded: dict[str, dict[str, Any]] = {
         "splits.json": {"split": {"seed": splits.seed, "by": splits.by} | folds},
         "shards/manifest.json": {

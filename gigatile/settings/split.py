@@ -39,7 +39,15 @@ class SplitSettings(Section):
         ge=1,
         le=100,
         description="With `folds`: the fold that is the test split. The next one is the validation "
-        "split,\nthe others are for training.",
+        "split,\nthe others are for training. With `held_out`: the fold that is the validation "
+        "split.",
+    )
+    held_out: float = Field(
+        0,
+        ge=0,
+        le=0.9,
+        description="With `folds`: share of the patients that no fold has. They are the test split "
+        "in all folds,\nfor the mean of the folds' models. 0: none.",
     )
 
     @property
@@ -47,17 +55,17 @@ class SplitSettings(Section):
         """The wanted share of the patients in each split."""
         if self.folds is None:
             return {"train": self.train, "valid": self.valid, "test": self.test}
-        return {
-            "train": (self.folds - 2) / self.folds,
-            "valid": 1 / self.folds,
-            "test": 1 / self.folds,
-        }
+        fold = (1 - self.held_out) / self.folds
+        test = self.held_out or fold
+        return {"train": 1 - fold - test, "valid": fold, "test": test}
 
     @model_validator(mode="after")
     def _fold_exists(self) -> "SplitSettings":
         if self.fold > (self.folds or 1):
             limit = f"at most folds, {self.folds}" if self.folds else "1 without folds"
             raise ValueError(f"fold is {self.fold}; must be {limit}")
+        if self.held_out and self.folds is None:
+            raise ValueError(f"held_out is {self.held_out:g}; must be 0 without folds")
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from gigatile.settings.section import RUN_NAME, Section
+from gigatile.settings.section import Section
 
 Rule = Literal["off", "mark", "drop"]
 # A method is a module in `gigatile/slides/stains/`; `gigatile.slides.stain.METHODS` has them all.
@@ -14,9 +14,7 @@ StainMethod = Literal["off", "macenko", "reinhard"]
 class TileSettings(Section):
     """Tile size, scale, tissue detection, tile filter and encoding."""
 
-    EXECUTION: ClassVar[frozenset[str]] = frozenset(
-        {"cores", "stall_minutes", "copy_first", "reuse"}
-    )
+    EXECUTION: ClassVar[frozenset[str]] = frozenset({"cores", "stall_minutes", "copy_first"})
 
     size: int = Field(224, ge=16, le=4096, description="Side of a tile, in pixels.")
     mpp: float | None = Field(
@@ -116,12 +114,6 @@ class TileSettings(Section):
         False,
         description="Copy a slide to the job's temporary folder first: for slides on a slow "
         "network, if that\nfolder is on a local disk.",
-    )
-    reuse: str | None = Field(
-        None,
-        pattern=RUN_NAME,
-        description="Another run in results/: hard-link its tiles of a slide instead of tiling it "
-        "again, if the slide,\nthe code and these settings are the same. null: none.",
     )
     on_error: Literal["record", "stop"] = Field(
         "record",

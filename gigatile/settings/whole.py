@@ -43,6 +43,13 @@ class _Run(Section):
         + "\n".join(f"`{name}`: {find_task(name).columns}" for name in TASKS)
         + "\nPaths in the sheet are relative to the sheet.",
     )
+    reuse: str | None = Field(
+        None,
+        pattern=RUN_NAME,
+        description="Another run in results/: hard-link its tiles, embeddings, volumes or images "
+        "instead of making them\nagain, if the files, the code and the settings are the same. "
+        "null: none.",
+    )
 
 
 def _sections_of_tasks() -> dict[str, Any]:
@@ -137,8 +144,8 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             raise ValueError(f"report.viewer: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:
             raise ValueError(f"report.compare: {self.run} is this run; name another one")
-        if self.tiles.reuse == self.run:
-            raise ValueError(f"tiles.reuse: {self.run} is this run; name another one")
+        if self.reuse == self.run:
+            raise ValueError(f"reuse: {self.run} is this run; name another one")
         for name, unused in (
             ("augmentation", AugmentationSettings()),
             ("scores", ScoreSettings()),

@@ -48,9 +48,9 @@ def rank_options(train: TrainSettings) -> str:
     )
 
 
-def reuse_option(tiles: TileSettings) -> str:
-    """Return the option of scripts/run_recorded.py that links the tiles of another run."""
-    return "" if tiles.reuse is None else f"--reuse results/{tiles.reuse}"
+def reuse_option(run: str | None) -> str:
+    """Return the option of scripts/run_recorded.py that links the outputs of another run."""
+    return "" if run is None else f"--reuse results/{run}"
 
 
 def encoder_options(encoder: EncoderSettings) -> str:

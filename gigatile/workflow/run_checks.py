@@ -14,8 +14,8 @@ from gigatile.workflow.invocation import Invocation
 
 # Stages that mpirun starts; the last one uses Horovod.
 MPI_STAGES = ("write_shards", "train")
-# Stages that can reuse the tiles of another run.
-TILE_STAGES = ("tile", "tile_new")
+# Stages that can reuse the outputs of another run.
+REUSING = ("tile", "tile_new", "embed", "embed_new", "prepare", "prepare_new")
 
 
 def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
@@ -27,7 +27,7 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
         invocation: of this process.
-        reuse: the run that has the tiles of the slides; None: none.
+        reuse: the run whose outputs are reused; None: none.
 
     Raises:
         UserError: says what to change.
@@ -36,10 +36,10 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     jobs = list(workflow.dag.needrun_jobs())
     planned = {job.rule.name for job in jobs}
     _check_software(workflow, invocation, planned)
-    if reuse and planned & set(TILE_STAGES) and not Path("results", reuse).is_dir():
+    if reuse and planned & set(REUSING) and not Path("results", reuse).is_dir():
         raise UserError(
-            f"tiles.reuse: results/{reuse} does not exist; name a run of the same slides, or set "
-            "tiles.reuse to null"
+            f"reuse: results/{reuse} does not exist; name a run of the same cohort, or set reuse "
+            "to null"
         )
     if invocation.executor is not None:  # not with --touch
         for job in jobs:

@@ -128,8 +128,7 @@ def test_settings_that_are_not_of_the_task_are_refused(bundle, settings, section
 
 
 def test_settings_of_the_machine_are_not_those_of_the_bundle(bundle):
-    """Tiles of another run would be linked in place of the slide's."""
-    tiles = {"size": 64, "reuse": "another-run", "cores": 99, "stall_minutes": 0.001}
+    tiles = {"size": 64, "copy_first": True, "cores": 99, "stall_minutes": 0.001}
     manifest = bundle.manifest.model_copy(update={"settings": {"tiles": tiles}})
     assert merge_manifest({}, manifest)["tiles"] == {"size": 64}
 

@@ -131,12 +131,15 @@ def test_whole_slides_on_three_nodes_are_those_of_a_laptop(cluster, prepared, tm
 
     Both reuse the tiles of the tile classifier.
     """
-    tiles, epochs = "size: 128, reuse: small", "epochs: 1, segment_epochs: 1, batch_size: 1"
+    tiles, epochs = "size: 128", "epochs: 1, segment_epochs: 1, batch_size: 1"
     laptop = prepared.copy(tmp_path / "laptop")
-    laptop.write("whole.yaml", whole_settings(f"{epochs}, ranks_per_node: 1", tiles=tiles, more=""))
+    laptop.write(
+        "whole.yaml",
+        whole_settings(f"{epochs}, ranks_per_node: 1", tiles=tiles, more="reuse: small"),
+    )
     site = Site(prepared.copy(tmp_path / "cluster"), cluster)
     nodes = f"{epochs}, nodes: 2, ranks_per_node: 1"
-    site.clone.write("whole.yaml", whole_settings(nodes, tiles=tiles, more=""))
+    site.clone.write("whole.yaml", whole_settings(nodes, tiles=tiles, more="reuse: small"))
     run = site.start(*WHOLE)
     laptop.snakemake("--cores", "2", *WHOLE)
     assert run.end(900) == 0, run.text()

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gigatile.cohort.samples import Sample
-from gigatile.cohort.splits import SplitProof, assign, check_labels, folds_of, prove_splits
+from gigatile.cohort.splits import (
+    SplitProof,
+    assign,
+    check_labels,
+    folds_of,
+    position_of,
+    prove_splits,
+)
 from gigatile.errors import UserError
 from gigatile.json_models import read_model, write_model
 from gigatile.settings.split import SPLITS, SplitSettings
@@ -250,3 +257,50 @@ def test_proof_has_what_the_splits_follow_from(tmp_path: Path) -> None:
         assert ('"by"' in text) == (settings.by == "site")
     for split in SPLITS:
         assert proof.splits[split].by_label["a"].wanted == round(proof.shares[split], 4)
+
+
+@given(patients, st.integers(3, 5), st.integers(0, 1000), st.floats(0.05, 0.6))
+def test_held_out_patients_are_tested_in_every_fold(
+    people: dict[str, list[str]], number: int, seed: int, share: float
+) -> None:
+    members = [
+        slide(f"S{n}-{k}", patient, label)
+        for n, (patient, labels) in enumerate(people.items())
+        for k, label in enumerate(labels)
+    ]
+    settings = SplitSettings(folds=number, seed=seed, held_out=share)
+    held_out = {p for p in people if position_of(p, seed) >= 1 - share}
+    if len(people) - len(held_out) < number:
+        with pytest.raises(UserError, match="held out"):
+            assign(members, settings)
+        return
+    validated: Counter[str] = Counter()
+    for fold in range(1, number + 1):
+        splits = assign(members, settings.model_copy(update={"fold": fold}))
+        assert {p for p, split in splits.items() if split == "test"} == held_out
+        validated.update(p for p, split in splits.items() if split == "valid")
+    assert validated == dict.fromkeys(people.keys() - held_out, 1)
+
+
+def test_folds_without_the_held_out_patients_are_balanced() -> None:
+    members = cohort({"a": 40, "b": 25})
+    settings = SplitSettings(folds=5, held_out=0.25)
+    folds = folds_of(members, settings)
+    for label in "ab":
+        counts = Counter(fold for name, fold in folds.items() if name[0] == label and fold)
+        assert max(counts.values()) - min(counts.values()) <= 1 and set(counts) == set(range(1, 6))
+    assert sum(settings.shares.values()) == pytest.approx(1)
+    assert settings.shares["test"] == 0.25
+
+
+def test_held_out_without_folds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"held_out is 0\.2; must be 0 without folds"):
+        SplitSettings(held_out=0.2)
+
+
+def test_the_proof_of_held_out_patients_has_its_settings(tmp_path: Path) -> None:
+    members = cohort({"a": 12, "b": 12})
+    settings = SplitSettings(folds=3, fold=2, held_out=0.3)
+    proof = prove_splits(members, assign(members, settings), settings)
+    write_model(tmp_path / "splits.json", proof)
+    assert read_model(SplitProof, tmp_path / "splits.json").settings() == settings

@@ -14,6 +14,7 @@ from slide_runs import CLASSES, Plan, build_run
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.splits import assign, prove_splits
 from gigatile.errors import UserError
+from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.json_models import write_model
 from gigatile.report.pooled_folds import pool_folds
@@ -25,8 +26,10 @@ PATIENTS = {f"P{number:02}": CLASSES[number % 3] for number in range(18)}
 METRICS, TABLE, MANIFEST = "evaluation/metrics.json", "tiles.tsv", "shards/manifest.json"
 
 
-def build_fold(folder: Path, fold: int, folds: int = 3, seed: int = 44) -> Path:
-    settings = SplitSettings(folds=folds, fold=fold, seed=seed)
+def build_fold(
+    folder: Path, fold: int, folds: int = 3, seed: int = 44, held_out: float = 0
+) -> Path:
+    settings = SplitSettings(folds=folds, fold=fold, seed=seed, held_out=held_out)
     members = [
         Sample(f"S{patient}", patient, label, Path(patient), None, "", "", 2)
         for patient, label in PATIENTS.items()
@@ -57,21 +60,25 @@ def runs(whole: Path, tmp_path: Path) -> list[Path]:
 
 def test_all_patients_are_evaluated_together(runs: list[Path]) -> None:
     pooled = pool_folds(runs)
-    assert (pooled.patients, pooled.pooled.slide.n, pooled.doubts) == (18, 18, [])
-    assert [(fold.fold, fold.run, fold.patients) for fold in pooled.folds] == [
+    proof = pooled.proof
+    assert (proof.patients, proof.scores, len(pooled.slides), proof.doubts) == (
+        *(18, "one model", 18, []),
+    )
+    assert [(fold.fold, fold.run, fold.patients) for fold in proof.folds] == [
         (1, "fold-1", 6),
         (2, "fold-2", 6),
         (3, "fold-3", 6),
     ]
     slides = pd.concat(pd.read_csv(run / "evaluation/slides.tsv", sep="\t") for run in runs)
-    for name, area in pooled.pooled.slide.roc_auc.per_class.items():
+    metrics = pooled.write(runs[0].parent / "folds")
+    for name, area in metrics.slide.roc_auc.per_class.items():
         expected = roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
         assert area.value == pytest.approx(expected, abs=1e-6)
     own = read_json(runs[1] / METRICS)["slide"]["accuracy"]["mean_call"]
-    assert pooled.folds[1].accuracy.value == own["value"]
+    assert proof.folds[1].accuracy.value == own["value"]
     for name in ("splits.json", TABLE, MANIFEST, "model/model.keras", METRICS):
-        assert pooled.inputs[f"fold-2/{name}"] == sha256_of(runs[1] / name)
-    assert pooled == pool_folds(runs[::-1])
+        assert proof.inputs[f"fold-2/{name}"] == sha256_of(runs[1] / name)
+    assert proof == pool_folds(runs[::-1]).proof
 
 
 # --- Edits, each with all checksums that record the edited file
@@ -137,6 +144,7 @@ def test_missing_and_doubled_folds_are_named(runs: list[Path], tmp_path: Path) -
         ({"seed": 45}, "fold-3 has another seed than fold-1"),
         ({"folds": 4}, "fold-3 has another number of folds than fold-1"),
         ({"by": "site"}, "fold-3 has another split.by than fold-1"),
+        ({"held_out": 0.3}, "fold-3 has another split.held_out than fold-1"),
         ({"sheet_sha256": "cd" * 32}, "fold-3 has another sample sheet than fold-1"),
     ],
 )
@@ -190,8 +198,25 @@ def test_a_patient_who_is_tested_in_no_fold_is_found(runs: list[Path]) -> None:
     patient = patient_in(runs[0], "test")
     move(runs[0], patient, "train")
     refused(
-        runs, f"patient '{patient}' is tested in no fold", f"scored slide S{patient} is no test"
+        runs,
+        f"patient '{patient}' is in the test split of no fold",
+        f"scored slide S{patient} is no test",
     )
+
+
+def unscored(run: Path) -> str:
+    """Remove the last scored slide of a run, and return its name."""
+    path = run / "evaluation/slides.tsv"
+    rows = read_table(path)
+    missing = rows.pop()["slide"]
+    write_table(path, list(rows[0]), [list(row.values()) for row in rows])
+    restate(run, METRICS, "evaluation/slides.tsv")
+    return missing
+
+
+def test_a_test_slide_without_a_score_is_found(runs: list[Path]) -> None:
+    missing = unscored(runs[1])
+    refused(runs, f"fold-2: test slide '{missing}' was not scored")
 
 
 def test_a_patient_of_one_fold_only_is_found(runs: list[Path]) -> None:
@@ -252,7 +277,7 @@ def test_other_initial_weights_are_no_proof(runs: list[Path]) -> None:
     path = runs[1] / "model/settings.json"
     content = read_json(path)
     write_json(path, content | {"inputs": content["inputs"] | {INITIAL_WEIGHTS: "ab" * 32}})
-    (doubt,) = pool_folds(runs).doubts
+    (doubt,) = pool_folds(runs).proof.doubts
     assert doubt.startswith("fold-2 started from other weights")
 
 
@@ -269,6 +294,106 @@ def test_random_edits_of_splits_are_found(runs: list[Path], tmp_path: Path) -> N
     rng = np.random.default_rng(1)
     for number in range(12):
         copies = [Path(shutil.copytree(run, tmp_path / f"{number}/{run.name}")) for run in runs]
+        copy = copies[int(rng.integers(3))]
+        row = read_table(copy / TABLE)[int(rng.integers(18))]
+        others = sorted({"train", "valid", "test"} - {row["split"]})
+        move(copy, row["patient"], others[int(rng.integers(2))])
+        refused(copies, "not the folds of one cross-validation")
+
+
+# --- Patients that are held out of all folds
+
+
+@pytest.fixture(scope="module")
+def whole_with_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for each of three folds that test the same patients. No test changes them."""
+    folder = tmp_path_factory.mktemp("held-out")
+    for fold in (1, 2, 3):
+        build_fold(folder, fold, held_out=0.4)
+    return folder
+
+
+@pytest.fixture
+def tested(whole_with_test: Path, tmp_path: Path) -> list[Path]:
+    shutil.copytree(whole_with_test, tmp_path / "runs")
+    return [tmp_path / f"runs/fold-{fold}" for fold in (1, 2, 3)]
+
+
+def scores_of(run: Path) -> pd.DataFrame:
+    table = pd.read_csv(run / "evaluation/slides.tsv", sep="\t").set_index("slide").sort_index()
+    return table[[f"p_{name}" for name in CLASSES]]
+
+
+def rescore(run: Path, seed: int) -> None:
+    """Give the slides of a run other scores, as another model would, in another order."""
+    table = pd.read_csv(run / "evaluation/slides.tsv", sep="\t")
+    names = [f"p_{name}" for name in CLASSES]
+    scores = np.random.default_rng(seed).dirichlet(np.ones(len(CLASSES)), len(table))
+    table[names] = scores
+    table["call_mean"] = [CLASSES[number] for number in scores.argmax(axis=1)]
+    table.sample(frac=1, random_state=seed).to_csv(
+        run / "evaluation/slides.tsv", sep="\t", index=False
+    )
+    restate(run, METRICS, "evaluation/slides.tsv")
+
+
+def test_held_out_patients_are_tested_with_the_mean_of_all_models(tested: list[Path]) -> None:
+    for seed, run in enumerate(tested):
+        rescore(run, seed)
+    pooled = pool_folds(tested)
+    assert pooled.proof.scores == "mean"
+    folder = tested[0].parent / "mean"
+    metrics = pooled.write(folder)
+    expected = np.mean([scores_of(run).to_numpy() for run in tested], axis=0)
+    np.testing.assert_allclose(scores_of(folder), expected, rtol=1e-12)
+    slides = pd.read_csv(folder / "evaluation/slides.tsv", sep="\t").sort_values("slide")
+    for name, area in metrics.slide.roc_auc.per_class.items():
+        values = roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
+        assert area.value == pytest.approx(values, abs=1e-6)
+    accuracy = metrics.slide.accuracy.mean_call.value
+    calls = np.array(CLASSES)[expected.argmax(axis=1)]
+    assert accuracy == pytest.approx((calls == slides["label"]).mean(), abs=1e-6)
+    # Both are compared like runs, on the same patients.
+    compared = compare_runs([folder, tested[1]])
+    assert compared.left_out == {"fold-2": []}
+    assert compared.inputs["mean/evaluation/metrics.json"] == sha256_of(folder / METRICS)
+
+
+@pytest.mark.parametrize(
+    ("split", "fault"),
+    [
+        ("test", "is held out in only one of this run and fold-1"),
+        ("train", "is in the valid split of no fold"),
+    ],
+)
+def test_a_patient_who_is_moved_in_one_fold_is_found(
+    tested: list[Path], split: str, fault: str
+) -> None:
+    move(tested[1], patient_in(tested[1], "valid"), split)
+    refused(tested, fault)
+
+
+def test_a_patient_who_is_validated_twice_is_found(tested: list[Path]) -> None:
+    patient = patient_in(tested[0], "valid")
+    move(tested[1], patient, "valid")
+    refused(tested, f"fold-1 and fold-2 both validate patient {patient}")
+
+
+def test_a_held_out_patient_who_trains_in_one_fold_is_found(tested: list[Path]) -> None:
+    patient = patient_in(tested[2], "test")
+    add(tested[2], "S999", patient, "train")
+    refused(tested, f"fold-3: patient {patient} is tested, and in train or valid")
+
+
+def test_a_slide_that_one_fold_did_not_score_is_found(tested: list[Path]) -> None:
+    missing = unscored(tested[2])
+    refused(tested, f"fold-3: slide '{missing}' was scored in only one of this run and fold-1")
+
+
+def test_random_edits_of_held_out_folds_are_found(tested: list[Path], tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    for number in range(12):
+        copies = [Path(shutil.copytree(run, tmp_path / f"{number}/{run.name}")) for run in tested]
         copy = copies[int(rng.integers(3))]
         row = read_table(copy / TABLE)[int(rng.integers(18))]
         others = sorted({"train", "valid", "test"} - {row["split"]})

@@ -27,7 +27,8 @@ P07-1\tP07\tb\tP07-1.svs\ttest
 TUNED = """\
 run: tuned
 samples: cohort/tuned.tsv
-tiles: {size: 128, reuse: small}
+reuse: small
+tiles: {size: 128}
 train: {ranks_per_node: 1, epochs: 1, weights: results/small/model/model.keras}
 evaluate: {resamples: 1000}
 """

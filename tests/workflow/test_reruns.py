@@ -101,7 +101,8 @@ ROWS = [
     setting(TILES, "tiles={size: 128, close_gaps_um: 20, fill_holes_um2: 9000}"),
     setting(  # execution only
         set(),
-        "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true, reuse: other}",
+        "tiles={size: 128, cores: 2, stall_minutes: 3, copy_first: true}",
+        "reuse=other",
         "shards={nodes: 2}",
         "train={ranks_per_node: 2, cores_per_rank: 2, stall_limit: 60, save_minutes: 1,"
         " cache_gb: 2, validate_steps: 5}",

@@ -6,7 +6,7 @@ from small_cohort import COHORT, whole_settings
 
 TILED = {slide for slides in COHORT.values() for slide in slides}
 FAILED = {"text", "glass", "cut"}
-REUSING = whole_settings(tiles="size: 128, reuse: small", more="")
+REUSING = whole_settings(tiles="size: 128", more="reuse: small")
 TABLES = ("results/whole/tiles.tsv", "results/whole/shards/slides.tsv")
 ASKED = ("--cores", "2", *TABLES, "--configfile", "reusing.yaml")
 
@@ -51,7 +51,7 @@ def test_tiles_are_linked_unless_they_are_damaged(copied_run):
         assert not is_linked(copied_run, slide, "json")
     # The setting does not change what is computed, so nothing runs again without it.
     assert "tile" not in copied_run.jobs(*ASKED)
-    copied_run.write("reusing.yaml", REUSING.replace(", reuse: small", ""))
+    copied_run.write("reusing.yaml", REUSING.replace("reuse: small", ""))
     assert "tile" not in copied_run.jobs(*ASKED)
     # Other settings: nothing is linked. A failing job removes its outputs, and not the other run's.
     copied_run.write("reusing.yaml", REUSING.replace("size: 128", "size: 64, on_error: stop"))
@@ -62,9 +62,12 @@ def test_tiles_are_linked_unless_they_are_damaged(copied_run):
     assert "made with other code or settings" in log_of(copied_run, "P04-1")
     assert not is_linked(copied_run, "P04-1", "tfrecord")
     # A misspelt run is refused before the first job.
-    copied_run.write("reusing.yaml", REUSING.replace("size: 128, reuse: small", "reuse: smal"))
+    copied_run.write(
+        "reusing.yaml",
+        REUSING.replace("size: 128", "size: 64").replace("reuse: small", "reuse: smal"),
+    )
     refused = copied_run.snakemake(*another("P05-1"), check=False)
     assert refused.returncode
-    assert "tiles.reuse: results/smal does not exist" in refused.stdout + refused.stderr
+    assert "reuse: results/smal does not exist" in refused.stdout + refused.stderr
     # The other run is as it was.
     assert "tile" not in copied_run.jobs("--configfile", "small.yaml")
