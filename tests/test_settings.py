@@ -108,7 +108,7 @@ def test_defaults_round_trip_through_yaml():
         ("trian: {epochs: 1}", "trian: no such key; did you mean 'train'?"),
         (
             "xyz: 3",
-            "xyz: no such key; known keys: run, task, samples, tiles, augmentation, scores, whole_",
+            "xyz: no such key; known keys: run, task, samples, reuse, tiles, augmentation, scores",
         ),
         ("split: {xyz: 1}", "split.xyz: no such key; known keys: train, valid, test, seed"),
         ("train: {ranks: 4}", "train.ranks: no such key; did you mean 'ranks_per_node'?"),
@@ -142,9 +142,9 @@ def test_all_faults_are_listed():
         "train: batch_size (3) must be a multiple of nodes x ranks_per_node (1 x 2 = 2): it counts "
         "the samples of all ranks together",
         "predict: found []; must be a section, with keys below it",
-        "nonsense: no such key; known keys: run, task, samples, tiles, augmentation, scores, "
-        "whole_slides, encoder, volumes, patches, windows, postprocessing, instances, detection, "
-        "slide_instances, split, shards, train, evaluate, report, predict",
+        "nonsense: no such key; known keys: run, task, samples, reuse, tiles, augmentation, "
+        "scores, whole_slides, encoder, volumes, patches, windows, postprocessing, instances, "
+        "detection, slide_instances, split, shards, train, evaluate, report, predict",
     ]
 
 

@@ -1,7 +1,6 @@
 """Find and read the configuration of a run without Snakemake."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,12 @@ from gigatile.bundle.configuration import with_bundle
 from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
 from gigatile.settings.initial_weights import weights_file
+from gigatile.settings.merging import merge
 from gigatile.settings.whole import Settings, load_settings
 
 CONFIGURATION = "config.yaml"
+# The folder in results/<study>/ for the configurations of a study's runs.
+CONFIGURATIONS = "configurations"
 
 
 def project_folder() -> Path:
@@ -65,7 +67,7 @@ def load(path: Path | None) -> Settings:
     config: dict[str, Any] = {}
     for file in (project, path):
         if file is not None:
-            _merge(config, _read(file))
+            merge(config, read_configuration(file))
     config = with_bundle(config, folder_of_paths(path or project))
     config.pop("slides", None)  # `elsewhere`: a setting of the machine, for the Snakefile
     return load_settings(config, str(path or project))
@@ -74,9 +76,12 @@ def load(path: Path | None) -> Settings:
 def folder_of_paths(path: Path) -> Path:
     """Return the folder that the paths in a configuration are relative to.
 
-    It is the folder of the configuration, but the project's for those of the demo.
+    It is the folder of the configuration, but the project's for those of the demo, and that of
+    results/ for those that `gigatile study` writes there.
     """
     folder, project = path.resolve().parent, project_folder()
+    if folder.name == CONFIGURATIONS and folder.parents[1].name == "results":
+        return folder.parents[2]
     return project if folder == project / "demo" else folder
 
 
@@ -110,7 +115,12 @@ def with_paths_from(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_configuration(path: Path) -> dict[str, Any]:
+    """Return what is in a configuration file.
+
+    Raises:
+        UserError: the file is missing, or not YAML with keys.
+    """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
@@ -125,17 +135,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: found {values!r:.80}; must be settings, as in config.yaml")
     return values
-
-
-def _merge(config: dict[Any, Any], other: Mapping[Any, Any]) -> None:
-    """Overwrite values in place, also below keys; like `snakemake.utils.update_config`."""
-    for key, value in other.items():
-        if isinstance(value, Mapping):
-            below = config.get(key)
-            config[key] = dict(below) if isinstance(below, Mapping) else {}
-            _merge(config[key], value)
-        else:
-            config[key] = value
 
 
 def load_with_shards(target: Path | None) -> tuple[Settings, Path]:

@@ -18,6 +18,7 @@ from gigatile.command import (
     report,
     samples,
     serve,
+    study,
     verify,
 )
 from gigatile.command import run as run_workflow
@@ -29,6 +30,7 @@ COMMANDS = {
     "check": check,
     "plan": plan,
     "run": run_workflow,
+    "study": study,
     "propose": propose,
     "samples": samples,
     "find-rate": find_rate,

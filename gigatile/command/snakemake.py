@@ -133,6 +133,7 @@ def run_snakemake(
     options: Sequence[str],
     log: Path,
     on_event: Callable[[Mapping[str, Any]], None],
+    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
 ) -> int:
     """Run Snakemake, with its output in a file; return its exit status.
 
@@ -145,6 +146,7 @@ def run_snakemake(
         log: the file for its output.
         on_event: called with each event that the logger plugin writes. If it raises an exception,
             Snakemake is ended.
+        on_start: called with the process.
     """
     receiving, sending = os.pipe()
     with log.open("wb") as output, os.fdopen(receiving, encoding="utf-8") as events:
@@ -156,6 +158,7 @@ def run_snakemake(
             env=environment(GIGATILE_EVENTS=str(sending)),
             pass_fds=[sending],
         )
+        on_start(process)
         os.close(sending)
         previous = signal.getsignal(signal.SIGTERM)
         if threading.current_thread() is threading.main_thread():

@@ -66,6 +66,12 @@ NOT_RUN = {
         "gigatile pool results/fold-1 results/fold-2 results/fold-3 results/fold-4 results/fold-5"
         " --out results/folds\n",
     ): "it takes five runs; tests/evaluation/test_pooled_folds.py pools folds",
+    (
+        "docs/study.md",
+        "gigatile study study.yaml -n\n"
+        "gigatile study study.yaml\n"
+        "gigatile study study.yaml --profile slurm\n",
+    ): "it trains fifteen models; tests/workflow/test_study.py runs a study",
     ("docs/slurm.md", "make setup\nsource .venv/bin/activate\n"): "it made what runs these tests",
     (
         "docs/slurm.md",

@@ -1,0 +1,1 @@
+"""Studies: several runs of one cohort, of which one is chosen, or all are compared."""
