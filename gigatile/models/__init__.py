@@ -29,9 +29,9 @@ class Architecture:
             slide_embeddings: `build(slides, settings)` takes slides, (n, height, width, 3) with
             values 0-255, and returns embeddings, (n, rows, columns, channels), as Keras tensors.
             All layers must be local; see `gigatile.whole_slides.receptive_field`.
-            tile_embeddings: `build(embeddings, settings)` takes the embeddings of a slide's tiles,
-            (n, tiles, dimensions), as Keras tensors, and returns `BagParts`; see
-            `gigatile.models.bag_classifier`.
+            tile_embeddings: `build(embeddings, present, settings)` takes the embeddings of a
+            slide's tiles, (n, tiles, dimensions), and 0 for padding, (n, tiles), as Keras tensors,
+            and returns `BagParts`; see `gigatile.models.bag_classifier`.
             instances: `build(images, settings, frozen)` takes images, (n, height, width, 3) with
             values 0-255, and the number of stages that are not trained, and returns a `Backbone`;
             see `gigatile.models.mask_rcnn`.
@@ -131,6 +131,12 @@ ARCHITECTURES = {
         "gigatile.models.abmil",
         "gated attention over the embeddings of a slide's tiles",
         (0.01, 0.001),
+    ),
+    "set_transformer": Architecture(
+        "tile_embeddings",
+        "gigatile.models.set_transformer",
+        "a transformer over the embeddings of a slide's tiles",
+        (0.02, 0.002),
     ),
     "mean_embedding": Architecture(
         "tile_embeddings",

@@ -12,7 +12,9 @@ from gigatile.settings.train import TrainSettings
 VECTOR, HIDDEN = 512, 256
 
 
-def build(embeddings: keras.KerasTensor, settings: TrainSettings) -> BagParts:
+def build(
+    embeddings: keras.KerasTensor, present: keras.KerasTensor, settings: TrainSettings
+) -> BagParts:
     """Return vectors of tiles and their scores of attention; see `Architecture.kind`."""
     layers = keras.layers
     normed = layers.LayerNormalization(dtype="float32", name="norm")(embeddings)

@@ -23,10 +23,12 @@ class BagParts:
     Attributes:
         vectors: (n, tiles, numbers), which are pooled.
         scores: of attention, (n, tiles, 1); None: all tiles count the same.
+        mixes: whether the vector of a tile depends on the other tiles of the slide.
     """
 
     vectors: keras.KerasTensor
     scores: keras.KerasTensor | None
+    mixes: bool = False
 
 
 def build_bag_classifier(
@@ -46,16 +48,19 @@ def build_bag_classifier(
     """
     configure_keras(settings)
     one_slide = keras.Input((None, dimensions), dtype="float32", name="tiles")
-    parts = load_builder(settings.model)(one_slide, settings)
+    padding = keras.Input((None,), dtype="float32", name="present_tiles")
+    parts = load_builder(settings.model)(one_slide, padding, settings)
     outputs = {"vectors": ops.cast(parts.vectors, "float32")}
     if parts.scores is not None:
         outputs["scores"] = ops.cast(parts.scores, "float32")
-    of_tiles = keras.Model(one_slide, outputs, name="tiles")
+    of_tiles = keras.Model(
+        [one_slide, padding] if parts.mixes else one_slide, outputs, name="tiles"
+    )
     inputs = {
         "embeddings": keras.Input((None, dimensions), dtype="float32", name="embeddings"),
         "present": keras.Input((None,), dtype="float32", name="present"),
     }
-    of_slide = of_tiles(inputs["embeddings"])
+    of_slide = of_tiles(list(inputs.values()) if parts.mixes else inputs["embeddings"])
     pooled = _pool(of_slide["vectors"], of_slide.get("scores"), inputs["present"][..., None])
     head = keras.layers.Dense(classes, dtype="float32", name="logits")
     logits = head(pooled)
@@ -79,6 +84,12 @@ def parts_of(network: keras.Model) -> tuple[keras.Model, keras.Layer]:
     """Return the model of tiles and the last layer of a classifier, also of one that was saved.
 
     The model of tiles turns embeddings (n, tiles, dimensions) into `vectors` and, with attention,
-    its `scores`. The layer turns a vector into logits.
+    its `scores`. If the vector of a tile depends on the others, it `mixes`, and a second input says
+    which tiles are present. The layer turns a vector into logits.
     """
     return network.get_layer("tiles"), network.get_layer("logits")
+
+
+def mixes(of_tiles: keras.Model) -> bool:
+    """Return whether, in a model of tiles, the vector of a tile depends on the others."""
+    return len(of_tiles.inputs) > 1

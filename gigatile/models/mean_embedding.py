@@ -6,7 +6,9 @@ from gigatile.models.bag_classifier import BagParts
 from gigatile.settings.train import TrainSettings
 
 
-def build(embeddings: keras.KerasTensor, settings: TrainSettings) -> BagParts:
+def build(
+    embeddings: keras.KerasTensor, present: keras.KerasTensor, settings: TrainSettings
+) -> BagParts:
     """Return the embeddings as they are, without attention; see `Architecture.kind`."""
     norm = keras.layers.LayerNormalization(dtype="float32", name="norm")
     return BagParts(norm(embeddings), None)

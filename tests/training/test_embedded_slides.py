@@ -149,7 +149,63 @@ def test_abmil_is_that_of_its_paper_with_any_padding() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["abmil", "mean_embedding"])
+def attended(of, name: str, queries: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return a block of attention (MAB) by the equations of the Set Transformer."""
+
+    def projected(part: str, rows: np.ndarray) -> np.ndarray:
+        return np.einsum("nd,dhk->hnk", rows, of(f"{name}_attention/{part}/kernel")) + of(
+            f"{name}_attention/{part}/bias"
+        ).reshape(4, 1, -1)
+
+    def norm(rows: np.ndarray, layer: str) -> np.ndarray:
+        mean, variance = rows.mean(axis=1, keepdims=True), rows.var(axis=1, keepdims=True)
+        return (rows - mean) / np.sqrt(variance + 1e-3) * of(f"{layer}/gamma") + of(f"{layer}/beta")
+
+    q, k, v = projected("query", queries), projected("key", values), projected("value", values)
+    scores = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
+    heads = scores / scores.sum(axis=2, keepdims=True) @ v
+    output = np.einsum("hnk,hkd->nd", heads, of(f"{name}_attention/attention_output/kernel"))
+    hidden = norm(queries + output + of(f"{name}_attention/attention_output/bias"), f"{name}_norm")
+    dense = np.maximum(hidden @ of(f"{name}_dense/kernel") + of(f"{name}_dense/bias"), 0)
+    return norm(hidden + dense, f"{name}_dense_norm")
+
+
+def set_transformer(weights: dict[str, np.ndarray], slide: np.ndarray) -> np.ndarray:
+    """Return the logits of the Set Transformer by its equations, in double precision."""
+
+    def of(name: str) -> np.ndarray:
+        (path,) = [path for path in weights if path == name or path.endswith(f"/{name}")]
+        return weights[path].astype(np.float64)
+
+    mean, variance = slide.mean(axis=1, keepdims=True), slide.var(axis=1, keepdims=True)
+    normed = (slide - mean) / np.sqrt(variance + 1e-3) * of("norm/gamma") + of("norm/beta")
+    vectors = normed @ of("vector/kernel") + of("vector/bias")
+    for block in range(2):
+        summary = attended(of, f"in_{block}", of(f"points_{block}/embeddings"), vectors)
+        vectors = attended(of, f"out_{block}", vectors, summary)
+    scores = np.exp(vectors @ of("score/kernel"))
+    pooled = (scores / scores.sum() * vectors).sum(axis=0)
+    return pooled @ of("logits/kernel") + of("logits/bias")
+
+
+def test_the_set_transformer_is_that_of_its_paper_with_any_padding() -> None:
+    networks = build_bag_classifier(TrainSettings(model="set_transformer"), DIMENSIONS, 3)
+    random = np.random.default_rng(4)
+    for weight in networks.trained.weights:
+        weight.assign(random.normal(0, 0.2, weight.shape))
+    weights = {weight.path: weight.numpy() for weight in networks.trained.weights}
+    slides = [random.normal(size=(tiles, DIMENSIONS)) for tiles in (1, 5, 40)]
+    embeddings = np.full((3, 40, DIMENSIONS), 1e4, np.float32)
+    present = np.zeros((3, 40), np.float32)
+    for number, slide in enumerate(slides):
+        embeddings[number, : len(slide)], present[number, : len(slide)] = slide, 1
+    logits = networks.trained({"embeddings": embeddings, "present": present}).numpy()
+    for number, slide in enumerate(slides):
+        expected = set_transformer(weights, slide.astype(np.float32))
+        np.testing.assert_allclose(logits[number], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["abmil", "mean_embedding", "set_transformer"])
 def test_scores_of_a_slide_are_those_of_the_saved_model(name: str, tmp_path: Path) -> None:
     networks = build_bag_classifier(TrainSettings(model=name), DIMENSIONS, 3)
     random = np.random.default_rng(2)
@@ -172,7 +228,8 @@ def test_scores_of_a_slide_are_those_of_the_saved_model(name: str, tmp_path: Pat
     _, weights, alone = classifier._scored(slide)
     assert (weights is None) == (name == "mean_embedding")
     first = whole({"embeddings": slide[:1][None], "present": np.ones((1, 1), np.float32)})
-    np.testing.assert_allclose(alone[0], first[0], atol=1e-5)
+    # In the transformer, the vector of a tile depends on the other tiles.
+    assert np.allclose(alone[0], first[0], atol=1e-5) == (name != "set_transformer")
     with pytest.raises(UserError, match="another encoder than"):
         classifier.check_encoder(b"f" * 16, "x")
 

@@ -1,5 +1,6 @@
 """Scores of slides by a trained classifier of embeddings, and maps of where they come from."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ from pydantic import JsonValue
 from gigatile.embeddings.encoder_files import check_encoder
 from gigatile.embeddings.stored import SlideEmbeddings
 from gigatile.json_models import JsonModel, read_model
-from gigatile.models.bag_classifier import parts_of
+from gigatile.models.bag_classifier import mixes, parts_of
 from gigatile.models.saving import load_model
 from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 
-# Tiles of which the vectors are in memory at the same time.
+# Tiles that are processed at the same time, unless their vectors depend on each other.
 PART = 4096
 
 
@@ -51,9 +52,8 @@ class BagClassifier:
         self.encoder = check_section(EncoderSettings, settings.encoder, str(described))
         self._described = described
         self._tiles, self._logits = parts_of(load_model(model, settings.sha256, described))
-        self._of_part = tf.function(
-            lambda values: self._tiles(values, training=False), reduce_retracing=True
-        )
+        self._mixes = mixes(self._tiles)
+        self._of_part = tf.function(self._vectors, reduce_retracing=True)
 
     def check_encoder(self, encoder: bytes, source: str) -> None:
         """Refuse another encoder than that of the training; see `encoder_files.check_encoder`."""
@@ -73,8 +73,8 @@ class BagClassifier:
 
         Returns:
             The map has a row for each tile: x, y and side in pixels of level 0; p_<class>…, the
-            scores that a slide of this tile alone would get; with attention also `attention`, the
-            share of the tile.
+            scores that a slide of this tile's vector alone would get; with attention also
+            `attention`, the share of the tile.
         """
         scores, weights, alone = self._scored(slide.values)
         columns = {"x": slide.x, "y": slide.y, "side": np.full(len(slide.x), slide.extent)}
@@ -84,11 +84,17 @@ class BagClassifier:
         positions = pd.DataFrame(columns).sort_values(["y", "x"], kind="stable")
         return scores.round(6), positions.reset_index(drop=True)
 
+    def _vectors(self, values: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        inputs = [values, tf.ones(tf.shape(values)[:2])] if self._mixes else values
+        vectors: Mapping[str, tf.Tensor] = self._tiles(inputs, training=False)
+        return vectors
+
     def _scored(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """Return the scores of a slide, the share of each tile, and the scores of each alone."""
         vectors, attention = [], []
-        for begin in range(0, len(values), PART):
-            of_tiles = self._of_part(values[None, begin : begin + PART])
+        part = max(1, len(values)) if self._mixes else PART
+        for begin in range(0, len(values), part):
+            of_tiles = self._of_part(values[None, begin : begin + part])
             vectors.append(of_tiles["vectors"][0].numpy())
             if "scores" in of_tiles:
                 attention.append(of_tiles["scores"][0, :, 0].numpy())
