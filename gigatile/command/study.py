@@ -174,7 +174,7 @@ def _write_results(planned: _Planned, validation: "Validation", chosen: str) -> 
         variants, compared = tested(results, study, runs, names)
     is_held_out = all(planned.runs[each].split.held_out for each in runs)
     chose = study.test == "chosen" and len(validation.variants) > 1
-    found = StudyResults(
+    outcome = StudyResults(
         study=study.study,
         criterion=validation.criterion,
         lowest=validation.lowest,
@@ -186,8 +186,8 @@ def _write_results(planned: _Planned, validation: "Validation", chosen: str) -> 
         doubts=[CHOSEN_IN_FOLDS] if chose and study.folds and not is_held_out else [],
         inputs={**validation.inputs, **inputs_of_tests(results, variants)},
     )
-    page = write_results(found, compared, results / study.study)
-    _print_results(found)
+    page = write_results(outcome, compared, results / study.study)
+    _print_results(outcome)
     print(f"written   {page.absolute()}")
 
 

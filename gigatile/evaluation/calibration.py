@@ -33,6 +33,7 @@ from gigatile.evaluation.calibration_file import (
     CalibrationFile,
     OperatingPoints,
 )
+from gigatile.evaluation.decision_curve import decision_curve
 from gigatile.evaluation.intervals import (
     ENDS,
     Weights,
@@ -98,6 +99,10 @@ def calibrate(
         },
         curve={
             name: _curve(scores[:, number], labels[:, number], weights)
+            for number, name in enumerate(classes)
+        },
+        net_benefit={
+            name: decision_curve(scores[:, number], labels[:, number], weights)
             for number, name in enumerate(classes)
         },
     )

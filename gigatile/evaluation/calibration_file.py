@@ -106,8 +106,21 @@ class CalibrationError(Interval):
     by_chance: float | None
 
 
+class NetBenefit(Written):
+    """The net benefit at a threshold of the score.
+
+    Attributes:
+        model: of calling slides positive whose score is at least the threshold.
+        all_positive: of calling all slides positive.
+    """
+
+    threshold: float
+    model: Interval
+    all_positive: float
+
+
 class Calibration(Written):
-    """How scores agree with observed shares, by slide.
+    """How scores agree with observed shares, and what decisions by them are worth, by slide.
 
     Attributes:
         brier: the Brier score of all classes, from 0 to 2.
@@ -115,6 +128,7 @@ class Calibration(Written):
         error: expected calibration error of the highest score.
         error_per_class: of the score of each class.
         curve: the bins of each class.
+        net_benefit: the decision curve of each class.
     """
 
     brier: Interval
@@ -122,6 +136,7 @@ class Calibration(Written):
     error: CalibrationError
     error_per_class: dict[str, CalibrationError]
     curve: dict[str, list[Bin]]
+    net_benefit: dict[str, list[NetBenefit]]
 
 
 class CalibrationFile(Written):

@@ -62,7 +62,7 @@ class TestedVariant(Written):
         name: of the variant, with the seed if there are several.
         folder: of its results, in the folder of the study or of the run.
         patients, slides: that were tested.
-        by: whose scores these are: `one model`; `the folds' models`: a patient is tested by the
+        by: what gave the scores: `one model`; `the folds' models`: a patient is tested by the
             model of one fold; `mean`: of the folds' models.
         accuracy, roc_auc, average_precision: by slide.
         claims: what was proved of the folds, with what was counted.

@@ -149,43 +149,47 @@ def test_abmil_is_that_of_its_paper_with_any_padding() -> None:
         )
 
 
-def attended(of, name: str, queries: np.ndarray, values: np.ndarray) -> np.ndarray:
+def attended(weight, name: str, queries: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return a block of attention (MAB) by the equations of the Set Transformer."""
 
     def projected(part: str, rows: np.ndarray) -> np.ndarray:
-        return np.einsum("nd,dhk->hnk", rows, of(f"{name}_attention/{part}/kernel")) + of(
+        return np.einsum("nd,dhk->hnk", rows, weight(f"{name}_attention/{part}/kernel")) + weight(
             f"{name}_attention/{part}/bias"
         ).reshape(4, 1, -1)
 
     def norm(rows: np.ndarray, layer: str) -> np.ndarray:
         mean, variance = rows.mean(axis=1, keepdims=True), rows.var(axis=1, keepdims=True)
-        return (rows - mean) / np.sqrt(variance + 1e-3) * of(f"{layer}/gamma") + of(f"{layer}/beta")
+        return (rows - mean) / np.sqrt(variance + 1e-3) * weight(f"{layer}/gamma") + weight(
+            f"{layer}/beta"
+        )
 
     q, k, v = projected("query", queries), projected("key", values), projected("value", values)
     scores = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]))
     heads = scores / scores.sum(axis=2, keepdims=True) @ v
-    output = np.einsum("hnk,hkd->nd", heads, of(f"{name}_attention/attention_output/kernel"))
-    hidden = norm(queries + output + of(f"{name}_attention/attention_output/bias"), f"{name}_norm")
-    dense = np.maximum(hidden @ of(f"{name}_dense/kernel") + of(f"{name}_dense/bias"), 0)
+    output = np.einsum("hnk,hkd->nd", heads, weight(f"{name}_attention/attention_output/kernel"))
+    hidden = norm(
+        queries + output + weight(f"{name}_attention/attention_output/bias"), f"{name}_norm"
+    )
+    dense = np.maximum(hidden @ weight(f"{name}_dense/kernel") + weight(f"{name}_dense/bias"), 0)
     return norm(hidden + dense, f"{name}_dense_norm")
 
 
 def set_transformer(weights: dict[str, np.ndarray], slide: np.ndarray) -> np.ndarray:
     """Return the logits of the Set Transformer by its equations, in double precision."""
 
-    def of(name: str) -> np.ndarray:
+    def weight(name: str) -> np.ndarray:
         (path,) = [path for path in weights if path == name or path.endswith(f"/{name}")]
         return weights[path].astype(np.float64)
 
     mean, variance = slide.mean(axis=1, keepdims=True), slide.var(axis=1, keepdims=True)
-    normed = (slide - mean) / np.sqrt(variance + 1e-3) * of("norm/gamma") + of("norm/beta")
-    vectors = normed @ of("vector/kernel") + of("vector/bias")
+    normed = (slide - mean) / np.sqrt(variance + 1e-3) * weight("norm/gamma") + weight("norm/beta")
+    vectors = normed @ weight("vector/kernel") + weight("vector/bias")
     for block in range(2):
-        summary = attended(of, f"in_{block}", of(f"points_{block}/embeddings"), vectors)
-        vectors = attended(of, f"out_{block}", vectors, summary)
-    scores = np.exp(vectors @ of("score/kernel"))
+        summary = attended(weight, f"in_{block}", weight(f"points_{block}/embeddings"), vectors)
+        vectors = attended(weight, f"out_{block}", vectors, summary)
+    scores = np.exp(vectors @ weight("score/kernel"))
     pooled = (scores / scores.sum() * vectors).sum(axis=0)
-    return pooled @ of("logits/kernel") + of("logits/bias")
+    return pooled @ weight("logits/kernel") + weight("logits/bias")
 
 
 def test_the_set_transformer_is_that_of_its_paper_with_any_padding() -> None:

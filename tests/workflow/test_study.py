@@ -14,9 +14,12 @@ from clones import Clone
 from small_cohort import COHORT, embedded_settings
 from tiny_encoder import write_tiny_encoder
 
+from gigatile.cohort.splits import folds_of
 from gigatile.evaluation.tested_runs import read_tested
 from gigatile.files import read_json, sha256_of
+from gigatile.settings.whole import load_settings
 from gigatile.tables import read_table
+from gigatile.tasks import find_task
 
 BASE = embedded_settings(
     train="ranks_per_node: 1, epochs: 1, segment_epochs: 1", more="evaluate: {resamples: 1000}"
@@ -207,19 +210,14 @@ def test_a_study_that_is_ended_continues(small_cohort, tmp_path):
 
 def usable_seed_of(made: Clone) -> int:
     """Return a seed that holds out a patient of each label, and leaves three of each."""
-    from gigatile.cohort.splits import HELD_OUT as NONE
-    from gigatile.cohort.splits import folds_of
-    from gigatile.settings.whole import load_settings
-    from gigatile.tasks import find_task
-
-    settings = load_settings({"task": "slide_embedding", "samples": "x", "run": "x"})
+    settings = load_settings({"samples": "x", "run": "x"})
     sheet = made.folder / "cohort/folded.tsv"
-    task = find_task("slide_embedding")
+    task = find_task(settings.task)
     members = task.read_sheet(sheet, settings, True, lambda path: True, False)
     for seed in range(10_000):
         split = settings.split.model_copy(update={"folds": 3, "held_out": 0.3, "seed": seed})
         folds = folds_of(members, split)
-        held_out = [member.label for member in members if folds[member.patient] == NONE]
+        held_out = [member.label for member in members if folds[member.patient] == 0]
         if sorted(held_out) == ["luad", "lusc", "normal"]:
             return seed
     raise AssertionError("no seed")

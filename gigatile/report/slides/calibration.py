@@ -42,6 +42,7 @@ def panels_of(calibration: Calibration) -> list[dict[str, Any]]:
         {
             "class": name,
             "dots": figures.reliability(curve),
+            "decision": figures.decision(calibration.net_benefit[name]),
             "brier": calibration.brier_per_class[name],
             "error": calibration.error_per_class[name],
         }

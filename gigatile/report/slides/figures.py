@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gigatile.evaluation.calibration_file import Bin
+from gigatile.evaluation.calibration_file import Bin, NetBenefit
 from gigatile.evaluation.metrics_file import Curve
 
 # Side of a ROC plot in the units of its SVG.
@@ -63,6 +63,59 @@ def reliability(curve: Sequence[Bin]) -> list[Dot]:
             )
         )
     return dots
+
+
+@dataclass(frozen=True)
+class DecisionPlot:
+    """A decision curve, in the units of the SVG: the threshold to the right, the benefit upwards.
+
+    Attributes:
+        model, all_positive: `points` of the polylines.
+        band: `points` of the polygon of the intervals; empty: there are none.
+        zero: y of the benefit 0.
+        top, bottom: benefits at the upper and lower edge.
+        points: the numbers.
+    """
+
+    model: str
+    all_positive: str
+    band: str
+    zero: str
+    top: float
+    bottom: float
+    points: Sequence[NetBenefit]
+
+
+def decision(curve: Sequence[NetBenefit]) -> DecisionPlot | None:
+    """Return the shapes of a decision curve; None without slides.
+
+    The lower edge is just below 0: how bad it is to call all slides positive is not of interest.
+    """
+    values = [(item, item.model.value) for item in curve if item.model.value is not None]
+    if not values:
+        return None
+    highs = [item.model.high for item, _ in values if item.model.high is not None]
+    top = max(0.1, *highs, *(value for _, value in values))
+    bottom = -top / 5
+
+    def place(threshold: float, benefit: float) -> str:
+        height = (min(top, max(bottom, benefit)) - bottom) / (top - bottom)
+        return f"{SIDE * threshold:.4g},{SIDE * (1 - height):.4g}"
+
+    band = ""
+    if len(highs) == len(values):
+        upper = [place(item.threshold, item.model.high or 0) for item, _ in values]
+        lower = [place(item.threshold, item.model.low or 0) for item, _ in values]
+        band = " ".join([*upper, *reversed(lower)])
+    return DecisionPlot(
+        model=" ".join(place(item.threshold, value) for item, value in values),
+        all_positive=" ".join(place(item.threshold, item.all_positive) for item, _ in values),
+        band=band,
+        zero=place(0, 0).partition(",")[2],
+        top=top,
+        bottom=bottom,
+        points=[item for item, _ in values],
+    )
 
 
 def _points(rates: list[tuple[float, float]]) -> str:
