@@ -396,6 +396,7 @@ def test_the_checks_of_gpus_pass_on_cpus(tmp_path):
     assert "All checks passed on 2 rank(s) without GPUs." in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "message"),

@@ -285,6 +285,7 @@ def test_a_group_that_starts_again_tiles_only_what_it_lacks(cluster, site):
     assert logs.count("done before") > len(again), logs
 
 
+@pytest.mark.long
 def test_a_tile_job_that_needs_more_memory_gets_more(cluster, site):
     """SLURM kills it at its limit; the next attempt asks for twice as much."""
     states = "results/small/tiles/P01-1.json"

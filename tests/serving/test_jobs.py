@@ -374,6 +374,7 @@ def test_limits_of_jobs(bundle, slides, start, tmp_path):
         assert job["reason"] == "it took more than 1 s" and processes(id) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_full_disk(bundle, slides, start, tmp_path):
     work = tmp_path / "small"

@@ -174,6 +174,7 @@ def test_draws_are_uniform_and_differ_between_seeds():
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
 
 
+@pytest.mark.long
 def test_statistics_are_those_of_unchanged_tiles(launcher, manifest, tmp_path):
     """Of batch normalisation, in the saved model. The weights hardly move."""
     recipe = {"model": "resnet18", "epochs": 1, "limit_batches": 1, "learning_rate": 1e-12}

@@ -110,6 +110,7 @@ def test_training_is_described_and_validated(one_rank, manifest):
     assert {"mask_ap", "mask_ap50", "box_ap", *LOSSES} < set(validation.means)
 
 
+@pytest.mark.long
 def test_one_and_two_ranks_reach_the_same_weights(train, tmp_path):
     """6 images in batches of 4: two ranks share the last batch of 2 unequally."""
     for ranks in (1, 2):

@@ -86,6 +86,7 @@ def test_training_uses_the_mixed_tiles(manifest):
     assert task.source(reader, augmented=False).specs(samples)[1].shape == ()
 
 
+@pytest.mark.long
 def test_ranks_and_parts_give_the_same_model(launcher, manifest, tmp_path):
     recipe = {"epochs": 2, "batch_size": 24, "augmentation": MIXUP.model_dump()}
     layouts = {

@@ -34,6 +34,7 @@ def bundled(small_run, tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_slides_named_one_by_one(bundled, tmp_path):
     """With their own names, and after the run is gone."""
     run, bundle = bundled
