@@ -65,7 +65,7 @@ def main() -> None:
         if args.rows not in (None, checksum_of(rows)):
             raise UserError(f"{args.samples}: changed while the workflow ran; run it again")
         collect_states(rows, args.states, args.out, args.checksums, tables, args.parts)
-        check_remaining(args.out, args.of)
+        check_remaining(args.out, args.of, members)
     else:
         rows = rows_of_sheet(members)
         collect_states(rows, args.states, args.out, args.checksums, tables, args.parts)

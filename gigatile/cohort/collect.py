@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.sheet import Member
+from gigatile.cohort.sheet import Member, stratum_of
+from gigatile.cohort.splits import NOT_REQUIRED
 from gigatile.cohort.state_tables import STATE_TABLES, StateTable
 from gigatile.errors import UserError, all_faults
 from gigatile.files import sha256_of
@@ -85,17 +86,25 @@ def usable_rows(table: Path, *splits: str) -> list[dict[str, str]]:
     ]
 
 
-def check_remaining(table: Path, splits: Sequence[str] = SPLITS) -> None:
+def check_remaining(
+    table: Path, splits: Sequence[str] = SPLITS, members: Sequence[Member] = ()
+) -> None:
     """Refuse a cohort in which a split has no usable slide of a label (or no usable case).
 
     Args:
         table: written by `collect_states`.
         splits: the splits in the table.
+        members: the rows of the sheet; an outcome that is not a class counts as its stratum.
 
     Raises:
         UserError: lists each such label and split, with the failed slides and their reasons.
     """
-    faults = missing_labels(read_table(table, SHARED), splits)
+    rows = read_table(table, SHARED)
+    if strata := {m.id: stratum_of(m) for m in members if getattr(m, "stratum", None) is not None}:
+        unit = unit_of(rows[0])
+        rows = [row | {"label": strata[row[unit]]} for row in rows]
+        rows = [row for row in rows if row["label"] not in NOT_REQUIRED]
+    faults = missing_labels(rows, splits)
     if faults:
         raise all_faults(f"{table}: the cohort cannot be used", faults)
 

@@ -18,13 +18,14 @@ class Sample:
     Attributes:
         slide: its id, unique in the sheet and safe as a file name.
         patient: the patient; all slides of a patient are in the same split.
-        label: the class; empty for a new slide.
+        label: the class, or the outcome as text; empty for a new slide.
         path: the file.
         mpp: micrometres per pixel of level 0, if the sheet overrides the file.
         split: the split that the sheet fixes, or empty.
         site: where the slide comes from, or empty.
         row: the line number in the sheet; the header is line 1.
         cells: all cells of the row, by column.
+        stratum: see `sheet.stratum_of`; None: the label.
     """
 
     unit: ClassVar[str] = "slide"
@@ -37,6 +38,7 @@ class Sample:
     site: str
     row: int
     cells: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    stratum: str | None = None
 
     @property
     def id(self) -> str:

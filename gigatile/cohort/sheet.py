@@ -65,6 +65,12 @@ class Member(PatientRow, Protocol):
         """All cells of the row, by column."""
 
 
+def stratum_of(member: Member) -> str:
+    """Return what the splits balance: the class, or whether an event was observed; or empty."""
+    stratum: str | None = getattr(member, "stratum", None)
+    return member.label if stratum is None else stratum
+
+
 @dataclass(frozen=True)
 class Row:
     """The cells of a row, before they are a slide or a case.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gigatile.cohort.names import doubtful_names, same_names, shown
-from gigatile.cohort.sheet import Member
+from gigatile.cohort.sheet import Member, stratum_of
 from gigatile.errors import UserError
 from gigatile.paths import fault_of_path
 from gigatile.stores.addresses import address_of, is_remote
@@ -61,7 +61,7 @@ def find_conflicts(members: Sequence[Member], look: bool) -> list[str]:
             by_path[_resolve(path, resolved) if look else path].append((member, path))
         if member.patient:
             by_patient[member.patient].append(member)
-        rows_of["label"].setdefault(member.label, member.row)
+        rows_of["label"].setdefault(stratum_of(member), member.row)
         rows_of["patient"].setdefault(member.patient, member.row)
     return [
         *(fault for same in by_id.values() for fault in _same_id(same)),
@@ -121,10 +121,11 @@ def _spellings(column: str, rows: dict[str, int]) -> list[str]:
 def sheet_warnings(members: Sequence[Member]) -> list[str]:
     """Return warnings of patients or labels that may be the same, such as P10 and P1O."""
     warnings = []
-    for column in ("patient", "label"):
+    columns = {"patient": lambda member: member.patient, "label": stratum_of}
+    for column, name_of in columns.items():
         rows: dict[str, int] = {}
         for member in members:
-            rows.setdefault(getattr(member, column), member.row)
+            rows.setdefault(name_of(member), member.row)
         for alike in doubtful_names(rows):
             where = ", ".join(f"{name!r} in row {rows[name]}" for name in alike)
             warnings.append(

@@ -17,13 +17,15 @@ from typing import Literal
 from pydantic import Field
 
 from gigatile.cohort.names import same_names, shown
-from gigatile.cohort.sheet import PLACEHOLDER, Member
+from gigatile.cohort.sheet import PLACEHOLDER, Member, stratum_of
 from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
 
 # The number of the patients that no fold has; folds begin at 1.
 HELD_OUT = 0
+# Strata that a split may lack: of censored patients, there may be none.
+NOT_REQUIRED = ("censored",)
 # Number of seeds that `usable_seed` tries.
 SEEDS_TRIED = 1000
 # It tries fewer if the sheet has more rows than this.
@@ -104,8 +106,8 @@ class SplitProof(JsonModel):
 
 
 def classes_of(members: Iterable[Member]) -> list[str]:
-    """Return the labels in the order of a classifier's outputs; empty for cases."""
-    return sorted({member.label for member in members if member.label})
+    """Return the labels in the order of a classifier's outputs; empty for cases and numbers."""
+    return sorted({stratum for member in members if (stratum := stratum_of(member))})
 
 
 def position_of(name: str, seed: int) -> float:
@@ -225,7 +227,7 @@ def folds_of(members: Sequence[Member], settings: SplitSettings) -> dict[str, in
         )
     # Patients with each label, by group. Without labels, all have the same one.
     labels: dict[str, Counter[str]] = {group: Counter() for group in number}
-    for patient, label in {(member.patient, member.label) for member in members}:
+    for patient, label in {(member.patient, stratum_of(member)) for member in members}:
         if groups[patient] not in held_out:
             labels[groups[patient]][label] += 1
     total = sum(labels.values(), Counter[str]())
@@ -285,13 +287,13 @@ def prove_splits(
     labels, unit = classes_of(members), members[0].unit
     in_split = {split: [m for m in members if splits[m.patient] == split] for split in SPLITS}
     patients_in = {split: {m.patient for m in rows} for split, rows in in_split.items()}
-    with_label = {label: {m.patient for m in members if m.label == label} for label in labels}
+    with_label = {label: {m.patient for m in members if stratum_of(m) == label} for label in labels}
     patients = {member.patient for member in members}
     counts = {}
     for split in SPLITS:
         by_label = {}
         for label in labels:
-            labelled = [m for m in in_split[split] if m.label == label]
+            labelled = [m for m in in_split[split] if stratum_of(m) == label]
             labelled_patients = {m.patient for m in labelled}
             by_label[label] = LabelCounts(
                 patients=len(labelled_patients),
@@ -350,7 +352,9 @@ def check_labels(
             "init` writes if it does not know the class; replace it in the column `label`"
         )
     for label in classes or [""]:
-        of_label = [member for member in members if member.label == label]
+        if label in NOT_REQUIRED and any(getattr(m, "stratum", None) for m in members):
+            continue
+        of_label = [member for member in members if stratum_of(member) == label]
         patients = {member.patient for member in of_label}
         sites = {member.site for member in of_label}
         only = f", all at site {min(sites)!r}" if len(sites) == 1 and "" not in sites else ""
@@ -362,7 +366,7 @@ def check_labels(
                     if label
                     else f"no patient in {split} (the sheet has {len(patients)})"
                 )
-    if len(classes) == 1:
+    if len(classes) == 1 and not any(getattr(m, "stratum", None) for m in members):
         faults.append(f"only one label, {classes[0]!r}; a classifier needs two")
     if faults:
         # The advice is in the heading, since the end of a long list is left out.
@@ -425,7 +429,7 @@ def usable_seed(
     """
     patients: dict[str, set[str]] = {}
     for member in members:
-        patients.setdefault(member.label, set()).add(member.patient)
+        patients.setdefault(stratum_of(member), set()).add(member.patient)
     if min(map(len, patients.values()), default=0) < len(SPLITS):
         return None
     tries = max(1, min(tries, tries * _MANY_ROWS // len(members)))

@@ -17,7 +17,7 @@ from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.images import Image, with_scale_of_images
 from gigatile.cohort.samples import Sample, read_samples
-from gigatile.cohort.sheet import Member
+from gigatile.cohort.sheet import Member, stratum_of
 from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels, classes_of
 from gigatile.command.configuration import (
@@ -201,7 +201,11 @@ def _unusable(settings: Settings, cohort: _Checked, new: _Checked, slides: _Chec
         splits = assign(cohort.members, settings.split)
         rows = [
             {
-                **{member.unit: member.id, "label": member.label, "split": splits[member.patient]},
+                **{
+                    member.unit: member.id,
+                    "label": stratum_of(member),
+                    "split": splits[member.patient],
+                },
                 "state": "failed" if member.id in cohort.left_out else "",
                 "reason": cohort.left_out.get(member.id, ""),
             }
@@ -234,8 +238,10 @@ def _print_counts(settings: Settings, cohort: _Checked) -> None:
         f"split{by} with seed {split.seed}{fold}"
     )
     splits = assign(members, settings.split)
-    counts = Counter((m.label, splits[m.patient]) for m in members if m.id not in left_out)
-    people = Counter((label, splits[p]) for label, p in {(m.label, m.patient) for m in members})
+    counts = Counter((stratum_of(m), splits[m.patient]) for m in members if m.id not in left_out)
+    people = Counter(
+        (label, splits[p]) for label, p in {(stratum_of(m), m.patient) for m in members}
+    )
     labels = classes_of(members) or [""]
     width = max(len("label"), *map(len, labels))
     heading = "label" if labels != [""] else ""

@@ -78,7 +78,8 @@ def _label_note(cohort: Sequence[CohortRow]) -> list[str]:
     sites: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for patient, label, site in known:
         sites[site].append((patient, label))
-    if len(labels) < 2 or len(sites) < 2:
+    # Labels that hardly repeat are no classes, but numbers or times.
+    if len(labels) < 2 or len(sites) < 2 or 2 * len(labels) > len(known):
         return []
     by_site = sum(
         _most_frequent([label for other, label in sites[site] if other != patient]) == patient_label
