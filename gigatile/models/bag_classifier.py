@@ -32,29 +32,34 @@ class BagParts:
 
 
 def build_bag_classifier(
-    settings: TrainSettings, dimensions: int, classes: int, pretrained: bool = True
+    settings: TrainSettings,
+    dimensions: int,
+    classes: int,
+    pretrained: bool = True,
+    activation: str = "softmax",
 ) -> Networks:
-    """Build an untrained classifier.
+    """Build an untrained classifier, or with one output and another activation, a regression.
 
     Args:
         settings: the architecture, its precision and seed.
         dimensions: numbers of an embedding.
         classes: number of outputs.
         pretrained: has no effect: there are no published weights.
+        activation: of the outputs, `softmax` or `linear`.
 
     Returns:
         From `embeddings`, (n, tiles, dimensions), and `present`, (n, tiles) with 1 for a tile and 0
-        for padding, to (n, classes): the softmax, and the logits.
+        for padding, to (n, classes): the outputs, and the logits.
     """
     configure_keras(settings)
     one_slide = keras.Input((None, dimensions), dtype="float32", name="tiles")
     padding = keras.Input((None,), dtype="float32", name="present_tiles")
     parts = load_builder(settings.model)(one_slide, padding, settings)
-    outputs = {"vectors": ops.cast(parts.vectors, "float32")}
+    parts_of_tiles = {"vectors": ops.cast(parts.vectors, "float32")}
     if parts.scores is not None:
-        outputs["scores"] = ops.cast(parts.scores, "float32")
+        parts_of_tiles["scores"] = ops.cast(parts.scores, "float32")
     of_tiles = keras.Model(
-        [one_slide, padding] if parts.mixes else one_slide, outputs, name="tiles"
+        [one_slide, padding] if parts.mixes else one_slide, parts_of_tiles, name="tiles"
     )
     inputs = {
         "embeddings": keras.Input((None, dimensions), dtype="float32", name="embeddings"),
@@ -64,8 +69,8 @@ def build_bag_classifier(
     pooled = _pool(of_slide["vectors"], of_slide.get("scores"), inputs["present"][..., None])
     head = keras.layers.Dense(classes, dtype="float32", name="logits")
     logits = head(pooled)
-    softmax = keras.layers.Softmax(dtype="float32", name="scores")(logits)
-    model = keras.Model(inputs, softmax, name=settings.model)
+    outputs = keras.layers.Activation(activation, dtype="float32", name="scores")(logits)
+    model = keras.Model(inputs, outputs, name=settings.model)
     return Networks(model, keras.Model(inputs, logits), [of_tiles], [head])
 
 

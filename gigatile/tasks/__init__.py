@@ -20,6 +20,7 @@ TASKS = (
     "tile_classification",
     "slide_classification",
     "slide_embedding",
+    "slide_outcome",
     "volume_segmentation",
     "instance_segmentation",
 )

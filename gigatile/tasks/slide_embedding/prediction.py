@@ -2,12 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gigatile.json_models import read_model
 from gigatile.slides.state import SlideState
 from gigatile.software import import_tensorflow
 from gigatile.tasks.slide_classification.slide_scores import record_scores, skip_slide
 from gigatile.training.cores import limit_pools
+
+if TYPE_CHECKING:
+    from gigatile.embeddings.stored import SlideEmbeddings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +26,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score a slide; record the reason of one that cannot be scored."""
+    embeddings = opened_embeddings(args)
+    if embeddings is None:
+        return
+
+    from gigatile.tasks.slide_embedding.scoring import BagClassifier
+
+    classifier = BagClassifier(args.model, args.described)
+    classifier.check_encoder(embeddings.encoder, str(args.records))
+    scores, positions = classifier.score_with_map(embeddings)
+    record_scores(args, classifier.classes, scores, positions)
+
+
+def opened_embeddings(args: argparse.Namespace) -> "SlideEmbeddings | None":
+    """Prepare TensorFlow, and return the embeddings of a slide.
+
+    Returns:
+        None: the slide has none; its files were written.
+    """
     state = read_model(SlideState, args.embedded)
     if state.state == "failed":
         skip_slide(args.slide, "it could not be tiled", args.map, args.out)
         print(f"{args.slide}: skipped, as it could not be tiled")
-        return
+        return None
     limit_pools(args.cores)
     import_tensorflow()
 
@@ -36,10 +58,5 @@ def run(args: argparse.Namespace) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
     from gigatile.embeddings.stored import read_embeddings
-    from gigatile.tasks.slide_embedding.scoring import BagClassifier
 
-    classifier = BagClassifier(args.model, args.described)
-    embeddings = read_embeddings(args.records)
-    classifier.check_encoder(embeddings.encoder, str(args.records))
-    scores, positions = classifier.score_with_map(embeddings)
-    record_scores(args, classifier.classes, scores, positions)
+    return read_embeddings(args.records)

@@ -20,6 +20,8 @@ class EmbeddedSlides:
     See `batches.SampleSource`.
     """
 
+    target = ArraySpec((), np.dtype(np.int32))
+
     def __init__(self, reader: SlideReader, most: int | None = None) -> None:
         """Read slides.
 
@@ -49,14 +51,14 @@ class EmbeddedSlides:
             "embeddings": ArraySpec((tiles, self._dimensions), np.dtype(np.float32)),
             "present": ArraySpec((tiles,), np.dtype(np.float32)),
         }
-        return inputs, ArraySpec((), np.dtype(np.int32))
+        return inputs, self.target
 
     def fill(
         self, samples: Samples, inputs: dict[str, np.ndarray], targets: np.ndarray
     ) -> tuple[float, float]:
         """Read embeddings into arrays."""
         start = time.perf_counter()
-        targets[...] = self._reader.classes_at(samples.records)
+        targets[...] = self.targets_of(samples.records)
         for number, seed, embeddings, present in zip(
             samples.records.tolist(),
             samples.seeds.tolist(),
@@ -73,6 +75,10 @@ class EmbeddedSlides:
             embeddings[count:] = 0
             present[:count], present[count:] = 1, 0
         return time.perf_counter() - start, 0.0
+
+    def targets_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the targets of some slides, given by their numbers, (n,)."""
+        return self._reader.classes_at(numbers)
 
     def _chosen(self, records: range, seed: int) -> list[int]:
         if self._most is None or len(records) <= self._most:

@@ -1,0 +1,1 @@
+"""The report of predicted numbers and times to events."""

@@ -1,0 +1,90 @@
+"""Read the predictions, the metrics and the model of a run on outcomes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gigatile.cohort.outcomes import OUTCOME_SHEET, Outcome, parse_outcome
+from gigatile.cohort.sheet import Member
+from gigatile.cohort.sheet_reading import read_sheet as read_rows
+from gigatile.embeddings.state import EmbeddingState
+from gigatile.errors import UserError
+from gigatile.evaluation.outcomes import OutcomeMetrics
+from gigatile.json_models import read_model
+from gigatile.report.inputs import ScoredRow, TrainedModel, bad_cell
+from gigatile.report.task_report import Run
+from gigatile.tables import read_table
+
+
+class OutcomePredictor(TrainedModel):
+    """model/settings.json."""
+
+    tiles: dict[str, Any]
+    encoder: dict[str, Any]
+    outcome: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the sections of the settings."""
+        return {"tiles": self.tiles, "encoder": self.encoder, "train": self.train}
+
+
+@dataclass(frozen=True)
+class PredictedSlide(ScoredRow):
+    """A row of slides.tsv.
+
+    Attributes:
+        predicted: the number, or the log hazard ratio.
+        outcome: that its label states.
+    """
+
+    predicted: float
+    outcome: Outcome
+
+
+OutcomeRun = Run[EmbeddingState, PredictedSlide, OutcomePredictor, OutcomeMetrics]
+
+
+def read_sheet(path: Path) -> Sequence[Member]:
+    """Read the sample sheet; slide files may have been moved since the run."""
+    return read_rows(path, OUTCOME_SHEET, may_be_missing=lambda file: True)
+
+
+def read_predictions(path: Path, model: OutcomePredictor) -> list[PredictedSlide]:
+    """Read slides.tsv, in its order.
+
+    Raises:
+        UserError: the table is missing or damaged, or a prediction is not a number.
+    """
+    slides = []
+    columns = ("slide", "patient", "label", "predicted")
+    for number, row in enumerate(read_table(path, columns), 2):
+        try:
+            predicted = float(row["predicted"])
+        except ValueError:
+            predicted = math.nan
+        if not math.isfinite(predicted):
+            raise bad_cell(path, number, row, "predicted", "a number")
+        outcome = parse_outcome(row["label"])
+        slides.append(
+            PredictedSlide(row["slide"], row["patient"], row["label"], predicted, outcome)
+        )
+    return slides
+
+
+def read_metrics(
+    path: Path, model: OutcomePredictor, scored: Sequence[PredictedSlide]
+) -> OutcomeMetrics:
+    """Read evaluation/metrics.json.
+
+    Raises:
+        UserError: it is damaged, or counts other slides.
+    """
+    metrics = read_model(OutcomeMetrics, path)
+    if metrics.n != len(scored):
+        raise UserError(
+            f"{path}: counts {metrics.n} slides, and slides.tsv has {len(scored)}; one of the two "
+            "is out of date, run the evaluation again"
+        )
+    return metrics

@@ -1,0 +1,1 @@
+"""Numbers and times to events, predicted from the embeddings of a slide's tiles."""

@@ -1,0 +1,37 @@
+"""Prediction of a number, or of the risk of an event, from the embeddings of a slide's tiles."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gigatile.cohort.outcomes import OUTCOME_SHEET, check_outcomes
+from gigatile.cohort.samples import Sample
+from gigatile.cohort.sheet_reading import read_sheet
+from gigatile.tasks.slide_embedding.definition import TASK as EMBEDDINGS
+
+
+def _read_sheet(
+    path: Path,
+    settings: Any,
+    labelled: bool,
+    may_be_missing: Callable[[Path], bool],
+    look: bool,
+) -> Sequence[Sample]:
+    samples = read_sheet(path, OUTCOME_SHEET, labelled, may_be_missing, look)
+    check_outcomes(path, samples)
+    return samples
+
+
+TASK = replace(
+    EMBEDDINGS,
+    description="predicts a number or the time to an event of slides by embeddings of their tiles.",
+    columns="slide, patient, value (or time, event), path; optional mpp, split, site.",
+    read_sheet=_read_sheet,
+    classifies_slides=False,
+    predicts=False,
+    truth="",
+    losses=(),
+    headline=("concordance", "concordance"),
+    train_options=frozenset({"tiles_per_slide"}),
+)

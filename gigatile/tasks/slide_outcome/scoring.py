@@ -1,0 +1,46 @@
+"""Predictions of outcomes by a trained model of embeddings, and maps of where they come from."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gigatile.embeddings.stored import SlideEmbeddings
+from gigatile.json_models import JsonModel, read_model
+from gigatile.tasks.slide_embedding.scoring import BagModel, map_of
+from gigatile.tasks.slide_outcome.targets import OutcomeScale
+
+
+class _Described(JsonModel):
+    outcome: OutcomeScale
+
+
+class OutcomeModel(BagModel):
+    """A trained model of numbers or risks of slides.
+
+    Attributes:
+        scale: what its outputs mean.
+    """
+
+    def __init__(self, model: Path, described: Path) -> None:
+        """Load a model; see `BagModel`."""
+        super().__init__(model, described)
+        self.scale = read_model(_Described, described).outcome
+
+    def output(self, values: np.ndarray) -> float:
+        """Return the output for a slide, from embeddings (tiles, dimensions) float32."""
+        outputs, *_ = self.logits(values)
+        return float(outputs[0])
+
+    def predict_with_map(self, slide: SlideEmbeddings) -> tuple[float, pd.DataFrame]:
+        """Return the prediction of a slide, with six decimals, and its map.
+
+        Returns:
+            The number, or the log hazard ratio. The map has a row for each tile: x, y and side in
+            pixels of level 0; prediction, that of a slide of this tile's vector alone; with
+            attention also `attention`, the share of the tile.
+        """
+        output, weights, alone = self.logits(slide.values)
+        columns = {"prediction": self.scale.prediction(alone[:, 0])}
+        predicted = float(self.scale.prediction(output.astype(np.float64))[0])
+        return round(predicted, 6), map_of(slide, columns, weights)

@@ -1,0 +1,165 @@
+"""Survival figures equal those of lifelines; concordance has intervals that cover."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigatile.evaluation.outcomes import evaluate_outcomes
+from gigatile.evaluation.survival import (
+    concordance,
+    cumulative_hazard,
+    logrank_p,
+    survival_curve,
+)
+from gigatile.settings.evaluate import EvaluationSettings
+
+# Of `cohort(seed)`, computed by lifelines 0.30.3: concordance_index, p of logrank_test, and at the
+# times 1, 3, 6 and 9 KaplanMeierFitter with its intervals, and NelsonAalenFitter without smoothing.
+TIMES = [1.0, 3.0, 6.0, 9.0]
+LIFELINES = {
+    0: (
+        *(0.73184602, 5.9896102e-07, [0.74893617, 0.59772819, 0.37990707, 0.27701557]),
+        [
+            [0.61845414, 0.84035447],
+            [0.4577823, 0.71252684],
+            [0.23531594, 0.52339875],
+            [0.13099055, 0.44455003],
+        ],
+        [0.26382979, 0.48093991, 0.90682873, 1.1984954],
+    ),
+    1: (
+        *(0.7176, 0.0015330569, [0.7474359, 0.48926306, 0.26564475, 0.10330629]),
+        [
+            [0.6163667, 0.83935586],
+            [0.34951667, 0.61500429],
+            [0.14515932, 0.40232136],
+            [0.02388753, 0.25159954],
+        ],
+        [0.27051282, 0.66568928, 1.22509099, 2.05009099],
+    ),
+    2: (
+        *(0.64898785, 0.10175626, [0.76530612, 0.52668097, 0.2730005, 0.14742027]),
+        [
+            [0.63604443, 0.85375112],
+            [0.38346588, 0.65123601],
+            [0.150273, 0.41093388],
+            [0.05481311, 0.28303284],
+        ],
+        [0.24829932, 0.60268106, 1.21322731, 1.76322731],
+    ),
+}
+
+
+def cohort(seed: int, patients: int = 60):
+    """Return risks, times and events, with ties in all of them."""
+    random = np.random.default_rng(seed)
+    risks = random.normal(size=patients).round(1)
+    to_event = np.ceil(random.exponential(np.exp(-risks)) * 10) / 2
+    to_end = np.ceil(random.exponential(1.5, patients) * 10) / 2
+    return risks, np.minimum(to_event, to_end), to_event <= to_end
+
+
+@pytest.mark.parametrize("seed", LIFELINES)
+def test_figures_equal_those_of_lifelines(seed):
+    risks, times, events = cohort(seed)
+    expected, p, survival, intervals, hazards = LIFELINES[seed]
+    assert concordance(risks, times, events) == pytest.approx(expected, abs=1e-8)
+    assert logrank_p(times, events, risks > 0) == pytest.approx(p, rel=1e-6)
+    curve = survival_curve(times, events)
+    last = np.searchsorted(curve.times, TIMES, side="right") - 1
+    np.testing.assert_allclose(curve.values[last], survival, atol=1e-8)
+    np.testing.assert_allclose(np.stack([curve.low, curve.high], 1)[last], intervals, atol=1e-7)
+    hazard = cumulative_hazard(times, events)
+    np.testing.assert_allclose(hazard.at(np.array(TIMES)), hazards, atol=1e-8)
+    assert hazard.at(np.array([0.0]))[0] == 0
+    np.testing.assert_array_equal(curve.censored, np.sort(times[~events]))
+
+
+def test_concordance_equals_plain_loops():
+    for seed in range(5):
+        risks, times, events = cohort(seed, 300 if seed == 4 else 40)
+        agreeing = comparable = 0.0
+        for i in range(len(risks)):
+            for j in range(len(risks)):
+                if events[i] and (times[j] > times[i] or (times[j] == times[i] and not events[j])):
+                    comparable += 1
+                    agreeing += 1 if risks[i] > risks[j] else 0.5 * (risks[i] == risks[j])
+        assert concordance(risks, times, events) == pytest.approx(agreeing / comparable)
+
+
+def test_degenerate_cohorts():
+    times, none = np.array([1.0, 2.0, 3.0]), np.zeros(3, bool)
+    assert concordance(np.zeros(3), times, none) is None
+    assert logrank_p(times, none, np.array([True, False, False])) is None
+    assert logrank_p(times, ~none, ~none) is None
+    assert len(survival_curve(times, none).times) == 0
+    curve = survival_curve(times, ~none)
+    assert curve.values[-1] == curve.low[-1] == curve.high[-1] == 0
+
+
+def slides(seed: int, patients: int, unit: str = "survival") -> pd.DataFrame:
+    """Return predictions of slides, one or two for each patient."""
+    risks, times, events = cohort(seed, patients)
+    rows = []
+    for number, (risk, time, event) in enumerate(zip(risks, times, events, strict=True)):
+        label = f"{float(time)!r} {'event' if event else 'censored'}"
+        value = float(3 + 2 * risk + np.random.default_rng(number).normal())
+        for k in range(1 + number % 2):
+            predicted = risk + 0.1 * k
+            text = label if unit == "survival" else repr(value)
+            number_or_risk = predicted if unit == "survival" else 3 + 2 * predicted
+            rows.append([f"S{number}-{k}", f"P{number}", text, number_or_risk])
+    return pd.DataFrame(rows, columns=["slide", "patient", "label", "predicted"])
+
+
+SETTINGS = EvaluationSettings(resamples=1000)
+
+
+def test_survival_is_evaluated_by_patient_with_the_threshold_of_valid():
+    test, valid = slides(0, 60), slides(1, 40)
+    metrics = evaluate_outcomes(test, valid, SETTINGS, {})
+    risks = test.groupby("patient")["predicted"].mean()
+    labels = test.groupby("patient")["label"].first().str.split()
+    times, events = labels.str[0].astype(float), labels.str[1] == "event"
+    assert (metrics.kind, metrics.n, metrics.patients) == ("survival", 90, 60)
+    expected = concordance(risks.to_numpy(), times.to_numpy(), events.to_numpy())
+    assert metrics.concordance.value == pytest.approx(expected, abs=1e-6)
+    assert metrics.concordance.low < expected < metrics.concordance.high
+    figures = metrics.survival
+    threshold = valid.groupby("patient")["predicted"].mean().median()
+    assert figures.threshold == pytest.approx(threshold, abs=1e-6)
+    high = (risks > threshold).to_numpy()
+    assert figures.high_risk.patients == high.sum() and figures.events == events.sum()
+    p = logrank_p(times.to_numpy(), events.to_numpy(), high)
+    assert figures.logrank_p == pytest.approx(p, rel=1e-3)
+    assert metrics.numbers is None
+
+
+def test_numbers_are_evaluated_by_slide():
+    test = slides(0, 60, "number")
+    metrics = evaluate_outcomes(test, test, SETTINGS, {})
+    values, predicted = test["label"].astype(float), test["predicted"]
+    errors = predicted - values
+    numbers = metrics.numbers
+    assert metrics.kind == "number" and metrics.survival is None
+    assert numbers.mean_absolute_error.value == pytest.approx(errors.abs().mean(), abs=1e-6)
+    error = numbers.root_mean_squared_error
+    assert error.value == pytest.approx(np.sqrt((errors**2).mean()), abs=1e-6)
+    assert error.low < error.value < error.high
+    expected = 1 - (errors**2).sum() / ((values - values.mean()) ** 2).sum()
+    assert numbers.r_squared == pytest.approx(expected, abs=1e-6)
+    assert numbers.correlation == pytest.approx(np.corrcoef(values, predicted)[0, 1], abs=1e-6)
+    agreeing = concordance(-predicted.to_numpy(), values.to_numpy(), np.ones(len(test), bool))
+    assert metrics.concordance.value == pytest.approx(agreeing, abs=1e-6)
+
+
+def test_concordance_of_a_random_model_is_covered():
+    """Of 100 cohorts of 20 patients, the intervals of at least 90 contain one half."""
+    covered = 0
+    for seed in range(100):
+        test = slides(seed, 20)
+        order = np.random.default_rng(seed).permutation(len(test))
+        by_chance = test.assign(predicted=np.random.default_rng(seed + 1).normal(size=len(order)))
+        interval = evaluate_outcomes(by_chance, test, SETTINGS, {}).concordance
+        covered += interval.low <= 0.5 <= interval.high
+    assert covered >= 90
