@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.sheet import Member, stratum_of
-from gigatile.cohort.splits import NOT_REQUIRED
+from gigatile.cohort.sheet import NOT_REQUIRED, Member, stratum_of
 from gigatile.cohort.state_tables import STATE_TABLES, StateTable
 from gigatile.errors import UserError, all_faults
 from gigatile.files import sha256_of

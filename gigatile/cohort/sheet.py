@@ -19,6 +19,8 @@ SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
 # The label that `gigatile init` writes if it does not know the class.
 PLACEHOLDER = "FILL_IN"
+# Strata that a split may lack: of censored patients, there may be none.
+NOT_REQUIRED = ("censored",)
 
 
 class PatientRow(Protocol):

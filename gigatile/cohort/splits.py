@@ -17,15 +17,13 @@ from typing import Literal
 from pydantic import Field
 
 from gigatile.cohort.names import same_names, shown
-from gigatile.cohort.sheet import PLACEHOLDER, Member, stratum_of
+from gigatile.cohort.sheet import NOT_REQUIRED, PLACEHOLDER, Member, stratum_of
 from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
 
 # The number of the patients that no fold has; folds begin at 1.
 HELD_OUT = 0
-# Strata that a split may lack: of censored patients, there may be none.
-NOT_REQUIRED = ("censored",)
 # Number of seeds that `usable_seed` tries.
 SEEDS_TRIED = 1000
 # It tries fewer if the sheet has more rows than this.

@@ -290,6 +290,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
             Plugins("tile_classification", "small_cnn"),
             Plugins("slide_classification", "whole_small"),
             Plugins("slide_embedding", "abmil"),
+            Plugins("slide_outcome", "abmil"),
             Plugins("volume_segmentation", "small_unet"),
             Plugins("instance_segmentation", "mask_small"),
         )

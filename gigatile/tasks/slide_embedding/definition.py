@@ -21,7 +21,7 @@ def _training(settings: Any) -> Mapping[str, Any]:
 def _check(settings: Any) -> None:
     if settings.encoder.file is None:
         raise ValueError(
-            "encoder.file: found null; task: slide_embedding needs an encoder (.onnx or .keras), "
+            f"encoder.file: found null; task: {settings.task} needs an encoder (.onnx or .keras), "
             "also with a bundle"
         )
 
