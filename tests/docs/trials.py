@@ -23,8 +23,10 @@ from gigatile.demo.cases import MODALITIES
 from gigatile.demo.cohort import COHORT
 from gigatile.instances.label_images import instances_of_labels
 from gigatile.settings.patches import PatchSettings
+from gigatile.settings.section import check_section
 from gigatile.settings.volumes import VolumeSettings
 from gigatile.settings.whole import load_settings
+from gigatile.studies.description import Study
 
 BIN = Path(sys.executable).parent
 OF_ANOTHER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHONPATH")
@@ -209,6 +211,23 @@ def tiny_encoder(folder: Path) -> None:
     write_tiny_encoder(folder / "models/encoder.onnx", 224)
 
 
+def followed_patients(folder: Path) -> None:
+    """Write an encoder, slides, and a sheet with times and events of their patients."""
+    tiny_encoder(folder)
+    rows = [
+        ["slide", "patient", "path", "time", "event"],
+        ["S1", "P1", "slides/S1.svs", "31.2", "1"],
+    ]
+    rows.append(["S2", "P2", "slides/S2.svs", "60", "0"])
+    rows += [[f"S{n}", f"P{n}", f"slides/S{n}.svs", f"{7 * n}", str(n % 2)] for n in range(3, 25)]
+    (folder / "survival.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    (folder / "slides").mkdir()
+    draw_small_slide("P01-1", folder / "slides/S1.svs")
+    data = (folder / "slides/S1.svs").read_bytes()
+    for number in range(2, 25):  # only planned: other bytes, so that no file is there twice
+        (folder / f"slides/S{number}.svs").write_bytes(data + bytes([number]))
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
     "mine/slides": slides_of_the_sheet,
     "mine/cohort.csv": sheet_with_commas,
@@ -223,6 +242,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "head/bad": cases_with_a_bad_one,
     "nuclei": annotated_nuclei,
     "models/encoder.onnx": tiny_encoder,
+    "survival.tsv": followed_patients,
     "BraTS-GLI": brats_folder,
     "brats": brats_cases,
 }
@@ -242,7 +262,11 @@ def try_block(block: Block, folder: Path) -> str:
     if "excerpt" in block.marks:
         check_excerpt(block, folder / block.marks["excerpt"])
     elif block.language == "yaml":
-        load_settings(yaml.safe_load(block.text), block.where)
+        values = yaml.safe_load(block.text)
+        if "study" in values:
+            check_section(Study, values, block.where)
+        else:
+            load_settings(values, block.where)
     if block.language == "bash":
         text = block.text
         if "planned" in block.marks:
