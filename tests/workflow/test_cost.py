@@ -40,6 +40,22 @@ def test_plan_knows_the_inputs_of_each_stage_of_embeddings(small_cohort: Clone, 
     assert reads == planned_inputs("slide_embedding")
 
 
+def test_plan_knows_the_inputs_of_each_stage_of_outcomes(small_cohort: Clone, tmp_path):
+    new = small_cohort.copy(tmp_path)
+    lines = (new.folder / "cohort/samples.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    table = ["slide\tpatient\tpath\tsplit\tvalue"]
+    table += [f"{s}\t{p}\t{path}\t{split}\t{n}" for n, (s, p, _, path, split) in enumerate(rows)]
+    new.write("cohort/numbers.tsv", "\n".join(table) + "\n")
+    write_tiny_encoder(new.folder / "cohort/tiny.onnx")
+    settings = embedded_settings(train="epochs: 1", more="").replace("samples.tsv", "numbers.tsv")
+    new.write("outcome.yaml", settings.replace("slide_embedding", "slide_outcome"))
+    reads = inputs_of_rules(new, "outcome.yaml", predict="")
+    planned = planned_inputs("slide_outcome")
+    assert reads == {name: planned[name] for name in reads}
+    assert planned.keys() - reads == {"tile_new", "embed_new", "collect_new", "prediction_pages"}
+
+
 def test_plan_knows_the_inputs_of_each_stage_of_volumes(small_volumes: Clone, tmp_path):
     new = small_volumes.copy(tmp_path)
     header, row = (new.folder / "cohort/cases.tsv").read_text().splitlines()[:2]

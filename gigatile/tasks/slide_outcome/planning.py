@@ -16,9 +16,11 @@ PLAN = replace(
         },
         evaluate={
             "score": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
+            "evaluate": Stage(("collect", "choose_model", "score", "evaluate_valid"), start=4),
+        },
+        thresholds={
             "score_valid": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
             "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
-            "evaluate": Stage(("collect", "choose_model", "score", "evaluate_valid"), start=4),
         },
         predict={},
         shards=Stage(megapixel=0.0005, storage=STORED // 2),
