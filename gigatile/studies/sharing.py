@@ -55,7 +55,7 @@ def _check(study: Study, settings: Sequence[Settings]) -> None:
 def with_reuse(runs: Mapping[StudyRun, Settings]) -> tuple[dict[StudyRun, Settings], list[str]]:
     """Let all runs reuse what the first one with the same settings of preparation prepares.
 
-    Embeddings are prepared from tiles, which another run may have prepared.
+    A run that already reuses another one is left as it is. Embeddings are prepared from tiles, which another run may have prepared.
 
     Returns:
         The runs with `reuse`, and the names of those that others reuse.
@@ -70,7 +70,8 @@ def with_reuse(runs: Mapping[StudyRun, Settings]) -> tuple[dict[StudyRun, Settin
         full = own
         if task.records == "embeddings":
             full += (canonical(settings.encoder), str(settings.encoder.file))
-        reuse = first.get(full) or first.get(own)
+        # The configuration may name a run that has everything.
+        reuse = settings.reuse or first.get(full) or first.get(own)
         first.setdefault(full, run.name)
         first.setdefault(own, run.name)
         values = {**run.values, **({"reuse": reuse} if reuse else {})}

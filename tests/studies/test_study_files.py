@@ -131,6 +131,13 @@ def test_embeddings_are_made_once_and_from_the_tiles_of_another_task():
     assert reuse["s-o-fold-2"] == "s-o-fold-1"
 
 
+def test_reuse_in_the_configuration_is_kept():
+    runs = settings("{folds: 3, variants: {a: {}, b: {tiles: {mpp: 1}}}}", {**BASE, "reuse": "old"})
+    changed, preparing = with_reuse(runs)
+    assert {each.reuse for each in changed.values()} == {"old"} and preparing == []
+    assert {run.values["reuse"] for run in changed} == {"old"}
+
+
 def test_paths_of_a_configuration_of_a_study_are_those_of_its_base(tmp_path):
     written = tmp_path / "results/s/configurations/s-a.yaml"
     assert folder_of_paths(written) == tmp_path
