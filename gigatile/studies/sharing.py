@@ -55,7 +55,8 @@ def _check(study: Study, settings: Sequence[Settings]) -> None:
 def with_reuse(runs: Mapping[StudyRun, Settings]) -> tuple[dict[StudyRun, Settings], list[str]]:
     """Let all runs reuse what the first one with the same settings of preparation prepares.
 
-    A run that already reuses another one is left as it is. Embeddings are prepared from tiles, which another run may have prepared.
+    A run that already reuses another one is left as it is. Embeddings are prepared from tiles,
+    which another run may have prepared.
 
     Returns:
         The runs with `reuse`, and the names of those that others reuse.
