@@ -10,8 +10,10 @@ from opened import check_declared
 from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
+from gigatile.errors import UserError
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of
+from gigatile.model import Model
 from gigatile.tables import read_table
 
 RUN = "results/outcome"
@@ -82,7 +84,7 @@ def test_figures_are_those_of_the_predictions(outcome_run):
     assert described["outcome"]["kind"] == "survival"
     proof = read_json(run / "splits.json")
     assert proof["labels"] == ["censored", "event"]
-    assert proof["splits"]["test"]["by_label"]["event"]["patients"] == 5  # and that of `text`
+    assert proof["splits"]["test"]["by_label"]["event"]["patients"] == 5  # four, and that of `text`
 
 
 def test_nothing_runs_again(outcome_run):
@@ -132,6 +134,11 @@ def test_a_bundle_and_new_slides_are_refused(outcome_run):
     assert "predict.samples: task: slide_outcome cannot predict; remove it" in (
         done.stdout + done.stderr
     )
+    refused = outcome_run.run("gigatile", "bundle", "outcome.yaml", check=False)
+    assert refused.returncode != 0
+    assert "task: slide_outcome cannot predict, so it has no bundle" in refused.stderr
+    with pytest.raises(UserError, match="cannot be applied to new data"):
+        Model.open(outcome_run.folder / RUN / "model")
 
 
 def earlier(sheet: str) -> str:
