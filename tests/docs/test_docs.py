@@ -60,6 +60,10 @@ NOT_RUN = {
         "docs/lung-tissue.md",
         "python benchmarks/recipes.py --configfile lung.yaml\n",
     ): "it takes an hour; tests/workflow/test_recipes.py runs it on the small cohort",
+    (
+        "docs/lung-tissue.md",
+        "gigatile study lung-study.yaml\n",
+    ): "it trains ten models; tests/workflow/test_study.py runs a study",
     ("README.md", "make test\n"): "it runs these tests",
     (
         "docs/splits.md",
