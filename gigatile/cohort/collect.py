@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.sheet import NOT_REQUIRED, Member, stratum_of
+from gigatile.cohort.sheet import Member, is_required, stratum_of
 from gigatile.cohort.state_tables import STATE_TABLES, StateTable
 from gigatile.errors import UserError, all_faults
 from gigatile.files import sha256_of
@@ -93,16 +93,16 @@ def check_remaining(
     Args:
         table: written by `collect_states`.
         splits: the splits in the table.
-        members: the rows of the sheet; an outcome that is not a class counts as its stratum.
+        members: the rows of the sheet, if their labels are no classes; see `stratum_of`.
 
     Raises:
         UserError: lists each such label and split, with the failed slides and their reasons.
     """
     rows = read_table(table, SHARED)
-    if strata := {m.id: stratum_of(m) for m in members if getattr(m, "stratum", None) is not None}:
+    strata = {member.id: stratum_of(member) for member in members if is_required(member)}
+    if members:
         unit = unit_of(rows[0])
-        rows = [row | {"label": strata[row[unit]]} for row in rows]
-        rows = [row for row in rows if row["label"] not in NOT_REQUIRED]
+        rows = [row | {"label": strata[row[unit]]} for row in rows if row[unit] in strata]
     faults = missing_labels(rows, splits)
     if faults:
         raise all_faults(f"{table}: the cohort cannot be used", faults)

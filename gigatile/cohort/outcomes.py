@@ -7,15 +7,13 @@ censored`.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from gigatile.cohort.mpp import parse_mpp
-from gigatile.cohort.samples import Sample
-from gigatile.cohort.sheet import Row, SheetLayout
+from gigatile.cohort.samples import Sample, build_sample
+from gigatile.cohort.sheet import CENSORED, EVENT, Row, SheetLayout
 from gigatile.errors import UserError, all_faults
 
-EVENT, CENSORED = "event", "censored"
 NUMBER_COLUMNS, SURVIVAL_COLUMNS = ("value",), ("time", "event")
 
 
@@ -72,18 +70,10 @@ class OutcomeSheet(SheetLayout[Sample]):
 
 
 def _build(row: Row) -> tuple[Sample, list[str]]:
-    mpp, faults = None, []
-    if text := row.cells.get("mpp"):
-        try:
-            mpp = parse_mpp(text)
-        except UserError as error:
-            faults.append(str(error))
-    outcome, more = _outcome_of(row)
-    path = row.files.get("path", Path())
-    names = (row.id, row.patient, str(outcome) if outcome else "")
-    sample = Sample(*names, path, mpp, row.split, row.site, row.number, row.cells)
-    stratum = outcome.stratum if outcome else ""
-    return replace(sample, stratum=stratum), faults + more
+    outcome, faults = _outcome_of(row)
+    label, stratum = (str(outcome), outcome.stratum) if outcome else ("", "")
+    sample, more = build_sample(row, label, stratum)
+    return sample, faults + more
 
 
 def _outcome_of(row: Row) -> tuple[Outcome | None, list[str]]:

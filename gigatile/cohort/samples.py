@@ -51,7 +51,14 @@ class Sample:
         return (self.path,) if self.path.name else ()
 
 
-def _build(row: Row) -> tuple[Sample, list[str]]:
+def build_sample(
+    row: Row, label: str | None = None, stratum: str | None = None
+) -> tuple[Sample, list[str]]:
+    """Return the slide of a row, and the faults of the column `mpp`.
+
+    Args:
+        label, stratum: see `Sample`; None: the label of the row.
+    """
     mpp, faults = None, []
     if text := row.cells.get("mpp"):
         try:
@@ -59,13 +66,23 @@ def _build(row: Row) -> tuple[Sample, list[str]]:
         except UserError as error:
             faults.append(str(error))
     path = row.files.get("path", Path())
-    names = (row.id, row.patient, row.label)
-    sample = Sample(*names, path, mpp, row.split, row.site, row.number, row.cells)
+    sample = Sample(
+        row.id,
+        row.patient,
+        row.label if label is None else label,
+        path,
+        mpp,
+        row.split,
+        row.site,
+        row.number,
+        row.cells,
+        stratum,
+    )
     return sample, faults
 
 
 SLIDE_SHEET = SheetLayout(
-    unit="slide", build=_build, files=("path",), label=True, files_in_stores=True
+    unit="slide", build=build_sample, files=("path",), label=True, files_in_stores=True
 )
 
 

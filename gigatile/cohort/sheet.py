@@ -17,10 +17,10 @@ SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
 # An id names files on every kind of file system, and appears in patterns of the workflow.
 SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
+# The strata of times to an event.
+EVENT, CENSORED = "event", "censored"
 # The label that `gigatile init` writes if it does not know the class.
 PLACEHOLDER = "FILL_IN"
-# Strata that a split may lack: of censored patients, there may be none.
-NOT_REQUIRED = ("censored",)
 
 
 class PatientRow(Protocol):
@@ -71,6 +71,16 @@ def stratum_of(member: Member) -> str:
     """Return what the splits balance: the class, or whether an event was observed; or empty."""
     stratum: str | None = getattr(member, "stratum", None)
     return member.label if stratum is None else stratum
+
+
+def has_outcome(member: Member) -> bool:
+    """Return whether a member has an outcome that is not a class."""
+    return getattr(member, "stratum", None) is not None
+
+
+def is_required(member: Member) -> bool:
+    """Return whether each split needs a patient of the member's stratum: not of censored ones."""
+    return not (has_outcome(member) and stratum_of(member) == CENSORED)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import Field
 
 from gigatile.cohort.names import same_names, shown
-from gigatile.cohort.sheet import NOT_REQUIRED, PLACEHOLDER, Member, stratum_of
+from gigatile.cohort.sheet import PLACEHOLDER, Member, has_outcome, is_required, stratum_of
 from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
 from gigatile.settings.split import SPLITS, SplitSettings
@@ -350,9 +350,9 @@ def check_labels(
             "init` writes if it does not know the class; replace it in the column `label`"
         )
     for label in classes or [""]:
-        if label in NOT_REQUIRED and any(getattr(m, "stratum", None) for m in members):
-            continue
         of_label = [member for member in members if stratum_of(member) == label]
+        if not any(map(is_required, of_label)):
+            continue
         patients = {member.patient for member in of_label}
         sites = {member.site for member in of_label}
         only = f", all at site {min(sites)!r}" if len(sites) == 1 and "" not in sites else ""
@@ -364,7 +364,7 @@ def check_labels(
                     if label
                     else f"no patient in {split} (the sheet has {len(patients)})"
                 )
-    if len(classes) == 1 and not any(getattr(m, "stratum", None) for m in members):
+    if len(classes) == 1 and not any(map(has_outcome, members)):
         faults.append(f"only one label, {classes[0]!r}; a classifier needs two")
     if faults:
         # The advice is in the heading, since the end of a long list is left out.

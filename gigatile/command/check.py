@@ -17,7 +17,7 @@ from gigatile.cohort.collect import missing_labels
 from gigatile.cohort.copies import check_copies, copies_in_cohort
 from gigatile.cohort.images import Image, with_scale_of_images
 from gigatile.cohort.samples import Sample, read_samples
-from gigatile.cohort.sheet import Member, stratum_of
+from gigatile.cohort.sheet import Member, is_required, stratum_of
 from gigatile.cohort.sheet_conflicts import check_columns, sheet_warnings
 from gigatile.cohort.splits import assign, check_labels, classes_of
 from gigatile.command.configuration import (
@@ -210,6 +210,7 @@ def _unusable(settings: Settings, cohort: _Checked, new: _Checked, slides: _Chec
                 "reason": cohort.left_out.get(member.id, ""),
             }
             for member in cohort.members
+            if is_required(member)
         ]
         present = {(row["label"], row["split"]) for row in rows}
         faults = [

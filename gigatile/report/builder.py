@@ -115,6 +115,7 @@ def _read_run(
     model = read_model(task.model, model_dir / "settings.json")
     cohort = read_cohort(files["table"], task.unit, task.columns, task.records_column)
     check_ids([row.id for row in cohort], files["table"], task.unit)
+    cohort = [replace(row, stratum=task.stratum(row.label)) for row in cohort]
     splits = read_model(SplitProof, files["splits"])
     manifest = read_manifest(files["shards"])
     scores = evaluation / f"{task.unit}s.tsv"

@@ -50,6 +50,7 @@ class CohortRow:
 
     Attributes:
         label: empty for cases and for new slides.
+        stratum: what tables count by: the class, or whether an event was observed; or empty.
         state: `failed`, or another state if the slide or case is usable.
         records: number of records.
         site: empty if it is not in the sample sheet.
@@ -59,6 +60,7 @@ class CohortRow:
     id: str
     patient: str
     label: str = ""
+    stratum: str = ""
     split: str
     state: str
     reason: str = ""

@@ -46,7 +46,7 @@ def count_sites(cohort: Sequence[CohortRow], labels: Sequence[str] = ()) -> list
             patients=len({row.patient for row in rows}),
             rows=len(rows),
             failed=sum(row.state == "failed" for row in rows),
-            by_label=[sum(row.label == label for row in rows) for label in labels],
+            by_label=[sum(row.stratum == label for row in rows) for label in labels],
             by_split=[sum(row.split == split for row in rows) for split in SPLITS],
         )
         for site, rows in sorted(sites.items())
@@ -73,13 +73,12 @@ def site_notes(cohort: Sequence[CohortRow]) -> list[str]:
 
 def _label_note(cohort: Sequence[CohortRow]) -> list[str]:
     """Return how many labels equal the most frequent one of the other patients of the site."""
-    known = {(row.patient, row.label, _site(row)) for row in cohort}
+    known = {(row.patient, row.stratum, _site(row)) for row in cohort}
     labels = Counter(label for _, label, _ in known)
     sites: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for patient, label, site in known:
         sites[site].append((patient, label))
-    # Labels that hardly repeat are no classes, but numbers or times.
-    if len(labels) < 2 or len(sites) < 2 or 2 * len(labels) > len(known):
+    if len(labels) < 2 or len(sites) < 2:
         return []
     by_site = sum(
         _most_frequent([label for other, label in sites[site] if other != patient]) == patient_label

@@ -150,6 +150,7 @@ class TaskReport:
         model: the class of model/settings.json.
         columns: of the table that only this task has.
         records_column: the one with the number of records; None: each usable row has one.
+        stratum: returns what tables count by from a label; by default, the label.
         read_sheet: reads the sample sheet.
         read_state: reads the state of a row from the folder of states; it must match the row.
         read_scored: reads the scores from the folder of the evaluation.
@@ -181,6 +182,7 @@ class TaskReport:
     model: type[TrainedModel]
     columns: Sequence[str]
     records_column: str | None = None
+    stratum: Callable[[str], str] = str
     read_sheet: Callable[[Path], Sequence[Member]]
     read_state: Callable[[Any, Path], Any]
     read_scored: Callable[[Path, Any], Sequence[Any]]

@@ -36,7 +36,7 @@ def _content(run: SlideRun) -> Content:
 
 def _label_rows(cohort: Sequence[CohortRow], labels: Sequence[str]) -> list[dict[str, Any]]:
     """Count patients, slides, failures and tiles of each label; the last row is the total."""
-    groups = [(label, [s for s in cohort if s.label == label]) for label in labels]
+    groups = [(label, [s for s in cohort if s.stratum == label]) for label in labels]
     return [
         {
             "label": label,

@@ -49,7 +49,7 @@ def _read_losses(run: SlideRun) -> list[SlideLoss]:
                 run.files["records_dir"].with_name(TILE_FOLDER) / f"{row.id}.parquet",
                 row.id,
                 row.patient,
-                row.label,
+                row.stratum,
                 row.state != "tiled",
                 grid.columns if grid else 0,
             )
