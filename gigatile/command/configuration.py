@@ -79,9 +79,11 @@ def folder_of_paths(path: Path) -> Path:
     It is the folder of the configuration, but the project's for those of the demo, and that of
     results/ for those that `gigatile study` writes there.
     """
+    # results/ may be a link to another disk.
+    linked = path.absolute().parent
+    if linked.name == CONFIGURATIONS and linked.parents[1].name == "results":
+        return linked.parents[2].resolve()
     folder, project = path.resolve().parent, project_folder()
-    if folder.name == CONFIGURATIONS and folder.parents[1].name == "results":
-        return folder.parents[2]
     return project if folder == project / "demo" else folder
 
 

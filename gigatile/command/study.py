@@ -28,8 +28,9 @@ from gigatile.command.dry_run import job_counts
 from gigatile.command.run import PRINTING, snakemake_options
 from gigatile.command.snakemake import query_snakemake
 from gigatile.command.study_runs import Job, Runner
-from gigatile.errors import UserError
+from gigatile.errors import UserError, all_faults
 from gigatile.files import write_text
+from gigatile.json_models import read_model
 from gigatile.settings.section import check_section
 from gigatile.settings.whole import Settings
 from gigatile.studies.description import VALIDATED, Study, StudyRun, runs_of, variants_of
@@ -56,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-once", type=int, help="runs at the same time (1; with --profile, up to 20)"
     )
     parser.add_argument("-n", "--dry-run", action="store_true", help="list what would run")
+    parser.add_argument(
+        "--verify", action="store_true", help="only compare the results with the present files"
+    )
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"{printing[0]}: not for a study; use `gigatile run` with one of its runs")
     planned = _plan(args.study.absolute())
     os.chdir(planned.folder)  # paths of logs are relative to it
+    if args.verify:
+        _verify(planned)
+        return
     options = snakemake_options(args)
     if args.dry_run:
         _print_dry_run(planned, options)
@@ -123,8 +130,31 @@ def _plan(file: Path) -> _Planned:
             f"{file}: study: {study.study} is the name of a run in {folder / 'results'}; give the "
             "study another name"
         )
-    planned, preparing = with_reuse(settings)
-    return _Planned(study, folder, planned, preparing)
+    changed, preparing = with_reuse(settings)
+    planned = _Planned(study, folder, changed, preparing)
+    others = [
+        run.name
+        for run in changed
+        if (folder / "results" / run.name).exists() and not planned.configuration(run).exists()
+    ]
+    if others:
+        raise UserError(
+            f"{file}: {folder / 'results'} has {', '.join(others)}, and no configuration of it "
+            "from this study: remove it, or give the study another name"
+        )
+    return planned
+
+
+def _verify(planned: _Planned) -> None:
+    """Refuse results of the study that are not those of the present files."""
+    from gigatile.studies.results import StudyResults, outdated
+
+    folder = Path("results") / planned.study.study
+    written = read_model(StudyResults, folder / "study.json")
+    faults = outdated(Path("results"), written, dict(variants_of(planned.study)))
+    if faults:
+        raise all_faults(f"{folder}: its results are out of date; run the study again", faults)
+    print(f"{folder}: its results are those of {len(written.inputs)} present files")
 
 
 def _write_configuration(planned: _Planned, run: StudyRun) -> None:

@@ -110,7 +110,7 @@ class Runner:
         progress = Progress(Durations(job.settings).seconds, os.cpu_count() or 1, time.monotonic)
         display = _NamedDisplay(job.name, progress, self._console)
         options = [*self._options, *job.targets]
-        status = run_snakemake(job.configuration, options, log, display.update, self._processes.add)
+        status = run_snakemake(job.configuration, options, log, display.update, self._started)
         for line in warnings_in(log):
             if line not in self._warned:
                 self._warned.add(line)
@@ -126,6 +126,12 @@ class Runner:
                 reason = error_message(log.read_text(encoding="utf-8", errors="replace"))
             self._print(job, f"failed after {took}: {reason}\n  full log: {log}", "red")
         return status
+
+    def _started(self, process: subprocess.Popen[bytes]) -> None:
+        self._processes.add(process)
+        # SIGTERM may have come before the process was known.
+        if self._stopped.is_set():
+            process.terminate()
 
     def _print(self, job: Job, text: str, style: str = "") -> None:
         self._console.print(Text(f"{job.name}  {text}", style=style), soft_wrap=True)

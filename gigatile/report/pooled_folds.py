@@ -17,7 +17,7 @@ import pandas as pd
 
 from gigatile.cohort.names import same_names
 from gigatile.cohort.splits import SplitProof
-from gigatile.errors import all_faults
+from gigatile.errors import UserError, all_faults
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.tested_runs import METRICS, SLIDES, TestedRun, read_tested
@@ -101,9 +101,18 @@ class PooledFolds:
 
         Args:
             folder: to write into; `read_tested` reads it.
+
+        Raises:
+            UserError: it has something else, such as a run.
         """
-        (folder / SLIDES).parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not (folder / FOLDS).exists() and any(folder.iterdir()):
+            raise UserError(
+                f"{folder}: exists and has no {FOLDS}, so it is not of pooled folds; name another "
+                "folder"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
         write_model(folder / FOLDS, self.proof)
+        (folder / SLIDES).parent.mkdir(exist_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / SLIDES, list(self.slides.columns), rows)
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}

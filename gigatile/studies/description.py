@@ -17,6 +17,8 @@ from gigatile.settings.section import MAX_SEED, RUN_NAME, Section
 VALIDATED = "validation/slides.tsv"
 # A study of more runs is a mistake.
 MOST_RUNS = 500
+# What the folder of a study has besides the folders of its variants.
+RESERVED = ("configurations", "comparison", "index.html", "study.json", "study.tsv")
 # Keys that the study decides.
 DECIDED = ("run", "reuse", "split.folds", "split.fold")
 
@@ -85,7 +87,8 @@ def runs_of(study: Study, base: Mapping[str, Any]) -> list[StudyRun]:
         base: content of the configuration that all runs begin with.
 
     Raises:
-        UserError: a variant sets what the study decides, or there are too many runs.
+        UserError: a variant sets what the study decides, there are too many runs, or two would
+            have the same name.
     """
     number = math.prod(
         [len(study.variants) or 1, len(study.seeds) or 1, study.folds or 1]
@@ -113,7 +116,23 @@ def runs_of(study: Study, base: Mapping[str, Any]) -> list[StudyRun]:
             for key, value in {**changes, **decided, "run": name}.items():
                 set_key(values, key, value)
             runs.append(StudyRun(name, variant, seed, fold, values))
+    _check_names(study, runs)
     return runs
+
+
+def _check_names(study: Study, runs: Sequence[StudyRun]) -> None:
+    """Refuse names that are one folder, on some file systems, with another one of the study."""
+    by_name: dict[str, StudyRun] = {}
+    for run in runs:
+        same = by_name.setdefault(run.name.lower(), run)
+        if same is not run:
+            raise UserError(
+                f"study {study.study}: two runs would be named {run.name}, of the variants "
+                f"{same.variant} and {run.variant}; rename one"
+            )
+        tested = tested_name(study, run.variant, run.seed)
+        if tested.lower() in RESERVED:
+            raise UserError(f"study {study.study}: a variant cannot be named {tested}")
 
 
 def seeds_of(study: Study) -> Sequence[int | None]:

@@ -1,15 +1,15 @@
 """The results of a study: its variants on the validation splits, the choice, and the tests."""
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sklearn.metrics import roc_auc_score
-
 from gigatile.errors import UserError
 from gigatile.evaluation.compared_runs import RunsCompared, compare_runs
+from gigatile.evaluation.metrics import evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.slide_table import classes_of, read_slide_table
 from gigatile.evaluation.tested_runs import METRICS, SLIDES, read_tested
@@ -18,6 +18,7 @@ from gigatile.json_models import Written, read_model
 from gigatile.model_files import DESCRIBED
 from gigatile.report.inputs import TrainedModel
 from gigatile.report.pooled_folds import FOLDS, FoldsProof, pool_folds
+from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.studies.description import VALIDATED, Study, StudyRun, seeds_of, tested_name
 
 # The figure of classifiers of slides.
@@ -170,16 +171,12 @@ def _figure(results: Path, run: StudyRun) -> tuple[str, bool, ValidatedRun, dict
         files.append(folder / VALIDATED)
         classes = classes_of(described)
         slides = read_slide_table(folder / VALIDATED, classes)
-        areas = [
-            roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
-            for name in classes
-            if slides["label"].eq(name).nunique() > 1
-        ]
-        if not areas:
+        area = evaluate_level(slides, classes, EvaluationSettings()).roc_auc.macro.value
+        if area is None:
             raise UserError(
-                f"{folder / VALIDATED}: all usable slides have the same label; ROC AUC needs two"
+                f"{folder / VALIDATED}: a label has no usable slide, so there is no mean ROC AUC"
             )
-        name, lowest, value = AREA, False, statistics.fmean(areas)
+        name, lowest, value = AREA, False, area
     else:
         chosen = model.chosen
         lowest = chosen.value is None
@@ -259,3 +256,31 @@ def inputs_of_tests(results: Path, variants: Sequence[TestedVariant]) -> dict[st
         if (results / variant.folder / name).is_file()
     ]
     return {name: sha256_of(results / name) for name in names}
+
+
+def outdated(
+    results: Path, written: StudyResults, settings: Mapping[str, dict[str, Any]]
+) -> list[str]:
+    """Return what differs between the results of a study and the present files.
+
+    Args:
+        results: the folder results/.
+        written: the content of study.json.
+        settings: that differ, by variant, in the file of the study.
+    """
+    faults = []
+    stated = {variant.name: variant.settings for variant in written.variants}
+    present = json.loads(json.dumps(settings))
+    for name in sorted(stated.keys() | present.keys()):
+        if stated.get(name) != present.get(name):
+            faults.append(
+                f"variant {name}: the file of the study has {present.get(name)}, the results "
+                f"{stated.get(name)}"
+            )
+    for name, sha256 in written.inputs.items():
+        path = results / name
+        if not path.is_file():
+            faults.append(f"{path}: does not exist any more")
+        elif sha256_of(path) != sha256:
+            faults.append(f"{path}: has changed")
+    return faults

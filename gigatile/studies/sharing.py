@@ -1,6 +1,7 @@
 """The settings of the runs of a study, and which of them share what is prepared."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gigatile.errors import UserError, all_faults
@@ -76,8 +77,6 @@ def with_reuse(runs: Mapping[StudyRun, Settings]) -> tuple[dict[StudyRun, Settin
         first.setdefault(full, run.name)
         first.setdefault(own, run.name)
         values = {**run.values, **({"reuse": reuse} if reuse else {})}
-        changed[StudyRun(run.name, run.variant, run.seed, run.fold, values)] = settings.model_copy(
-            update={"reuse": reuse}
-        )
+        changed[replace(run, values=values)] = settings.model_copy(update={"reuse": reuse})
     reused = {settings.reuse for settings in changed.values()}
     return changed, [run.name for run in runs if run.name in reused]

@@ -341,7 +341,9 @@ def test_unseen_test_sites_are_listed() -> None:
 @pytest.mark.parametrize(("follows", "right"), [(True, 12), (False, 0)])
 def test_labels_that_follow_the_site_are_noted(follows: bool, right: int) -> None:
     cohort = [
-        row(f"{label}{n}", "train", label=label, stratum=label, site=(label if follows else f"s{n}"))
+        row(
+            f"{label}{n}", "train", label=label, stratum=label, site=(label if follows else f"s{n}")
+        )
         for label in "xyz"
         for n in range(4)
     ]

@@ -337,6 +337,21 @@ def rescore(run: Path, seed: int) -> None:
     restate(run, METRICS, "evaluation/slides.tsv")
 
 
+def test_pooled_folds_replace_nothing_else(runs: list[Path], tmp_path: Path) -> None:
+    """The folder of a run would lose its test results."""
+    pooled = pool_folds(runs)
+    before = {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"fold-1: exists and has no folds\.json"):
+        pooled.write(runs[0])
+    assert before == {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()}
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        pooled.write(tmp_path / "empty")
+    # One that was broken off after its first file is written again.
+    shutil.rmtree(tmp_path / "empty/evaluation")
+    pooled.write(tmp_path / "empty")
+
+
 def test_held_out_patients_are_tested_with_the_mean_of_all_models(tested: list[Path]) -> None:
     for seed, run in enumerate(tested):
         rescore(run, seed)

@@ -77,6 +77,12 @@ def test_a_single_seed_is_not_in_the_names():
         ("{variants: {a: {reuse: x}}}", "variant a: reuse is 'x'"),
         ("{variants: {a: {split: {fold: 2}}}}", "variant a: split.fold is 2"),
         ("{seeds: [1], variants: {a: {train: {seed: 2}}}}", "variant a: train.seed is 2"),
+        ("{variants: {comparison: {}}}", "a variant cannot be named comparison"),
+        ("{variants: {Study.json: {}}}", "a variant cannot be named Study.json"),
+        (
+            "{grid: {train.model: [abmil, ABMIL]}}",
+            "two runs would be named s-model-ABMIL, of the variants model-abmil and model-ABMIL",
+        ),
         ("{grid: {train.learning_rate: " + str(list(range(501))) + "}}", "501 runs"),
     ],
 )
@@ -136,6 +142,14 @@ def test_reuse_in_the_configuration_is_kept():
     changed, preparing = with_reuse(runs)
     assert {each.reuse for each in changed.values()} == {"old"} and preparing == []
     assert {run.values["reuse"] for run in changed} == {"old"}
+
+
+def test_results_may_be_a_link_to_another_disk(tmp_path):
+    (tmp_path / "disk/results").mkdir(parents=True)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/results").symlink_to(tmp_path / "disk/results")
+    written = tmp_path / "project/results/s/configurations/s-a.yaml"
+    assert folder_of_paths(written) == tmp_path / "project"
 
 
 def test_paths_of_a_configuration_of_a_study_are_those_of_its_base(tmp_path):

@@ -11,7 +11,7 @@ from gigatile.errors import UserError
 from gigatile.files import sha256_of, write_json
 from gigatile.settings.section import check_section
 from gigatile.studies.description import Study, StudyRun, runs_of, variants_of
-from gigatile.studies.results import Validation, validated
+from gigatile.studies.results import StudyResults, Validation, outdated, validated
 from gigatile.tables import write_table
 
 CLASSES = ["a", "b", "c"]
@@ -98,6 +98,35 @@ def test_without_scores_of_slides_the_figure_of_the_epoch_counts(
     assert [variant.name for variant in validation.variants] == order
 
 
+def test_later_changes_are_found(tmp_path):
+    for run in runs_of(STUDY, {}):
+        write_run(tmp_path, run, 0.3, run.fold or 0)
+    settings = dict(variants_of(STUDY))
+    validation = of(tmp_path)
+    written = StudyResults(
+        study="s",
+        criterion=validation.criterion,
+        lowest=False,
+        variants=list(validation.variants),
+        chosen="x",
+        test="chosen",
+        tested=[],
+        reports={},
+        doubts=[],
+        inputs=dict(validation.inputs),
+    )
+    assert outdated(tmp_path, written, settings) == []
+    (tmp_path / "s-x-fold-1/model/settings.json").write_text("{}")
+    (tmp_path / "s-y-fold-2/validation/slides.tsv").unlink()
+    other = settings | {"y": {"train.epochs": 3}, "z": {}}
+    assert [fault.rpartition("/")[2] for fault in outdated(tmp_path, written, other)] == [
+        "variant y: the file of the study has {'train.epochs': 3}, the results {}",
+        "variant z: the file of the study has {}, the results None",
+        "settings.json: has changed",
+        "slides.tsv: does not exist any more",
+    ]
+
+
 def test_a_run_without_results_is_named(tmp_path):
     for run in runs_of(STUDY, {})[1:]:
         write_run(tmp_path, run, 0.3, run.fold or 0)
@@ -112,5 +141,5 @@ def test_a_split_with_one_label_has_no_area(tmp_path):
     table = pd.read_csv(path, sep="\t")
     table["label"] = "a"
     table.to_csv(path, sep="\t", index=False)
-    with pytest.raises(UserError, match="all usable slides have the same label"):
+    with pytest.raises(UserError, match="a label has no usable slide"):
         of(tmp_path)

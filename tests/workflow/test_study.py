@@ -99,6 +99,14 @@ def test_the_same_command_has_nothing_to_do(studied):
     assert sha256_of(studied.folder / "results/pilot/study.json") == before
 
 
+def test_results_are_compared_with_the_present_files(studied):
+    verified = study(studied, "study.yaml", "--verify").stdout
+    assert re.match(r"results/pilot: its results are those of \d+ present files$", verified)
+    studied.write("other.yaml", STUDY.replace("0.1", "0.2"))
+    done = study(studied, "other.yaml", "--verify", check=False)
+    assert done.returncode != 0 and "variant fast: the file of the study has" in done.stderr
+
+
 def test_commands_take_the_configuration_of_a_run(studied):
     chosen = read_json(studied.folder / "results/pilot/study.json")["chosen"]
     configuration = f"results/pilot/configurations/pilot-{chosen}.yaml"
@@ -127,6 +135,7 @@ def test_page_is_accessible_and_has_the_figures(studied, tmp_path):
         ("study: s\nconfig: base.yaml\nfolds: 2\n", (), "folds: found 2"),
         ("study: s\n", (), "config: found"),
         ("study: small\nconfig: base.yaml\n", (), "study: small is the name of a run"),
+        (STUDY.replace("pilot", "pilo"), (), "pilo-mean, and no configuration of it"),
         (STUDY, ("--at-once", "0"), "--at-once 0: must be at least 1"),
         (STUDY, ("--", "--summary"), "--summary: not for a study"),
     ],
@@ -134,6 +143,7 @@ def test_page_is_accessible_and_has_the_figures(studied, tmp_path):
 def test_mistakes_get_one_message(studied, tmp_path, text, arguments, fault):
     folder = studied.folder
     (folder / "results/small").mkdir(exist_ok=True)
+    (folder / "results/pilo-mean").mkdir(exist_ok=True)
     (folder / "results/small/splits.json").write_text("{}")
     studied.write("wrong.yaml", text)
     done = study(studied, "wrong.yaml", *arguments, check=False)
