@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,9 @@ from gigatile.errors import UserError
 ANSWER_LIMIT = 60.0
 RETRY_EVERY = 10.0
 SILENCE_LIMIT = 1800.0
+
+# Between a job's rule and its run, in the comment of a SLURM job.
+_IN_RUN = " in "
 
 Answer = TypeVar("Answer")
 
@@ -35,6 +38,7 @@ class Job:
         state: RUNNING, PENDING, COMPLETING, ….
         rule: Snakemake's rule and wildcards, which the executor writes into the comment; for a
             group, its rules.
+        run: name of the run; empty: it makes no file of a run.
         nodes: its nodes in SLURM's notation, `n[1-2]`, or why it is pending.
         folder: where it was submitted.
     """
@@ -42,6 +46,7 @@ class Job:
     number: str
     state: str
     rule: str
+    run: str
     nodes: str
     folder: Path
 
@@ -85,9 +90,18 @@ def _jobs(*options: str) -> list[Job]:
     for line in ask("squeue", *options, "--noheader", "--format=%i\t%T\t%k\t%R\t%Z").splitlines():
         number, state, comment, nodes, folder = line.split("\t", 4)
         if comment.startswith("rule_"):
-            rule = comment.removeprefix("rule_").replace("_wildcards_", " ")
-            jobs.append(Job(number, state, rule, nodes, Path(folder).resolve()))
+            rule, _, run = comment.removeprefix("rule_").partition(_IN_RUN)
+            rule = rule.replace("_wildcards_", " ")
+            jobs.append(Job(number, state, rule, run, nodes, Path(folder).resolve()))
     return jobs
+
+
+def comment_of(comment: str, outputs: Iterable[str]) -> str:
+    """Return the comment of a job with the name of its run, which `results/<run>/` has."""
+    parts = (Path(output).parts for output in outputs)
+    runs = (names[1] for names in parts if names[:1] == ("results",) and len(names) > 2)
+    run = next(runs, "")
+    return f"{comment}{_IN_RUN}{run}" if run else comment
 
 
 def own_job() -> Job | None:
@@ -103,14 +117,23 @@ def own_job() -> Job | None:
     return next(iter(_jobs("--job", number)), None) if number else None
 
 
-def await_jobs_of(folder: Path, log: Callable[[str], None]) -> None:
-    """Wait until no job that Snakemake submitted from `folder` is left, and log the jobs.
+def await_jobs_of(folder: Path, run: str, log: Callable[[str], None]) -> None:
+    """Wait until no job of a run that Snakemake submitted from `folder` is left; log the jobs.
+
+    Jobs of other runs in the folder are not waited for: runs may be at work side by side.
+
+    Args:
+        run: the name of the run.
 
     Raises:
         UserError: SLURM gave no answer for half an hour.
     """
     submitted_from, logged = folder.resolve(), None
-    while jobs := [job for job in retry(lambda: _jobs("--me")) if job.folder == submitted_from]:
+    while jobs := [
+        job
+        for job in retry(lambda: _jobs("--me"))
+        if job.folder == submitted_from and job.run in ("", run)
+    ]:
         if jobs != logged:
             logged = jobs
             log(_waiting_for(jobs, folder))

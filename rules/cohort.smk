@@ -104,7 +104,7 @@ try:
     check_sheets(INVOCATION, SETTINGS, COHORT, NEW, with_files=not ELSEWHERE, slides=SLIDES)
     INVOCATION.check_writable(".", "results", RUN)
     keep_metadata_in_results(INVOCATION)
-    INVOCATION.await_earlier_jobs()
+    INVOCATION.await_earlier_jobs(RUN)
     check_metadata(INVOCATION, RUN, outputs_with_metadata())
 except UserError as error:
     raise WorkflowError(str(error)) from None

@@ -5,7 +5,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from snakemake.settings.types import PersistenceBackend
 
 from gigatile.errors import UserError
 from gigatile.slurm import await_jobs_of
-from gigatile.workflow.snakemake_internals import LOCKS, is_scheduling, parse_command_line
+from gigatile.workflow.snakemake_internals import is_locked, is_scheduling, parse_command_line
 
 # Options with which Snakemake runs no jobs.
 _READ_ONLY = """
@@ -70,16 +70,20 @@ class Invocation:
         # With the other backend, the metadata are in a database.
         return options.persistence_backend == PersistenceBackend.FILE
 
-    def await_earlier_jobs(self) -> None:
+    def await_earlier_jobs(self, run: str) -> None:
         """Wait for the SLURM jobs that a killed Snakemake left, if this process will submit jobs.
 
         Otherwise they would run twice at the same time. Call it before the plan, which takes their
         outputs into account.
+
+        Args:
+            run: the folder of the run, results/<run>.
         """
-        if any(LOCKS.glob("*")):
+        if is_locked(run):
             return  # Snakemake will refuse to run and say what to do
         if shutil.which("squeue") is not None and self.executor == "slurm":
-            await_jobs_of(Path.cwd(), log=lambda text: print(text, file=sys.stderr, flush=True))
+            log = partial(print, file=sys.stderr, flush=True)
+            await_jobs_of(Path.cwd(), Path(run).name, log)
 
     def check_writable(self, *folders: str) -> None:
         """Check that jobs can write to folders.

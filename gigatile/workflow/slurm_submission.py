@@ -25,7 +25,7 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import snakemake_executor_plugin_slurm as plugin
@@ -35,7 +35,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from gigatile.slurm import SlurmError, ask
+from gigatile.slurm import SlurmError, ask, comment_of
 
 # Seconds: the first and the longest wait before another `sbatch`, and when to stop trying. SLURM
 # may receive a request after `sbatch` gave up on it (MessageTimeout, 10 s by default).
@@ -96,13 +96,17 @@ def _with_group_id(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
-    """Add the `signal` resource of a rule to its `sbatch`, whatever `slurm_extra` contains."""
+    """Add the run to the comment of a `sbatch`, and the `signal` resource of its rule.
+
+    The signal is added whatever `slurm_extra` contains.
+    """
 
     def with_signal(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
         avoided = getattr(_current, "avoided", None)
         if avoided:
             options["failed_nodes"] = {*options.get("failed_nodes", ()), *avoided}
-        line = command(job, params, *args, **options)
+        comment = comment_of(params["comment_str"], _outputs_of(job))
+        line = command(job, {**params, "comment_str": comment}, *args, **options)
         signal = job.resources.get("signal")
         if not signal:
             return line
@@ -117,6 +121,12 @@ def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
         return line
 
     return with_signal
+
+
+def _outputs_of(job: Any) -> Iterator[str]:
+    """Yield the outputs of a job, or of the jobs of a group."""
+    for each in job.jobs if job.is_group() else [job]:
+        yield from map(str, each.output)
 
 
 # The submission of this thread: the reason of its failure, and the nodes to exclude.
@@ -280,6 +290,7 @@ class _Executor(plugin.Executor):
         kind = "group" if job.is_group() else "rule"
         name = plugin.get_job_wildcards(job)
         comment = f"rule_{job.name}_wildcards_{name}" if name else f"rule_{job.name}"
+        comment = comment_of(comment, _outputs_of(job))
         listed = ask(
             *("squeue", "--me", "--noheader", "--states=all"),
             *(f"--name={self.run_uuid}", "--format=%i\t%k"),

@@ -122,3 +122,16 @@ METADATA, INCOMPLETE, LOCKS = (
 )
 # Of this package: the metadata of jobs that run.
 PLANNED = Path(".snakemake/planned")
+
+
+def is_locked(folder: str) -> bool:
+    """Return whether a Snakemake has locked a file below a folder: it is at work, or was killed.
+
+    A lock is a file with a path in each line.
+    """
+    for lock in LOCKS.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            lines = lock.read_text(encoding="utf-8", errors="replace").splitlines()
+            if any(line.startswith(f"{folder}/") for line in lines):
+                return True
+    return False

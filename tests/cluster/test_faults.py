@@ -226,6 +226,10 @@ def test_snakemake_is_killed_and_started_again(cluster, training, undisturbed):
         first.end(10)
         assert first.state(job) == "RUNNING"
         training.snakemake("--unlock", *TRAIN)
+        # Another run in the same folder does not wait for that job.
+        splits = "results/other/splits.tsv"
+        other = ("--configfile", "small.yaml", "--config", "run=other")
+        assert "waiting for" not in training.snakemake(splits, *other, timeout=120).stdout
         again = training.start(*TRAIN)
         line = f"  {job}  RUNNING  train 0006"
         again.until(lambda: line in again.text(), 60, "the job that is waited for is not listed")
