@@ -117,13 +117,12 @@ def own_job() -> Job | None:
     return next(iter(_jobs("--job", number)), None) if number else None
 
 
-def await_jobs_of(folder: Path, run: str, log: Callable[[str], None]) -> None:
-    """Wait until no job of a run that Snakemake submitted from `folder` is left; log the jobs.
-
-    Jobs of other runs in the folder are not waited for: runs may be at work side by side.
+def await_jobs_of(folder: Path, run: str | None, log: Callable[[str], None]) -> None:
+    """Wait until no job that Snakemake submitted from `folder` is left; log the jobs.
 
     Args:
-        run: the name of the run.
+        run: wait for the jobs of this run only, as others may be at work side by side; None: for
+            the jobs of all runs.
 
     Raises:
         UserError: SLURM gave no answer for half an hour.
@@ -132,7 +131,7 @@ def await_jobs_of(folder: Path, run: str, log: Callable[[str], None]) -> None:
     while jobs := [
         job
         for job in retry(lambda: _jobs("--me"))
-        if job.folder == submitted_from and job.run in ("", run)
+        if job.folder == submitted_from and (run is None or job.run in ("", run))
     ]:
         if jobs != logged:
             logged = jobs

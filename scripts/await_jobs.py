@@ -14,7 +14,7 @@ def main() -> None:
         "--folder", type=Path, default=Path(), help="working directory of that Snakemake"
     )
     args = parser.parse_args()
-    await_jobs_of(args.folder.resolve(), log=lambda text: print(text, flush=True))
+    await_jobs_of(args.folder.resolve(), None, log=lambda text: print(text, flush=True))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file to write (.json)")
     args = parser.parse_args()
 
-    from gigatile.evaluation.operating_points import choose_points
+    from gigatile.evaluation.operating_points import Criterion, choose_points
     from gigatile.evaluation.slide_table import classes_of, read_slide_table
 
     classes = classes_of(args.described)
     inputs = {"model/settings.json": args.described, "validation/slides.tsv": args.slides}
-    wanted = {"sensitivity": args.sensitivity, "specificity": args.specificity}
+    wanted: dict[Criterion, list[float]] = {
+        "sensitivity": args.sensitivity,
+        "specificity": args.specificity,
+    }
     predictions = read_slide_table(args.slides, classes)
     write_model(args.out, choose_points(predictions, classes, wanted, checksums(inputs)))
 

@@ -35,11 +35,11 @@ def main() -> None:
         parse_settings("--task-settings", args.task_settings),
         parse_settings("--task-execution", args.task_execution),
     )
-
-    def task():
-        return task_part(args.task, "training").training_task(sections)
-
-    train_as_rank(args, training_settings(args), task)
+    train_as_rank(
+        args,
+        training_settings(args),
+        lambda: task_part(args.task, "training").training_task(sections),
+    )
 
 
 if __name__ == "__main__":

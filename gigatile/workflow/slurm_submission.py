@@ -86,7 +86,7 @@ def fix_submission() -> None:
     if registered.executor is _Executor:
         return
     plugin.get_job_wildcards = _with_group_id(plugin.get_job_wildcards)
-    plugin.get_submit_command = _with_signal(plugin.get_submit_command)
+    plugin.get_submit_command = _with_run_and_signal(plugin.get_submit_command)
     registered.executor = _Executor
 
 
@@ -95,13 +95,13 @@ def _with_group_id(wildcards_of: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda job: str(job.jobid) if job.is_group() else wildcards_of(job)
 
 
-def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
+def _with_run_and_signal(command: Callable[..., str]) -> Callable[..., str]:
     """Add the run to the comment of a `sbatch`, and the `signal` resource of its rule.
 
     The signal is added whatever `slurm_extra` contains.
     """
 
-    def with_signal(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
+    def with_run_and_signal(job: Any, params: dict[str, Any], *args: Any, **options: Any) -> str:
         avoided = getattr(_current, "avoided", None)
         if avoided:
             options["failed_nodes"] = {*options.get("failed_nodes", ()), *avoided}
@@ -120,7 +120,7 @@ def _with_signal(command: Callable[..., str]) -> Callable[..., str]:
             )
         return line
 
-    return with_signal
+    return with_run_and_signal
 
 
 def _outputs_of(job: Any) -> Iterator[str]:

@@ -60,7 +60,7 @@ def studied(small_cohort, tmp_path_factory) -> Clone:
     made = prepared_study(small_cohort, tmp_path_factory.mktemp("study"))
     planned = study(made, "study.yaml", "-n")
     assert re.search(r"^pilot-fast +\d+ jobs +reuses pilot-mean$", planned.stdout, re.MULTILINE)
-    assert [path.name for path in (made.folder / "results").iterdir()] == ["pilot"]
+    assert {path.name for path in (made.folder / "results").glob("pilot*")} == {"pilot"}
     study(made, "study.yaml", "--cores", "2")
     return made
 

@@ -76,21 +76,23 @@ def test_read_only_folder_is_an_error_only_for_jobs(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "squeue", "locked", "waits"),
     [
-        (("--executor", "slurm", "--jobs", "1"), True, False, True),
-        (("--executor", "slurm", "--jobs", "1"), False, False, False),
-        (("--executor", "slurm", "--jobs", "1"), True, True, False),
-        (("--executor", "slurm", "--jobs", "1", "-n"), True, False, False),
-        (("--cores", "1"), True, False, False),
+        (("--executor", "slurm", "--jobs", "1"), True, None, True),
+        (("--executor", "slurm", "--jobs", "1"), False, None, False),
+        (("--executor", "slurm", "--jobs", "1"), True, "demo", False),
+        (("--executor", "slurm", "--jobs", "1"), True, "demo-2", True),
+        (("--executor", "slurm", "--jobs", "1", "-n"), True, None, False),
+        (("--cores", "1"), True, None, False),
     ],
 )
 def test_earlier_jobs_are_awaited_before_submitting(
     folder, monkeypatch, arguments, squeue, locked, waits
 ):
     awaited = []
-    monkeypatch.setattr(invocation, "await_jobs_of", lambda path, log: awaited.append(path))
+    monkeypatch.setattr(invocation, "await_jobs_of", lambda *args: awaited.append(args[:2]))
     monkeypatch.setattr(invocation.shutil, "which", lambda name: name if squeue else None)
     if locked:
         (folder / ".snakemake/locks").mkdir(parents=True)
-        (folder / ".snakemake/locks/0.output.lock").touch()
-    invoke(*arguments).await_earlier_jobs()
-    assert awaited == ([folder] if waits else [])
+        lock = folder / ".snakemake/locks/0.output.lock"
+        lock.write_text(f"results/{locked}/tiles/a.tfrecord\nresults/{locked}/model\n")
+    invoke(*arguments).await_earlier_jobs("results/demo")
+    assert awaited == ([(folder, "demo")] if waits else [])

@@ -14,7 +14,7 @@ from clones import ROOT
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from gigatile.workflow import slurm_submission
-from gigatile.workflow.slurm_submission import _Executor, _with_signal, is_temporary
+from gigatile.workflow.slurm_submission import _Executor, _with_run_and_signal, is_temporary
 
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 FULL = (
@@ -73,7 +73,7 @@ def submit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_submission, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(slurm_submission, "RETRY_LIMIT", 5)
-    command = _with_signal(slurm_submission.plugin.submit_string.get_submit_command)
+    command = _with_run_and_signal(slurm_submission.plugin.submit_string.get_submit_command)
     monkeypatch.setattr(slurm_submission.plugin, "get_submit_command", command)
     monkeypatch.setattr(slurm_submission.plugin, "get_job_wildcards", lambda job: job.jobid)
     # The executor's handling of failed jobs is not tested here.
@@ -97,6 +97,10 @@ def submit(tmp_path, monkeypatch):
             restart_times=2,
             threads=1,
             is_group=lambda: True,
+            jobs=[
+                SimpleNamespace(output=["cohort/sheet.tsv"]),
+                SimpleNamespace(output=["results/demo/tiles/a.tfrecord"]),
+            ],
             # In Snakemake, this prints the log of the job, perhaps of an earlier run.
             log_error=lambda *args, **options: logging.error("log of an earlier run"),
             resources=Resources(runtime=1, mem_mb=1, **resources),
@@ -140,7 +144,9 @@ def test_temporary_failure_is_not_a_failed_attempt(submit, caplog):
 
 
 def test_job_that_slurm_received_is_not_submitted_twice(submit):
-    queue = "6\\trule_other\\n7\\trule_tile_tile_wildcards_one\\n"
+    queue = (
+        "6\\trule_tile_tile_wildcards_one in other\\n7\\trule_tile_tile_wildcards_one in demo\\n"
+    )
     seen = submit(f'echo "{TIMED_OUT}" >&2; exit 1', queue)
     assert [job.external_jobid for job in seen.submitted] == ["7"]
     assert (seen.calls, seen.errors) == (1, [])
@@ -159,11 +165,12 @@ def test_answer_without_job_id_is_printed(submit, caplog):
 
 
 def test_slurm_extra_keeps_the_signal():
-    command = _with_signal(lambda job, params, **options: "sbatch")
+    command = _with_run_and_signal(lambda job, params, **options: "sbatch")
 
     def line(extra):
         given = {"signal": "USR2@120", "slurm_extra": extra}
-        return command(SimpleNamespace(name="train", resources=given), {})
+        job = SimpleNamespace(name="train", resources=given, is_group=lambda: False, output=[])
+        return command(job, {"comment_str": "rule_train"})
 
     assert line("--mail-type=FAIL") == "sbatch --signal=USR2@120"
     assert line("--signal=USR2@300") == "sbatch"
@@ -177,7 +184,7 @@ def test_sbatch_gets_the_signal_and_the_options_of_the_site(submit, tmp_path):
     assert line == [
         *("--parsable", "--job-name", "run"),
         *("--output", f"{tmp_path}/logs/group_tile_tile/one/%j.log", "--export=ALL"),
-        *("--comment", "rule_tile_tile_wildcards_one", "-A", "lab", "-p", "cpu"),
+        *("--comment", "rule_tile_tile_wildcards_one in demo", "-A", "lab", "-p", "cpu"),
         *("-t", "1", "--mem", "1", "--ntasks=1", "--cpus-per-task=1"),
         *("--mail-type=FAIL", "--licenses=a b", "-D", str(tmp_path)),
         *("--signal=USR2@120", "--wrap=true"),
