@@ -31,7 +31,10 @@ from gigatile.tasks import find_task
 LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
 MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
 # Pages with commands that take long; other tests run most of them, too.
-LONG = {"docs/tutorial.md", "docs/external.md", "docs/training.md"}
+LONG = {
+    *("docs/bundle.md", "docs/external.md", "docs/training.md", "docs/tutorial.md"),
+    "docs/volumes.md",
+}
 # What cannot be run here, and why that is no gap.
 NOT_RUN = {
     (

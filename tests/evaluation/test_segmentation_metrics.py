@@ -87,7 +87,10 @@ def test_known_metrics_of_real_segmentations(segmentations):
         assert scores[region].hd95_mm == pytest.approx(hd95, abs=1e-6)
 
 
-@pytest.mark.parametrize("case", ["pat0001", "pat0002", "pat0003"])
+@pytest.mark.parametrize(
+    "case",
+    ["pat0002", *(pytest.param(name, marks=pytest.mark.long) for name in ("pat0001", "pat0003"))],
+)
 def test_real_labels_against_shifted_and_eroded_copies(shared_data, case):
     path = shared_data / f"nifti/brats_2013_{case}_1/OTMultiClass.nii.gz"
     file = nibabel.load(path)

@@ -48,7 +48,9 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("windows")
-@pytest.mark.parametrize(("scale", "side", "overlap"), [(1, 128, 32), (2, 64, 20)])
+@pytest.mark.parametrize(
+    ("scale", "side", "overlap"), [(1, 128, 32), pytest.param(2, 64, 20, marks=pytest.mark.long)]
+)
 def test_large_image_is_divided_into_windows(
     saved: tuple[Path, Path], scale: float, side: int, overlap: int
 ) -> None:

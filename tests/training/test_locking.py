@@ -111,6 +111,7 @@ def test_file_system_without_locks_is_reported(tmp_path, monkeypatch):
         ]
 
 
+@pytest.mark.long
 def test_restart_waits_for_remaining_ranks(launcher, manifest, tmp_path):
     """The launcher hangs; after rank 0 is killed, the restart still waits for rank 1."""
     arguments = launcher.train_arguments(
