@@ -26,8 +26,8 @@ from gigatile.evaluation.survival import (
     SurvivalCurve,
     concordance,
     logrank_p,
-    pair_scores,
     survival_curve,
+    weighted_pairs,
 )
 from gigatile.json_models import Written
 from gigatile.settings.evaluate import EvaluationSettings
@@ -182,14 +182,7 @@ def _concordance(
     value = concordance(risks, times, events)
     if value is None:
         return with_interval(float("nan"), None, patients)
-    of_pairs = np.zeros(len(weights.cases))
-    agreeing = np.zeros(len(weights.cases))
-    # Sums, because the rounding of a matrix product depends on the number of threads.
-    for number in range(len(risks)):
-        (pairs,), (scores,) = pair_scores(risks, times, events, slice(number, number + 1))
-        own = weights.cases[:, number]
-        of_pairs += own * (weights.cases * pairs).sum(axis=1)
-        agreeing += own * (weights.cases * scores).sum(axis=1)
+    agreeing, of_pairs = weighted_pairs(risks, times, events, weights.cases)
     most = weights.most_cases(np.ones(len(risks), bool))
     unseen = weights.unseen * most * weights.cases.sum(axis=1)
     draws = Draws(agreeing / (of_pairs + unseen), (agreeing + unseen) / (of_pairs + unseen))

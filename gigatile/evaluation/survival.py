@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chi2, norm
 
-# Rows of pairs that are compared at the same time.
-_ROWS = 256
+# How many draws of weights are summed at the same time; it bounds the memory.
+_DRAWS = 512
 
 
 @dataclass(frozen=True)
@@ -102,37 +102,76 @@ def logrank_p(times: np.ndarray, events: np.ndarray, first: np.ndarray) -> float
     return float(chi2.sf((observed - expected) ** 2 / variance, 1))
 
 
-def pair_scores(
-    risks: np.ndarray, times: np.ndarray, events: np.ndarray, rows: slice
+def concordance(risks: np.ndarray, times: np.ndarray, events: np.ndarray) -> float | None:
+    """Return Harrell's concordance: 1 is perfect, 1/2 chance; None without comparable pairs."""
+    (agreeing,), (comparable,) = weighted_pairs(risks, times, events, np.ones((1, len(risks))))
+    return float(agreeing / comparable) if comparable else None
+
+
+def weighted_pairs(
+    risks: np.ndarray, times: np.ndarray, events: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which pairs can be compared, and how far they agree.
+    """Return the weights of the pairs that agree, and of those that can be compared.
 
     A pair can be compared if the event of the first patient was observed, before the time of the
-    second; of equal times, only if the second one's was not observed.
+    second; of equal times, only if the second one's was not observed. It agrees if the first
+    patient has the higher risk, and by half if both have the same. Its weight is the product of
+    the weights of both. This takes n log(n) steps, from the last time to the first.
 
     Args:
         risks: (n,) higher for an earlier event.
         times, events: (n,) as for `cumulative_hazard`.
-        rows: the first patients of the pairs.
+        weights: (draws, n) of the patients.
 
     Returns:
-        (rows, n) 1 if the pair can be compared, else 0; and 1 if the first patient has the higher
-        risk, 1/2 if both have the same, 0 otherwise.
+        Both (draws,) float64.
     """
     events = events.astype(bool)
-    time, risk = times[rows, None], risks[rows, None]
-    later = (times > time) | ((times == time) & ~events)
-    comparable = (events[rows, None] & later).astype(np.float64)
-    return comparable, comparable * ((risk > risks) + (risk == risks) / 2)
+    ranks = np.unique(risks, return_inverse=True)[1]
+    # Of equal times, the censored ones are first: they are compared with the events.
+    order = np.lexsort((events, -times))
+    agreeing, comparable = np.zeros(len(weights)), np.zeros(len(weights))
+    for begin in range(0, len(weights), _DRAWS):
+        draws = slice(begin, begin + _DRAWS)
+        columns = np.ascontiguousarray(weights[draws].T)
+        later = _SumsByRank(ranks.max(initial=0) + 1, columns.shape[1])
+        waiting: list[int] = []  # events of the present time, which are not compared
+        for patient in order:
+            if waiting and times[patient] != times[waiting[0]]:
+                for other in waiting:
+                    later.add(ranks[other], columns[other])
+                waiting.clear()
+            if not events[patient]:
+                later.add(ranks[patient], columns[patient])
+                continue
+            waiting.append(patient)
+            below, up_to = later.below(ranks[patient]), later.below(ranks[patient] + 1)
+            agreeing[draws] += columns[patient] * (below + up_to) / 2
+            comparable[draws] += columns[patient] * later.total
+    return agreeing, comparable
 
 
-def concordance(risks: np.ndarray, times: np.ndarray, events: np.ndarray) -> float | None:
-    """Return Harrell's concordance: 1 is perfect, 1/2 chance; None without comparable pairs."""
-    agreeing = comparable = 0.0
-    for begin in range(0, len(risks), _ROWS):
-        pairs, scores = pair_scores(risks, times, events, slice(begin, begin + _ROWS))
-        comparable, agreeing = comparable + float(pairs.sum()), agreeing + float(scores.sum())
-    return agreeing / comparable if comparable else None
+class _SumsByRank:
+    """Sums of weights by rank: a binary indexed tree (Fenwick 1994)."""
+
+    def __init__(self, ranks: int, draws: int) -> None:
+        self._tree = np.zeros((ranks + 1, draws))
+        self.total = np.zeros(draws)
+
+    def add(self, rank: int, weights: np.ndarray) -> None:
+        node = int(rank) + 1
+        while node < len(self._tree):
+            self._tree[node] += weights
+            node += node & -node
+        self.total += weights
+
+    def below(self, rank: int) -> np.ndarray:
+        """Return the sums of the weights with a lower rank."""
+        node, total = int(rank), np.zeros_like(self.total)
+        while node:
+            total += self._tree[node]
+            node &= node - 1
+        return total
 
 
 def _table(times: np.ndarray, events: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from gigatile.evaluation.survival import (
     cumulative_hazard,
     logrank_p,
     survival_curve,
+    weighted_pairs,
 )
 from gigatile.settings.evaluate import EvaluationSettings
 
@@ -78,13 +79,19 @@ def test_figures_equal_those_of_lifelines(seed):
 def test_concordance_equals_plain_loops():
     for seed in range(5):
         risks, times, events = cohort(seed, 300 if seed == 4 else 40)
-        agreeing = comparable = 0.0
+        weights = np.random.default_rng(seed).exponential(size=(1 + 200 * seed, len(risks)))
+        weights[0] = 1
+        agreeing, comparable = np.zeros(len(weights)), np.zeros(len(weights))
         for i in range(len(risks)):
             for j in range(len(risks)):
                 if events[i] and (times[j] > times[i] or (times[j] == times[i] and not events[j])):
-                    comparable += 1
-                    agreeing += 1 if risks[i] > risks[j] else 0.5 * (risks[i] == risks[j])
-        assert concordance(risks, times, events) == pytest.approx(agreeing / comparable)
+                    pair = weights[:, i] * weights[:, j]
+                    comparable += pair
+                    agreeing += pair * (1 if risks[i] > risks[j] else 0.5 * (risks[i] == risks[j]))
+        assert concordance(risks, times, events) == pytest.approx(agreeing[0] / comparable[0])
+        np.testing.assert_allclose(
+            weighted_pairs(risks, times, events, weights), (agreeing, comparable), rtol=1e-9
+        )
 
 
 def test_degenerate_cohorts():
