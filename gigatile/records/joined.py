@@ -14,7 +14,7 @@ from gigatile.errors import UserError, all_faults
 from gigatile.files import checksums
 from gigatile.json_models import write_model
 from gigatile.records.manifest import MANIFEST, Manifest, Shard, ShardedSplit, read_manifest
-from gigatile.records.shards import ShardReader
+from gigatile.records.shards import ShardReader, check_number_of_labels
 from gigatile.records.volume import VolumeRecord
 from gigatile.stores.addresses import is_address
 from gigatile.tables import read_table
@@ -70,6 +70,7 @@ def join_shards(parts: Sequence[Part], out: Path) -> Manifest:
     manifests = [read_manifest(part.manifest) for part in parts]
     _check_alike(parts, manifests)
     classes = sorted({label for manifest in manifests for label in manifest.classes})
+    check_number_of_labels(classes)
     inputs = [path for part in parts for path in (part.manifest, part.splits)]
     joined = Manifest(
         inputs=checksums({_relative(path, out): path for path in inputs}),

@@ -36,6 +36,17 @@ HASHED_BYTES = 8 << 20
 SLIDE_INDEX = np.dtype([*INDEX.descr, ("column", "<i4"), ("row", "<i4")])
 
 
+def check_number_of_labels(labels: Sequence[str]) -> None:
+    """Refuse more labels than an index can number.
+
+    Raises:
+        UserError: there are too many.
+    """
+    most = np.iinfo(INDEX["label"]).max
+    if len(labels) > most:
+        raise UserError(f"{len(labels)} different labels or outcomes; at most {most} are possible")
+
+
 class ShardReader:
     """A split's records as a sequence with random access. It may be used from several threads.
 
@@ -71,7 +82,8 @@ class ShardReader:
         for shard in shards:
             entries = np.load(_checked_index(manifest, shard), allow_pickle=False)
             if shard.classes is not None:  # a joined run with other classes
-                numbers = [self.classes.index(label) for label in shard.classes]
+                number_of = {label: number for number, label in enumerate(self.classes)}
+                numbers = [number_of[label] for label in shard.classes]
                 entries["label"] = np.array(numbers, "<i2")[entries["label"]]
             indexes.append(entries)
             self.bytes += shard.bytes

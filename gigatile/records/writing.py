@@ -30,6 +30,7 @@ from gigatile.records.shard_layout import (
     lay_out_shards,
     slide_or_case_of,
 )
+from gigatile.records.shards import check_number_of_labels
 from gigatile.records.shuffle import key64
 from gigatile.records.tfrecord import read_extended
 from gigatile.settings.shards import ShardSettings
@@ -85,6 +86,7 @@ def write_shards(
     world = world or World()
     world.on_rank0(partial(_prepare, sources, out, unit))
     labels = sorted({source.label for split in sources.values() for source in split})
+    check_number_of_labels(labels)
     try:
         layouts = []
         for split, in_split in sources.items():
@@ -145,7 +147,8 @@ class _Writer:
         world: World,
         store: str | None,
     ) -> None:
-        self._shards, self._labels, self._out, self._world = shards, labels, out, world
+        self._shards, self._out, self._world = shards, out, world
+        self._numbers = {label: number for number, label in enumerate(labels)}
         self._store = store
         # Reused for every shard: allocating the memory takes as long as copying the records.
         self._buffer = np.empty(0, np.uint8)
@@ -167,7 +170,7 @@ class _Writer:
         starts = ends - lengths
         content = self._allocate(int(ends[-1]) if len(ends) else 0)
         self._copy(layout, records, starts, lengths, content)
-        labels = np.array([self._labels.index(source.label) for source in layout.sources])
+        labels = np.array([self._numbers[source.label] for source in layout.sources])
         sources = records[SOURCE].astype(np.int64)
         entries = np.empty(len(starts), layout.index_type)
         entries["offset"], entries["label"] = starts, labels[sources]

@@ -15,7 +15,7 @@ from clones import ROOT
 from launched import ENVIRONMENT, on_ranks
 from made_records import bytes_of, joined, names, read_shards, write_sources
 
-from gigatile.errors import START_AGAIN
+from gigatile.errors import START_AGAIN, UserError
 from gigatile.files import sha256_of
 from gigatile.records import decode_tile, shard_layout
 from gigatile.records.writing import write_shards
@@ -190,6 +190,13 @@ def damaged(cohort: Path, folder: Path, *slides: str) -> Path:
             data[-30] ^= 1
         (folder / path.name).write_bytes(data)
     return folder
+
+
+def test_more_labels_than_an_index_can_number_are_refused(cohort, tmp_path):
+    path = sources_of(cohort)["train"][1].records
+    sources = [shard_layout.Source(f"S{n}", f"P{n}", f"{n}.5", path) for n in range(1 << 15)]
+    with pytest.raises(UserError, match="32768 different labels or outcomes; at most 32767"):
+        write_shards({"train": sources}, SETTINGS, tmp_path)
 
 
 def test_flipped_bit_is_reported_once(cohort, tmp_path):
