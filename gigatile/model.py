@@ -7,7 +7,7 @@ from typing import Any
 from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.model_files import DESCRIBED, MODEL
-from gigatile.tasks import TASKS, find_task, task_part
+from gigatile.tasks import TASKS, task_part
 
 
 class TaskOfModel(JsonModel):
@@ -30,6 +30,7 @@ class Model(ABC):
             A model of its task: `gigatile.tasks.tile_classification.model.SlideModel`,
             `gigatile.tasks.slide_classification.model.WholeSlideModel`,
             `gigatile.tasks.slide_embedding.model.EmbeddingModel`,
+            `gigatile.tasks.slide_outcome.model.SlideOutcomeModel`,
             `gigatile.tasks.volume_segmentation.model.CaseModel`, or
             `gigatile.tasks.instance_segmentation.model.InstanceModel`.
 
@@ -40,8 +41,6 @@ class Model(ABC):
         task = read_model(TaskOfModel, described).task
         if task not in TASKS:
             raise UserError(f"{described}: task: found {task!r}; must be one of {', '.join(TASKS)}")
-        if not find_task(task).predicts:
-            raise UserError(f"{described}: models of task: {task} cannot be applied to new data")
         opened: Model = task_part(task, "model").open_model(model, described)
         return opened
 

@@ -73,6 +73,9 @@ use rule score as score_new with:
         settings=section("whole_slides"),
 
 
+VALIDATED = []
+
+
 include: "slide_maps.smk"
 
 

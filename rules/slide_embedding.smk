@@ -34,6 +34,9 @@ rule baselines:
         )
 
 
+VALIDATED = []
+
+
 include: "slide_maps.smk"
 
 

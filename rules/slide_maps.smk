@@ -1,5 +1,6 @@
-# The scores of slides that have a map each, in one table: of the test split, of the validation split, and of
-# new slides. The rules score, score_valid and score_new are those of a task.
+# The predictions of slides that have a map each, in one table: of the test split, of the validation split, and of
+# new slides. The rules score, score_valid and score_new are those of a task. VALIDATED is the table of the
+# validation split if the figures of the test split depend on it, otherwise [].
 
 
 rule evaluate:
@@ -7,12 +8,13 @@ rule evaluate:
         slides=ALL_TABLE,
         described=f"{RUN}/model/settings.json",
         scored=[f"{RUN}/evaluation/maps/{row['slide']}.json" for row in members_of("test")],
+        validated=VALIDATED,
     output:
         slides=report(
             f"{RUN}/evaluation/slides.tsv",
             caption="captions/slides.rst",
             category="Evaluation",
-            labels={"table": "predicted classes of the test slides"},
+            labels={"table": "predictions of the test slides"},
         ),
         metrics=report(
             f"{RUN}/evaluation/metrics.json",
@@ -36,10 +38,11 @@ rule evaluate:
         out=subpath(output.slides, parent=True),
         settings=section("evaluate"),
         split="test",
+        validated=literal(f"--validated {shlex.quote(VALIDATED)}" if VALIDATED else ""),
     shell:
         recorded(
             'python "$SCRIPTS/evaluate.py" --task {params.task} --table {input.slides:q} --maps {params.maps:q}'
-            " --described {input.described:q} --settings {params.settings:q}"
+            " --described {input.described:q} --settings {params.settings:q} {params.validated}"
             " --split {params.split} --out {params.out:q}"
         )
 
@@ -49,6 +52,7 @@ use rule evaluate as evaluate_valid with:
         slides=TRAINING_TABLE,
         described=f"{RUN}/model/settings.json",
         scored=[f"{RUN}/validation/maps/{row['slide']}.json" for row in members_of("valid")],
+        validated=[],
     output:
         slides=f"{RUN}/validation/slides.tsv",
     log:
@@ -62,6 +66,7 @@ use rule evaluate as evaluate_valid with:
         out=subpath(output.slides, parent=True),
         settings=literal("{}"),
         split="valid",
+        validated="",
 
 
 rule predict:
@@ -74,7 +79,7 @@ rule predict:
             f"{RUN}/predictions/slides.tsv",
             caption="captions/predictions.rst",
             category="Predictions",
-            labels={"table": "predicted classes of the new slides"},
+            labels={"table": "predictions of the new slides"},
         ),
         provenance=f"{RUN}/predictions/provenance.json",
     log:

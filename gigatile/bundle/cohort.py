@@ -106,7 +106,7 @@ def _split(rows: Sequence[CohortRow], split: str) -> SplitLook:
         patients=len({row.patient for row in chosen}),
         failed=sum(row.state == "failed" for row in chosen),
         records=sum(row.records for row in chosen),
-        labels=_counts(row.label for row in chosen if row.label),
+        labels=_counts(row.stratum for row in chosen if row.stratum),
         sites=len({row.cells.get("site") for row in chosen} - {"", None}),
     )
 

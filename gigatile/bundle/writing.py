@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,12 @@ def write_bundle(
     model_dir = run / "model"
     described = _without_paths(read_json(model_dir / DESCRIBED))
     model = load_model(model_dir / MODEL, described["sha256"], model_dir / DESCRIBED)
-    rows = read_cohort(run / report.table, report.unit, report.columns, report.records_column)
+    rows = [
+        replace(row, stratum=report.stratum(row.label))
+        for row in read_cohort(
+            run / report.table, report.unit, report.columns, report.records_column
+        )
+    ]
     hashes, compared, missing = image_hashes(rows, run / report.records, report.kind)
     states = [report.read_state(row, run / report.records) for row in rows]
     earlier = earlier_images(report, earlier_data(report, weights), model_dir / DESCRIBED)

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 from axe import violations_everywhere
 from browser import started
-from clones import ROOT, Clone
+from clones import Clone
 from edits import Row, check, code, plans_of, setting, text
 from opened import check_declared
-from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
-from gigatile.errors import UserError
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of
 from gigatile.model import Model
@@ -25,38 +23,39 @@ tiles: {size: 128}
 encoder: {file: cohort/tiny.onnx, name: tiny, licence: MIT}
 train: {ranks_per_node: 1, epochs: 2, segment_epochs: 1, learning_rate: 0.01}
 evaluate: {resamples: 1000}
+predict: {samples: new.tsv}
 """
-# Two slides of the demo for each time and event; every second patient has both slides.
-SPLITS = {"train": 5, "valid": 3, "test": 5}
-
-
-def make_outcomes(folder) -> Clone:
-    """Make a clone with outcome.yaml: a slide that is none, and patients with one or two slides."""
-    made = Clone(folder)
-    (made.folder / "cohort").mkdir()
-    write_tiny_encoder(made.folder / "cohort/tiny.onnx")
-    names = [line.split("\t")[0] for line in (ROOT / "demo/samples.tsv").read_text().splitlines()]
-    slides = iter([name for name in names[1:] if name != "P11-2"])
-    random = np.random.default_rng(3)
-    lines = ["slide\tpatient\tpath\ttime\tevent\tsplit"]
-    for split, patients in SPLITS.items():
-        for number in range(patients):
-            time, event = random.exponential(20), int(number % 3 < 2)
-            for _ in range(1 + number % 2):
-                slide = next(slides)
-                draw_small_slide(slide, made.folder / f"cohort/{slide}.svs")
-                lines.append(f"{slide}\t{split}{number}\t{slide}.svs\t{time:.2f}\t{event}\t{split}")
-    made.write("cohort/text.svs", "no slide at all")
-    lines.append("text\tB1\ttext.svs\t3\t1\ttest")
-    made.write("cohort/outcomes.tsv", "\n".join(lines) + "\n")
-    made.write("outcome.yaml", CONFIGURATION)
-    return made
+# Slides of the small cohort. A patient has two slides, and one slide is none.
+OUTCOMES = """\
+slide patient path time event split
+P01-1 a P01-1.svs 5.5 1 train
+P02-1 b P02-1.svs 12 1 train
+P03-1 c P03-1.svs 20 0 train
+P04-1 d P04-1.svs 8 1 valid
+P05-1 e P05-1.svs 15 0 valid
+P06-1 f P06-1.svs 3 1 test
+P10-1 f P10-1.svs 3 1 test
+P08-1 g P08-1.svs 9 1 test
+P09-1 h P09-1.svs 14 0 test
+text i text.svs 3 1 test
+"""
+PATIENTS = 3  # with a prediction, in the test split
+# A test slide, which is new to nobody, and a file that is no slide.
+NEW = """\
+slide path
+N1 cohort/P06-1.svs
+N2 cohort/text.svs
+"""
 
 
 @pytest.fixture(scope="module")
-def outcome_run(tmp_path_factory) -> Clone:
+def outcome_run(small_cohort: Clone, tmp_path_factory) -> Clone:
     """A clone after the whole workflow. Do not change it."""
-    made = make_outcomes(tmp_path_factory.mktemp("outcome"))
+    made = small_cohort.copy(tmp_path_factory.mktemp("outcome"))
+    write_tiny_encoder(made.folder / "cohort/tiny.onnx")
+    made.write("cohort/outcomes.tsv", OUTCOMES.replace(" ", "\t"))
+    made.write("new.tsv", NEW.replace(" ", "\t"))
+    made.write("outcome.yaml", CONFIGURATION)
     made.traced("--cores", "2", "--configfile", "outcome.yaml")
     return made
 
@@ -67,7 +66,7 @@ def test_figures_are_those_of_the_predictions(outcome_run):
     patients = {}
     for row in read_table(run / "evaluation/slides.tsv"):
         patients.setdefault((row["patient"], row["label"]), []).append(float(row["predicted"]))
-    assert len(patients) == SPLITS["test"] == metrics["patients"]
+    assert len(patients) == PATIENTS == metrics["patients"]
     risks = np.array([np.mean(values) for values in patients.values()])
     labels = [label.split() for _, label in patients]
     times = np.array([float(time) for time, _ in labels])
@@ -77,14 +76,14 @@ def test_figures_are_those_of_the_predictions(outcome_run):
     )
     survival = metrics["survival"]
     groups = survival["low_risk"], survival["high_risk"]
-    assert sum(group["patients"] for group in groups) == SPLITS["test"]
+    assert sum(group["patients"] for group in groups) == PATIENTS
     assert groups[1]["patients"] == (risks > survival["threshold"]).sum()
     assert metrics["inputs"]["validation/slides.tsv"] == sha256_of(run / "validation/slides.tsv")
     described = read_json(run / "model/settings.json")
     assert described["outcome"]["kind"] == "survival"
     proof = read_json(run / "splits.json")
     assert proof["labels"] == ["censored", "event"]
-    assert proof["splits"]["test"]["by_label"]["event"]["patients"] == 5  # four, and that of `text`
+    assert proof["splits"]["test"]["by_label"]["event"]["patients"] == 3  # with that of `text`
 
 
 def test_nothing_runs_again(outcome_run):
@@ -122,50 +121,71 @@ def test_commands_read_declared_files_only(outcome_run):
             "train",
         ),
         *("validate", "choose_model", "score", "score_valid", "evaluate_valid", "evaluate"),
-        "report",
+        *("report", "tile_new", "embed_new", "score_new", "predict", "prediction_pages"),
     )
 
 
-def test_a_bundle_and_new_slides_are_refused(outcome_run):
-    """There are no predictions of new slides yet."""
-    outcome_run.write("new.tsv", "slide\tpath\nN1\tcohort/text.svs\n")
-    outcome_run.write("new.yaml", CONFIGURATION + "predict: {samples: new.tsv}\n")
-    done = outcome_run.snakemake("-n", "--configfile", "new.yaml", check=False)
-    assert "predict.samples: task: slide_outcome cannot predict; remove it" in (
-        done.stdout + done.stderr
+def test_new_slides_are_predicted(outcome_run):
+    """All uses of the model give the prediction of the evaluation."""
+    run = outcome_run.folder / RUN
+    tested = {row["slide"]: row for row in read_table(run / "evaluation/slides.tsv")}
+    (row,) = read_table(run / "predictions/slides.tsv")
+    assert set(row) == {"slide", "patient", "tiles", "predicted"}
+    assert (row["slide"], row["predicted"]) == ("N1", tested["P06-1"]["predicted"])
+    index = (run / "predictions/pages/index.html").read_text()
+    assert "The model predicted the risk for 1 new slide; 1 slide could not be used" in index
+    assert "1 slide or its patient" in index, "N1 is a slide of the cohort"
+    page = (run / "predictions/pages/slides/N1.html").read_text()
+    assert "This slide is in the cohort." in page and "<dt>Time</dt>" not in page
+    opened = Model.open(run / "model")
+    predicted = opened.predict(
+        outcome_run.folder / "cohort/P06-1.svs", encoder=outcome_run.folder / "cohort/tiny.onnx"
     )
-    refused = outcome_run.run("gigatile", "bundle", "outcome.yaml", check=False)
-    assert refused.returncode != 0
-    assert "task: slide_outcome cannot predict, so it has no bundle" in refused.stderr
-    with pytest.raises(UserError, match="cannot be applied to new data"):
-        Model.open(outcome_run.folder / RUN / "model")
+    assert opened.kind == "survival"
+    assert predicted.predicted == pytest.approx(float(row["predicted"]), abs=2e-6)
+    assert len(predicted.positions) == int(row["tiles"])
+
+
+def test_a_bundle_predicts_without_the_run(outcome_run, tmp_path):
+    copy = outcome_run.copy(tmp_path / "copy")
+    copy.snakemake(f"{RUN}/model/bundle", "--cores", "2", "--configfile", "outcome.yaml")
+    bundle = copy.folder / RUN / "model/bundle"
+    look = read_json(bundle / "cohort.json")
+    assert look["splits"]["test"]["labels"] == {"censored": 1, "event": 4}
+    command = ("gigatile", "predict", f"{RUN}/model/bundle", "new.tsv", "--cores", "2")
+    copy.run(*command, "--encoder", "cohort/tiny.onnx", "--out", "alone")
+    alone = copy.folder / "alone/results/outcome/predictions"
+    whole = copy.folder / RUN / "predictions"
+    assert (alone / "slides.tsv").read_text() == (whole / "slides.tsv").read_text()
+    assert "This slide is in the cohort." in (alone / "pages/slides/N1.html").read_text()
 
 
 def earlier(sheet: str) -> str:
-    """Return the sheet with another time of the patient `test0`."""
+    """Return the sheet with another time of the patient `g`."""
     lines = sheet.splitlines()
     for number, line in enumerate(lines):
         cells = line.split("\t")
-        if cells[1] == "test0":
+        if cells[1] == "g":
             lines[number] = "\t".join([*cells[:3], "1.5", *cells[4:]])
     return "\n".join(lines) + "\n"
 
 
 ENDS = {"report", "all"}
-MODEL = {"choose_model", "score", "score_valid", "evaluate_valid", "evaluate"} | ENDS
+SCORES = {"score", "score_valid", "evaluate_valid", "evaluate"}
+MODEL = {"choose_model", "score_new", "predict", "prediction_pages"} | SCORES | ENDS
 ROWS = [
     Row("no edit", set()),
     Row(
         "another time of a test patient",
-        {"split_patients", "collect", "evaluate"} | ENDS,
+        {"split_patients", "collect", "evaluate", "prediction_pages"} | ENDS,
         text("cohort/outcomes.tsv", earlier),
     ),
     setting({"train", "validate"} | MODEL, "train={learning_rate: 0.02}"),
     code(
         "gigatile/evaluation/survival.py",
-        "later = (times > time)",
-        "later = (times >= time)",
-        {"train", "validate", "evaluate"} | MODEL,
+        "(below + up_to) / 2",
+        "(below + up_to) / 3",
+        {"train", "validate"} | MODEL,
     ),
     code(
         "gigatile/report/outcomes/figures.py",

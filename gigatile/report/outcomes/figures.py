@@ -89,7 +89,8 @@ class Scatter:
 
 def scatter(slides: Sequence[PredictedSlide]) -> Scatter:
     """Return the shapes of a scatter plot: truth to the right, prediction upwards."""
-    numbers = [number for slide in slides for number in (slide.outcome.value, slide.predicted)]
+    truths = {slide.id: slide.outcome.value for slide in slides if slide.outcome}
+    numbers = [*truths.values(), *(slide.predicted for slide in slides)]
     low, high = min(numbers), max(numbers)
     span = (high - low) or 1.0
     step = nice_step(span / 4)
@@ -98,7 +99,7 @@ def scatter(slides: Sequence[PredictedSlide]) -> Scatter:
     return Scatter(
         [
             (
-                f"{HEIGHT * (slide.outcome.value - low) / span:.4g}",
+                f"{HEIGHT * (truths[slide.id] - low) / span:.4g}",
                 f"{HEIGHT * (1 - (slide.predicted - low) / span):.4g}",
                 slide,
             )

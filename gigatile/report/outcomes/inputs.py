@@ -13,7 +13,8 @@ from gigatile.embeddings.state import EmbeddingState
 from gigatile.errors import UserError
 from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.json_models import read_model
-from gigatile.report.inputs import ScoredRow, TrainedModel, bad_cell
+from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell, whole_number
+from gigatile.report.slides.inputs import by_known_id
 from gigatile.report.task_report import Run
 from gigatile.tables import read_table
 
@@ -36,11 +37,13 @@ class PredictedSlide(ScoredRow):
 
     Attributes:
         predicted: the number, or the log hazard ratio.
-        outcome: that its label states.
+        tiles: number of tiles.
+        outcome: that its label states; None: a new slide.
     """
 
     predicted: float
-    outcome: Outcome
+    tiles: int
+    outcome: Outcome | None
 
 
 OutcomeRun = Run[EmbeddingState, PredictedSlide, OutcomePredictor, OutcomeMetrics]
@@ -51,26 +54,51 @@ def read_sheet(path: Path) -> Sequence[Member]:
     return read_rows(path, OUTCOME_SHEET, may_be_missing=lambda file: True)
 
 
-def read_predictions(path: Path, model: OutcomePredictor) -> list[PredictedSlide]:
+def read_predictions(
+    path: Path, model: OutcomePredictor, labelled: bool = True
+) -> list[PredictedSlide]:
     """Read slides.tsv, in its order.
+
+    Args:
+        path: the table.
+        model: not used.
+        labelled: False for new slides, which have no outcome.
 
     Raises:
         UserError: the table is missing or damaged, or a prediction is not a number.
     """
     slides = []
-    columns = ("slide", "patient", "label", "predicted")
-    for number, row in enumerate(read_table(path, columns), 2):
+    columns = ["slide", "tiles", "predicted"]
+    for number, row in enumerate(read_table(path, columns + ["patient", "label"] * labelled), 2):
         try:
             predicted = float(row["predicted"])
         except ValueError:
             predicted = math.nan
         if not math.isfinite(predicted):
             raise bad_cell(path, number, row, "predicted", "a number")
-        outcome = parse_outcome(row["label"])
         slides.append(
-            PredictedSlide(row["slide"], row["patient"], row["label"], predicted, outcome)
+            PredictedSlide(
+                row["slide"],
+                row.get("patient", ""),
+                row["label"] if labelled else None,
+                predicted,
+                whole_number(path, number, row, "tiles"),
+                parse_outcome(row["label"]) if labelled else None,
+            )
         )
     return slides
+
+
+def read_new(
+    folder: Path, model: OutcomePredictor, rows: Sequence[CohortRow]
+) -> dict[str, PredictedSlide]:
+    """Read the predictions of new slides by id, from the folder of predictions.
+
+    Raises:
+        UserError: the table is missing or damaged, or has a slide that is not in tiles.tsv.
+    """
+    path = folder / "slides.tsv"
+    return by_known_id(read_predictions(path, model, labelled=False), path, rows)
 
 
 def read_metrics(

@@ -40,6 +40,7 @@ def _page(inputs: OutcomePages, slide: str, neighbours: Neighbours) -> tuple[str
     page = render(
         TEMPLATE,
         scored=scored,
+        matches=inputs.matches(slide),
         state=state,
         kind=inputs.model.outcome["kind"],
         width=width,

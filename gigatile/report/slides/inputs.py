@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from gigatile.report.inputs import (
 from gigatile.report.pages import check_ids
 from gigatile.slides.state import SlideState, TileGrid
 from gigatile.tables import read_table
+
+NewSlide = TypeVar("NewSlide", bound=ScoredRow)
 
 
 class TrainedClassifier(TrainedModel):
@@ -99,7 +101,17 @@ def read_new(
         UserError: the table is missing or damaged, or has a slide that is not in tiles.tsv.
     """
     path = folder / "slides.tsv"
-    slides = read_scored(path, model, labelled=False, votes=votes)
+    return by_known_id(read_scored(path, model, labelled=False, votes=votes), path, rows)
+
+
+def by_known_id(
+    slides: Sequence[NewSlide], path: Path, rows: Sequence[CohortRow]
+) -> dict[str, NewSlide]:
+    """Return the rows of a table of new slides by id.
+
+    Raises:
+        UserError: a slide is there twice, or is not in the rows of tiles.tsv.
+    """
     check_ids([slide.id for slide in slides], path)
     scored = {slide.id: slide for slide in slides}
     if unknown := sorted(scored.keys() - {row.id for row in rows}):

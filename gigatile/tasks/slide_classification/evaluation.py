@@ -7,13 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.errors import UserError, all_faults
-from gigatile.files import checksums, combined_checksum, sha256_of, write_json
-from gigatile.json_models import read_model, write_model
+from gigatile.files import write_json
+from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 from gigatile.tasks.command_line import add_split
-from gigatile.tasks.slide_classification.slide_scores import SlideScoreState
+from gigatile.tasks.slide_classification.slide_scores import checksums_of_scores, read_scores
 from gigatile.tasks.tile_classification.slide_predictions import write_predictions
 
 
@@ -38,15 +37,7 @@ def run(args: argparse.Namespace) -> None:
     write_predictions(predictions.drop(columns="label") if args.new else predictions, slides)
     if args.split != "test":
         return
-    folder, unit = ("predictions", "new") if args.new else ("evaluation", "test")
-    table = "predictions/tiles.tsv" if args.new else "tiles.tsv"
-    hashes = checksums(
-        {"model/settings.json": args.described, table: args.table, f"{folder}/slides.tsv": slides}
-    )
-    names = [f"{row['slide']}.json" for row in rows]
-    hashes[f"{folder}/maps/<slide>.json of the {unit} slides"] = combined_checksum(
-        {f"{folder}/maps/{name}": sha256_of(args.maps / name) for name in names}
-    )
+    hashes = checksums_of_scores(args, rows, slides)
     if args.new:
         write_json(args.out / "provenance.json", {"classes": classes, "inputs": hashes})
     else:
@@ -58,35 +49,19 @@ def collect_scores(
 ) -> pd.DataFrame:
     """Return a row for each scored slide: slide, patient, label, tiles, p_<class>…, call_mean.
 
-    A slide that was not scored is left out; its reason is in its file and in the log.
-
     Args:
         rows: of the table of slides.
         maps: folder of <slide>.json.
         classes: of the model.
 
     Raises:
-        UserError: a file is of another slide or a model with other classes, or no slide was scored.
+        UserError: see `read_scores`.
     """
-    collected, reasons = [], []
-    for row in rows:
-        path = maps / f"{row['slide']}.json"
-        state = read_model(SlideScoreState, path)
-        if state.slide == row["slide"] and state.state == "failed":
-            reasons.append(f"{state.slide}: {state.reason}")
-            print(f"not scored: {reasons[-1]}")
-            continue
-        if state.slide != row["slide"] or list(state.scores) != list(classes):
-            raise UserError(
-                f"{path}: has no scores of slide {row['slide']!r} for {', '.join(classes)}; delete "
-                "it and run again"
-            )
-        scores = list(state.scores.values())
+    collected = []
+    for row, scores in read_scores(rows, maps, classes):
         predicted = classes[max(range(len(scores)), key=lambda k: (scores[k], -k))]
         fields = [row.get(key, "") for key in ("slide", "patient", "label")]
         collected.append([*fields, int(row["tiles"]), *scores, predicted])
-    if reasons and not collected:
-        raise all_faults(f"{maps}: no slide was scored", reasons)
     names = [f"p_{name}" for name in classes]
     columns = ["slide", "patient", "label", "tiles", *names, "call_mean"]
     return pd.DataFrame(collected, columns=columns)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from gigatile.files import checksums, sha256_of, write_whole
-from gigatile.json_models import JsonModel, write_model
+from gigatile.errors import UserError, all_faults
+from gigatile.files import checksums, combined_checksum, sha256_of, write_whole
+from gigatile.json_models import JsonModel, read_model, write_model
 
 SCHEMA = 1
 
@@ -107,3 +108,60 @@ def skip_slide(slide: str, reason: str, map_path: Path, state: Path) -> None:
     with write_whole(map_path):
         pass
     write_model(state, SlideScoreState(slide=slide, state="failed", reason=reason))
+
+
+def read_scores(
+    rows: Sequence[Mapping[str, str]], maps: Path, names: Sequence[str]
+) -> list[tuple[Mapping[str, str], list[float]]]:
+    """Return the rows of the scored slides, each with its scores.
+
+    A slide that was not scored is left out; its reason is in its file and in the log.
+
+    Args:
+        rows: of the table of slides.
+        maps: folder of <slide>.json.
+        names: of the scores.
+
+    Raises:
+        UserError: a file is of another slide or has other scores, or no slide was scored.
+    """
+    scored: list[tuple[Mapping[str, str], list[float]]] = []
+    reasons = []
+    for row in rows:
+        path = maps / f"{row['slide']}.json"
+        state = read_model(SlideScoreState, path)
+        if state.slide == row["slide"] and state.state == "failed":
+            reasons.append(f"{state.slide}: {state.reason}")
+            print(f"not scored: {reasons[-1]}")
+            continue
+        if state.slide != row["slide"] or list(state.scores) != list(names):
+            raise UserError(
+                f"{path}: has no scores of slide {row['slide']!r} for {', '.join(names)}; delete "
+                "it and run again"
+            )
+        scored.append((row, list(state.scores.values())))
+    if reasons and not scored:
+        raise all_faults(f"{maps}: no slide was scored", reasons)
+    return scored
+
+
+def checksums_of_scores(
+    args: argparse.Namespace, rows: Sequence[Mapping[str, str]], slides: Path
+) -> dict[str, str]:
+    """Return the SHA-256 of what the figures of some slides depend on, by name.
+
+    Args:
+        args: of scripts/evaluate.py: described, table, maps and new.
+        rows: of the slides.
+        slides: the table of their scores.
+    """
+    folder, unit = ("predictions", "new") if args.new else ("evaluation", "test")
+    table = "predictions/tiles.tsv" if args.new else "tiles.tsv"
+    sums = checksums(
+        {"model/settings.json": args.described, table: args.table, f"{folder}/slides.tsv": slides}
+    )
+    names = [f"{row['slide']}.json" for row in rows]
+    sums[f"{folder}/maps/<slide>.json of the {unit} slides"] = combined_checksum(
+        {f"{folder}/maps/{name}": sha256_of(args.maps / name) for name in names}
+    )
+    return sums

@@ -15,7 +15,7 @@ from gigatile.model import Model
 from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.slide_tiles import SlideTiles
 from gigatile.slides.state import SlideFacts
-from gigatile.tasks.slide_embedding.scoring import BagClassifier
+from gigatile.tasks.slide_embedding.scoring import BagClassifier, BagModel
 
 
 @dataclass(frozen=True)
@@ -75,28 +75,34 @@ class EmbeddingModel(Model):
         Raises:
             UserError: the slide or the encoder cannot be used; the message says why.
         """
-        path, encoder = Path(slide), Path(encoder)
-        settings = self.settings.model_copy(update={"cores": cores})
-        identity = encoder_id(encoder_checksum(encoder), self._classifier.encoder, settings.size)
-        self._classifier.check_encoder(identity, str(encoder))
-        opened_encoder = open_encoder(encoder, self._classifier.encoder, settings.size, cores)
-        tiles = SlideTiles(path, path.stem, mpp, settings)
-        values, corners = [], []
-        try:
-            with open_slide(path) as opened:
-                for some, embeddings in embed_tiles(opened_encoder, tiles.tiles(path, opened)):
-                    values.append(embeddings)
-                    corners += [(tile.x, tile.y) for tile in some]
-        except SlideError as error:
-            raise UserError(f"{path}: {error}") from None
-        grid = tiles.facts.grid
-        assert grid is not None, "a slide with tiles has a grid"
-        x, y = np.array(corners, np.int64).T
-        embedded = SlideEmbeddings(np.concatenate(values), x, y, grid.extent, identity)
+        embedded, facts = embedded_slide(self._classifier, Path(slide), Path(encoder), mpp, cores)
         of_classes, positions = self._classifier.score_with_map(embedded)
         scores = dict(zip(self.classes, of_classes.tolist(), strict=True))
         predicted = max(self.classes, key=lambda name: scores[name])
-        return EmbeddingPrediction(scores, predicted, positions, tiles.facts)
+        return EmbeddingPrediction(scores, predicted, positions, facts)
+
+
+def embedded_slide(
+    model: BagModel, slide: Path, encoder: Path, mpp: float | None, cores: int
+) -> tuple[SlideEmbeddings, SlideFacts]:
+    """Return the embeddings of a slide's tiles; see `EmbeddingModel.predict`."""
+    settings = model.tiles.model_copy(update={"cores": cores})
+    identity = encoder_id(encoder_checksum(encoder), model.encoder, settings.size)
+    model.check_encoder(identity, str(encoder))
+    opened_encoder = open_encoder(encoder, model.encoder, settings.size, cores)
+    tiles = SlideTiles(slide, slide.stem, mpp, settings)
+    values, corners = [], []
+    try:
+        with open_slide(slide) as opened:
+            for some, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
+                values.append(embeddings)
+                corners += [(tile.x, tile.y) for tile in some]
+    except SlideError as error:
+        raise UserError(f"{slide}: {error}") from None
+    grid = tiles.facts.grid
+    assert grid is not None, "a slide with tiles has a grid"
+    x, y = np.array(corners, np.int64).T
+    return SlideEmbeddings(np.concatenate(values), x, y, grid.extent, identity), tiles.facts
 
 
 def open_model(model: Path, described: Path) -> EmbeddingModel:

@@ -12,29 +12,36 @@ EMBED = 0.3
 # Bytes for a megapixel: 1,536 numbers for a tile of 224 px, as records and as HDF5.
 STORED = 250_000
 
+_SCORE = Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000)
+PREPARE = {
+    "tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000),
+    "embed": Stage(("tile",), start=2, megapixel=EMBED, storage=STORED),
+}
+EVALUATE = {
+    "score": _SCORE,
+    "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+}
+VALIDATE = {
+    "score_valid": _SCORE,
+    "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
+}
+PREDICT = {
+    "score_new": replace(_SCORE, after=("embed_new", "choose_model")),
+    "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
+}
+
 PLAN = replace(
     TILES,
     stages=with_shared_stages(
         demo={"demo_slide": Stage(start=2)},
-        prepare={
-            "tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000),
-            "embed": Stage(("tile",), start=2, megapixel=EMBED, storage=STORED),
-        },
+        prepare=PREPARE,
         evaluate={
-            "score": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
-            "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+            **EVALUATE,
             "baselines": Stage(("collect", "choose_model", "evaluate"), start=4, slide=0.1),
             **CALIBRATION,
         },
-        thresholds={
-            "score_valid": Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000),
-            "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
-            **POINTS,
-        },
-        predict={
-            "score_new": Stage(("embed_new", "choose_model"), start=8, model=0.3, storage=5_000),
-            "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
-        },
+        thresholds={**VALIDATE, **POINTS},
+        predict=PREDICT,
         external=EXTERNAL,
         shards=Stage(megapixel=0.0005, storage=STORED // 2),
         validate=0.3,

@@ -25,15 +25,30 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class SlideEmbedding(SlideTask):
-    """Slides as embeddings of their tiles; see `TrainingTask`."""
-
-    name = "slide_embedding"
+class OnEmbeddings(TrainingTask):
+    """What the tasks on embeddings of slides share; see `TrainingTask`."""
 
     def __init__(self, tiles: TileSettings, encoder: EncoderSettings) -> None:
         super().__init__()
         self._tiles, self._encoder = tiles, encoder
         self._most: int | None = None
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return how the tiles were extracted and embedded."""
+        encoder = self._encoder.model_dump(exclude=set(EncoderSettings.EXECUTION))
+        return {"tiles": self._tiles.model_dump(), "encoder": encoder}
+
+    def encoder_of(self, reader: SlideReader) -> str:
+        """Return what identifies the encoder of all slides."""
+        # The tiles of a slide are embedded together, so the first one will do.
+        firsts = (reader.records_of(number)[0] for number in range(len(reader)))
+        return encoder_in(reader, firsts).hex()
+
+
+class SlideEmbedding(OnEmbeddings, SlideTask):
+    """Slides as embeddings of their tiles; see `TrainingTask`."""
+
+    name = "slide_embedding"
 
     def source(self, reader: SlideReader, augmented: bool = True) -> EmbeddedSlides:
         """Return the reader of slides."""
@@ -49,13 +64,6 @@ class SlideEmbedding(SlideTask):
         (first,) = embeddings_in(reader, range(1))
         return build_bag_classifier(settings, len(first), len(reader.classes), pretrained)
 
-    def settings(self) -> Mapping[str, Any]:
-        """Return how the tiles were extracted and embedded."""
-        encoder = self._encoder.model_dump(exclude=set(EncoderSettings.EXECUTION))
-        return {"tiles": self._tiles.model_dump(), "encoder": encoder}
-
     def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
         """Return the classes in the order of the scores, the encoder, and the slides' scale."""
-        # The tiles of a slide are embedded together, so the first one will do.
-        firsts = (reader.records_of(number)[0] for number in range(len(reader)))
-        return {**super().metadata(reader), "encoder_id": encoder_in(reader, firsts).hex()}
+        return {**super().metadata(reader), "encoder_id": self.encoder_of(reader)}

@@ -29,7 +29,6 @@ TASK = replace(
     columns="slide, patient, value (or time, event), path; optional mpp, split, site.",
     read_sheet=_read_sheet,
     classifies_slides=False,
-    predicts=False,
     truth="",
     losses=(),
     headline=("concordance", "concordance"),

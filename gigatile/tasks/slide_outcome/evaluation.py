@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.errors import UserError, all_faults
-from gigatile.files import checksums, combined_checksum, sha256_of
-from gigatile.json_models import read_model, write_model
+from gigatile.errors import UserError
+from gigatile.files import checksums, write_json
+from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 from gigatile.tables import read_table, write_table
 from gigatile.tasks.command_line import add_split
-from gigatile.tasks.slide_classification.slide_scores import SlideScoreState
+from gigatile.tasks.slide_classification.slide_scores import checksums_of_scores, read_scores
 
 COLUMNS = ("slide", "patient", "label", "tiles", "predicted")
 
@@ -24,32 +24,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--maps", type=Path, required=True, help="folder of <slide>.json")
     parser.add_argument("--validated", type=Path, help="slides.tsv of the validation split")
     add_split(parser)
+    parser.add_argument("--new", action="store_true", help="new slides, which have no outcome")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Collect the predictions of a split; of the test split, compute metrics."""
+    """Collect the predictions of a split or of new slides; of the test split, compute metrics."""
     settings = parse_section(EvaluationSettings, args.settings)
-    rows = usable_rows(args.table, args.split)
+    rows = usable_rows(args.table) if args.new else usable_rows(args.table, args.split)
     predictions = collect_predictions(rows, args.maps)
     slides = args.out / "slides.tsv"
-    write_table(slides, COLUMNS, predictions.astype(object).to_numpy().tolist())
+    columns = [name for name in COLUMNS if not (args.new and name == "label")]
+    write_table(slides, columns, predictions[columns].astype(object).to_numpy().tolist())
     if args.split != "test":
+        return
+    hashes = checksums_of_scores(args, rows, slides)
+    if args.new:
+        write_json(args.out / "provenance.json", {"inputs": hashes})
         return
 
     from gigatile.evaluation.outcomes import evaluate_outcomes
 
-    hashes = checksums(
-        {
-            "model/settings.json": args.described,
-            "tiles.tsv": args.table,
-            "evaluation/slides.tsv": slides,
-            "validation/slides.tsv": args.validated,
-        }
-    )
-    names = [f"{row['slide']}.json" for row in rows]
-    hashes["evaluation/maps/<slide>.json of the test slides"] = combined_checksum(
-        {f"evaluation/maps/{name}": sha256_of(args.maps / name) for name in names}
-    )
+    hashes |= checksums({"validation/slides.tsv": args.validated})
     valid = read_predictions(args.validated)
     metrics = evaluate_outcomes(predictions, valid, settings, hashes)
     write_model(args.out / "metrics.json", metrics)
@@ -63,26 +58,12 @@ def collect_predictions(rows: Sequence[Mapping[str, str]], maps: Path) -> pd.Dat
         maps: folder of <slide>.json.
 
     Raises:
-        UserError: a file is of another slide, or no slide has a prediction.
+        UserError: see `read_scores`.
     """
-    collected, reasons = [], []
-    for row in rows:
-        path = maps / f"{row['slide']}.json"
-        state = read_model(SlideScoreState, path)
-        if state.slide != row["slide"] or (
-            state.state != "failed" and list(state.scores) != ["prediction"]
-        ):
-            raise UserError(
-                f"{path}: has no prediction for slide {row['slide']!r}; delete it and run again"
-            )
-        if state.state == "failed":
-            reasons.append(f"{state.slide}: {state.reason}")
-            print(f"not scored: {reasons[-1]}")
-            continue
-        fields = [row[key] for key in ("slide", "patient", "label")]
-        collected.append([*fields, int(row["tiles"]), state.scores["prediction"]])
-    if reasons and not collected:
-        raise all_faults(f"{maps}: no slide was scored", reasons)
+    collected = []
+    for row, (predicted,) in read_scores(rows, maps, ["prediction"]):
+        fields = [row.get(key, "") for key in ("slide", "patient", "label")]
+        collected.append([*fields, int(row["tiles"]), predicted])
     return pd.DataFrame(collected, columns=list(COLUMNS))
 
 

@@ -1,6 +1,7 @@
 """The report of predicted numbers and times to events of slides."""
 
 from dataclasses import replace
+from typing import Any
 
 from gigatile.cohort.outcomes import parse_outcome
 from gigatile.report import sections
@@ -8,13 +9,21 @@ from gigatile.report.embeddings.encoder import ENCODER_SECTION
 from gigatile.report.outcomes.inputs import (
     OutcomePredictor,
     read_metrics,
+    read_new,
     read_predictions,
     read_sheet,
 )
-from gigatile.report.outcomes.page import FILES, outcome_pages
+from gigatile.report.outcomes.page import FILES, OutcomePages, outcome_pages
 from gigatile.report.outcomes.sections import RESULT, TEMPLATES, TEST_SLIDES, summary
 from gigatile.report.slides import cohort, left_out
+from gigatile.report.task_report import NewSamples
 from gigatile.tasks.slide_embedding.report import REPORT as CLASSIFICATION
+
+
+def new_slides(inputs: OutcomePages) -> dict[str, Any]:
+    """Return the values of the first page of new slides."""
+    return {"scored": list(inputs.scored.values()), "kind": inputs.model.outcome["kind"]}
+
 
 REPORT = replace(
     CLASSIFICATION,
@@ -48,5 +57,14 @@ REPORT = replace(
         ),
         sections.SETTINGS_SECTION,
         sections.PROVENANCE_SECTION,
+    ),
+    new=NewSamples(
+        template=TEMPLATES / "new_outcomes.html.j2",
+        shows={
+            "tiles.tsv": "Slides without a prediction",
+            "slides.tsv": "New slides; Slide pages: predictions",
+        },
+        read=read_new,
+        values=new_slides,
     ),
 )

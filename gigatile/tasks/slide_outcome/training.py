@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from gigatile.embeddings.stored import embeddings_in, encoder_in
+from gigatile.embeddings.stored import embeddings_in
 from gigatile.models.bag_classifier import build_bag_classifier
 from gigatile.models.networks import Networks
 from gigatile.records.shards import CACHE_GB
@@ -14,6 +14,7 @@ from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
+from gigatile.tasks.slide_embedding.training import OnEmbeddings
 from gigatile.tasks.slide_outcome.samples import OutcomeSlides
 from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
 from gigatile.training.sample_order import Sampling, window_size
@@ -28,17 +29,14 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class SlideOutcome(TrainingTask):
+class SlideOutcome(OnEmbeddings):
     """Numbers or times to events of slides; see `TrainingTask`."""
 
     name = "slide_outcome"
     samples = "slides"
     metrics: ClassVar[tuple[str, ...]] = ("residual",)
 
-    def __init__(self, tiles: TileSettings, encoder: EncoderSettings) -> None:
-        self._tiles, self._encoder = tiles, encoder
-        self._most: int | None = None
-        self._scale: OutcomeScale | None = None
+    _scale: OutcomeScale | None = None
 
     def reader(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> OutcomeReader:
         """Open the shards of a split."""
@@ -82,17 +80,11 @@ class SlideOutcome(TrainingTask):
         events = sum(outcome.event is True for outcome in reader.outcomes)
         return f"{len(reader)} slides" + (f", {events} of them with an event" if events else "")
 
-    def settings(self) -> Mapping[str, Any]:
-        """Return how the tiles were extracted and embedded."""
-        encoder = self._encoder.model_dump(exclude=set(EncoderSettings.EXECUTION))
-        return {"tiles": self._tiles.model_dump(), "encoder": encoder}
-
     def metadata(self, reader: OutcomeReader) -> Mapping[str, Any]:
         """Return the scale of the outcomes, the encoder, and the slides' scale."""
-        firsts = (reader.records_of(number)[0] for number in range(len(reader)))
         return {
             "outcome": OutcomeScale.of(reader.outcomes).to_json(),
-            "encoder_id": encoder_in(reader, firsts).hex(),
+            "encoder_id": self.encoder_of(reader),
             "mpp": reader.mpp,
         }
 
