@@ -69,7 +69,7 @@ class _Planned:
     Attributes:
         folder: that the paths in the configurations are relative to.
         runs: with their settings.
-        preparing: the runs whose outputs others reuse, in the order in which they prepare.
+        preparing: the runs that others reuse outputs of, in the order in which they prepare.
     """
 
     study: Study

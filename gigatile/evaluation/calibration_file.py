@@ -110,7 +110,7 @@ class NetBenefit(Written):
     """The net benefit at a threshold of the score.
 
     Attributes:
-        model: of calling slides positive whose score is at least the threshold.
+        model: of calling a slide positive if its score is at least the threshold.
         all_positive: of calling all slides positive.
     """
 

@@ -3,8 +3,8 @@
 Vickers and Elkin 2006, https://doi.org/10.1177/0272989X06295361. At a threshold p, slides with a
 score of at least p are called positive. The net benefit is the share of true positives minus that
 of false positives times the odds p / (1 - p): a threshold of 0.2 says that missing a positive slide
-is as bad as four false alarms. It is compared with calling all slides positive, and none, whose net
-benefit is 0.
+is as bad as four false alarms. It is compared with calling all slides positive, and with calling
+none positive: 0.
 
 Each slide contributes between -p / (1 - p) and 1, so the interval is that of a mean between bounds.
 """

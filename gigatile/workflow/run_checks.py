@@ -27,7 +27,7 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     Args:
         workflow: the global `workflow` of a Snakefile, when its jobs are planned.
         invocation: of this process.
-        reuse: the run whose outputs are reused; None: none.
+        reuse: the run that outputs are linked from; None: none.
 
     Raises:
         UserError: says what to change.
