@@ -100,7 +100,7 @@ def link_outputs(
             return fault
         name_of_state = os.path.relpath(state, run)
         if _failed(read_json(other_run / name_of_state)):
-            return "the slide failed there"
+            return "it failed there"
         if fault := _other_source(other_run / name_of_state, sources, recorded):
             return fault
         # The state last, as when a slide is tiled.
@@ -111,7 +111,7 @@ def link_outputs(
     except OSError as error:
         return f"{error.filename or other_run}: {error.strerror}"
     except (KeyError, TypeError, AttributeError):
-        return f"{other_run}: the state of the slide is damaged"
+        return f"{other_run}: its state is damaged there"
 
 
 def _difference(recorded: OutputRecord, names: Sequence[str], made_with: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from clones import Clone
 from drawn_slides import draw_slide
 from opened import check_declared
 from PIL import Image
-from small_images import BAD, SPLITS, box, write_geojson
+from small_images import BAD, SPLITS, box, image_settings, write_geojson
 from test_files_opened import SHARED
 
 from gigatile.files import read_json
@@ -274,3 +274,19 @@ def test_wrong_settings_are_refused(instances_run: Clone, settings, fault):
         "-n", "--configfile", "images.yaml", "--config", settings, check=False
     )
     assert done.returncode == 1 and fault in done.stdout + done.stderr
+
+
+def test_prepared_images_of_another_run_are_linked(instances_run: Clone, tmp_path):
+    copy = instances_run.copy(tmp_path)
+    settings = image_settings("reuse: small\n").replace("run: small", "run: second")
+    copy.write("second.yaml", settings)
+    copy.snakemake("results/second/images.tsv", "--cores", "2", "--configfile", "second.yaml")
+
+    def linked(part: str) -> bool:
+        files = (copy.folder / f"results/{run}/images/{part}.json" for run in ("small", "second"))
+        return next(files).samefile(next(files))
+
+    # Also parts with a bad image: each image has a state.
+    assert all(linked(f"{split}-0000") for split in SPLITS)
+    names = [row["image"] for row in read_table(copy.folder / "results/second/images.tsv")]
+    assert sorted(names) == sorted(name for members in SPLITS.values() for name in members)

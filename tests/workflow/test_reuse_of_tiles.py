@@ -47,7 +47,7 @@ def test_tiles_are_linked_unless_they_are_damaged(copied_run):
     tiled_again = copied_run.folder / "results/whole/tiles/P01-1.tfrecord"
     assert tiled_again.read_bytes() == before
     for slide in FAILED:
-        assert "the slide failed there" in log_of(copied_run, slide)
+        assert "it failed there" in log_of(copied_run, slide)
         assert not is_linked(copied_run, slide, "json")
     # The setting does not change what is computed, so nothing runs again without it.
     assert "tile" not in copied_run.jobs(*ASKED)

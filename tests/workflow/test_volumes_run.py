@@ -254,3 +254,26 @@ def test_settings_of_the_other_task_are_errors(small_volumes):
             "-n", "--configfile", "volumes.yaml", "--config", wrong, check=False
         )
         assert done.returncode == 1 and message in done.stdout + done.stderr, wrong
+
+
+def test_prepared_cases_of_another_run_are_linked(volumes_run, tmp_path):
+    copy = volumes_run.copy(tmp_path)
+    settings = volume_settings().replace("run: small", "run: second\nreuse: small")
+    copy.write("second.yaml", settings)
+    copy.snakemake("results/second/cases.tsv", "--cores", "2", "--configfile", "second.yaml")
+    logs = (copy.folder / "results/second/logs/prepare.log").read_text()
+    for case in {case for cases in COHORT.values() for case in cases}:
+        log = logs.partition(f"==> {case}.log <==\n")[2].partition("\n\n")[0]
+        for suffix in ("tfrecord", "json"):
+            one, other = (
+                copy.folder / f"results/{run}/volumes/{case}.{suffix}"
+                for run in ("small", "second")
+            )
+            assert one.samefile(other) == (case not in BAD), case
+        said = "it failed there" if case in BAD else "reused from results/small"
+        assert said in log
+    # Other volumes: nothing is linked.
+    copy.write("second.yaml", settings.replace("[5, 5, 5]", "[6, 6, 6]"))
+    one_case = "results/second/volumes/V01-1.json"
+    copy.snakemake(one_case, "--cores", "1", "--configfile", "second.yaml")
+    assert not (copy.folder / one_case).samefile(copy.folder / "results/small/volumes/V01-1.json")
