@@ -11,6 +11,9 @@ from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 
+# Tiles of train that decide the axes of the plane, and tiles of test that are shown in it.
+TILES = 1000
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -31,10 +34,15 @@ def main() -> None:
     import pandas as pd
 
     from gigatile.embeddings.means import read_means
+    from gigatile.embeddings.sampled_tiles import sample_tiles
     from gigatile.evaluation.baselines import evaluate_baselines
     from gigatile.evaluation.slide_table import classes_of, read_slide_table
 
     rows = usable_rows(args.table)
+    counts = {
+        split: {row["slide"]: int(row["tiles"]) for row in rows if row["split"] == split}
+        for split in ("train", "test")
+    }
     classes = classes_of(args.described)
     inputs = {
         "tiles.tsv": args.table,
@@ -45,6 +53,11 @@ def main() -> None:
     baselines = evaluate_baselines(
         pd.DataFrame(rows)[["slide", "patient", "label", "split"]],
         read_means(args.embeddings, [row["slide"] for row in rows]),
+        [
+            some
+            for tiles in counts.values()
+            for some in sample_tiles(args.embeddings, tiles, TILES, settings.seed)
+        ],
         read_slide_table(args.slides, classes),
         classes,
         settings,

@@ -88,3 +88,23 @@ def read_mean(path: Path) -> np.ndarray:
             return np.asarray(file[MEAN][:], np.float64)
     except (OSError, KeyError) as error:
         raise UserError(f"{path}: damaged, or without embeddings ({error}); run again") from None
+
+
+def read_rows(path: Path, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return some embeddings of a slide, (n, dimensions) float32, and their corners, (n, 2) int64.
+
+    Args:
+        path: the file.
+        rows: their numbers, (n,), increasing.
+
+    Raises:
+        UserError: the file is missing or damaged, or does not have that many.
+    """
+    try:
+        with h5py.File(path) as file:
+            return (
+                np.asarray(file[FEATURES][rows], np.float32),
+                np.asarray(file[COORDS][rows], np.int64),
+            )
+    except (OSError, KeyError, IndexError) as error:
+        raise UserError(f"{path}: damaged, or without embeddings ({error}); run again") from None

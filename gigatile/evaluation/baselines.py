@@ -1,11 +1,12 @@
 """Baselines of a classification of embeddings, with intervals and compared with the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from gigatile.embeddings.sampled_tiles import SampledTiles
 from gigatile.errors import UserError
 from gigatile.evaluation.comparison import compare_models
 from gigatile.evaluation.metrics import evaluate
@@ -57,6 +58,23 @@ class Component(Written):
     values: list[float] = Field(min_length=2, max_length=2)
 
 
+class TileComponents(Written):
+    """The first two principal components of the embeddings of some tiles of a test slide.
+
+    Attributes:
+        slide, label: of the tiles.
+        x, y: top-left corners in pixels of level 0.
+        first, second: the components.
+    """
+
+    slide: str
+    label: str
+    x: list[int]
+    y: list[int]
+    first: list[float]
+    second: list[float]
+
+
 class Baselines(Written):
     """The content of baselines.json.
 
@@ -66,6 +84,7 @@ class Baselines(Written):
         intervals: how they were computed.
         figures: of the model and of each baseline.
         components: of all slides; train alone decides the axes.
+        tiles: of tiles of the test slides; tiles of train decide the axes.
         inputs: SHA-256 of the files.
     """
 
@@ -75,12 +94,14 @@ class Baselines(Written):
     intervals: Intervals
     figures: list[Figures]
     components: list[Component]
+    tiles: list[TileComponents]
     inputs: dict[str, str]
 
 
 def evaluate_baselines(
     slides: pd.DataFrame,
     means: np.ndarray,
+    tiles: Sequence[SampledTiles],
     scored: pd.DataFrame,
     classes: Sequence[str],
     settings: EvaluationSettings,
@@ -91,6 +112,7 @@ def evaluate_baselines(
     Args:
         slides: a row per usable slide: slide, patient, label, split.
         means: their mean embeddings, (n, dimensions).
+        tiles: tiles of slides of train and test.
         scored: the test slides with the scores of the model; see `read_slide_table`.
         classes: in the order of the scores.
         settings: of the intervals.
@@ -142,8 +164,30 @@ def evaluate_baselines(
                 strict=True,
             )
         ],
+        tiles=_tile_components(tiles, slides, set(scored["slide"])),
         inputs=dict(inputs),
     )
+
+
+def _tile_components(
+    tiles: Sequence[SampledTiles], slides: pd.DataFrame, tested: Collection[str]
+) -> list[TileComponents]:
+    rows = {row["slide"]: row for row in slides.to_dict("records")}
+    train = [some.values for some in tiles if rows[some.slide]["split"] == "train"]
+    shown = [some for some in tiles if some.slide in tested]
+    if not train or not shown:
+        return []
+    values = np.concatenate([some.values for some in shown]).astype(np.float64)
+    plane = principal_components(values, np.concatenate(train).astype(np.float64)).round(4)
+    ends = np.cumsum([len(some.values) for some in shown])
+    components = []
+    for some, in_plane in zip(shown, np.split(plane, ends[:-1]), strict=True):
+        (first, second), (x, y) = in_plane.T.tolist(), some.corners.T.tolist()
+        label = rows[some.slide]["label"]
+        components.append(
+            TileComponents(slide=some.slide, label=label, x=x, y=y, first=first, second=second)
+        )
+    return components
 
 
 def _scored_by(fitted: Fitted, scored: pd.DataFrame, classes: Sequence[str]) -> pd.DataFrame:

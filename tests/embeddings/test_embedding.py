@@ -17,6 +17,7 @@ from gigatile.embeddings.encoder_files import encoder_id
 from gigatile.embeddings.encoders import open_encoder
 from gigatile.embeddings.hdf5 import read_mean
 from gigatile.embeddings.means import read_means
+from gigatile.embeddings.sampled_tiles import sample_tiles
 from gigatile.embeddings.state import EmbeddingState
 from gigatile.embeddings.stored import read_embeddings
 from gigatile.errors import UserError
@@ -90,6 +91,23 @@ def test_hdf5_is_that_of_trident_and_clam(tiled: TilingFiles, tmp_path: Path) ->
     mean = stored.values.mean(axis=0, dtype=np.float64)
     np.testing.assert_allclose(read_mean(files_in(tmp_path).hdf5), mean, rtol=1e-6)
     assert attributes == {"name": "P01-1", "patch_size": 128, "patch_size_level0": 128}
+
+
+def test_sampled_tiles_are_embeddings_of_the_slide(tiled: TilingFiles, tmp_path: Path) -> None:
+    embed(tiled, tmp_path, write_tiny_encoder(tmp_path / "tiny.onnx"))
+    stored = read_embeddings(files_in(tmp_path).records)
+    count = len(stored.x)
+    (some,) = sample_tiles(tmp_path, {"P01-1": count}, 7, 1)
+    of_corner = dict(zip(zip(stored.x, stored.y, strict=True), stored.values, strict=True))
+    assert len(some.corners) == len(set(map(tuple, some.corners))) == 7 < count
+    for corner, values in zip(some.corners, some.values, strict=True):
+        np.testing.assert_array_equal(values, of_corner[tuple(corner)])
+    (other,) = sample_tiles(tmp_path, {"P01-1": count}, 7, 2)
+    assert not np.array_equal(some.corners, other.corners)
+    (every,) = sample_tiles(tmp_path, {"P01-1": count}, 10 * count, 1)
+    assert len(every.corners) == count
+    with pytest.raises(UserError, match=r"P01-1\.h5: damaged, or without embeddings"):
+        sample_tiles(tmp_path, {"P01-1": count + 50}, 10 * count, 1)
 
 
 def test_the_same_bytes_each_time_and_with_any_number_of_cores(

@@ -84,6 +84,14 @@ def test_report_shows_encoder_attention_and_proof(embedded_run):
     metrics = read_json(embedded_run.folder / RUN / "evaluation/metrics.json")["slide"]
     assert baselines["figures"][0]["accuracy"] == metrics["accuracy"]["mean_call"]
     assert len(baselines["components"]) == 9
+    tiles = baselines["tiles"]
+    assert [some["slide"] for some in tiles] == COHORT["test"]
+    rows = {row["slide"]: row for row in read_table(embedded_run.folder / RUN / "tiles.tsv")}
+    for some in tiles:
+        assert len(some["x"]) == min(int(rows[some["slide"]]["tiles"]), 333)
+    section = index.split('id="tiles"')[1].split("</section>")[0]
+    assert 10 < section.count("data:image/jpeg") <= 64
+    assert f"one of {sum(len(some['x']) for some in tiles)} tiles of the test slides" in section
     for shown in (*names, "Embeddings in two dimensions", baselines["figures"][1]["setting"]):
         assert shown in index
     page = (report / "slides" / f"{COHORT['test'][0]}.html").read_text()

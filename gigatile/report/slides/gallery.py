@@ -27,7 +27,9 @@ def highest(tiles: TileScores, which: int, count: int) -> list[int]:
     return np.argsort(-tiles.scores[:, which], kind="stable")[:count].tolist()
 
 
-def pick(path: Path, wanted: Collection[Corner]) -> dict[Corner, bytes]:
+def pick(
+    path: Path, wanted: Collection[Corner], most_bytes: int = TILE_BYTES
+) -> dict[Corner, bytes]:
     """Return the JPEG of each wanted (x, y); reads one record at a time.
 
     Raises:
@@ -41,7 +43,7 @@ def pick(path: Path, wanted: Collection[Corner]) -> dict[Corner, bytes]:
         corner = (tile.x, tile.y)
         if corner in missing:
             missing.remove(corner)
-            images[corner] = smaller(tile.image, TILE_BYTES, path)
+            images[corner] = smaller(tile.image, most_bytes, path)
             if not missing:
                 break
     if missing:

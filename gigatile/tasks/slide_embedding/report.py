@@ -3,7 +3,11 @@
 from dataclasses import replace
 
 from gigatile.report import sections
-from gigatile.report.embeddings.baselines import BASELINES_SECTION, COMPONENTS_SECTION
+from gigatile.report.embeddings.baselines import (
+    BASELINES_SECTION,
+    COMPONENTS_SECTION,
+    TILES_SECTION,
+)
 from gigatile.report.embeddings.encoder import ENCODER_SECTION
 from gigatile.report.embeddings.page import FILES, EmbeddingClassifier, embedding_pages, read_state
 from gigatile.report.embeddings.records import EMBEDDINGS
@@ -38,6 +42,7 @@ REPORT = replace(
         classification.TEST_SLIDES,
         BASELINES_SECTION,
         COMPONENTS_SECTION,
+        TILES_SECTION,
         cohort.SECTION,
         ENCODER_SECTION,
         left_out.SECTION,
