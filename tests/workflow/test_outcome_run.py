@@ -121,7 +121,15 @@ def test_commands_read_declared_files_only(outcome_run):
             "train",
         ),
         *("validate", "choose_model", "score", "score_valid", "evaluate_valid", "evaluate"),
-        *("report", "tile_new", "embed_new", "score_new", "predict", "prediction_pages"),
+        *(
+            "report",
+            "tile_new",
+            "embed_new",
+            "collect_new",
+            "score_new",
+            "predict",
+            "prediction_pages",
+        ),
     )
 
 
@@ -191,7 +199,7 @@ ROWS = [
         "gigatile/report/outcomes/figures.py",
         "WIDTH, HEIGHT = 300, 200",
         "WIDTH, HEIGHT = 320, 200",
-        ENDS,
+        ENDS | {"prediction_pages"},
     ),
 ]
 
