@@ -5,6 +5,12 @@ from gigatile.workflow.resources import encoder_options
 include: "tiles.smk"
 
 
+# The slides of these splits, also those that fail.
+TEST, VALID = (
+    [] if BUNDLE else [row["slide"] for row in members_of(split)] for split in ("test", "valid")
+)
+
+
 # --- From tiles to embeddings: a job per slide
 
 
@@ -72,67 +78,86 @@ use rule embed as embed_new with:
         settings=section("encoder"),
 
 
-# --- Evaluation of the model on the test split: a job scores each slide, another collects all of them
+# --- Scores: one job for all slides of a split, because TensorFlow starts longer than a slide is scored
 
 
-rule score:
+rule score_slides:
     input:
-        embedded=f"{RUN}/embeddings/{{slide}}.json",
-        records=ancient(f"{RUN}/embeddings/{{slide}}.tfrecord"),
+        table=ancient(f"{RUN}/splits.tsv"),
+        embedded=[f"{RUN}/embeddings/{slide}.json" for slide in TEST],
+        records=ancient([f"{RUN}/embeddings/{slide}.tfrecord" for slide in TEST]),
         model=ancient(f"{RUN}/model/model.keras"),
         described=f"{RUN}/model/settings.json",
     output:
-        map=update(f"{RUN}/evaluation/maps/{{slide}}.parquet"),
-        state=update(f"{RUN}/evaluation/maps/{{slide}}.json"),
+        maps=update([f"{RUN}/evaluation/maps/{slide}.parquet" for slide in TEST]),
+        states=update([f"{RUN}/evaluation/maps/{slide}.json" for slide in TEST]),
     log:
-        f"{RUN}/logs/score/{{slide}}.log",
+        f"{RUN}/logs/score_slides.log",
+    benchmark:
+        f"{RUN}/benchmarks/score_slides.tsv"
     conda:
         "../envs/gpu.yaml"
     resources:
         mem_mb=grow(4000),
-        runtime=grow(60),
-        slide_at_once=1,
+        runtime=grow(60 + len(TEST) // 20),
     params:
-        **provenance("score", "predict", "{slide}"),
+        **provenance("score_slides", "predict", members=TEST),
         task=SETTINGS.task,
+        slides="--split test",
+        embeddings=folder("embeddings"),
+        maps=folder("evaluation/maps"),
     shell:
-        run_recorded(
-            "predict",
-            "--task {params.task} --slide {wildcards.slide} --records {input.records:q}"
-            " --embedded {input.embedded:q} --model {input.model:q} --described {input.described:q}"
-            " --cores {threads} --map {output.map:q} --out {output.state:q}",
-            reads="{input.embedded:q} {input.model:q} {input.described:q}",
-            state="{output.state}",
-            made_with="{params.code}",
-        )
+        'python "$SCRIPTS/predict.py" --task {params.task} --table {input.table:q} {params.slides}'
+        " --embeddings {params.embeddings:q} --model {input.model:q} --described {input.described:q} --cores {threads}"
+        " --maps {params.maps:q} --records {params.record:q} --code {params.code:q} > {log:q} 2>&1"
 
 
 # The scores of the validation split, on which thresholds are chosen. Nothing here depends on a test slide.
-use rule score as score_valid with:
-    output:
-        map=update(f"{RUN}/validation/maps/{{slide}}.parquet"),
-        state=update(f"{RUN}/validation/maps/{{slide}}.json"),
-    log:
-        f"{RUN}/logs/score_valid/{{slide}}.log",
-    params:
-        **provenance("score_valid", "predict", "{slide}"),
-        task=SETTINGS.task,
-
-
-# --- Prediction for new slides: a job per slide
-
-
-use rule score as score_new with:
+use rule score_slides as score_valid_slides with:
     input:
-        embedded=f"{RUN}/predictions/embeddings/{{slide}}.json",
-        records=ancient(f"{RUN}/predictions/embeddings/{{slide}}.tfrecord"),
+        table=ancient(f"{RUN}/splits.tsv"),
+        embedded=[f"{RUN}/embeddings/{slide}.json" for slide in VALID],
+        records=ancient([f"{RUN}/embeddings/{slide}.tfrecord" for slide in VALID]),
+        model=ancient(f"{RUN}/model/model.keras"),
+        described=f"{RUN}/model/settings.json",
+    output:
+        maps=update([f"{RUN}/validation/maps/{slide}.parquet" for slide in VALID]),
+        states=update([f"{RUN}/validation/maps/{slide}.json" for slide in VALID]),
+    log:
+        f"{RUN}/logs/score_valid_slides.log",
+    benchmark:
+        f"{RUN}/benchmarks/score_valid_slides.tsv"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(60 + len(VALID) // 20),
+    params:
+        **provenance("score_valid_slides", "predict", members=VALID),
+        task=SETTINGS.task,
+        slides="--split valid",
+        embeddings=folder("embeddings"),
+        maps=folder("validation/maps"),
+
+
+use rule score_slides as score_new_slides with:
+    input:
+        table=ancient(NEW_TABLE),
+        embedded=expand(f"{RUN}/predictions/embeddings/{{slide}}.json", slide=NEW),
+        records=ancient(expand(f"{RUN}/predictions/embeddings/{{slide}}.tfrecord", slide=NEW)),
         model=ancient(f"{MODEL}/model.keras"),
         described=f"{MODEL}/settings.json",
     output:
-        map=update(f"{RUN}/predictions/maps/{{slide}}.parquet"),
-        state=update(f"{RUN}/predictions/maps/{{slide}}.json"),
+        maps=update(expand(f"{RUN}/predictions/maps/{{slide}}.parquet", slide=NEW)),
+        states=update(expand(f"{RUN}/predictions/maps/{{slide}}.json", slide=NEW)),
     log:
-        f"{RUN}/logs/score_new/{{slide}}.log",
+        f"{RUN}/logs/score_new_slides.log",
+    benchmark:
+        f"{RUN}/benchmarks/score_new_slides.tsv"
+    resources:
+        mem_mb=grow(4000),
+        runtime=grow(60 + len(NEW) // 20),
     params:
-        **provenance("score_new", "predict", "{slide}"),
+        **provenance("score_new_slides", "predict", members=list(NEW)),
         task=SETTINGS.task,
+        slides="",
+        embeddings=folder("predictions/embeddings"),
+        maps=folder("predictions/maps"),

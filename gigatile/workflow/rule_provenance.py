@@ -63,6 +63,7 @@ class RuleProvenance:
         states: str = "",
         sources: Sequence[Path] = (),
         task: str = "",
+        members: Sequence[str] | None = None,
     ) -> dict[str, str | ParamFunction]:
         """Return the parameters `code`, `record`, and `outputs_changed` or `content`.
 
@@ -75,12 +76,18 @@ class RuleProvenance:
             sources: files that a rule with a single job reads, and that no rule makes; for
                 `recorded`, they are a column of a sheet.
             task: see `code`.
+            members: the slides or cases of a single job that records the outputs of each. `record`
+                is then the folder of their records.
         """
         record = str(record_path(self._run, rule, *wildcards))
         params: dict[str, str | ParamFunction] = {
             "code": self.code(command, task),
             "record": record,
         }
+        if members is not None:
+            params["record"] = record.removesuffix(".json")
+            params["outputs_changed"] = self._outputs_changed(rule, members)
+            return params
         if samples is None:
             params["outputs_changed"] = self._outputs_changed(rule)
             return params | ({"content": self._content_of(rule, sources)} if sources else {})
@@ -98,14 +105,21 @@ class RuleProvenance:
         # Hash when a job is planned: most processes that Snakemake starts plan a single job.
         return declare_parameters(lambda wildcards: _code_hash(path, plugins))
 
-    def _outputs_changed(self, rule: str) -> ParamFunction:
-        """Return a parameter that changes if an output of a job is missing or damaged."""
+    def _outputs_changed(self, rule: str, members: Sequence[str] | None = None) -> ParamFunction:
+        """Return a parameter that changes if an output of a job is missing or damaged.
+
+        Args:
+            rule: of the job.
+            members: see `params`.
+        """
         invocation, run = self._invocation, self._run
 
         @declare_parameters
         def changed(wildcards: Any) -> str:
             if invocation.is_planning:
-                return outputs_changed(record_path(run, rule, *wildcards))
+                jobs = [tuple(wildcards)] if members is None else [(name,) for name in members]
+                faults = (outputs_changed(record_path(run, rule, *job)) for job in jobs)
+                return next(filter(None, faults), "")
             # The job makes its outputs again. Snakemake caches the parameters of the plan and would
             # record those.
             if invocation.is_main_process:

@@ -44,7 +44,9 @@ def check_run(workflow: Any, invocation: Invocation, reuse: str | None) -> None:
     if invocation.executor is not None:  # not with --touch
         for job in jobs:
             if _is_forced(job, invocation.options) and (record := job.params.get("record")):
-                forget_made_with(Path(record))
+                path = Path(record)
+                for each in [path] if path.suffix else path.glob("*.json"):
+                    forget_made_with(each)
 
 
 def _is_forced(job: Any, options: Namespace | None) -> bool:

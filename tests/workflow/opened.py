@@ -38,12 +38,15 @@ REACHED: dict[str, Sequence[str]] = {
     "choose_model": ("segments/*.keras",),
     "segment": (*MODEL, "volumes/*.tfrecord"),
     "segment_new": (*MODEL, "predictions/volumes/*.tfrecord"),
-    "score": (*MODEL, "tiles/*.tfrecord", "embeddings/*.tfrecord"),
+    "score": (*MODEL, "tiles/*.tfrecord"),
+    "score_slides": (*MODEL, "embeddings/*.tfrecord"),
+    "score_valid_slides": (*MODEL, "embeddings/*.tfrecord"),
+    "score_new_slides": (*MODEL, "predictions/embeddings/*.tfrecord"),
     # The states of the segmentations have their checksums.
     "external": ("predictions/segmentations/*.nii.gz", *(f"predictions/{name}" for name in PARTS)),
-    "score_valid": (*MODEL, "tiles/*.tfrecord", "embeddings/*.tfrecord"),
+    "score_valid": (*MODEL, "tiles/*.tfrecord"),
     "evaluate_valid": (*MODEL, "tiles/*.tfrecord"),
-    "score_new": (*MODEL, "predictions/tiles/*.tfrecord", "predictions/embeddings/*.tfrecord"),
+    "score_new": (*MODEL, "predictions/tiles/*.tfrecord"),
     "evaluate": (*MODEL, "tiles/*.tfrecord", "evaluation/segmentations/*.nii.gz", *PARTS),
     "report": (
         *MODEL,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from axe import violations_everywhere
 from browser import started
-from edits import FUNCTION, Row, changed, check, code, plans_of, setting, text
+from edits import FUNCTION, Row, changed, check, code, flip_a_byte, plans_of, setting, text
 from opened import check_declared
 from small_cohort import COHORT, embedded_settings
 from tiny_encoder import write_tiny_encoder
@@ -50,9 +50,16 @@ def test_commands_read_declared_files_only(embedded_run):
             "write_shards",
             "train",
         ),
-        *("validate", "choose_model", "score", "evaluate", "baselines", "report"),
-        *("score_valid", "evaluate_valid", "operating_points", "calibration"),
-        *("tile_new", "embed_new", "collect_new", "score_new", "predict", "prediction_pages"),
+        *("validate", "choose_model", "score_slides", "evaluate", "baselines", "report"),
+        *("score_valid_slides", "evaluate_valid", "operating_points", "calibration"),
+        *(
+            "tile_new",
+            "embed_new",
+            "collect_new",
+            "score_new_slides",
+            "predict",
+            "prediction_pages",
+        ),
     )
 
 
@@ -149,6 +156,24 @@ def test_a_slide_is_scored_as_in_the_cohort(embedded_run):
     assert "This slide is in the cohort." in (run / "predictions/pages/slides/N1.html").read_text()
 
 
+def test_scores_that_are_lacking_are_made(embedded_run, tmp_path):
+    """A job that was killed has scored some slides; of another, the map is damaged."""
+    copy = embedded_run.copy(tmp_path / "copy")
+    maps, names = copy.folder / RUN / "evaluation/maps", COHORT["test"]
+    before = {path: path.read_bytes() for path in maps.iterdir()}
+    (maps / f"{names[0]}.json").unlink()
+    flip_a_byte(maps / f"{names[1]}.parquet")
+    target = f"{RUN}/evaluation/slides.tsv"
+    assert copy.jobs(*ASKED, target)["score_slides"] == 1
+    copy.snakemake(target, *ASKED)
+    log = (copy.folder / RUN / "logs/score_slides.log").read_text()
+    assert {name for name in names if f"{name}: scored before" in log} == {names[2]}
+    assert {path: path.read_bytes() for path in maps.iterdir()} == before
+    copy.snakemake(target, *ASKED, "--forcerun", "score_slides")
+    assert "before" not in (copy.folder / RUN / "logs/score_slides.log").read_text()
+    assert "score_slides" not in copy.jobs(*ASKED, target)
+
+
 def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_path):
     copy, slide = embedded_run.copy(tmp_path / "copy"), COHORT["test"][0]
     copy.snakemake(f"{RUN}/model/bundle", *ASKED)
@@ -178,9 +203,9 @@ def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_pa
 # --- Reruns
 
 ENDS = {"report", "all"}
-SCORES = {"score", "evaluate", "baselines", "calibration"}
-VALIDATION_SCORES = {"score_valid", "evaluate_valid", "operating_points", "calibration"}
-NEW_SCORES = {"score_new", "predict", "prediction_pages"}
+SCORES = {"score_slides", "evaluate", "baselines", "calibration"}
+VALIDATION_SCORES = {"score_valid_slides", "evaluate_valid", "operating_points", "calibration"}
+NEW_SCORES = {"score_new_slides", "predict", "prediction_pages"}
 MODEL = {"choose_model"} | SCORES | VALIDATION_SCORES | NEW_SCORES | ENDS
 TRAINING = {"train", "validate"} | MODEL
 TABLES = {"collect", "collect_training", "write_shards"} | TRAINING

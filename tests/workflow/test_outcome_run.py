@@ -21,7 +21,7 @@ task: slide_outcome
 samples: cohort/outcomes.tsv
 tiles: {size: 128}
 encoder: {file: cohort/tiny.onnx, name: tiny, licence: MIT}
-train: {ranks_per_node: 1, epochs: 2, segment_epochs: 1, learning_rate: 0.01}
+train: {ranks_per_node: 1, epochs: 2, learning_rate: 0.01}
 evaluate: {resamples: 1000}
 predict: {samples: new.tsv}
 """
@@ -120,13 +120,20 @@ def test_commands_read_declared_files_only(outcome_run):
             "write_shards",
             "train",
         ),
-        *("validate", "choose_model", "score", "score_valid", "evaluate_valid", "evaluate"),
+        *(
+            "validate",
+            "choose_model",
+            "score_slides",
+            "score_valid_slides",
+            "evaluate_valid",
+            "evaluate",
+        ),
         *(
             "report",
             "tile_new",
             "embed_new",
             "collect_new",
-            "score_new",
+            "score_new_slides",
             "predict",
             "prediction_pages",
         ),
@@ -179,8 +186,8 @@ def earlier(sheet: str) -> str:
 
 
 ENDS = {"report", "all"}
-SCORES = {"score", "score_valid", "evaluate_valid", "evaluate"}
-MODEL = {"choose_model", "score_new", "predict", "prediction_pages"} | SCORES | ENDS
+SCORES = {"score_slides", "score_valid_slides", "evaluate_valid", "evaluate"}
+MODEL = {"choose_model", "score_new_slides", "predict", "prediction_pages"} | SCORES | ENDS
 ROWS = [
     Row("no edit", set()),
     Row(

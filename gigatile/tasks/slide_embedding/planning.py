@@ -12,22 +12,22 @@ EMBED = 0.3
 # Bytes for a megapixel: 1,536 numbers for a tile of 224 px, as records and as HDF5.
 STORED = 250_000
 
-_SCORE = Stage(("embed", "choose_model"), start=8, model=0.3, storage=5_000)
+_SCORE = Stage(("split_patients", "embed", "choose_model"), start=8, model=0.3, storage=5_000)
 PREPARE = {
     "tile": Stage(("demo_slide",), megapixel=0.012, storage=300_000),
     "embed": Stage(("tile",), start=2, megapixel=EMBED, storage=STORED),
 }
 EVALUATE = {
-    "score": _SCORE,
-    "evaluate": Stage(("collect", "choose_model", "score"), start=4),
+    "score_slides": _SCORE,
+    "evaluate": Stage(("collect", "choose_model", "score_slides"), start=4),
 }
 VALIDATE = {
-    "score_valid": _SCORE,
-    "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid"), start=4),
+    "score_valid_slides": _SCORE,
+    "evaluate_valid": Stage(("collect_training", "choose_model", "score_valid_slides"), start=4),
 }
 PREDICT = {
-    "score_new": replace(_SCORE, after=("embed_new", "choose_model")),
-    "predict": Stage(("collect_new", "choose_model", "score_new"), start=4),
+    "score_new_slides": replace(_SCORE, after=("collect_new", "embed_new", "choose_model")),
+    "predict": Stage(("collect_new", "choose_model", "score_new_slides"), start=4),
 }
 
 PLAN = replace(
@@ -46,10 +46,5 @@ PLAN = replace(
         shards=Stage(megapixel=0.0005, storage=STORED // 2),
         validate=0.3,
     ),
-    per_unit=frozenset(
-        (
-            *("demo_slide", "tile", "tile_new", "embed", "embed_new"),
-            *("score", "score_valid", "score_new"),
-        )
-    ),
+    per_unit=frozenset(("demo_slide", "tile", "tile_new", "embed", "embed_new")),
 )

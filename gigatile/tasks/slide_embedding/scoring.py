@@ -114,13 +114,13 @@ class BagClassifier(BagModel):
     """A trained classifier of the embeddings of slides.
 
     Attributes:
-        classes: names of the outputs, in order.
+        names, classes: of the outputs, in order.
     """
 
     def __init__(self, model: Path, described: Path) -> None:
         """Load a classifier; see `BagModel`."""
         super().__init__(model, described)
-        self.classes = read_model(_Classes, described).classes
+        self.names = self.classes = read_model(_Classes, described).classes
 
     def score(self, values: np.ndarray) -> np.ndarray:
         """Return the score of each class, (classes,) float64.

@@ -58,7 +58,8 @@ class SlideOutcomeModel(Model):
         `gigatile.tasks.slide_embedding.model.EmbeddingModel.predict`.
         """
         embedded, facts = embedded_slide(self._model, Path(slide), Path(encoder), mpp, cores)
-        return OutcomePrediction(*self._model.predict_with_map(embedded), facts)
+        predicted, positions = self._model.score_with_map(embedded)
+        return OutcomePrediction(float(predicted[0]), positions, facts)
 
 
 def open_model(model: Path, described: Path) -> SlideOutcomeModel:

@@ -12,8 +12,10 @@ PLAN = replace(
         demo={"demo_slide": Stage(start=2)},
         prepare=PREPARE,
         evaluate={
-            "score": EVALUATE["score"],
-            "evaluate": Stage(("collect", "choose_model", "score", "evaluate_valid"), start=4),
+            "score_slides": EVALUATE["score_slides"],
+            "evaluate": Stage(
+                ("collect", "choose_model", "score_slides", "evaluate_valid"), start=4
+            ),
         },
         thresholds=VALIDATE,
         predict=PREDICT,

@@ -1,24 +1,18 @@
-"""Prediction and map of one slide, from its embeddings."""
+"""Predictions and maps of the slides of a split, or of new slides, from their embeddings."""
 
 import argparse
 
-import numpy as np
-
-from gigatile.tasks.slide_classification.slide_scores import record_scores
-from gigatile.tasks.slide_embedding.prediction import add_arguments, opened_embeddings
+from gigatile.tasks.slide_embedding.prediction import Scorer, add_arguments, score_slides
 
 __all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict the outcome of a slide; record the reason of one that cannot be used."""
-    embeddings = opened_embeddings(args)
-    if embeddings is None:
-        return
+    """Predict the outcomes of slides; record the reason of those that cannot be used."""
 
-    from gigatile.tasks.slide_outcome.scoring import OutcomeModel
+    def open_model() -> Scorer:
+        from gigatile.tasks.slide_outcome.scoring import OutcomeModel
 
-    model = OutcomeModel(args.model, args.described)
-    model.check_encoder(embeddings.encoder, str(args.records))
-    prediction, positions = model.predict_with_map(embeddings)
-    record_scores(args, ["prediction"], np.array([prediction]), positions)
+        return OutcomeModel(args.model, args.described)
+
+    score_slides(args, open_model)

@@ -19,8 +19,11 @@ class OutcomeModel(BagModel):
     """A trained model of numbers or risks of slides.
 
     Attributes:
-        scale: what its outputs mean.
+        names: of its output.
+        scale: what it means.
     """
+
+    names = ("prediction",)
 
     def __init__(self, model: Path, described: Path) -> None:
         """Load a model; see `BagModel`."""
@@ -32,15 +35,15 @@ class OutcomeModel(BagModel):
         outputs, *_ = self.logits(values)
         return float(outputs[0])
 
-    def predict_with_map(self, slide: SlideEmbeddings) -> tuple[float, pd.DataFrame]:
+    def score_with_map(self, slide: SlideEmbeddings) -> tuple[np.ndarray, pd.DataFrame]:
         """Return the prediction of a slide, with six decimals, and its map.
 
         Returns:
-            The number, or the log hazard ratio. The map has a row for each tile: x, y and side in
-            pixels of level 0; prediction, that of a slide of this tile's vector alone; with
-            attention also `attention`, the share of the tile.
+            The number, or the log hazard ratio, (1,) float64. The map has a row for each tile: x, y
+            and side in pixels of level 0; prediction, that of a slide of this tile's vector alone;
+            with attention also `attention`, the share of the tile.
         """
         output, weights, alone = self.logits(slide.values)
         columns = {"prediction": self.scale.prediction(alone[:, 0])}
-        predicted = float(self.scale.prediction(output.astype(np.float64))[0])
-        return round(predicted, 6), map_of(slide, columns, weights)
+        predicted = self.scale.prediction(output.astype(np.float64))
+        return predicted.round(6), map_of(slide, columns, weights)
