@@ -44,7 +44,7 @@ train: {{{train}}}
 
 def embedded_settings(
     encoder: str = "file: cohort/tiny.onnx, name: tiny, licence: MIT",
-    train: str = "ranks_per_node: 1, epochs: 2, segment_epochs: 1",
+    train: str = "ranks_per_node: 1, epochs: 2",
     more: str = "predict: {samples: new.tsv}",
 ) -> str:
     """Return the text of embedded.yaml, a run on embeddings of the tiles of the cohort."""

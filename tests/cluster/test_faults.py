@@ -133,6 +133,7 @@ def test_the_end_of_the_time_limit_and_a_preemption(cluster, training, undisturb
     assert re.findall(message, training.log()) == ["SIGUSR2", "SIGTERM"], training.log()
 
 
+@pytest.mark.long
 def test_a_rank_that_raises(cluster, training):
     """Its message is what is shown; the others end with it, and so do the job and Snakemake."""
     shard = next((training.folder / "results/small/shards").glob("train-*.tfrecord"))

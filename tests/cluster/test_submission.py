@@ -85,6 +85,7 @@ def test_shards_are_written_on_two_nodes(site):
         assert (alone / name).read_bytes() == (together / name).read_bytes()
 
 
+@pytest.mark.long
 def test_one_rank_on_one_core(cluster, site):
     run, _ = train(
         site,

@@ -116,6 +116,7 @@ def test_stain_depends_on_the_patient() -> None:
     assert np.std(one_each) / np.mean(one_each) > 0.08
 
 
+@pytest.mark.long
 def test_texture_separates_classes_and_colour_does_not() -> None:
     colours, textures, labels, halves = [], [], [], []
     for label in LABELS:

@@ -171,6 +171,7 @@ def test_slide_of_the_cohort_and_its_patient_do_not_count(files):
     assert "Not compared with the cohort" in files.page()[1].read_text()
 
 
+@pytest.mark.long
 def test_no_slide_that_counts_is_said_and_is_no_error(files):
     files.matches = pd.DataFrame(
         [[name, "", "", "", "id, pixels"] for name in files.new["slide"]],
@@ -182,6 +183,7 @@ def test_no_slide_that_counts_is_said_and_is_no_error(files):
     assert done.returncode == 0 and "No new slide counts" in out.read_text()
 
 
+@pytest.mark.long
 def test_one_class_and_few_patients_have_no_ranking(files):
     files.sheet["label"] = "luad"
     files.new, files.sheet, files.table = (
@@ -219,6 +221,7 @@ def test_labels_that_were_removed_after_the_start_are_a_message(files):
     assert "row 2: label is empty" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["slides.tsv", "tiles.tsv"])
 def test_tables_of_another_sheet_are_refused(files, name):
     if name == "slides.tsv":

@@ -213,6 +213,7 @@ def test_any_exception_costs_its_case_only(files, monkeypatch):
         score_cases(*arguments)
 
 
+@pytest.mark.long
 def test_no_case_that_counts_is_said_and_is_no_error(files):
     files.matches = pd.DataFrame(
         [[name, "", "", "", "id"] for name in files.sheet["case"]], columns=files.matches.columns
@@ -223,6 +224,7 @@ def test_no_case_that_counts_is_said_and_is_no_error(files):
     assert done.returncode == 0 and "No new case counts" in out.read_text()
 
 
+@pytest.mark.long
 def test_few_patients_and_missing_regions_are_said(files):
     """Two cases, one without the region in the reference: no interval, and a warning."""
     files.sheet, files.table = files.sheet.iloc[:2], files.table.iloc[:2]
@@ -250,12 +252,14 @@ def test_all_faults_of_the_references_are_one_message(files):
         assert fault in done.stderr
 
 
+@pytest.mark.long
 def test_table_of_another_sheet_is_refused(files):
     files.table = files.table.drop(index=3)
     done = files.run(check=False)
     assert done.returncode == 2 and "case 'N3' is in only one of this table" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["metrics.json", "settings.json", "external/cases.tsv"])
 def test_page_of_other_figures_is_refused(files, name):
     files.measured()
@@ -266,6 +270,7 @@ def test_page_of_other_figures_is_refused(files, name):
     assert not out.exists()
 
 
+@pytest.mark.long
 def test_page_is_accessible_loads_nothing_and_escapes_what_it_shows(files, tmp_path):
     evil = "<img src=x onerror=alert(1)>"
     files.matches.loc[0] = ["N4", "", "", "", "pixels"]

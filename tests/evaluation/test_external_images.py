@@ -200,6 +200,7 @@ def test_images_that_do_not_count(files):
     assert "Not compared with the cohort" in files.page()[1].read_text()
 
 
+@pytest.mark.long
 def test_no_image_that_counts_is_said_and_is_no_error(files):
     files.matches = pd.DataFrame(
         [[name, "", "", "", "id"] for name in NAMES], columns=files.matches.columns
@@ -257,6 +258,7 @@ def test_files_that_do_not_belong_together_are_refused(files, change):
     assert not (files.folder / "external/metrics.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["metrics.json", "settings.json", "external/images.tsv"])
 def test_page_of_other_figures_is_refused(files, name):
     files.measured()

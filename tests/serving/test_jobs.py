@@ -333,6 +333,7 @@ def test_killed_server_loses_nothing(bundle, slides, start, expected, tmp_path):
         assert store.get(id).state == DONE and store.get(second).state in (QUEUED, DONE)
 
 
+@pytest.mark.long
 def test_stream_does_not_delay_the_end(bundle, slides, start, tmp_path):
     """And a second server cannot use the same folder."""
     arguments = (bundle.folder, "--work-dir", tmp_path / "work", "--allow", slides)

@@ -109,6 +109,7 @@ def test_full_disk_leaves_complete_files_only(fresh, small_run, kilobytes):
     assert fresh.jobs(*TILES) == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_second_run_is_refused(fresh, small_run):
     """The folder is locked by the first; a run with another name may run at the same time."""

@@ -119,6 +119,7 @@ def test_other_commands_know_that_there_is_no_cohort(bundled, tmp_path):
     assert "predict" in planned and "train" not in planned
 
 
+@pytest.mark.long
 def test_other_folder_other_predictions(bundled, tmp_path):
     run, bundle = bundled
     first, second = (run.folder / f"cohort/{name}.svs" for name in ("P10-1", "P09-1"))
@@ -165,6 +166,7 @@ def test_damaged_bundle_is_refused(bundled, tmp_path):
     assert "model.keras: its content differs" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_bundle_is_made_again_after_a_change(bundled, tmp_path):
     run, _ = bundled
     copy = run.copy(tmp_path / "copy")

@@ -163,15 +163,15 @@ def test_scores_that_are_lacking_are_made(embedded_run, tmp_path):
     before = {path: path.read_bytes() for path in maps.iterdir()}
     (maps / f"{names[0]}.json").unlink()
     flip_a_byte(maps / f"{names[1]}.parquet")
-    target = f"{RUN}/evaluation/slides.tsv"
-    assert copy.jobs(*ASKED, target)["score_slides"] == 1
+    target, until = f"{RUN}/evaluation/slides.tsv", ("--until", "evaluate")
+    assert copy.jobs(*ASKED, *until)["score_slides"] == 1
     copy.snakemake(target, *ASKED)
     log = (copy.folder / RUN / "logs/score_slides.log").read_text()
     assert {name for name in names if f"{name}: scored before" in log} == {names[2]}
     assert {path: path.read_bytes() for path in maps.iterdir()} == before
     copy.snakemake(target, *ASKED, "--forcerun", "score_slides")
-    assert "before" not in (copy.folder / RUN / "logs/score_slides.log").read_text()
-    assert "score_slides" not in copy.jobs(*ASKED, target)
+    assert "scored before" not in (copy.folder / RUN / "logs/score_slides.log").read_text()
+    assert "score_slides" not in copy.jobs(*ASKED, *until)
 
 
 def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_path):

@@ -31,6 +31,7 @@ def folder(small_cohort, tmp_path):
     return folder
 
 
+@pytest.mark.long
 def test_run_in_another_folder(small_cohort, folder):
     """Paths and results are relative to the folder of the configuration, and may contain spaces."""
     (folder / "random.py").write_text("raise SystemExit('a file of the user is imported')")
