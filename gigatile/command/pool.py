@@ -2,7 +2,8 @@
 
 Each RUN is a folder of results with `split.folds` and one of the folds. The folder --out gets the
 proof with the figures of each fold (folds.json) and the test results of all patients, which
-`gigatile compare` reads like those of a run.
+`gigatile compare` reads like those of a run; and if all runs predicted the same new slides, the
+mean of their scores (predictions/slides.tsv).
 """
 
 import argparse
@@ -43,4 +44,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"proved    {claim} ({counted})")
     for doubt in pooled.proof.doubts:
         print(f"doubt     {doubt}")
+    if pooled.predictions is not None:
+        slides = pooled.predictions.slides
+        unsure = int((slides["agreeing"] < len(args.runs)).sum())
+        print(f"predicted {len(slides)} new slide(s); the models disagree on {unsure}")
     print(f"written   {args.out}")

@@ -3,7 +3,7 @@
 Without patients that are held out, each patient is tested once, by the model of one fold. An area
 under the ROC curve of all patients then also compares scores of different models, which that of a
 fold does not; both are given. With patients that are held out, all models test these, and the
-scores are the means over the models.
+scores are the means over the models. New slides that all models predicted are pooled likewise.
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ from gigatile.records.manifest import read_manifest
 from gigatile.report.embeddings.records import EMBEDDINGS
 from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
 from gigatile.report.leakage import chain_check, manifest_faults
+from gigatile.report.pooled_predictions import PREDICTED, PooledPredictions, pool_predictions
 from gigatile.report.provenance import Ledger
 from gigatile.report.slides.records import TILES
 from gigatile.settings.evaluate import EvaluationSettings
@@ -38,6 +39,7 @@ PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
 FOLDS = "folds.json"
 SCORED = "every usable test slide was scored"
 TESTED = "each model was trained on the shards of its fold, and tested"
+PREDICTED_ALIKE = "the model of each fold predicted the same new slides"
 # The folder of the records of a run on embeddings.
 EMBEDDED = "embeddings"
 
@@ -89,12 +91,14 @@ class PooledFolds:
         proof: what was checked, and the figures of each fold.
         slides: the test slides, with their scores.
         settings: of the intervals.
+        predictions: of new slides, by the mean of all models; None: there are none.
     """
 
     proof: FoldsProof
     classes: Sequence[str]
     slides: pd.DataFrame
     settings: EvaluationSettings
+    predictions: PooledPredictions | None
 
     def write(self, folder: Path) -> SlideMetrics:
         """Write folds.json, and the test results as those of a run; return the figures.
@@ -115,6 +119,11 @@ class PooledFolds:
         (folder / SLIDES).parent.mkdir(exist_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / SLIDES, list(self.slides.columns), rows)
+        (folder / PREDICTED).unlink(missing_ok=True)
+        if self.predictions is not None:
+            (folder / PREDICTED).parent.mkdir(exist_ok=True)
+            table = self.predictions.slides
+            write_table(folder / PREDICTED, list(table.columns), table.to_numpy(object).tolist())
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
         metrics = evaluate(self.slides, self.classes, self.settings, sums)
         write_model(folder / METRICS, metrics)
@@ -162,20 +171,26 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
     first, held_out = folds[0], bool(folds[0].proof.held_out)
+    predictions = pool_predictions(folders, first.run.classes)
+    claims = _claims_of_held_out(folds) if held_out else _claims(folds)
+    inputs = {name: sha256 for fold in folds for name, sha256 in fold.inputs.items()}
+    if predictions is not None:
+        claims[PREDICTED_ALIKE] = f"{len(predictions.slides)} slides"
+        inputs |= predictions.inputs
     proof = FoldsProof(
         folds=[_figures(fold) for fold in folds],
         patients=len(first.patients()),
         scores="mean" if held_out else "one model",
-        claims=_claims_of_held_out(folds) if held_out else _claims(folds),
+        claims=claims,
         doubts=[
             f"{fold.run.name} started from other weights; its report says what is known of them"
             for fold in folds
             if INITIAL_WEIGHTS in fold.model.inputs
         ],
-        inputs={name: sha256 for fold in folds for name, sha256 in fold.inputs.items()},
+        inputs=inputs,
     )
     slides = mean_scores([fold.run for fold in folds]) if held_out else _all_slides(folds)
-    return PooledFolds(proof, first.run.classes, slides, first.run.settings)
+    return PooledFolds(proof, first.run.classes, slides, first.run.settings, predictions)
 
 
 def mean_scores(runs: Sequence[TestedRun]) -> pd.DataFrame:

@@ -1,0 +1,134 @@
+"""New slides, predicted by the models of all folds: the mean of their scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gigatile.errors import all_faults
+from gigatile.evaluation.slide_table import read_slide_table
+from gigatile.files import read_json, sha256_of
+from gigatile.model_files import DESCRIBED, MODEL
+from gigatile.tables import read_table
+
+PREDICTED, NEW_TABLE = "predictions/slides.tsv", "predictions/tiles.tsv"
+MADE_FROM, MATCHES = "predictions/provenance.json", "predictions/in_cohort.tsv"
+
+
+@dataclass(frozen=True)
+class _Predictions:
+    """The predictions of a run.
+
+    Attributes:
+        name: of the run.
+        slides: its slides.tsv; see `read_slide_table`.
+        contents: the SHA-256 of the records of each predicted slide.
+        known: the slides of which the slide, its patient or its pixels are in the cohort.
+        faults: why its predictions are not those of its model.
+        inputs: SHA-256 of the files, by name.
+    """
+
+    name: str
+    slides: pd.DataFrame
+    contents: dict[str, str]
+    known: set[str]
+    faults: list[str]
+    inputs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PooledPredictions:
+    """The predictions of all models together.
+
+    Attributes:
+        slides: a row per slide: slide, patient, p_<class>… (the means), call_mean, agreeing (how
+            many of the models have this class first), deviation (of the scores of this class, over
+            the models), in_cohort (`yes`, `no`).
+        inputs: SHA-256 of the files, by name.
+    """
+
+    slides: pd.DataFrame
+    inputs: dict[str, str]
+
+
+def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledPredictions | None:
+    """Pool the predictions of new slides.
+
+    Args:
+        folders: of the runs of all folds.
+        classes: of all models.
+
+    Returns:
+        None: no run has predicted new slides.
+
+    Raises:
+        UserError: lists all faults: a run lacks predictions that others have, they are not of its
+            model, or the slides differ.
+    """
+    lacking = [folder for folder in folders if not (folder / PREDICTED).exists()]
+    if len(lacking) == len(folders):
+        return None
+    faults = [f"{folder}: has no {PREDICTED}, but other folds have" for folder in lacking]
+    runs = [_read(folder, classes) for folder in folders if folder not in lacking]
+    faults += [fault for run in runs for fault in run.faults]
+    first = runs[0]
+    for run in runs[1:]:
+        faults += [
+            f"{run.name}: slide {slide!r} was predicted by only one of {first.name} and {run.name}"
+            for slide in sorted(first.contents.keys() ^ run.contents.keys())
+        ]
+        faults += [
+            f"{run.name}: slide {slide!r} has other records than in {first.name}"
+            for slide in sorted(first.contents.keys() & run.contents.keys())
+            if first.contents[slide] != run.contents[slide]
+        ]
+    if faults:
+        raise all_faults("the predictions of the folds cannot be pooled", faults)
+    return PooledPredictions(
+        _pooled(runs, classes),
+        {name: sha256 for run in runs for name, sha256 in run.inputs.items()},
+    )
+
+
+def _pooled(runs: Sequence[_Predictions], classes: Sequence[str]) -> pd.DataFrame:
+    columns = [f"p_{name}" for name in classes]
+    first = runs[0].slides
+    scores = np.stack(
+        [run.slides.set_index("slide").loc[first["slide"], columns].to_numpy(float) for run in runs]
+    )
+    mean = scores.mean(axis=0)
+    called = mean.argmax(axis=1)
+    known = set().union(*(run.known for run in runs))
+    table = first[["slide", "patient"]].copy()
+    table[columns] = mean.round(6)
+    table["call_mean"] = [classes[number] for number in called]
+    table["agreeing"] = (scores.argmax(axis=2) == called).sum(axis=0)
+    rows = np.arange(len(called))
+    table["deviation"] = scores[:, rows, called].std(axis=0).round(6)
+    table["in_cohort"] = ["yes" if slide in known else "no" for slide in first["slide"]]
+    return table
+
+
+def _read(folder: Path, classes: Sequence[str]) -> _Predictions:
+    name = folder.resolve().name
+    slides = read_slide_table(folder / PREDICTED, classes, labelled=False)
+    contents = {row["slide"]: row["sha256"] for row in read_table(folder / NEW_TABLE)}
+    inputs = read_json(folder / MADE_FROM)["inputs"]
+    known = {row["slide"] for row in read_table(folder / MATCHES)}
+    faults = [
+        f"{name}: {file} was changed after the new slides were predicted"
+        for file in (PREDICTED, NEW_TABLE, f"model/{DESCRIBED}", f"model/{MODEL}")
+        if file in inputs and inputs[file] != sha256_of(folder / file)
+    ]
+    if not {f"model/{DESCRIBED}", f"model/{MODEL}"} & inputs.keys():
+        faults.append(f"{name}: {MADE_FROM} does not say which model predicted")
+    return _Predictions(
+        name,
+        slides,
+        {slide: contents.get(slide, "") for slide in slides["slide"]},
+        known,
+        faults,
+        {f"{name}/{file}": sha256_of(folder / file) for file in (PREDICTED, MADE_FROM, MATCHES)},
+    )
