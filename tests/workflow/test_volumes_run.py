@@ -274,6 +274,6 @@ def test_prepared_cases_of_another_run_are_linked(volumes_run, tmp_path):
         assert said in log
     # Other volumes: nothing is linked.
     copy.write("second.yaml", settings.replace("[5, 5, 5]", "[6, 6, 6]"))
-    one_case = "results/second/volumes/V01-1.json"
-    copy.snakemake(one_case, "--cores", "1", "--configfile", "second.yaml")
-    assert not (copy.folder / one_case).samefile(copy.folder / "results/small/volumes/V01-1.json")
+    case_again = "results/second/volumes/V01-1.json"
+    copy.snakemake(case_again, "--cores", "1", "--configfile", "second.yaml")
+    assert not (copy.folder / case_again).samefile(copy.folder / "results/small/volumes/V01-1.json")
