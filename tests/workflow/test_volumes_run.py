@@ -265,11 +265,11 @@ def test_prepared_cases_of_another_run_are_linked(volumes_run, tmp_path):
     for case in {case for cases in COHORT.values() for case in cases}:
         log = logs.partition(f"==> {case}.log <==\n")[2].partition("\n\n")[0]
         for suffix in ("tfrecord", "json"):
-            one, other = (
+            first, second = (
                 copy.folder / f"results/{run}/volumes/{case}.{suffix}"
                 for run in ("small", "second")
             )
-            assert one.samefile(other) == (case not in BAD), case
+            assert first.samefile(second) == (case not in BAD), case
         said = "it failed there" if case in BAD else "reused from results/small"
         assert said in log
     # Other volumes: nothing is linked.
