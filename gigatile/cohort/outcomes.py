@@ -77,6 +77,8 @@ def _build(row: Row) -> tuple[Sample, list[str]]:
 
 
 def _outcome_of(row: Row) -> tuple[Outcome | None, list[str]]:
+    if not row.labelled:
+        return None, []
     present = [name for name in (*NUMBER_COLUMNS, *SURVIVAL_COLUMNS) if name in row.cells]
     if "value" in present:
         if len(present) > 1:
@@ -86,7 +88,7 @@ def _outcome_of(row: Row) -> tuple[Outcome | None, list[str]]:
             return None, [f"value {row.cells['value']!r}: must be a number"]
         return Outcome(value), []
     if len(present) < len(SURVIVAL_COLUMNS):
-        return None, []  # a sheet of new slides, or the header was refused
+        return None, []  # the header was refused
     time, event, faults = _number(row.cells["time"]), row.cells["event"], []
     if time is None or time <= 0:
         faults.append(f"time {row.cells['time']!r}: must be a number above 0")

@@ -93,6 +93,7 @@ class Row:
         id, patient, label, split, site: empty if the cell is empty or the column missing.
         files: path by column, without empty cells.
         reference: path of the reference segmentation; None: there is none.
+        labelled: False: of a new slide or case, so that its outcome is ignored.
     """
 
     number: int
@@ -104,6 +105,7 @@ class Row:
     site: str
     files: Mapping[str, Path]
     reference: Path | None
+    labelled: bool = True
 
 
 M = TypeVar("M", bound=Member)
@@ -206,6 +208,7 @@ def parse_row(
             if cells[column]
         },
         reference=path_of(folder, reference) if reference else None,
+        labelled=labelled,
     )
 
 

@@ -14,6 +14,7 @@ from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.cohort.splits import assign, check_labels, folds_of, prove_splits, rows_of_splits
 from gigatile.errors import UserError
 from gigatile.settings.split import SPLITS, SplitSettings
+from gigatile.tasks import find_task
 
 
 def sheet(folder: Path, header: str, *rows: str) -> list[Sample]:
@@ -32,6 +33,23 @@ def test_numbers_and_times_are_labels(tmp_path):
         ("3.0 event", "event"),
         ("4.25 censored", "censored"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("slide path value", "A a.svs 3"),
+        ("slide path value", "A a.svs unknown"),
+        ("slide path time event", "A a.svs 3 1"),
+        ("slide path time event value", "A a.svs x x x"),
+        ("slide path", "A a.svs"),
+    ],
+)
+def test_outcomes_of_new_slides_are_ignored(tmp_path, header, row):
+    path = tmp_path / "new.tsv"
+    path.write_text(f"{header}\n{row}\n".replace(" ", "\t"))
+    (sample,) = find_task("slide_outcome").read_sheet(path, None, False, lambda file: True, False)
+    assert (sample.slide, sample.patient, sample.label, sample.stratum) == ("A", "A", "", "")
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([None, True, False]))
