@@ -2,7 +2,9 @@
 
 The concordance of numbers is that of pairs with different values: the share of the pairs of which
 the larger number was predicted larger. Its unseen patient agrees or disagrees with every patient.
-Errors of numbers have no bound, so the unseen patient's are 0, or the largest observed.
+Errors of numbers have no bound, so the unseen patient's are 0, or the largest observed. For the
+share of the variance, the number of an unseen patient with the largest error is the mean, and that
+of one without an error is the extreme; for the correlation, number and prediction are extremes.
 """
 
 from collections.abc import Mapping
@@ -39,14 +41,14 @@ class NumberFigures(Written):
     Attributes:
         mean_absolute_error, root_mean_squared_error: in units of the number.
         r_squared: share of the variance that is predicted; below 0: worse than the mean of the test
-            slides. None: all values are equal.
-        correlation: Pearson's; None: values or predictions are all equal.
+            slides. Not defined if all values are equal.
+        correlation: Pearson's; not defined if values or predictions are all equal.
     """
 
     mean_absolute_error: Interval
     root_mean_squared_error: Interval
-    r_squared: float | None
-    correlation: float | None
+    r_squared: Interval
+    correlation: Interval
 
 
 class RiskGroup(Written):
@@ -153,8 +155,6 @@ def by_patient(slides: pd.DataFrame) -> pd.DataFrame:
 def _numbers(values: np.ndarray, predicted: np.ndarray, weights: Weights) -> NumberFigures:
     errors = np.abs(predicted - values)
     squares = _mean(errors**2, weights)
-    total = float(((values - values.mean()) ** 2).sum())
-    varies = total > 0 and predicted.std() > 0
     return NumberFigures(
         mean_absolute_error=_mean(errors, weights),
         root_mean_squared_error=squares.model_copy(
@@ -164,9 +164,86 @@ def _numbers(values: np.ndarray, predicted: np.ndarray, weights: Weights) -> Num
                 for value in [getattr(squares, name)]
             }
         ),
-        r_squared=rounded(1 - float((errors**2).sum()) / total) if total else None,
-        correlation=rounded(np.corrcoef(values, predicted)[0, 1]) if varies else None,
+        r_squared=_r_squared(values, predicted, weights),
+        correlation=_correlation(values, predicted, weights),
     )
+
+
+def _r_squared(values: np.ndarray, predicted: np.ndarray, weights: Weights) -> Interval:
+    everyone = np.ones(len(values), bool)
+    patients, unseen = weights.patients(everyone), weights.unseen * weights.most_cases(everyone)
+    centred, squares = values - values.mean(), (predicted - values) ** 2
+    total = float((centred**2).sum())
+    if not total:
+        return with_interval(float("nan"), None, patients)
+    of_values = _Moments(centred, centred, weights)
+    error, variance = _sums(squares, weights), of_values.covariance() * of_values.weight
+    furthest = np.maximum(centred.max() - of_values.mean, of_values.mean - centred.min()) ** 2
+    draws = Draws(
+        1 - (error + unseen * squares.max()) / variance,
+        1 - error / (variance + unseen * furthest),
+    )
+    value = 1 - float(squares.sum()) / total
+    return with_interval(value, draws, patients, too_few_patients({"": patients}))
+
+
+def _correlation(values: np.ndarray, predicted: np.ndarray, weights: Weights) -> Interval:
+    everyone = np.ones(len(values), bool)
+    patients, unseen = weights.patients(everyone), weights.unseen * weights.most_cases(everyone)
+    if not (values.std() and predicted.std()):
+        return with_interval(float("nan"), None, patients)
+    x, y = values - values.mean(), predicted - predicted.mean()
+    of_x, of_y = _Moments(x, x, weights), _Moments(y, y, weights)
+    of_both = _Moments(x, y, weights)
+
+    def with_unseen(at_x: float, at_y: float) -> np.ndarray:
+        return of_both.correlation(of_x, of_y, unseen, at_x, at_y)
+
+    draws = Draws(
+        np.minimum(with_unseen(x.max(), y.min()), with_unseen(x.min(), y.max())),
+        np.maximum(with_unseen(x.max(), y.max()), with_unseen(x.min(), y.min())),
+    )
+    value = float(np.corrcoef(values, predicted)[0, 1])
+    return with_interval(value, draws, patients, too_few_patients({"": patients}))
+
+
+def _sums(values: np.ndarray, weights: Weights) -> np.ndarray:
+    """Return the weighted sum of values in each draw: (resamples,)."""
+    # Sums, because the rounding of a matrix product depends on the number of threads.
+    total: np.ndarray = (weights.cases * values).sum(axis=1)
+    return total
+
+
+class _Moments:
+    """The weighted sums of two centred figures in each draw.
+
+    Attributes:
+        weight, mean: (resamples,) of all cases, and of the first figure.
+    """
+
+    def __init__(self, first: np.ndarray, second: np.ndarray, weights: Weights) -> None:
+        self.weight = weights.cases.sum(axis=1)
+        self._first, self._second = _sums(first, weights), _sums(second, weights)
+        self._product = _sums(first * second, weights)
+        self.mean = self._first / self.weight
+
+    def covariance(
+        self, unseen: np.ndarray | float = 0.0, at_first: float = 0.0, at_second: float = 0.0
+    ) -> np.ndarray:
+        """Return the covariance with a case of the weight `unseen` at these values."""
+        weight = self.weight + unseen
+        first, second = self._first + unseen * at_first, self._second + unseen * at_second
+        product = self._product + unseen * at_first * at_second
+        covariance: np.ndarray = product / weight - (first / weight) * (second / weight)
+        return covariance
+
+    def correlation(
+        self, of_x: "_Moments", of_y: "_Moments", unseen: np.ndarray, at_x: float, at_y: float
+    ) -> np.ndarray:
+        """Return the correlation with an unseen case."""
+        variances = of_x.covariance(unseen, at_x, at_x) * of_y.covariance(unseen, at_y, at_y)
+        correlation: np.ndarray = self.covariance(unseen, at_x, at_y) / np.sqrt(variances)
+        return correlation
 
 
 def _mean(values: np.ndarray, weights: Weights) -> Interval:

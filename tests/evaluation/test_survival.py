@@ -154,8 +154,11 @@ def test_numbers_are_evaluated_by_slide():
     assert error.value == pytest.approx(np.sqrt((errors**2).mean()), abs=1e-6)
     assert error.low < error.value < error.high
     expected = 1 - (errors**2).sum() / ((values - values.mean()) ** 2).sum()
-    assert numbers.r_squared == pytest.approx(expected, abs=1e-6)
-    assert numbers.correlation == pytest.approx(np.corrcoef(values, predicted)[0, 1], abs=1e-6)
+    assert numbers.r_squared.value == pytest.approx(expected, abs=1e-6)
+    correlation = np.corrcoef(values, predicted)[0, 1]
+    assert numbers.correlation.value == pytest.approx(correlation, abs=1e-6)
+    for interval in (numbers.r_squared, numbers.correlation):
+        assert -1 < interval.low < interval.value < interval.high < 1
     agreeing = concordance(-predicted.to_numpy(), values.to_numpy(), np.ones(len(test), bool))
     assert metrics.concordance.value == pytest.approx(agreeing, abs=1e-6)
 
@@ -170,3 +173,37 @@ def test_concordance_of_a_random_model_is_covered():
         interval = evaluate_outcomes(by_chance, test, SETTINGS, {}).concordance
         covered += interval.low <= 0.5 <= interval.high
     assert covered >= 90
+
+
+@pytest.mark.parametrize("patients", [10, 40])
+@pytest.mark.parametrize("correlation", [0.5, 0.9])
+def test_intervals_of_numbers_cover(patients, correlation):
+    """Of 100 cohorts, those of R² and of the correlation contain the true value in 93 or more."""
+    covered = {"r_squared": 0, "correlation": 0}
+    # Predicted is 0.8 of what can be known of the number.
+    known = correlation**2
+    true = {"r_squared": 1 - (1 - known + 0.04 * known), "correlation": correlation}
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        signal, noise = random.normal(size=(2, patients))
+        values = correlation * signal + np.sqrt(1 - known) * noise
+        test = pd.DataFrame(
+            {
+                "slide": [f"S{k}" for k in range(patients)],
+                "patient": [f"P{k}" for k in range(patients)],
+                "label": [repr(float(value)) for value in values],
+                "predicted": 0.8 * correlation * signal,
+            }
+        )
+        numbers = evaluate_outcomes(test, test, SETTINGS, {}).numbers
+        for name in covered:
+            interval = getattr(numbers, name)
+            covered[name] += interval.low <= true[name] <= interval.high
+    assert min(covered.values()) >= 93, covered
+
+
+def test_equal_numbers_have_no_share_of_variance_and_no_correlation():
+    test = slides(0, 20, "number").assign(label="3.0")
+    numbers = evaluate_outcomes(test, test, SETTINGS, {}).numbers
+    assert numbers.r_squared.value is None and numbers.correlation.value is None
+    assert numbers.correlation.no_interval == "the figure is not defined"
