@@ -1,4 +1,4 @@
-"""Compare the test results of classifiers with those of the first one, on the same patients.
+"""Compare the test results of models with those of the first one, on the same patients.
 
 Each RUN is a folder of results, such as results/lung. The folder --out gets a table as TSV and in
 LaTeX, a paragraph on the methods, and comparison.json.

@@ -1,14 +1,23 @@
-"""Compares the test results of several runs of classifiers, for a paper."""
+"""Compares the test results of several runs, for a paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
 from gigatile.errors import UserError
+from gigatile.evaluation.compared_outcomes import compare_outcomes
 from gigatile.evaluation.comparison import PairedFigure, compare_models, holm
+from gigatile.evaluation.tested_outcomes import (
+    TestedOutcomes,
+    predicts_outcomes,
+    read_tested_outcomes,
+)
 from gigatile.evaluation.tested_runs import TestedRun, read_tested
 from gigatile.json_models import Written
+
+AnyRun = TestedRun | TestedOutcomes
 
 
 class ComparedFigure(Written):
@@ -42,6 +51,7 @@ class RunsCompared(Written):
     """The content of comparison.json.
 
     Attributes:
+        kind: what the runs predict.
         first: the run that the others are compared with.
         slides, patients: which both were tested on, by run.
         left_out: slides that only one of the two was tested on, by run.
@@ -49,6 +59,7 @@ class RunsCompared(Written):
         inputs: SHA-256 of the files.
     """
 
+    kind: Literal["classes", "number", "survival"]
     first: str
     slides: dict[str, int]
     patients: dict[str, int]
@@ -66,10 +77,10 @@ def compare_runs(folders: Sequence[Path]) -> RunsCompared:
         folders: of the runs, such as results/lung.
 
     Raises:
-        UserError: a run was not evaluated or is not a classifier, its files do not belong
-            together, or it has other classes, patients or labels than the first one.
+        UserError: a run was not evaluated, its files do not belong together, or it has other
+            classes, outcomes, patients or labels than the first one.
     """
-    first, *others = read_tested(folders)
+    first, *others = _read(folders)
     rows: list[tuple[str, PairedFigure]] = []
     slides, patients, left_out = {}, {}, {}
     for other in others:
@@ -79,12 +90,16 @@ def compare_runs(folders: Sequence[Path]) -> RunsCompared:
             for run in (first, other)
         )
         _check_rows(first, other, of_first, of_other)
-        figures = compare_models(of_other, of_first, first.classes, first.settings)
+        if isinstance(first, TestedRun):
+            figures = compare_models(of_other, of_first, first.classes, first.settings)
+        else:
+            figures = compare_outcomes(of_other, of_first, first.settings)
         rows += [(other.name, figure) for figure in figures]
         slides[other.name], patients[other.name] = len(of_first), int(of_first["patient"].nunique())
         left_out[other.name] = sorted(set(first.slides["slide"]) ^ set(other.slides["slide"]))
     corrected = holm([figure.p for _, figure in rows])
     return RunsCompared(
+        kind=_kind(first),
         first=first.name,
         slides=slides,
         patients=patients,
@@ -96,8 +111,35 @@ def compare_runs(folders: Sequence[Path]) -> RunsCompared:
     )
 
 
-def _common(first: TestedRun, other: TestedRun) -> set[str]:
-    if sorted(first.classes) != sorted(other.classes):
+def _read(folders: Sequence[Path]) -> Sequence[AnyRun]:
+    of_outcomes = [folder for folder in folders if predicts_outcomes(folder)]
+    if not of_outcomes:
+        return read_tested(folders)
+    if others := [folder for folder in folders if folder not in of_outcomes]:
+        raise UserError(
+            f"{of_outcomes[0]} predicts outcomes, {others[0]} does not; only runs that predict the "
+            "same can be compared"
+        )
+    return read_tested_outcomes(folders)
+
+
+def _kind(run: AnyRun) -> Literal["classes", "number", "survival"]:
+    if isinstance(run, TestedRun):
+        return "classes"
+    return "number" if run.kind == "number" else "survival"
+
+
+def _common(first: AnyRun, other: AnyRun) -> set[str]:
+    if _kind(first) != _kind(other):
+        raise UserError(
+            f"{other.name} predicts outcomes of the kind {_kind(other)}, {first.name} "
+            f"{_kind(first)}; only runs that predict the same can be compared"
+        )
+    if (
+        isinstance(first, TestedRun)
+        and isinstance(other, TestedRun)
+        and sorted(first.classes) != sorted(other.classes)
+    ):
         raise UserError(
             f"{other.name} has the classes {', '.join(other.classes)}, {first.name} "
             f"{', '.join(first.classes)}; only runs with the same classes can be compared"
@@ -109,7 +151,7 @@ def _common(first: TestedRun, other: TestedRun) -> set[str]:
 
 
 def _check_rows(
-    first: TestedRun, other: TestedRun, of_first: pd.DataFrame, of_other: pd.DataFrame
+    first: AnyRun, other: AnyRun, of_first: pd.DataFrame, of_other: pd.DataFrame
 ) -> None:
     known = of_other.set_index("slide")
     for column in ("patient", "label"):

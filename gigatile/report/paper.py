@@ -15,12 +15,30 @@ COLUMNS = (
 )
 _METHODS = (
     "The model {run} was compared with {first} on the {slides} slides of {patients} patients that "
-    "both were tested on. The scores of a patient's slides with the same label were averaged. "
+    "both were tested on. {averaged}"
     "Differences are given with 95 % intervals from a paired Bayesian bootstrap over patients "
-    "({resamples} draws, seed {seed}) with an unseen patient at either extreme. Areas under the "
-    "ROC curve were compared by DeLong's test with patients as clusters, accuracies by McNemar's "
-    "exact test. {corrected}\n"
+    "({resamples} draws, seed {seed}) with an unseen patient at either extreme. {tests} "
+    "{corrected}\n"
 )
+_AVERAGED = {
+    "classes": "The scores of a patient's slides with the same label were averaged. ",
+    "survival": "The risks of a patient's slides were averaged. ",
+    "number": "",
+}
+_TESTS = {
+    "classes": (
+        "Areas under the ROC curve were compared by DeLong's test with patients as clusters, "
+        "accuracies by McNemar's exact test."
+    ),
+    "survival": (
+        "Concordances (Harrell) were compared by a z-test with the variance of the jackknife over "
+        "patients."
+    ),
+    "number": (
+        "Concordances were compared by a z-test with the variance of the jackknife over patients, "
+        "absolute errors by Wilcoxon's signed-rank test of the patients' means."
+    ),
+}
 
 
 def write_comparison(compared: RunsCompared, folder: Path) -> None:
@@ -80,6 +98,8 @@ def methods_of(compared: RunsCompared) -> str:
             patients=compared.patients[run],
             resamples=compared.resamples,
             seed=compared.seed,
+            averaged=_AVERAGED[compared.kind],
+            tests=_TESTS[compared.kind],
             corrected=_corrected(sum(figure.p is not None for figure in compared.figures)),
         )
         for run in compared.slides

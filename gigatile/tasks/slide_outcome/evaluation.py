@@ -7,16 +7,14 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.collect import usable_rows
-from gigatile.errors import UserError
+from gigatile.evaluation.outcome_table import COLUMNS, read_outcome_table
 from gigatile.files import checksums, write_json
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
-from gigatile.tables import read_table, write_table
+from gigatile.tables import write_table
 from gigatile.tasks.command_line import add_split
 from gigatile.tasks.slide_classification.slide_scores import checksums_of_scores, read_scores
-
-COLUMNS = ("slide", "patient", "label", "tiles", "predicted")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     from gigatile.evaluation.outcomes import evaluate_outcomes
 
     hashes |= checksums({"validation/slides.tsv": args.validated})
-    valid = read_predictions(args.validated)
+    valid = read_outcome_table(args.validated)
     metrics = evaluate_outcomes(predictions, valid, settings, hashes)
     write_model(args.out / "metrics.json", metrics)
 
@@ -65,17 +63,3 @@ def collect_predictions(rows: Sequence[Mapping[str, str]], maps: Path) -> pd.Dat
         fields = [row.get(key, "") for key in ("slide", "patient", "label")]
         collected.append([*fields, int(row["tiles"]), predicted])
     return pd.DataFrame(collected, columns=list(COLUMNS))
-
-
-def read_predictions(path: Path) -> pd.DataFrame:
-    """Read a table that `run` wrote.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    rows = read_table(path, COLUMNS)
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    try:
-        return table.astype({"tiles": int, "predicted": float})
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; delete it and run again") from None
