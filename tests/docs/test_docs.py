@@ -299,7 +299,9 @@ def test_every_setting_that_is_named_exists(page):
     ("page", "name", "unit", "own"),
     [
         ("docs/predict.md", "mine", "slide", "File of slides"),
-        ("docs/volumes.md", "head", "case", "File of volumes"),
+        pytest.param(
+            *("docs/volumes.md", "head", "case", "File of volumes"), marks=pytest.mark.long
+        ),
     ],
 )
 def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried, page, name, unit, own):
@@ -326,7 +328,7 @@ def test_the_outputs_page_names_every_file_of_a_run_and_no_other(tried, page, na
     [
         ("README.md", "docs/predict.md", "mine"),
         ("docs/predict.md", "docs/predict.md", "mine"),
-        ("docs/volumes.md", "docs/volumes.md", "head"),
+        pytest.param("docs/volumes.md", "docs/volumes.md", "head", marks=pytest.mark.long),
     ],
 )
 def test_the_short_lists_of_results_name_what_is_there(page, source, name, tried):
