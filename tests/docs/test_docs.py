@@ -32,7 +32,8 @@ LANGUAGES = {"bash", "python", "yaml", "tsv", "json", "text"}
 MARKS = {"in", "file", "excerpt", "setup", "planned", "fails", "not run"}
 # Pages with commands that take long; other tests run most of them, too.
 LONG = {
-    *("docs/bundle.md", "docs/external.md", "docs/training.md", "docs/tutorial.md"),
+    *("docs/bad-cases.md", "docs/bundle.md", "docs/external.md", "docs/gpus.md", "docs/plan.md"),
+    *("docs/settings.md", "docs/slurm.md", "docs/training.md", "docs/tutorial.md"),
     "docs/volumes.md",
 }
 # What cannot be run here, and why that is no gap.

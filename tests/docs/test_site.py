@@ -188,10 +188,10 @@ def project(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("page", "link", "named"),
     [
-        ("docs/tiles.md", "gone.md", "gone.md"),
+        pytest.param("docs/tiles.md", "gone.md", "gone.md", marks=pytest.mark.long),
         ("docs/tiles.md", "splits.md#no-such-heading", "no-such-heading"),
         ("docs/tiles.md", "../gigatile/gone.py", "gone.py"),
-        ("README.md", "docs/gone.md", "gone.md"),
+        pytest.param("README.md", "docs/gone.md", "gone.md", marks=pytest.mark.long),
     ],
 )
 def test_broken_link_fails_the_build(project, page, link, named):

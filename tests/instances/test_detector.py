@@ -71,6 +71,7 @@ def test_large_image_is_divided_into_windows(
     assert 0 < len(detections) < sum(len(some) for _, some in parts)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("windows")
 def test_model_sees_at_most_a_window(
     saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

@@ -174,6 +174,7 @@ def test_scores_that_are_lacking_are_made(embedded_run, tmp_path):
     assert "score_slides" not in copy.jobs(*ASKED, *until)
 
 
+@pytest.mark.long
 def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_path):
     copy, slide = embedded_run.copy(tmp_path / "copy"), COHORT["test"][0]
     copy.snakemake(f"{RUN}/model/bundle", *ASKED)

@@ -226,6 +226,7 @@ def test_names_of_the_sheet_are_no_wildcards(small_cohort, folder):
     assert not (folder / "x").exists()
 
 
+@pytest.mark.long
 def test_slides_of_new_patients_are_predicted(copied_run):
     (copied_run.folder / "new.tsv").write_text("slide\tpath\nN1\tcohort/P10-1.svs\n")
     done = copied_run.run("gigatile", "predict", "small.yaml", "new.tsv")

@@ -109,6 +109,7 @@ def test_slides_with_other_times_are_read_once(copied_run):
     assert planned(copied_run) == set()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_unreadable_slide_is_recorded_with_its_reason(copied_run):
     slide = copied_run.folder / "cohort/text.svs"

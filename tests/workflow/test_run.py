@@ -137,6 +137,7 @@ def test_trained_model_classifies_new_slides(copied_run):
     assert copied_run.jobs(*asked) == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_more_epochs_continue_the_training(copied_run):
     """Only new epochs are trained and validated; older states are not needed."""
