@@ -7,7 +7,7 @@ from typing import Any
 from gigatile.errors import UserError
 from gigatile.json_models import JsonModel, read_model
 from gigatile.model_files import DESCRIBED, MODEL
-from gigatile.tasks import TASKS, task_part
+from gigatile.tasks import TASKS, find_task, task_part
 
 
 class TaskOfModel(JsonModel):
@@ -41,6 +41,8 @@ class Model(ABC):
         task = read_model(TaskOfModel, described).task
         if task not in TASKS:
             raise UserError(f"{described}: task: found {task!r}; must be one of {', '.join(TASKS)}")
+        if not find_task(task).predicts:
+            raise UserError(f"{described}: models of task: {task} cannot be applied to new data")
         opened: Model = task_part(task, "model").open_model(model, described)
         return opened
 

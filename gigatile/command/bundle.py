@@ -11,6 +11,7 @@ from gigatile.bundle.contents import open_bundle
 from gigatile.command.configuration import add_target, find_configuration, folder_of_paths, load
 from gigatile.command.run import run_workflow, snakemake_options
 from gigatile.errors import UserError
+from gigatile.tasks import find_task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,10 @@ def run(args: argparse.Namespace) -> None:
     if settings.predict.bundle:
         raise UserError(
             f"{configuration}: predicts with {settings.predict.bundle}, already a bundle"
+        )
+    if not find_task(settings.task).predicts:
+        raise UserError(
+            f"{configuration}: task: {settings.task} cannot predict, so it has no bundle"
         )
     target = f"results/{settings.run}/model/bundle"
     folder = folder_of_paths(configuration) / target

@@ -125,6 +125,8 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
                 f"train.model: found {self.train.model!r}; for task: {self.task} it must be "
                 f"{' or '.join(names_of(task.architecture))}"
             )
+        if self.predict.samples and not task.predicts:
+            raise ValueError(f"predict.samples: task: {self.task} cannot predict; remove it")
         if self.predict.slides and not task.detects_on_slides:
             raise ValueError(
                 f"predict.slides: not used by task: {self.task}; new slides are in predict.samples"

@@ -62,6 +62,8 @@ class Task:
             the module `choice`. Empty: none.
         parts: returns the number of parts in which units are prepared, a job for each part (see
             `gigatile.records.parts`); None: a job for each unit.
+        predicts: whether its models can be applied to new data: it has the modules `prediction` and
+            `model`.
         detects_on_slides: whether its models detect the instances of whole slides: it uses
             `predict.slides`.
         classifies_slides: whether its models classify slides.
@@ -90,6 +92,7 @@ class Task:
     execution: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     choice: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
     parts: Callable[[Any], int | None] = lambda settings: None
+    predicts: bool = True
     detects_on_slides: bool = False
     compares: bool = False
     classifies_slides: bool = False
