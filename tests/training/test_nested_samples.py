@@ -95,6 +95,7 @@ def test_two_passes_give_the_gradient_of_one_tape(train):
     assert_equal_to_rounding(train(), train(ranks=2, passes=2))
 
 
+@pytest.mark.long
 def test_batch_normalisation_ignores_the_padding_of_bags(train):
     normalised = train(normalised=1)
     assert_equal_to_rounding(normalised, train(normalised=1, padding=7))

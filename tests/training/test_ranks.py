@@ -34,12 +34,14 @@ def test_training_is_deterministic(launcher, manifest, one_rank, tmp_path):
     assert_same_bits(one_rank / "segments", tmp_path / "segments")
 
 
+@pytest.mark.long
 def test_weights_depend_on_the_seed(launcher, manifest, one_rank, tmp_path):
     launcher.train(manifest, tmp_path, seed=2)
     pairs = zip(weights(one_rank / "segments"), weights(tmp_path / "segments"), strict=True)
     assert any(np.abs(first - second).max() > 1e-3 for first, second in pairs)
 
 
+@pytest.mark.long
 def test_boosted_label_makes_the_epoch_longer(launcher, manifest, tmp_path):
     """25 tiles of each of three labels, one label shown twice: 7 steps of 16, not 5."""
     done = launcher.train(manifest, tmp_path, epochs=1, boost={"coarse": 2.0})
@@ -52,6 +54,7 @@ def test_boosted_label_makes_the_epoch_longer(launcher, manifest, tmp_path):
     assert (done.returncode, "no tile is left in epoch 1" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.long
 def test_ranks_on_different_data_keep_equal_weights(launcher, tmp_path):
     """Initial weights, batches and cores differ between the ranks."""
     cpus = sorted(os.sched_getaffinity(0))

@@ -81,6 +81,7 @@ def test_rates_rise_and_the_loss_is_that_of_a_training(folder):
     assert sorted(path.name for path in (folder / "results/mine").iterdir()) == ["shards"]
 
 
+@pytest.mark.long
 def test_a_range_that_ends_too_early_is_reported(folder):
     done = rates(folder, "--steps", "20", "--lowest", "1e-5", "--highest", "1e-3")
     assert done.returncode == 0, done.stderr
