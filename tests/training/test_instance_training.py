@@ -143,6 +143,7 @@ def test_killed_training_ends_with_the_same_model(launcher, train, one_rank, man
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.long
 def test_half_precision_trains(train, tmp_path):
     train(tmp_path, epochs=1, mixed_precision=True)
     assert np.isfinite(history(tmp_path / "segments")).all()

@@ -150,7 +150,7 @@ def test_training_learns_and_describes_the_model(launcher, manifest, tmp_path):
     assert described["versions"]["keras"] == keras.__version__
 
 
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("half", [pytest.param("float16", marks=pytest.mark.long), "bfloat16"])
 def test_mixed_precision_trains_on_two_ranks(launcher, manifest, tmp_path, half):
     launcher.train(manifest, tmp_path, ranks=2, mixed_precision=half)
     (_, first, _), (_, second, _) = history(tmp_path / "segments")

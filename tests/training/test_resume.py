@@ -46,7 +46,7 @@ LAMB = {"optimizer": "lamb", "schedule": "cosine", "weight_decay": 0.01, "averag
 LAMB |= {"freeze_epochs": 2, "backbone_rate": 0.3, "loss": "focal", "balance": "epoch"}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_killed_training_ends_with_the_same_model(launcher, manifest, tmp_path, ranks):
     """Two ranks save after every step, one rank after every epoch.
 

@@ -305,6 +305,7 @@ def test_killed_training_ends_with_the_same_model(launcher, train, one_rank, man
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.long
 def test_label_targets_train_in_half_precision(train, tmp_path):
     """The cases are smaller than the patch along one axis."""
     patches = {"size": (16, 32, 24), "targets": "labels", "per_case": 2}

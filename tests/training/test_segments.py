@@ -191,7 +191,7 @@ def test_repeated_segments_have_the_result_of_the_last(segments, tmp_path):
     assert segments[1].state.read_text() == "the state of epoch 4"
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_early_stopping_and_more_patience(launcher, manifest, tmp_path, ranks):
     """Training stops, and with more patience it goes on as if it had never stopped."""
     stopped, patient = tmp_path / "stopped", tmp_path / "patient"
