@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from gigatile.cohort.outcomes import parse_outcome
-from gigatile.evaluation.comparison import PairedFigure
+from gigatile.evaluation.comparison import PairedFigure, paired
 from gigatile.evaluation.intervals import (
     Draws,
     Weights,
@@ -29,6 +29,8 @@ from gigatile.evaluation.outcomes import by_patient
 from gigatile.evaluation.survival import weighted_pairs
 from gigatile.settings.evaluate import EvaluationSettings
 
+# Patients that are left out at the same time; it bounds the memory.
+_AT_ONCE = 512
 JACKKNIFE, WILCOXON = "jackknife", "Wilcoxon"
 
 
@@ -48,10 +50,7 @@ def compare_outcomes(
     Raises:
         ValueError: the tables have other slides, patients or labels.
     """
-    tables = [table.sort_values("slide").reset_index(drop=True) for table in (first, second)]
-    same = ["slide", "patient", "label"]
-    if not tables[0][same].equals(tables[1][same]):
-        raise ValueError("the models were not tested on the same slides")
+    tables = paired(first, second)
     of_numbers = parse_outcome(tables[0]["label"].iloc[0]).event is None
     cases = tables if of_numbers else [by_patient(table) for table in tables]
     outcomes = [parse_outcome(label) for label in cases[0]["label"]]
@@ -103,13 +102,17 @@ def _jackknife_variance(
 ) -> float | None:
     """Return the variance of the difference of two concordances; None: it is not defined."""
     names, of_patient = np.unique(patients, return_inverse=True)
-    without = (np.arange(len(names))[:, None] != of_patient).astype(np.float64)
-    (of_first, comparable), (of_second, _) = (
-        weighted_pairs(some, values, events, without) for some in risks
-    )
-    if len(names) < 2 or not comparable.all():
-        return None
-    differences = (of_first - of_second) / comparable
+    parts = []
+    for begin in range(0, len(names), _AT_ONCE):
+        left_out = np.arange(begin, min(begin + _AT_ONCE, len(names)))
+        weights = (left_out[:, None] != of_patient).astype(np.float64)
+        (of_first, comparable), (of_second, _) = (
+            weighted_pairs(some, values, events, weights) for some in risks
+        )
+        if not comparable.all():
+            return None
+        parts.append((of_first - of_second) / comparable)
+    differences = np.concatenate(parts)
     squares = float(((differences - differences.mean()) ** 2).sum())
     return (len(names) - 1) / len(names) * squares
 

@@ -9,12 +9,8 @@ import pandas as pd
 from gigatile.errors import UserError
 from gigatile.evaluation.compared_outcomes import compare_outcomes
 from gigatile.evaluation.comparison import PairedFigure, compare_models, holm
-from gigatile.evaluation.tested_outcomes import (
-    TestedOutcomes,
-    predicts_outcomes,
-    read_tested_outcomes,
-)
-from gigatile.evaluation.tested_runs import TestedRun, read_tested
+from gigatile.evaluation.tested_outcomes import TestedOutcomes, read_tested_outcomes
+from gigatile.evaluation.tested_runs import TestedRun, predicts_outcomes, read_tested
 from gigatile.json_models import Written
 
 AnyRun = TestedRun | TestedOutcomes

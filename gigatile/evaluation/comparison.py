@@ -71,13 +71,22 @@ def compare_models(
     Raises:
         ValueError: the tables have other slides, patients or labels.
     """
+    cases = [merge_patients(table, classes) for table in paired(first, second)]
+    weights = Weights(cases[0]["patient"].to_numpy(), settings)
+    return [_accuracy(cases, weights), *_areas(cases, classes, weights)]
+
+
+def paired(first: pd.DataFrame, second: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return two tables of the same slides in the same order.
+
+    Raises:
+        ValueError: they have other slides, patients or labels.
+    """
     tables = [table.sort_values("slide").reset_index(drop=True) for table in (first, second)]
     same = ["slide", "patient", "label"]
     if not tables[0][same].equals(tables[1][same]):
         raise ValueError("the models were not tested on the same slides")
-    cases = [merge_patients(table, classes) for table in tables]
-    weights = Weights(cases[0]["patient"].to_numpy(), settings)
-    return [_accuracy(cases, weights), *_areas(cases, classes, weights)]
+    return tables
 
 
 def _accuracy(cases: Sequence[pd.DataFrame], weights: Weights) -> PairedFigure:

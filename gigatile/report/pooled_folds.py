@@ -28,7 +28,12 @@ from gigatile.records.manifest import read_manifest
 from gigatile.report.embeddings.records import EMBEDDINGS
 from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
 from gigatile.report.leakage import chain_check, manifest_faults
-from gigatile.report.pooled_predictions import PREDICTED, PooledPredictions, pool_predictions
+from gigatile.report.pooled_predictions import (
+    MADE_FROM,
+    PREDICTED,
+    PooledPredictions,
+    pool_predictions,
+)
 from gigatile.report.provenance import Ledger
 from gigatile.report.slides.records import TILES
 from gigatile.settings.evaluate import EvaluationSettings
@@ -119,11 +124,10 @@ class PooledFolds:
         (folder / SLIDES).parent.mkdir(exist_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / SLIDES, list(self.slides.columns), rows)
-        (folder / PREDICTED).unlink(missing_ok=True)
+        for name in (MADE_FROM, PREDICTED):
+            (folder / name).unlink(missing_ok=True)
         if self.predictions is not None:
-            (folder / PREDICTED).parent.mkdir(exist_ok=True)
-            table = self.predictions.slides
-            write_table(folder / PREDICTED, list(table.columns), table.to_numpy(object).tolist())
+            self.predictions.write(folder, self.classes)
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
         metrics = evaluate(self.slides, self.classes, self.settings, sums)
         write_model(folder / METRICS, metrics)

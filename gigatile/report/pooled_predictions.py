@@ -9,12 +9,21 @@ import pandas as pd
 
 from gigatile.errors import all_faults
 from gigatile.evaluation.slide_table import read_slide_table
-from gigatile.files import read_json, sha256_of
+from gigatile.files import sha256_of, write_json
+from gigatile.json_models import JsonModel, read_model
 from gigatile.model_files import DESCRIBED, MODEL
-from gigatile.tables import read_table
+from gigatile.provenance.output_records import read_output_record, record_path
+from gigatile.report.pages import check_ids
+from gigatile.tables import read_table, write_table
 
 PREDICTED, NEW_TABLE = "predictions/slides.tsv", "predictions/tiles.tsv"
 MADE_FROM, MATCHES = "predictions/provenance.json", "predictions/in_cohort.tsv"
+
+
+class _MadeFrom(JsonModel):
+    """The part of predictions/provenance.json that says what the scores were computed from."""
+
+    inputs: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,14 @@ class PooledPredictions:
     slides: pd.DataFrame
     inputs: dict[str, str]
 
+    def write(self, folder: Path, classes: Sequence[str]) -> None:
+        """Write predictions/slides.tsv, and last predictions/provenance.json, as a run does."""
+        (folder / PREDICTED).parent.mkdir(exist_ok=True)
+        rows = self.slides.to_numpy(object).tolist()
+        write_table(folder / PREDICTED, list(self.slides.columns), rows)
+        inputs = self.inputs | {PREDICTED: sha256_of(folder / PREDICTED)}
+        write_json(folder / MADE_FROM, {"classes": list(classes), "inputs": inputs})
+
 
 def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledPredictions | None:
     """Pool the predictions of new slides.
@@ -65,7 +82,7 @@ def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledP
 
     Raises:
         UserError: lists all faults: a run lacks predictions that others have, they are not of its
-            model, or the slides differ.
+            model, a file is damaged or was changed, or the slides differ.
     """
     lacking = [folder for folder in folders if not (folder / PREDICTED).exists()]
     if len(lacking) == len(folders):
@@ -114,14 +131,22 @@ def _pooled(runs: Sequence[_Predictions], classes: Sequence[str]) -> pd.DataFram
 def _read(folder: Path, classes: Sequence[str]) -> _Predictions:
     name = folder.resolve().name
     slides = read_slide_table(folder / PREDICTED, classes, labelled=False)
-    contents = {row["slide"]: row["sha256"] for row in read_table(folder / NEW_TABLE)}
-    inputs = read_json(folder / MADE_FROM)["inputs"]
-    known = {row["slide"] for row in read_table(folder / MATCHES)}
+    check_ids(slides["slide"].tolist(), folder / PREDICTED)
+    rows = read_table(folder / NEW_TABLE, ("slide", "sha256"))
+    contents = {row["slide"]: row["sha256"] for row in rows}
+    inputs = read_model(_MadeFrom, folder / MADE_FROM).inputs
+    known = {row["slide"] for row in read_table(folder / MATCHES, ("slide",))}
+    expected = dict(inputs)
+    pages = read_output_record(record_path(folder, "prediction_pages"))
+    if pages is not None and MATCHES in pages.outputs:
+        expected[MATCHES] = pages.outputs[MATCHES].sha256
     faults = [
         f"{name}: {file} was changed after the new slides were predicted"
-        for file in (PREDICTED, NEW_TABLE, f"model/{DESCRIBED}", f"model/{MODEL}")
-        if file in inputs and inputs[file] != sha256_of(folder / file)
+        for file in (PREDICTED, NEW_TABLE, MATCHES, f"model/{DESCRIBED}", f"model/{MODEL}")
+        if file in expected and expected[file] != sha256_of(folder / file)
     ]
+    if MATCHES not in expected:
+        faults.append(f"{name}: the checksum of {MATCHES} is not recorded")
     if not {f"model/{DESCRIBED}", f"model/{MODEL}"} & inputs.keys():
         faults.append(f"{name}: {MADE_FROM} does not say which model predicted")
     return _Predictions(

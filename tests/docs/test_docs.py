@@ -73,7 +73,7 @@ NOT_RUN = {
         "docs/splits.md",
         "gigatile pool results/fold-1 results/fold-2 results/fold-3 results/fold-4 results/fold-5"
         " --out results/folds\n",
-    ): "it takes five runs; tests/evaluation/test_pooled_folds.py pools folds",
+    ): "it takes five runs; tests/report/test_pooled_folds.py pools folds",
     (
         "docs/study.md",
         "gigatile study study.yaml -n\n"

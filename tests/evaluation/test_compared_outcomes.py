@@ -11,6 +11,7 @@ from scipy import stats
 
 from gigatile.cohort.outcomes import Outcome
 from gigatile.errors import UserError
+from gigatile.evaluation import compared_outcomes
 from gigatile.evaluation.compared_outcomes import compare_outcomes
 from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.evaluation.outcomes import evaluate_outcomes
@@ -18,6 +19,7 @@ from gigatile.evaluation.survival import concordance
 from gigatile.files import sha256_of
 from gigatile.json_models import write_model
 from gigatile.report.paper import write_comparison
+from gigatile.report.pooled_folds import pool_folds
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.tables import write_table
 
@@ -166,3 +168,13 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
         compare_runs([first, tmp_path / "none"])
     with pytest.raises(UserError, match="runs of the same name"):
         compare_runs([first, first])
+    with pytest.raises(UserError, match="first: predicts numbers or survival; name a run that cla"):
+        pool_folds([first, other])
+
+
+def test_patients_that_are_left_out_in_parts_give_the_same_p(monkeypatch):
+    first, second = cohort(4, 30, (0.5, 1.0), "survival", slides=2)
+    (whole,) = compare_outcomes(first, second, SETTINGS)
+    monkeypatch.setattr(compared_outcomes, "_AT_ONCE", 7)
+    (parts,) = compare_outcomes(first, second, SETTINGS)
+    assert parts.p == pytest.approx(whole.p, rel=1e-9)

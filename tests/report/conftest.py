@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from built_folds import build_fold
 from case_runs import build_case_run
 from slide_runs import build_run
 
@@ -31,3 +32,19 @@ def case_run(whole_case_run: Path, tmp_path: Path) -> Path:
     """A copy of the run folder on volumes that a test may change."""
     shutil.copytree(whole_case_run.parent / "data", tmp_path / "data")
     return Path(shutil.copytree(whole_case_run, tmp_path / "demo"))
+
+
+@pytest.fixture(scope="session")
+def whole_folds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run for each of three folds, which no test changes."""
+    folder = tmp_path_factory.mktemp("folds")
+    for fold in (1, 2, 3):
+        build_fold(folder, fold)
+    return folder
+
+
+@pytest.fixture
+def runs(whole_folds: Path, tmp_path: Path) -> list[Path]:
+    """Copies of the runs of three folds, which a test may change."""
+    shutil.copytree(whole_folds, tmp_path / "runs")
+    return [tmp_path / f"runs/fold-{fold}" for fold in (1, 2, 3)]

@@ -8,54 +8,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from built_folds import build_fold, restate
 from sklearn.metrics import roc_auc_score
-from slide_runs import CLASSES, Plan, build_run
+from slide_runs import CLASSES
 
-from gigatile.cohort.samples import Sample
-from gigatile.cohort.splits import assign, prove_splits
 from gigatile.errors import UserError
 from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.files import read_json, sha256_of, write_json
-from gigatile.json_models import write_model
 from gigatile.report.pooled_folds import pool_folds
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS
-from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table, write_table
 
-PATIENTS = {f"P{number:02}": CLASSES[number % 3] for number in range(18)}
 METRICS, TABLE, MANIFEST = "evaluation/metrics.json", "tiles.tsv", "shards/manifest.json"
-
-
-def build_fold(
-    folder: Path, fold: int, folds: int = 3, seed: int = 44, held_out: float = 0
-) -> Path:
-    settings = SplitSettings(folds=folds, fold=fold, seed=seed, held_out=held_out)
-    members = [
-        Sample(f"S{patient}", patient, label, Path(patient), None, "", "", 2)
-        for patient, label in PATIENTS.items()
-    ]
-    splits = assign(members, settings)
-    plans = [
-        Plan(m.slide, m.patient, m.label, splits[m.patient], columns=3, rows=3) for m in members
-    ]
-    run = build_run(folder / f"fold-{fold}", plans)
-    write_model(run / "splits.json", prove_splits(members, splits, settings, "ab" * 32))
-    return run
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run for each of three folds. No test changes them."""
-    folder = tmp_path_factory.mktemp("folds")
-    for fold in (1, 2, 3):
-        build_fold(folder, fold)
-    return folder
-
-
-@pytest.fixture
-def runs(whole: Path, tmp_path: Path) -> list[Path]:
-    shutil.copytree(whole, tmp_path / "runs")
-    return [tmp_path / f"runs/fold-{fold}" for fold in (1, 2, 3)]
 
 
 def test_all_patients_are_evaluated_together(runs: list[Path]) -> None:
@@ -90,12 +54,6 @@ def edit_table(run: Path, change: Callable[[list[dict[str, str]]], object]) -> N
     change(rows)
     write_table(run / TABLE, list(rows[0]), [list(row.values()) for row in rows])
     restate(run, METRICS, TABLE)
-
-
-def restate(run: Path, by: str, name: str) -> None:
-    content = read_json(run / by)
-    inputs = content["inputs"] | {name: sha256_of(run / name)}
-    write_json(run / by, content | {"inputs": inputs})
 
 
 def move(run: Path, patient: str, split: str) -> None:
@@ -414,97 +372,3 @@ def test_random_edits_of_held_out_folds_are_found(tested: list[Path], tmp_path: 
         others = sorted({"train", "valid", "test"} - {row["split"]})
         move(copy, row["patient"], others[int(rng.integers(2))])
         refused(copies, "not the folds of one cross-validation")
-
-
-# --- New slides
-
-
-def predict(run: Path, fold: int, slides: tuple[str, ...] = ("N1", "N2", "N3")) -> None:
-    """Write the predictions of new slides as the workflow does; N2 is in the cohort."""
-    folder = run / "predictions"
-    folder.mkdir(exist_ok=True)
-    scores = np.random.default_rng(fold).dirichlet([1, 1, 1], len(slides)).round(6)
-    columns = ["slide", "patient", "tiles", *(f"p_{name}" for name in CLASSES), "call_mean"]
-    rows = [
-        [slide, f"N-{slide}", 9, *row, CLASSES[row.argmax()]]
-        for slide, row in zip(slides, scores, strict=True)
-    ]
-    write_table(folder / "slides.tsv", columns, rows)
-    write_table(folder / "tiles.tsv", ["slide", "sha256"], [[s, f"of {s}"] for s in slides])
-    columns = ["slide", "in_cohort", "patient", "split", "same", "equal_images"]
-    write_table(folder / "in_cohort.tsv", columns, [["N2", "", "", "", "pixels", 3]])
-    files = ("model/model.keras", "predictions/tiles.tsv", "predictions/slides.tsv")
-    write_json(
-        folder / "provenance.json",
-        {"classes": list(CLASSES), "inputs": {name: sha256_of(run / name) for name in files}},
-    )
-
-
-def test_new_slides_get_the_mean_of_all_models(runs: list[Path]) -> None:
-    for fold, run in enumerate(runs):
-        predict(run, fold)
-    pooled = pool_folds(runs)
-    pooled.write(runs[0].parent / "folds")
-    table = pd.read_csv(runs[0].parent / "folds/predictions/slides.tsv", sep="\t")
-    names = [f"p_{name}" for name in CLASSES]
-    each = [pd.read_csv(run / "predictions/slides.tsv", sep="\t") for run in runs]
-    mean = np.mean([some[names] for some in each], axis=0)
-    np.testing.assert_allclose(table[names], mean, atol=1e-6)
-    for number, row in table.iterrows():
-        called = CLASSES[mean[number].argmax()]
-        assert row["call_mean"] == called
-        assert row["agreeing"] == sum(some["call_mean"][number] == called for some in each)
-        of_class = [some[f"p_{called}"][number] for some in each]
-        assert row["deviation"] == pytest.approx(np.std(of_class), abs=1e-6)
-    assert 1 <= table["agreeing"].min() < 3
-    assert table["in_cohort"].tolist() == ["no", "yes", "no"]
-    assert pooled.proof.claims["the model of each fold predicted the same new slides"] == "3 slides"
-    assert "fold-2/predictions/slides.tsv" in pooled.proof.inputs
-    # Without predictions, those of an earlier pool do not stay.
-    for run in runs:
-        shutil.rmtree(run / "predictions")
-    pool_folds(runs).write(runs[0].parent / "folds")
-    assert not (runs[0].parent / "folds/predictions/slides.tsv").exists()
-
-
-def _another_model(run: Path) -> None:
-    content = read_json(run / "predictions/provenance.json")
-    content["inputs"]["model/model.keras"] = "ab" * 32
-    write_json(run / "predictions/provenance.json", content)
-
-
-def _without_a_slide(run: Path) -> None:
-    predict(run, 1, ("N1", "N3"))
-
-
-def _other_records(run: Path) -> None:
-    path = run / "predictions/tiles.tsv"
-    path.write_text(path.read_text().replace("of N1", "of another"))
-    content = read_json(run / "predictions/provenance.json")
-    content["inputs"]["predictions/tiles.tsv"] = sha256_of(path)
-    write_json(run / "predictions/provenance.json", content)
-
-
-def _edited_scores(run: Path) -> None:
-    path = run / "predictions/slides.tsv"
-    path.write_text(path.read_text().replace("N-N1", "N-N9"))
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (_another_model, "fold-2: model/model.keras was changed after the new slides"),
-        (_without_a_slide, "fold-2: slide 'N2' was predicted by only one of fold-1 and fold-2"),
-        (_other_records, "fold-2: slide 'N1' has other records than in fold-1"),
-        (_edited_scores, "fold-2: predictions/slides.tsv was changed after the new slides"),
-        (lambda run: shutil.rmtree(run / "predictions"), "fold-2: has no predictions/slides.tsv"),
-    ],
-)
-def test_predictions_that_do_not_belong_together_are_refused(
-    runs: list[Path], change: Callable[[Path], None], fault: str
-) -> None:
-    for fold, run in enumerate(runs):
-        predict(run, fold)
-    change(runs[1])
-    with pytest.raises(UserError, match=re.escape(fault)):
-        pool_folds(runs)

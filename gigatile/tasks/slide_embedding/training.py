@@ -25,7 +25,7 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class OnEmbeddings(TrainingTask):
+class EmbeddingTask(TrainingTask):
     """What the tasks on embeddings of slides share; see `TrainingTask`."""
 
     def __init__(self, tiles: TileSettings, encoder: EncoderSettings) -> None:
@@ -45,7 +45,7 @@ class OnEmbeddings(TrainingTask):
         return encoder_in(reader, firsts).hex()
 
 
-class SlideEmbedding(OnEmbeddings, SlideTask):
+class SlideEmbedding(EmbeddingTask, SlideTask):
     """Slides as embeddings of their tiles; see `TrainingTask`."""
 
     name = "slide_embedding"

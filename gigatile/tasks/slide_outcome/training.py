@@ -14,7 +14,7 @@ from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.section import check_section
 from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
-from gigatile.tasks.slide_embedding.training import OnEmbeddings
+from gigatile.tasks.slide_embedding.training import EmbeddingTask
 from gigatile.tasks.slide_outcome.samples import OutcomeSlides
 from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
 from gigatile.training.sample_order import Sampling, window_size
@@ -29,7 +29,7 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class SlideOutcome(OnEmbeddings):
+class SlideOutcome(EmbeddingTask):
     """Numbers or times to events of slides; see `TrainingTask`."""
 
     name = "slide_outcome"
