@@ -12,6 +12,15 @@ COHORT = {
     "test": ["P10-1", "P08-1", "P09-1"],
 }
 
+# A study of two models on embeddings.
+STUDY = """\
+study: pilot
+config: base.yaml
+variants:
+  mean: {train: {model: mean_embedding}}
+  fast: {train: {model: mean_embedding, learning_rate: 0.1}}
+"""
+
 
 def small_settings(
     train: str = "ranks_per_node: 1, epochs: 1, batch_size: 32", tiles: str = "size: 128"

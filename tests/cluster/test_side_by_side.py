@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 from sites import HURRY, Site
-from small_cohort import embedded_settings
+from small_cohort import STUDY, embedded_settings
 from tiny_encoder import write_tiny_encoder
 
 from gigatile.files import read_json
-
-STUDY = """\
-study: pilot
-config: base.yaml
-variants:
-  mean: {train: {model: mean_embedding}}
-  fast: {train: {model: mean_embedding, learning_rate: 0.1}}
-"""
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from axe import violations_everywhere
 from browser import started
 from clones import Clone
-from small_cohort import COHORT, embedded_settings
+from small_cohort import COHORT, STUDY, embedded_settings
 from tiny_encoder import write_tiny_encoder
 
 from gigatile.cohort.splits import folds_of
@@ -24,13 +24,6 @@ from gigatile.tasks import find_task
 BASE = embedded_settings(
     train="ranks_per_node: 1, epochs: 1, segment_epochs: 1", more="evaluate: {resamples: 1000}"
 )
-STUDY = """\
-study: pilot
-config: base.yaml
-variants:
-  mean: {train: {model: mean_embedding}}
-  fast: {train: {model: mean_embedding, learning_rate: 0.1}}
-"""
 HELD_OUT = """\
 study: folds
 config: folded.yaml

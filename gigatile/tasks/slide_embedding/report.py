@@ -3,13 +3,10 @@
 from dataclasses import replace
 
 from gigatile.report import sections
-from gigatile.report.embeddings.baselines import (
-    BASELINES_SECTION,
-    COMPONENTS_SECTION,
-    TILES_SECTION,
-)
+from gigatile.report.embeddings.baselines import BASELINES_SECTION
 from gigatile.report.embeddings.encoder import ENCODER_SECTION
 from gigatile.report.embeddings.page import FILES, EmbeddingClassifier, embedding_pages, read_state
+from gigatile.report.embeddings.planes import COMPONENTS_SECTION, TILES_SECTION
 from gigatile.report.embeddings.records import EMBEDDINGS
 from gigatile.report.groups import groups_section
 from gigatile.report.slides import calibration, classification, cohort, left_out, slide_gallery
