@@ -57,7 +57,9 @@ def build_sample(
     """Return the slide of a row, and the faults of the column `mpp`.
 
     Args:
-        label, stratum: see `Sample`; None: the label of the row.
+        row: of the sheet.
+        label: see `Sample`; None: that of the row.
+        stratum: see `Sample`.
     """
     mpp, faults = None, []
     if text := row.cells.get("mpp"):

@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 FILE = "baselines.json"
 
 
-def _read(run: Any) -> Baselines:
+def _baselines(run: Any) -> Content:
     path = run.files["evaluation_dir"] / FILE
     baselines = read_model(Baselines, path)
     if baselines.classes != run.model.classes:
@@ -21,11 +21,6 @@ def _read(run: Any) -> Baselines:
         )
     run.ledger.add(f"evaluation/{FILE}", path, "Baselines; Embeddings; Tiles")
     run.ledger.check(f"evaluation/{FILE}", baselines.inputs, path)
-    return baselines
-
-
-def _baselines(run: Any) -> Content:
-    baselines = _read(run)
     return Content({"figures": baselines.figures, "intervals": baselines.intervals})
 
 
