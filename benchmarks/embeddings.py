@@ -191,7 +191,7 @@ def epochs(manifest: Path, in_memory: bool) -> Iterator[Callable[[], None]]:
     settings = TrainSettings(
         model="abmil", ranks_per_node=1, batch_size=1, learning_rate=RATE, cores_per_rank=2
     )
-    with join_ranks(1, 600) as ranks:
+    with join_ranks(settings.cores_per_rank, 600) as ranks:
         task = SlideEmbedding(TileSettings(), EncoderSettings())
         reader = task.reader(manifest, "train")
         sampling = task.sampling(reader, settings)

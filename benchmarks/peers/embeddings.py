@@ -39,7 +39,7 @@ class GatedAttention(nn.Module):
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dimensions)
+        self.norm = nn.LayerNorm(dimensions, elementwise_affine=False)
         self.vector = nn.Linear(dimensions, VECTOR)
         self.value, self.gate = nn.Linear(VECTOR, HIDDEN), nn.Linear(VECTOR, HIDDEN)
         self.score = nn.Linear(HIDDEN, 1, bias=False)

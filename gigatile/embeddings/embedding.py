@@ -1,6 +1,7 @@
 """Embed the tiles of one slide: write its embeddings as records and as HDF5, and its state."""
 
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from gigatile.files import remove_half_written, sha256_of, write_json
 from gigatile.json_models import JsonModel, read_model
 from gigatile.records.embedding import Embedding, encode_embedding
 from gigatile.records.tfrecord import write_records
-from gigatile.records.tile import Tile, is_plain, read_tiles
+from gigatile.records.tile import Tile, has_few_colours, read_tiles
 from gigatile.settings.encoder import EncoderSettings
 from gigatile.slides.state import SlideState, TileGrid
 from gigatile.states import OtherFile, RecordsFile
@@ -134,26 +135,26 @@ def _write_embeddings(
     with write_hdf5(files.hdf5, state.tiles.kept, model.dimensions, attributes) as hdf5:
 
         def records() -> Iterator[bytes]:
-            for some, embeddings in embed_tiles(model, read_tiles(tiles)):
+            for some, pixels, embeddings in embed_tiles(model, read_tiles(tiles)):
                 hdf5.write(embeddings, [(tile.x, tile.y) for tile in some])
-                for tile, values in zip(some, embeddings, strict=True):
+                for tile, decoded, values in zip(some, pixels, embeddings, strict=True):
                     if not np.isfinite(values).all():
                         raise UserError(
                             f"slide {slide}: the encoder returns numbers that are not finite for "
                             f"the tile at ({tile.x}, {tile.y}); check encoder.mean and "
                             "encoder.deviation, or leave the slide out"
                         )
-                    yield encode_embedding(_record_of(tile, values, identity))
+                    yield encode_embedding(_record_of(tile, decoded, values, identity))
 
         write_records(files.records, records())
 
 
-def _record_of(tile: Tile, values: np.ndarray, identity: bytes) -> Embedding:
+def _record_of(tile: Tile, pixels: np.ndarray, values: np.ndarray, identity: bytes) -> Embedding:
     digest = hashlib.blake2b(tile.image, digest_size=16).digest()
     return Embedding(
         values=values,
         encoder=identity,
-        pixels=b"" if is_plain(tile.image) else digest,
+        pixels=b"" if has_few_colours(pixels) else digest,
         slide=tile.slide,
         x=tile.x,
         y=tile.y,
@@ -163,22 +164,26 @@ def _record_of(tile: Tile, values: np.ndarray, identity: bytes) -> Embedding:
 
 def embed_tiles(
     model: Encoder, tiles: Iterator[Tile]
-) -> Iterator[tuple[tuple[Tile, ...], np.ndarray]]:
-    """Yield tiles with their embeddings, (n, dimensions) float32, in batches.
+) -> Iterator[tuple[tuple[Tile, ...], np.ndarray, np.ndarray]]:
+    """Yield tiles in batches, with their pixels and embeddings.
 
     A thread decodes the next tiles while the encoder works.
+
+    Yields:
+        Tiles, their pixels, (n, height, width, 3) uint8, and embeddings, (n, dimensions) float32.
     """
 
-    def decode(batch: tuple[Tile, ...]) -> np.ndarray:
-        return model.input_of(np.stack([tile.pixels() for tile in batch]))
+    def decode(batch: tuple[Tile, ...]) -> tuple[np.ndarray, np.ndarray]:
+        pixels = np.stack([tile.pixels() for tile in batch])
+        return pixels, model.input_of(pixels)
 
-    ready: deque[tuple[tuple[Tile, ...], Future[np.ndarray]]] = deque()
+    batches = iter(lambda: tuple(islice(tiles, model.batch)), ())
     with ThreadPoolExecutor(1) as decoding:
-        while batch := tuple(islice(tiles, model.batch)):
-            ready.append((batch, decoding.submit(decode, batch)))
-            if len(ready) > AHEAD:
-                first, pixels = ready.popleft()
-                yield first, model.embed(pixels.result())
-        while ready:
-            first, pixels = ready.popleft()
-            yield first, model.embed(pixels.result())
+        ready: deque[tuple[tuple[Tile, ...], Future[tuple[np.ndarray, np.ndarray]]]] = deque()
+        for batch in itertools.chain(batches, [()] * AHEAD):
+            if batch:
+                ready.append((batch, decoding.submit(decode, batch)))
+            if ready and (len(ready) > AHEAD or not batch):
+                first, decoded = ready.popleft()
+                pixels, given = decoded.result()
+                yield first, pixels, model.embed(given)

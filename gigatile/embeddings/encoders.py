@@ -105,6 +105,8 @@ class OnnxEncoder(Encoder):
         options.intra_op_num_threads, options.inter_op_num_threads = cores, 1
         options.use_deterministic_compute = True
         options.log_severity_level = 3
+        # Threads that wait by spinning would take the cores from the decoding of the next tiles.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         available = onnxruntime.get_available_providers()
         wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
         try:

@@ -1,6 +1,6 @@
 """Read stored embeddings: from shards, or from the file of a slide."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from gigatile.errors import UserError
-from gigatile.records.embedding import decode_embedding, values_of
+from gigatile.records.embedding import decode_embedding, encoder_of, values_of
 from gigatile.records.tfrecord import read_records
 
 
@@ -18,12 +18,15 @@ class Records(Protocol):
     def record(self, record: int) -> bytes:
         """Return an encoded record."""
 
+    def records(self, numbers: range) -> Iterator[bytes]:
+        """Yield consecutive encoded records."""
+
     def damaged(self, record: int, fault: str) -> UserError:
         """Return an error that names the record."""
 
 
 def embeddings_in(
-    reader: Records, records: Iterable[int], dimensions: int | None = None
+    reader: Records, records: Sequence[int], dimensions: int | None = None
 ) -> Iterator[np.ndarray]:
     """Yield the embedding of each record, (dimensions,) float32.
 
@@ -35,9 +38,9 @@ def embeddings_in(
     Raises:
         UserError: a record is damaged, or has another number of dimensions.
     """
-    for record in records:
+    for record, data in zip(records, _encoded(reader, records), strict=True):
         try:
-            values, _ = values_of(reader.record(record))
+            values = values_of(data)
         except ValueError as error:
             raise reader.damaged(record, f"not an embedding ({error})") from None
         if dimensions is not None and len(values) != dimensions:
@@ -45,6 +48,12 @@ def embeddings_in(
                 record, f"an embedding of {len(values)} numbers among others of {dimensions}"
             )
         yield values
+
+
+def _encoded(reader: Records, records: Sequence[int]) -> Iterator[bytes]:
+    if isinstance(records, range) and records and records.step == 1:
+        return reader.records(records)
+    return map(reader.record, records)
 
 
 def encoder_in(reader: Records, records: Iterable[int]) -> bytes:
@@ -56,7 +65,7 @@ def encoder_in(reader: Records, records: Iterable[int]) -> bytes:
     first: bytes | None = None
     for record in records:
         try:
-            _, encoder = values_of(reader.record(record))
+            encoder = encoder_of(reader.record(record))
         except ValueError as error:
             raise reader.damaged(record, f"not an embedding ({error})") from None
         if first not in (None, encoder):

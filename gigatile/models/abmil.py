@@ -5,7 +5,7 @@ Ilse, Tomczak and Welling 2018, https://arxiv.org/abs/1802.04712, equation 9.
 
 import keras
 
-from gigatile.models.bag_classifier import BagParts
+from gigatile.models.bag_classifier import BagParts, normalised
 from gigatile.settings.train import TrainSettings
 
 # Numbers of a tile's vector, and hidden units of its attention.
@@ -17,8 +17,7 @@ def build(
 ) -> BagParts:
     """Return vectors of tiles and their scores of attention; see `Architecture.kind`."""
     layers = keras.layers
-    normed = layers.LayerNormalization(dtype="float32", name="norm")(embeddings)
-    vectors = layers.Dense(VECTOR, activation="relu", name="vector")(normed)
+    vectors = layers.Dense(VECTOR, activation="relu", name="vector")(normalised(embeddings))
     value = layers.Dense(HIDDEN, activation="tanh", name="value")(vectors)
     gate = layers.Dense(HIDDEN, activation="sigmoid", name="gate")(vectors)
     product = layers.Multiply(name="gated")([value, gate])

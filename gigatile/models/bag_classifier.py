@@ -31,6 +31,16 @@ class BagParts:
     mixes: bool = False
 
 
+def normalised(embeddings: keras.KerasTensor) -> keras.KerasTensor:
+    """Return embeddings with mean 0 and variance 1, each for itself, in single precision.
+
+    Encoders differ in scale. A dense layer follows, so trained scales and offsets would add nothing
+    but a third of the time of a training step.
+    """
+    norm = keras.layers.LayerNormalization(center=False, scale=False, dtype="float32", name="norm")
+    return norm(embeddings)
+
+
 def build_bag_classifier(
     settings: TrainSettings,
     dimensions: int,

@@ -2,7 +2,7 @@
 
 import keras
 
-from gigatile.models.bag_classifier import BagParts
+from gigatile.models.bag_classifier import BagParts, normalised
 from gigatile.settings.train import TrainSettings
 
 
@@ -10,5 +10,4 @@ def build(
     embeddings: keras.KerasTensor, present: keras.KerasTensor, settings: TrainSettings
 ) -> BagParts:
     """Return the embeddings as they are, without attention; see `Architecture.kind`."""
-    norm = keras.layers.LayerNormalization(dtype="float32", name="norm")
-    return BagParts(norm(embeddings), None)
+    return BagParts(normalised(embeddings), None)

@@ -7,7 +7,7 @@ and 10), of which time and memory grow linearly with the tiles. The pooling has 
 import keras
 from keras import ops
 
-from gigatile.models.bag_classifier import BagParts
+from gigatile.models.bag_classifier import BagParts, normalised
 from gigatile.settings.train import TrainSettings
 
 # Numbers of a tile's vector, blocks, heads, and inducing points of a block.
@@ -19,8 +19,7 @@ def build(
 ) -> BagParts:
     """Return vectors of tiles and their scores of attention; see `Architecture.kind`."""
     layers = keras.layers
-    normed = layers.LayerNormalization(dtype="float32", name="norm")(embeddings)
-    vectors = layers.Dense(WIDTH, name="vector")(normed)
+    vectors = layers.Dense(WIDTH, name="vector")(normalised(embeddings))
     # The numbers of the inducing points, (n, points), for each slide of the batch.
     numbers = ops.zeros_like(present[:, :1], "int32") + ops.arange(POINTS)[None]
     for block in range(BLOCKS):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gigatile.records.example import decode_example, encode_example, some_bytes
+from gigatile.records.example import decode_example, encode_example, first_bytes
 
 # How embeddings are stored: single precision, little-endian.
 STORED = np.dtype("<f4")
@@ -47,14 +47,18 @@ def encode_embedding(embedding: Embedding) -> bytes:
     return encode_example({name: value for name, value in features.items() if value != b""})
 
 
-def values_of(data: bytes) -> tuple[np.ndarray, bytes]:
-    """Return the values of an encoded embedding, (dimensions,) float32, and its encoder.
+def values_of(data: bytes) -> np.ndarray:
+    """Return the values of an encoded embedding, (dimensions,) float32.
 
     Raises:
         ValueError: it is another kind of record.
     """
-    values, encoder = some_bytes(data, EMBEDDING, ENCODER)
-    return np.frombuffer(values, STORED), encoder
+    return np.frombuffer(first_bytes(data, EMBEDDING), STORED)
+
+
+def encoder_of(data: bytes) -> bytes:
+    """Return the encoder of an encoded embedding; see `values_of`."""
+    return first_bytes(data, ENCODER)
 
 
 def decode_embedding(data: bytes) -> Embedding:

@@ -6,7 +6,7 @@ a record against its CRCs.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gigatile.files import sha256_of
 from gigatile.records.example import first_bytes
 from gigatile.records.files import DiskFile, RecordFile
 from gigatile.records.manifest import Shard, read_manifest
-from gigatile.records.tfrecord import RecordError, damaged, read_sized
+from gigatile.records.tfrecord import RecordError, damaged, read_consecutive, read_sized
 from gigatile.records.tile import Tile, decode_tile, image_of
 from gigatile.stores.addresses import address_of, is_remote
 from gigatile.stores.sources import unreadable
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2"), ("slide", "<u8"), ("patient", "<u8")])
 # How much of shards in a store a reader keeps on the disk by default, in GB.
 CACHE_GB = 1.0
+# Consecutive records are read in parts of at most this size.
+READ_BYTES = 1 << 20
 # A shard is hashed in parts of this size.
 HASHED_BYTES = 8 << 20
 # The index of a shard of whole slides: also the cell of each tile in the grid of its slide.
@@ -168,6 +170,21 @@ class ShardReader:
     def record(self, number: int) -> bytes:
         """Return an encoded record; its checksums are verified."""
         return read_sized(*self.locate(number))
+
+    def records(self, numbers: range) -> Iterator[bytes]:
+        """Yield consecutive encoded records of one shard, which are read in large parts.
+
+        Their checksums are verified.
+        """
+        shard = self._shard(numbers[0])
+        first = numbers[0] - self._starts[shard]
+        offsets = self._offsets[shard][first : first + len(numbers) + 1].tolist()
+        begin = 0
+        while begin < len(numbers):
+            # At least one record, and no more bytes than `READ_BYTES` if there are several.
+            end = bisect_right(offsets, offsets[begin] + READ_BYTES, begin + 2) - 1
+            yield from read_consecutive(self._files[shard], offsets[begin : end + 1])
+            begin = end
 
     def damaged(self, number: int, fault: str) -> RecordError:
         """Return an error that names the file and offset of a record, and its fault.

@@ -1,7 +1,7 @@
 """Read the slides in shards of whole slides: where their tiles are, and the tiles one by one."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +114,10 @@ class SlideReader:
     def record(self, record: int) -> bytes:
         """Return an encoded record, given by its number."""
         return self._shards.record(record)
+
+    def records(self, numbers: range) -> Iterator[bytes]:
+        """Yield consecutive encoded records of a slide; see `ShardReader.records`."""
+        return self._shards.records(numbers)
 
     @property
     def in_store(self) -> bool:

@@ -5,8 +5,9 @@ numbers are little-endian. The CRC is a masked CRC-32C: rotated and offset, sinc
 that contain their own CRC says little.
 """
 
+import itertools
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -73,11 +74,28 @@ def size_at(file: RecordFile, offset: int) -> int:
 
 def read_sized(file: RecordFile, offset: int, size: int) -> bytes:
     """Return the data of a record with the `offset` and `size` of an index; checks both CRCs."""
-    record = file.read(offset, size)
-    length = length_of(record[: HEADER.size], file.path, offset)
+    return _sized(file.read(offset, size), file.path, offset, size)
+
+
+def read_consecutive(file: RecordFile, offsets: Sequence[int]) -> Iterator[bytes]:
+    """Yield the data of records that follow each other, which are read at once; checks all CRCs.
+
+    Args:
+        file: of the records.
+        offsets: of each record in bytes, and where the last one ends.
+    """
+    first = offsets[0]
+    block = file.read(first, offsets[-1] - first)
+    for begin, end in itertools.pairwise(offsets):
+        yield _sized(block[begin - first : end - first], file.path, begin, end - begin)
+
+
+def _sized(record: bytes, path: Path, offset: int, size: int) -> bytes:
+    """Return the data of a record that has the size of an index."""
+    length = length_of(record[: HEADER.size], path, offset)
     if HEADER.size + length + FOOTER.size != size:
-        raise damaged(file.path, offset, f"its size is not the {size} bytes of the index")
-    return _checked(record[HEADER.size :], length, file.path, offset)
+        raise damaged(path, offset, f"its size is not the {size} bytes of the index")
+    return _checked(record[HEADER.size :], length, path, offset)
 
 
 def read_extended(file: RecordFile, offset: int, frame: memoryview, more: bytes) -> None:

@@ -104,12 +104,20 @@ def is_plain(image: bytes) -> bool:
         image: its JPEG.
     """
     try:
-        pixels = decode_jpeg(image).reshape(-1, 3).astype(np.uint32)
+        return has_few_colours(decode_jpeg(image))
     except ValueError:
         return False
-    colours = pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+
+
+def has_few_colours(pixels: np.ndarray) -> bool:
+    """Return whether a decoded tile, (height, width, 3) uint8, is plain; see `is_plain`."""
+    rows = pixels.reshape(-1, 3)
     # A few pixels of nearly every tile have enough colours.
-    return all(len(np.unique(some)) < FEWEST_COLOURS for some in (colours[::61], colours))
+    return all(_colours(rows[::step]) < FEWEST_COLOURS for step in (61, 7, 1))
+
+
+def _colours(pixels: np.ndarray) -> int:
+    return len(np.unique(pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32)))
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int, int]:

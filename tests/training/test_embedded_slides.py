@@ -121,7 +121,7 @@ def reference(weights: dict[str, np.ndarray], slide: np.ndarray) -> np.ndarray:
         return weights[name].astype(np.float64)
 
     mean, variance = slide.mean(axis=1, keepdims=True), slide.var(axis=1, keepdims=True)
-    normed = (slide - mean) / np.sqrt(variance + 1e-3) * of("norm/gamma") + of("norm/beta")
+    normed = (slide - mean) / np.sqrt(variance + 1e-3)
     h = np.maximum(normed @ of("vector/kernel") + of("vector/bias"), 0)
     gate = 1 / (1 + np.exp(-(h @ of("gate/kernel") + of("gate/bias"))))
     scores = (np.tanh(h @ of("value/kernel") + of("value/bias")) * gate) @ of("score/kernel")
@@ -182,7 +182,7 @@ def set_transformer(weights: dict[str, np.ndarray], slide: np.ndarray) -> np.nda
         return weights[path].astype(np.float64)
 
     mean, variance = slide.mean(axis=1, keepdims=True), slide.var(axis=1, keepdims=True)
-    normed = (slide - mean) / np.sqrt(variance + 1e-3) * weight("norm/gamma") + weight("norm/beta")
+    normed = (slide - mean) / np.sqrt(variance + 1e-3)
     vectors = normed @ weight("vector/kernel") + weight("vector/bias")
     for block in range(2):
         summary = attended(weight, f"in_{block}", weight(f"points_{block}/embeddings"), vectors)

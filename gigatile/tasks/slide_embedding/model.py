@@ -94,7 +94,7 @@ def embedded_slide(
     values, corners = [], []
     try:
         with open_slide(slide) as opened:
-            for some, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
+            for some, _, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
                 values.append(embeddings)
                 corners += [(tile.x, tile.y) for tile in some]
     except SlideError as error:

@@ -1,6 +1,7 @@
 """Slides as training samples: the embeddings of their tiles, read and padded."""
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -80,9 +81,9 @@ class EmbeddedSlides:
         """Return the targets of some slides, given by their numbers, (n,)."""
         return self._reader.classes_at(numbers)
 
-    def _chosen(self, records: range, seed: int) -> list[int]:
+    def _chosen(self, records: range, seed: int) -> Sequence[int]:
         if self._most is None or len(records) <= self._most:
-            return list(records)
+            return records
         keys = random64(seed, np.arange(len(records)))
         chosen = np.argpartition(keys, self._most)[: self._most]
         return [records[position] for position in sorted(chosen.tolist())]
