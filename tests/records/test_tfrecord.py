@@ -22,7 +22,13 @@ from gigatile.records import (
 from gigatile.records.example import decode_example, encode_example, first_bytes
 from gigatile.records.files import DiskFile
 from gigatile.records.shard_layout import Source
-from gigatile.records.tfrecord import frame, read_sized, record_offsets
+from gigatile.records.tfrecord import (
+    frame,
+    open_records,
+    read_consecutive,
+    read_sized,
+    record_offsets,
+)
 from gigatile.records.tile import encode_jpeg
 from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
@@ -370,3 +376,23 @@ def test_missing_file_is_named(tmp_path):
     for read in (lambda: list(read_records(path)), lambda: record_offsets(path)):
         with pytest.raises(RecordError, match=r"gone\.tfrecord: no such record file"):
             read()
+
+
+def test_consecutive_records_are_those_read_one_by_one_and_damage_is_found(tmp_path) -> None:
+    random = np.random.default_rng(3)
+    path = tmp_path / "r.tfrecord"
+    data = [random.bytes(int(size)) for size in random.integers(0, 400, 30)]
+    write_records(path, data)
+    offsets = [*record_offsets(path).tolist(), path.stat().st_size]
+    with open_records(path) as file:
+        assert list(read_consecutive(file, offsets[4:12])) == data[4:11]
+    whole = path.read_bytes()
+    for byte in random.integers(offsets[4], offsets[11], 60).tolist():
+        damaged = bytearray(whole)
+        damaged[byte] ^= 1 << int(random.integers(8))
+        path.write_bytes(damaged)
+        with open_records(path) as file, pytest.raises(RecordError, match="is damaged"):
+            list(read_consecutive(file, offsets[4:12]))
+    path.write_bytes(whole[: offsets[11] - 1])
+    with open_records(path) as file, pytest.raises(RecordError, match="ends inside"):
+        list(read_consecutive(file, offsets[4:12]))
