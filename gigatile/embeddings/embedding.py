@@ -1,7 +1,6 @@
 """Embed the tiles of one slide: write its embeddings as records and as HDF5, and its state."""
 
 import hashlib
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -177,13 +176,17 @@ def embed_tiles(
         pixels = np.stack([tile.pixels() for tile in batch])
         return pixels, model.input_of(pixels)
 
-    batches = iter(lambda: tuple(islice(tiles, model.batch)), ())
+    def embedded(
+        batch: tuple[Tile, ...], decoded: Future[tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[tuple[Tile, ...], np.ndarray, np.ndarray]:
+        pixels, inputs = decoded.result()
+        return batch, pixels, model.embed(inputs)
+
+    ready: deque[tuple[tuple[Tile, ...], Future[tuple[np.ndarray, np.ndarray]]]] = deque()
     with ThreadPoolExecutor(1) as decoding:
-        ready: deque[tuple[tuple[Tile, ...], Future[tuple[np.ndarray, np.ndarray]]]] = deque()
-        for batch in itertools.chain(batches, [()] * AHEAD):
-            if batch:
-                ready.append((batch, decoding.submit(decode, batch)))
-            if ready and (len(ready) > AHEAD or not batch):
-                first, decoded = ready.popleft()
-                pixels, given = decoded.result()
-                yield first, pixels, model.embed(given)
+        while batch := tuple(islice(tiles, model.batch)):
+            ready.append((batch, decoding.submit(decode, batch)))
+            if len(ready) > AHEAD:
+                yield embedded(*ready.popleft())
+        while ready:
+            yield embedded(*ready.popleft())

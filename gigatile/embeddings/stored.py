@@ -1,6 +1,6 @@
 """Read stored embeddings: from shards, or from the file of a slide."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,11 +15,8 @@ from gigatile.records.tfrecord import read_records
 class Records(Protocol):
     """Records by number, as in `gigatile.records.slides.SlideReader`."""
 
-    def record(self, record: int) -> bytes:
-        """Return an encoded record."""
-
-    def records(self, numbers: range) -> Iterator[bytes]:
-        """Yield consecutive encoded records."""
+    def records(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield encoded records."""
 
     def damaged(self, record: int, fault: str) -> UserError:
         """Return an error that names the record."""
@@ -38,7 +35,7 @@ def embeddings_in(
     Raises:
         UserError: a record is damaged, or has another number of dimensions.
     """
-    for record, data in zip(records, _encoded(reader, records), strict=True):
+    for record, data in zip(records, reader.records(records), strict=True):
         try:
             values = values_of(data)
         except ValueError as error:
@@ -50,22 +47,16 @@ def embeddings_in(
         yield values
 
 
-def _encoded(reader: Records, records: Sequence[int]) -> Iterator[bytes]:
-    if isinstance(records, range) and records and records.step == 1:
-        return reader.records(records)
-    return map(reader.record, records)
-
-
-def encoder_in(reader: Records, records: Iterable[int]) -> bytes:
+def encoder_in(reader: Records, records: Sequence[int]) -> bytes:
     """Return the encoder of records, which must all be from the same one.
 
     Raises:
         UserError: a record is damaged, or from another encoder than the first.
     """
     first: bytes | None = None
-    for record in records:
+    for record, data in zip(records, reader.records(records), strict=True):
         try:
-            encoder = encoder_of(reader.record(record))
+            encoder = encoder_of(data)
         except ValueError as error:
             raise reader.damaged(record, f"not an embedding ({error})") from None
         if first not in (None, encoder):

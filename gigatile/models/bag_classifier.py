@@ -32,10 +32,10 @@ class BagParts:
 
 
 def normalised(embeddings: keras.KerasTensor) -> keras.KerasTensor:
-    """Return embeddings with mean 0 and variance 1, each for itself, in single precision.
+    """Return each embedding with mean 0 and variance 1, in single precision.
 
-    Encoders differ in scale. A dense layer follows, so trained scales and offsets would add nothing
-    but a third of the time of a training step.
+    Encoders differ in scale. Trained scales and offsets would take a third of a training step, and
+    the dense layer that follows can do what they do.
     """
     norm = keras.layers.LayerNormalization(center=False, scale=False, dtype="float32", name="norm")
     return norm(embeddings)

@@ -9,5 +9,5 @@ from gigatile.settings.train import TrainSettings
 def build(
     embeddings: keras.KerasTensor, present: keras.KerasTensor, settings: TrainSettings
 ) -> BagParts:
-    """Return the embeddings as they are, without attention; see `Architecture.kind`."""
+    """Return the normalised embeddings, without attention; see `Architecture.kind`."""
     return BagParts(normalised(embeddings), None)

@@ -5,6 +5,7 @@ a record against its CRCs.
 """
 
 import hashlib
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 INDEX = np.dtype([("offset", "<i8"), ("label", "<i2"), ("slide", "<u8"), ("patient", "<u8")])
 # How much of shards in a store a reader keeps on the disk by default, in GB.
 CACHE_GB = 1.0
-# Consecutive records are read in parts of at most this size.
+# Records that follow each other are read together up to this size.
 READ_BYTES = 1 << 20
 # A shard is hashed in parts of this size.
 HASHED_BYTES = 8 << 20
@@ -171,17 +172,26 @@ class ShardReader:
         """Return an encoded record; its checksums are verified."""
         return read_sized(*self.locate(number))
 
-    def records(self, numbers: range) -> Iterator[bytes]:
-        """Yield consecutive encoded records of one shard, which are read in large parts.
+    def records(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield some encoded records; their checksums are verified.
 
-        Their checksums are verified.
+        Those that follow each other in a shard are read together, up to `READ_BYTES` at a time.
         """
-        shard = self._shard(numbers[0])
-        first = numbers[0] - self._starts[shard]
-        offsets = self._offsets[shard][first : first + len(numbers) + 1].tolist()
+        wanted = np.asarray(numbers, np.int64)
+        shards = np.searchsorted(self._starts, wanted, side="right")
+        new = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(shards) != 0)) + 1
+        for begin, end in itertools.pairwise([0, *new.tolist(), len(wanted)]):
+            if begin < end:
+                yield from self._consecutive(int(wanted[begin]), end - begin)
+
+    def _consecutive(self, number: int, count: int) -> Iterator[bytes]:
+        """Yield records of one shard from a first one on."""
+        shard = self._shard(number)
+        first = number - self._starts[shard]
+        offsets = self._offsets[shard][first : first + count + 1].tolist()
         begin = 0
-        while begin < len(numbers):
-            # At least one record, and no more bytes than `READ_BYTES` if there are several.
+        while begin < count:
+            # At least one record, however large it is.
             end = bisect_right(offsets, offsets[begin] + READ_BYTES, begin + 2) - 1
             yield from read_consecutive(self._files[shard], offsets[begin : end + 1])
             begin = end

@@ -1,7 +1,7 @@
 """Read the slides in shards of whole slides: where their tiles are, and the tiles one by one."""
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +115,8 @@ class SlideReader:
         """Return an encoded record, given by its number."""
         return self._shards.record(record)
 
-    def records(self, numbers: range) -> Iterator[bytes]:
-        """Yield consecutive encoded records of a slide; see `ShardReader.records`."""
+    def records(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield encoded records, given by their numbers; see `ShardReader.records`."""
         return self._shards.records(numbers)
 
     @property

@@ -113,6 +113,6 @@ def _size(variables: Iterable[keras.Variable]) -> int:
 
 def _other_layers(path: Path) -> UserError:
     return UserError(
-        f"train.weights: {path} has other layers than this model; its tiles, patches and channels "
-        "must be those of this run"
+        f"train.weights: {path} has other layers than this model; it must be of this release, and "
+        "its tiles, patches and channels those of this run"
     )

@@ -311,6 +311,28 @@ def test_reader_has_random_access(shards):
     reader.close()
 
 
+@pytest.mark.parametrize("most", [1, 700, 1 << 20])
+def test_many_records_are_those_read_one_by_one(shards, monkeypatch, most):
+    monkeypatch.setattr("gigatile.records.shards.READ_BYTES", most)
+    reader = ShardReader(shards / "manifest.json", "train")
+    assert len(reader.counts) > 1
+    random.seed(most)
+    count = len(reader)
+    some = [
+        range(count),
+        range(count - 1, -1, -1),
+        range(0, count, 3),
+        range(0),
+        [5, 5, 6, 4],
+        *(sorted(random.sample(range(count), 40)) for _ in range(5)),
+    ]
+    for numbers in some:
+        assert list(reader.records(numbers)) == [reader.record(number) for number in numbers]
+    for numbers in (range(count - 1, count + 1), [-1]):
+        with pytest.raises(IndexError):
+            list(reader.records(numbers))
+
+
 def test_index_has_the_classes(shards):
     reader = ShardReader(shards / "manifest.json", "train")
     tile_classes = [reader.classes.index(record.label) for record in reader]

@@ -42,7 +42,7 @@ class EmbeddingTask(TrainingTask):
         """Return what identifies the encoder of all slides."""
         # The tiles of a slide are embedded together, so the first one will do.
         firsts = (reader.records_of(number)[0] for number in range(len(reader)))
-        return encoder_in(reader, firsts).hex()
+        return encoder_in(reader, list(firsts)).hex()
 
 
 class SlideEmbedding(EmbeddingTask, SlideTask):
