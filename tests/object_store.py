@@ -187,9 +187,9 @@ class ObjectStore:
             time.sleep(0.5)
 
     def _start(self, program: str, *arguments: str) -> None:
-        out = (self._folder / f"log/{program}.out").open("wb")
         line = [program, "-c", str(self._folder / "ceph.conf"), *arguments]
-        self._processes[program] = subprocess.Popen(line, stdout=out, stderr=out)
+        with (self._folder / f"log/{program}.out").open("wb") as out:
+            self._processes[program] = subprocess.Popen(line, stdout=out, stderr=out)
 
     def _log(self, name: str) -> str:
         path = self._folder / f"log/{name}.log"

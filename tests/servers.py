@@ -59,15 +59,18 @@ def running(folder: Path, *arguments: object) -> Iterator[Server]:
             text=True,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
         )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("all requests: "):
-                break
-        else:
-            pytest.fail(log.read_text())
-        yield Server(process, line.split()[-1].removesuffix("/docs"), log)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            for line in process.stdout:
+                if line.startswith("all requests: "):
+                    break
+            else:
+                pytest.fail(log.read_text())
+            server = Server(process, line.split()[-1].removesuffix("/docs"), log)
+            with server.client:
+                yield server
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(60)

@@ -34,8 +34,8 @@ def guarded(bundle, start, tmp_path_factory):
     file.write_text(f"{TOKEN}\n")
     with start(bundle.folder, "--host", "0.0.0.0", "--token-file", file) as started:
         started.address = started.address.replace("0.0.0.0", "127.0.0.1")
-        started.client = httpx.Client(base_url=started.address)
-        yield started
+        with httpx.Client(base_url=started.address) as started.client:
+            yield started
 
 
 # --- Who may ask
