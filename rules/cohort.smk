@@ -46,8 +46,8 @@ try:
     EXTERNAL = is_external(SETTINGS, NEW.values())
     # The files with the references, by the id of the row.
     REFERENCES = (
-        references_of(NEW.values(), Path(SETTINGS.predict.samples), TASK.truth)
-        if EXTERNAL and not TASK.classifies_slides
+        references_of(NEW.values(), Path(SETTINGS.predict.samples), TASK.truth[0])
+        if EXTERNAL and not TASK.classifies_slides and not TASK.predicts_outcomes
         else {}
     )
     if INVOCATION.is_main_process:

@@ -14,9 +14,9 @@ def label_of(member: Member, column: str = "label") -> str:
     return "" if label == PLACEHOLDER else label
 
 
-def are_labelled(members: Iterable[Member], column: str = "label") -> bool:
-    """Return whether a sheet of new data has labels, or files with references."""
-    return any(label_of(member, column) for member in members)
+def are_labelled(members: Iterable[Member], columns: Sequence[str] = ("label",)) -> bool:
+    """Return whether a sheet of new data has labels, outcomes or files with references."""
+    return any(label_of(member, column) for member in members for column in columns)
 
 
 def check_new_labels(members: Sequence[Member], sheet: Path, classes: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ censored`.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from gigatile.cohort.sheet import CENSORED, EVENT, Row, SheetLayout
 from gigatile.errors import UserError, all_faults
 
 NUMBER_COLUMNS, SURVIVAL_COLUMNS = ("value",), ("time", "event")
+OUTCOME_COLUMNS = (*NUMBER_COLUMNS, *SURVIVAL_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,29 @@ def _build(row: Row) -> tuple[Sample, list[str]]:
 def _outcome_of(row: Row) -> tuple[Outcome | None, list[str]]:
     if not row.labelled:
         return None, []
-    present = [name for name in (*NUMBER_COLUMNS, *SURVIVAL_COLUMNS) if name in row.cells]
+    present = [name for name in OUTCOME_COLUMNS if name in row.cells]
     if "value" in present:
         if len(present) > 1:
             return None, ["the sheet has `value`, and `time` or `event`; must have one of both"]
-        value = _number(row.cells["value"])
-        if value is None:
-            return None, [f"value {row.cells['value']!r}: must be a number"]
-        return Outcome(value), []
+        return read_number(row.cells)
     if len(present) < len(SURVIVAL_COLUMNS):
         return None, []  # the header was refused
-    time, event, faults = _number(row.cells["time"]), row.cells["event"], []
+    return read_time(row.cells)
+
+
+def read_number(cells: Mapping[str, str]) -> tuple[Outcome | None, list[str]]:
+    """Return the outcome in the column `value` of a row; or None, and the faults."""
+    value = _number(cells["value"])
+    if value is None:
+        return None, [f"value {cells['value']!r}: must be a number"]
+    return Outcome(value), []
+
+
+def read_time(cells: Mapping[str, str]) -> tuple[Outcome | None, list[str]]:
+    """Return the outcome in the columns `time` and `event` of a row; or None, and the faults."""
+    time, event, faults = _number(cells["time"]), cells["event"], []
     if time is None or time <= 0:
-        faults.append(f"time {row.cells['time']!r}: must be a number above 0")
+        faults.append(f"time {cells['time']!r}: must be a number above 0")
     if event not in ("0", "1"):
         faults.append(f"event {event!r}: must be 1, or 0 if it was not observed until then")
     if faults or time is None:
@@ -120,16 +131,27 @@ def check_outcomes(sheet: Path, samples: Iterable[Sample]) -> None:
     strata = {sample.stratum for sample in samples}
     faults = []
     if strata & {EVENT, CENSORED}:
-        by_patient: dict[str, dict[str, int]] = defaultdict(dict)
-        for sample in samples:
-            by_patient[sample.patient].setdefault(sample.label, sample.row)
-        for patient, labels in by_patient.items():
-            if len(labels) > 1:
-                where = ", ".join(f"{label} in row {row}" for label, row in labels.items())
-                faults.append(f"patient {patient!r} has several outcomes: {where}")
+        faults += several_outcomes((sample.patient, sample.label, sample.row) for sample in samples)
         if EVENT not in strata:
             faults.append("no row has event 1; without any event, no risk can be learned")
     elif samples and len({sample.label for sample in samples}) == 1:
         faults.append(f"all rows have the value {samples[0].label}; there is nothing to learn")
     if faults:
         raise all_faults(f"{sheet}: the outcomes cannot be used", faults)
+
+
+def several_outcomes(rows: Iterable[tuple[str, str, int]]) -> list[str]:
+    """Return a fault for each patient with more than one time or event.
+
+    Args:
+        rows: patient, outcome as text, and line number of each row of a sheet.
+    """
+    by_patient: dict[str, dict[str, int]] = defaultdict(dict)
+    for patient, outcome, number in rows:
+        by_patient[patient].setdefault(outcome, number)
+    faults = []
+    for patient, outcomes in by_patient.items():
+        if len(outcomes) > 1:
+            where = ", ".join(f"{outcome} in row {row}" for outcome, row in outcomes.items())
+            faults.append(f"patient {patient!r} has several outcomes: {where}")
+    return faults

@@ -11,13 +11,18 @@ from gigatile.tables import read_table
 COLUMNS = ("slide", "patient", "label", "tiles", "predicted")
 
 
-def read_outcome_table(path: Path) -> pd.DataFrame:
-    """Return the predictions of slides with outcomes; see `COLUMNS`.
+def read_outcome_table(path: Path, labelled: bool = True) -> pd.DataFrame:
+    """Return the predictions of slides; see `COLUMNS`.
+
+    Args:
+        path: the table.
+        labelled: False: of new slides, without the column `label`.
 
     Raises:
         UserError: the table is missing or damaged.
     """
-    table = pd.DataFrame(read_table(path, COLUMNS), columns=list(COLUMNS))
+    columns = [name for name in COLUMNS if labelled or name != "label"]
+    table = pd.DataFrame(read_table(path, columns), columns=columns)
     try:
         table = table.astype({"tiles": int, "predicted": float})
     except ValueError as error:

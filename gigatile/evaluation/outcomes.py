@@ -109,23 +109,23 @@ class OutcomeMetrics(Metrics):
 
 
 def evaluate_outcomes(
-    test: pd.DataFrame,
-    valid: pd.DataFrame,
+    slides: pd.DataFrame,
+    threshold: float | None,
     settings: EvaluationSettings,
     inputs: Mapping[str, str],
 ) -> OutcomeMetrics:
     """Compute all figures.
 
     Args:
-        test: a row per slide: slide, patient, label and predicted; a higher risk means an earlier
+        slides: a row per slide: slide, patient, label and predicted; a higher risk means an earlier
             event.
-        valid: the same of the validation split.
+        threshold: of risks; see `median_risk`. None: of numbers.
         settings: number of draws for the intervals, and their seed.
         inputs: the SHA-256 of the files of the predictions, by name.
     """
-    outcomes = [parse_outcome(label) for label in test["label"]]
+    outcomes = [parse_outcome(label) for label in slides["label"]]
     of_numbers = all(outcome.event is None for outcome in outcomes)
-    cases = test if of_numbers else by_patient(test)
+    cases = slides if of_numbers else by_patient(slides)
     outcomes = [parse_outcome(label) for label in cases["label"]]
     values = np.array([outcome.value for outcome in outcomes])
     events = np.array([outcome.event is not False for outcome in outcomes])
@@ -136,13 +136,24 @@ def evaluate_outcomes(
     return OutcomeMetrics(
         kind="number" if of_numbers else "survival",
         intervals=describe_intervals(settings),
-        n=len(test),
-        patients=int(test["patient"].nunique()),
+        n=len(slides),
+        patients=int(slides["patient"].nunique()),
         concordance=_concordance(risks, values, events, weights),
         numbers=_numbers(values, predicted, weights) if of_numbers else None,
-        survival=None if of_numbers else _survival(predicted, values, events, by_patient(valid)),
+        survival=None if threshold is None else _survival(predicted, values, events, threshold),
         inputs=dict(inputs),
     )
+
+
+def median_risk(valid: pd.DataFrame) -> float | None:
+    """Return the median risk of the patients of the validation split; None: of numbers.
+
+    Args:
+        valid: a row per slide; see `evaluate_outcomes`.
+    """
+    if parse_outcome(valid["label"].iloc[0]).event is None:
+        return None
+    return rounded(float(np.median(by_patient(valid)["predicted"])))
 
 
 def by_patient(slides: pd.DataFrame) -> pd.DataFrame:
@@ -267,14 +278,13 @@ def _concordance(
 
 
 def _survival(
-    risks: np.ndarray, times: np.ndarray, events: np.ndarray, valid: pd.DataFrame
+    risks: np.ndarray, times: np.ndarray, events: np.ndarray, threshold: float
 ) -> SurvivalFigures:
-    threshold = float(np.median(valid["predicted"]))
     high = risks > threshold
     p = logrank_p(times, events, high)
     return SurvivalFigures(
         events=int(events.sum()),
-        threshold=rounded(threshold),
+        threshold=threshold,
         low_risk=_group(times[~high], events[~high]),
         high_risk=_group(times[high], events[high]),
         logrank_p=None if p is None else float(f"{p:.4g}"),

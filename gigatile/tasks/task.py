@@ -67,8 +67,9 @@ class Task:
         detects_on_slides: whether its models detect the instances of whole slides: it uses
             `predict.slides`.
         classifies_slides: whether its models classify slides.
-        truth: the column with which a sheet of new data is used for external validation, for
-            example `label`: the task has the modules `external` and `external_page`. Empty: its
+        predicts_outcomes: whether its models predict numbers or times to events.
+        truth: the columns with any of which a sheet of new data is used for external validation,
+            for example `label`: the task has the modules `external` and `external_page`. Empty: its
             predictions of new data are not evaluated.
         compares: whether its report can compare the maps of slides with those of another run.
         losses: names of its losses, the values of `train.loss`; the first is the default.
@@ -96,7 +97,8 @@ class Task:
     detects_on_slides: bool = False
     compares: bool = False
     classifies_slides: bool = False
-    truth: str = ""
+    predicts_outcomes: bool = False
+    truth: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     train_options: frozenset[str] = field(default_factory=frozenset)
     train_defaults: Mapping[str, Any] = field(

@@ -49,6 +49,10 @@ NOT_RUN = {
     ): "the reader's bundle; tests/workflow/test_embeddings_run.py runs it",
     (
         "docs/external.md",
+        "gigatile predict bundles/risk north/survival.tsv --encoder encoder.onnx --out external\n",
+    ): "the reader's slides; tests/workflow/test_outcome_run.py runs it",
+    (
+        "docs/external.md",
         "gigatile predict bundles/brain north/cases.tsv --out external\n",
     ): "the reader's volumes; tests/workflow/test_bundle_of_volumes.py runs it",
     (

@@ -14,7 +14,7 @@ from gigatile.errors import UserError
 from gigatile.evaluation import compared_outcomes
 from gigatile.evaluation.compared_outcomes import compare_outcomes
 from gigatile.evaluation.compared_runs import compare_runs
-from gigatile.evaluation.outcomes import evaluate_outcomes
+from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import concordance
 from gigatile.files import sha256_of
 from gigatile.json_models import write_model
@@ -55,7 +55,7 @@ def cohort(
 def test_figures_are_those_of_the_evaluation(kind):
     first, second = cohort(1, 40, (0.5, 1.0), kind, slides=2)
     figures = compare_outcomes(first, second.sample(frac=1, random_state=1), SETTINGS)
-    own = [evaluate_outcomes(table, table, SETTINGS, {}) for table in (first, second)]
+    own = [evaluate_outcomes(table, median_risk(table), SETTINGS, {}) for table in (first, second)]
     expected = {"concordance": [metrics.concordance.value for metrics in own]}
     if kind == "number":
         errors = [metrics.numbers.mean_absolute_error.value for metrics in own]
@@ -122,7 +122,7 @@ def build(folder: Path, table: pd.DataFrame) -> Path:
     slides = folder / "evaluation/slides.tsv"
     write_table(slides, COLUMNS, table.astype(object).to_numpy().tolist())
     sums = {"evaluation/slides.tsv": sha256_of(slides)}
-    metrics = evaluate_outcomes(table, table, SETTINGS, sums)
+    metrics = evaluate_outcomes(table, median_risk(table), SETTINGS, sums)
     write_model(folder / "evaluation/metrics.json", metrics)
     return folder
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gigatile.evaluation.outcomes import evaluate_outcomes
+from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import (
     concordance,
     cumulative_hazard,
@@ -124,7 +124,7 @@ SETTINGS = EvaluationSettings(resamples=1000)
 
 def test_survival_is_evaluated_by_patient_with_the_threshold_of_valid():
     test, valid = slides(0, 60), slides(1, 40)
-    metrics = evaluate_outcomes(test, valid, SETTINGS, {})
+    metrics = evaluate_outcomes(test, median_risk(valid), SETTINGS, {})
     risks = test.groupby("patient")["predicted"].mean()
     labels = test.groupby("patient")["label"].first().str.split()
     times, events = labels.str[0].astype(float), labels.str[1] == "event"
@@ -144,7 +144,7 @@ def test_survival_is_evaluated_by_patient_with_the_threshold_of_valid():
 
 def test_numbers_are_evaluated_by_slide():
     test = slides(0, 60, "number")
-    metrics = evaluate_outcomes(test, test, SETTINGS, {})
+    metrics = evaluate_outcomes(test, median_risk(test), SETTINGS, {})
     values, predicted = test["label"].astype(float), test["predicted"]
     errors = predicted - values
     numbers = metrics.numbers
@@ -170,7 +170,7 @@ def test_concordance_of_a_random_model_is_covered():
         test = slides(seed, 20)
         order = np.random.default_rng(seed).permutation(len(test))
         by_chance = test.assign(predicted=np.random.default_rng(seed + 1).normal(size=len(order)))
-        interval = evaluate_outcomes(by_chance, test, SETTINGS, {}).concordance
+        interval = evaluate_outcomes(by_chance, median_risk(test), SETTINGS, {}).concordance
         covered += interval.low <= 0.5 <= interval.high
     assert covered >= 90
 
@@ -195,7 +195,7 @@ def test_intervals_of_numbers_cover(patients, correlation):
                 "predicted": 0.8 * correlation * signal,
             }
         )
-        numbers = evaluate_outcomes(test, test, SETTINGS, {}).numbers
+        numbers = evaluate_outcomes(test, median_risk(test), SETTINGS, {}).numbers
         for name in covered:
             interval = getattr(numbers, name)
             covered[name] += interval.low <= true[name] <= interval.high
@@ -204,6 +204,6 @@ def test_intervals_of_numbers_cover(patients, correlation):
 
 def test_equal_numbers_have_no_share_of_variance_and_no_correlation():
     test = slides(0, 20, "number").assign(label="3.0")
-    numbers = evaluate_outcomes(test, test, SETTINGS, {}).numbers
+    numbers = evaluate_outcomes(test, median_risk(test), SETTINGS, {}).numbers
     assert numbers.r_squared.value is None and numbers.correlation.value is None
     assert numbers.correlation.no_interval == "the figure is not defined"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gigatile.cohort.outcomes import Outcome, parse_outcome
-from gigatile.evaluation.outcomes import OutcomeMetrics, evaluate_outcomes
+from gigatile.evaluation.outcomes import OutcomeMetrics, evaluate_outcomes, median_risk
 from gigatile.report.outcomes.inputs import PredictedSlide
 from gigatile.report.outcomes.sections import RESULT, TEST_SLIDES
 from gigatile.report.pages import render
@@ -33,7 +33,9 @@ def evaluated(outcomes: list[Outcome], predicted: list[float]) -> SimpleNamespac
         )
         for row in table.itertuples()
     ]
-    return SimpleNamespace(metrics=evaluate_outcomes(table, table, SETTINGS, {}), scored=scored)
+    return SimpleNamespace(
+        metrics=evaluate_outcomes(table, median_risk(table), SETTINGS, {}), scored=scored
+    )
 
 
 def section(run: SimpleNamespace, which=RESULT) -> str:

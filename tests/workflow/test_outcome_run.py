@@ -7,6 +7,7 @@ from browser import started
 from clones import Clone
 from edits import Row, check, code, plans_of, setting, text
 from opened import check_declared
+from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
 from gigatile.evaluation.survival import concordance
@@ -40,11 +41,13 @@ P09-1 h P09-1.svs 14 0 test
 text i text.svs 3 1 test
 """
 PATIENTS = 3  # with a prediction, in the test split
-# A test slide, which is new to nobody, and a file that is no slide.
+# A test slide, which does not count in an external validation; a file that is no slide; and a slide
+# that is new.
 NEW = """\
-slide path
-N1 cohort/P06-1.svs
-N2 cohort/text.svs
+slide patient path time event
+N1 f cohort/P06-1.svs 3 1
+N2 o cohort/text.svs 5 0
+N3 n new.svs 6.5 1
 """
 
 
@@ -55,6 +58,7 @@ def outcome_run(small_cohort: Clone, tmp_path_factory) -> Clone:
     write_tiny_encoder(made.folder / "cohort/tiny.onnx")
     made.write("cohort/outcomes.tsv", OUTCOMES.replace(" ", "\t"))
     made.write("new.tsv", NEW.replace(" ", "\t"))
+    draw_small_slide("P07-1", made.folder / "new.svs")
     made.write("outcome.yaml", CONFIGURATION)
     made.traced("--cores", "2", "--configfile", "outcome.yaml")
     return made
@@ -136,6 +140,8 @@ def test_commands_read_declared_files_only(outcome_run):
             "score_new_slides",
             "predict",
             "prediction_pages",
+            "external",
+            "external_page",
         ),
     )
 
@@ -144,11 +150,12 @@ def test_new_slides_are_predicted(outcome_run):
     """All uses of the model give the prediction of the evaluation."""
     run = outcome_run.folder / RUN
     tested = {row["slide"]: row for row in read_table(run / "evaluation/slides.tsv")}
-    (row,) = read_table(run / "predictions/slides.tsv")
+    row, new = read_table(run / "predictions/slides.tsv")
     assert set(row) == {"slide", "patient", "tiles", "predicted"}
     assert (row["slide"], row["predicted"]) == ("N1", tested["P06-1"]["predicted"])
+    assert new["slide"] == "N3"
     index = (run / "predictions/pages/index.html").read_text()
-    assert "The model predicted the risk for 1 new slide; 1 slide could not be used" in index
+    assert "The model predicted the risk for 2 new slides; 1 slide could not be used" in index
     assert "1 slide or its patient" in index, "N1 is a slide of the cohort"
     page = (run / "predictions/pages/slides/N1.html").read_text()
     assert "This slide is in the cohort." in page and "<dt>Time</dt>" not in page
@@ -159,6 +166,19 @@ def test_new_slides_are_predicted(outcome_run):
     assert opened.kind == "survival"
     assert predicted.predicted == pytest.approx(float(row["predicted"]), abs=2e-6)
     assert len(predicted.positions) == int(row["tiles"])
+
+
+def test_new_slides_with_outcomes_are_an_external_validation(outcome_run):
+    predictions = outcome_run.folder / RUN / "predictions"
+    measured = read_json(predictions / "external/metrics.json")
+    reasons = {item["id"]: item["reason"] for item in measured["left_out"]}
+    assert reasons.keys() == {"N1", "N2"} and reasons["N1"].startswith("in the cohort: same")
+    assert measured["metrics"]["n"] == 1 and measured["compared"] is True
+    (row,) = read_table(predictions / "external/slides.tsv")
+    assert (row["slide"], row["patient"], row["label"]) == ("N3", "n", "6.5 event")
+    page = (predictions / "external/index.html").read_text()
+    assert "On 1 new slide of 1 patient with 1 event" in page
+    assert 'href="../external/index.html"' in (predictions / "pages/index.html").read_text()
 
 
 def test_a_bundle_predicts_without_the_run(outcome_run, tmp_path):
@@ -173,6 +193,14 @@ def test_a_bundle_predicts_without_the_run(outcome_run, tmp_path):
     whole = copy.folder / RUN / "predictions"
     assert (alone / "slides.tsv").read_text() == (whole / "slides.tsv").read_text()
     assert "This slide is in the cohort." in (alone / "pages/slides/N1.html").read_text()
+    measured = read_json(alone / "external/metrics.json")
+    assert measured["metrics"] == read_json(whole / "external/metrics.json")["metrics"]
+    # A model of times does not predict numbers.
+    copy.write("other.tsv", "slide\tpatient\tpath\tvalue\nN3\tn\tnew.svs\t2\n")
+    command = ("gigatile", "predict", f"{RUN}/model/bundle", "other.tsv", "--cores", "2")
+    done = copy.run(*command, "--encoder", "cohort/tiny.onnx", "--out", "other", check=False)
+    assert done.returncode and "Traceback" not in done.stderr
+    assert "predicts the time to an event, but time and event is missing" in done.stderr
 
 
 def earlier(sheet: str) -> str:
@@ -187,26 +215,32 @@ def earlier(sheet: str) -> str:
 
 ENDS = {"report", "all"}
 SCORES = {"score_slides", "score_valid_slides", "evaluate_valid", "evaluate"}
+EXTERNAL = {"external", "external_page"}
 MODEL = {"choose_model", "score_new_slides", "predict", "prediction_pages"} | SCORES | ENDS
 ROWS = [
     Row("no edit", set()),
     Row(
         "another time of a test patient",
-        {"split_patients", "collect", "evaluate", "prediction_pages"} | ENDS,
+        {"split_patients", "collect", "evaluate", "prediction_pages"} | EXTERNAL | ENDS,
         text("cohort/outcomes.tsv", earlier),
     ),
-    setting({"train", "validate"} | MODEL, "train={learning_rate: 0.02}"),
+    Row(
+        "another time of a new patient",
+        EXTERNAL | {"all"},
+        text("new.tsv", lambda sheet: sheet.replace("6.5", "7.5")),
+    ),
+    setting({"train", "validate"} | MODEL | EXTERNAL, "train={learning_rate: 0.02}"),
     code(
         "gigatile/evaluation/survival.py",
         "(below + up_to) / 2",
         "(below + up_to) / 3",
-        {"train", "validate"} | MODEL,
+        {"train", "validate"} | MODEL | EXTERNAL,
     ),
     code(
         "gigatile/report/outcomes/figures.py",
         "WIDTH, HEIGHT = 300, 200",
         "WIDTH, HEIGHT = 320, 200",
-        ENDS | {"prediction_pages"},
+        ENDS | {"prediction_pages"} | EXTERNAL,
     ),
 ]
 

@@ -57,11 +57,15 @@ def read_sheet(path: Path) -> Sequence[Member]:
 def read_predictions(
     path: Path, model: OutcomePredictor, labelled: bool = True
 ) -> list[PredictedSlide]:
+    """Read slides.tsv of a run; see `read_outcomes`. The model is not used."""
+    return read_outcomes(path, labelled)
+
+
+def read_outcomes(path: Path, labelled: bool = True) -> list[PredictedSlide]:
     """Read slides.tsv, in its order.
 
     Args:
         path: the table.
-        model: not used.
         labelled: False for new slides, which have no outcome.
 
     Raises:

@@ -63,7 +63,7 @@ TASK = Task(
     parts=lambda settings: settings.instances.jobs,
     train_defaults={"model": "mask_small", "epochs": 40, "segment_epochs": 8, "batch_size": 2},
     detects_on_slides=True,
-    truth=ANNOTATIONS,
+    truth=(ANNOTATIONS,),
     headline=("mask AP", "mask.ap"),
     check=_check_windows,
 )

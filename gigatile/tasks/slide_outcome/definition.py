@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gigatile.cohort.outcomes import OUTCOME_SHEET, check_outcomes
+from gigatile.cohort.outcomes import OUTCOME_COLUMNS, OUTCOME_SHEET, check_outcomes
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.tasks.slide_embedding.definition import TASK as EMBEDDINGS
@@ -29,7 +29,8 @@ TASK = replace(
     columns="slide, patient, value (or time, event), path; optional mpp, split, site.",
     read_sheet=_read_sheet,
     classifies_slides=False,
-    truth="",
+    predicts_outcomes=True,
+    truth=OUTCOME_COLUMNS,
     losses=(),
     headline=("concordance", "concordance"),
     train_options=frozenset({"tiles_per_slide"}),

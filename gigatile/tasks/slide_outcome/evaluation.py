@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> None:
         write_json(args.out / "provenance.json", {"inputs": hashes})
         return
 
-    from gigatile.evaluation.outcomes import evaluate_outcomes
+    from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 
     hashes |= checksums({"validation/slides.tsv": args.validated})
-    valid = read_outcome_table(args.validated)
-    metrics = evaluate_outcomes(predictions, valid, settings, hashes)
+    threshold = median_risk(read_outcome_table(args.validated))
+    metrics = evaluate_outcomes(predictions, threshold, settings, hashes)
     write_model(args.out / "metrics.json", metrics)
 
 

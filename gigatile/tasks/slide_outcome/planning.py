@@ -19,6 +19,10 @@ PLAN = replace(
         },
         thresholds=VALIDATE,
         predict=PREDICT,
+        external={
+            "external": Stage(("evaluate", "collect_new", "predict", "prediction_pages"), start=3),
+            "external_page": Stage(("evaluate", "external"), start=2),
+        },
         shards=Stage(megapixel=0.0005, storage=STORED // 2),
         validate=0.3,
     ),

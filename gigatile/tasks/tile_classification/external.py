@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
 from gigatile.evaluation.external import Reference, evaluate_external
-from gigatile.evaluation.external_slides import read_external
+from gigatile.evaluation.external_slides import ExternalFiles, read_external
 from gigatile.evaluation.metrics_file import SlideMetrics
 from gigatile.files import checksums
 from gigatile.json_models import read_model, write_model
@@ -30,12 +30,9 @@ def run(args: argparse.Namespace) -> None:
     reference = Reference(
         read_model(SlideMetrics, args.metrics), read_model(CalibrationFile, args.calibration)
     )
-    slides = read_external(args.slides, args.table, args.samples, args.matches, points.classes)
+    files = ExternalFiles.given(args)
+    slides = read_external(files, points.classes)
     inputs = {
-        "predictions/slides.tsv": args.slides,
-        "predictions/tiles.tsv": args.table,
-        "predictions/in_cohort.tsv": args.matches,
-        "the sheet of new slides": args.samples,
         "operating_points.json": args.points,
         "metrics.json": args.metrics,
         "calibration.json": args.calibration,
@@ -48,6 +45,6 @@ def run(args: argparse.Namespace) -> None:
         reference,
         settings,
         compared=not args.not_compared,
-        inputs=checksums(inputs),
+        inputs=files.checksums() | checksums(inputs),
     )
     write_model(args.out, metrics)
