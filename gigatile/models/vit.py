@@ -93,7 +93,8 @@ def _perceptron(x: keras.KerasTensor, size: Size, number: int) -> keras.KerasTen
 def _load(network: keras.Model, size: Size, grid: int, path: Path) -> None:
     """Load the weights of a checkpoint; the positions are interpolated to the grid."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # NumPy does not close a damaged file that it opened.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             weights = {name: file[name] for name in file.files}
         for layer, values in _values(weights, size, grid).items():
             network.get_layer(layer).set_weights(values)

@@ -55,7 +55,8 @@ def training_lock(
             before, blocking = blocking, ""
             if ranks.writes:
                 try:
-                    handle = handle or _lock(_file(folder, 0))
+                    if handle is None and (handle := _lock(_file(folder, 0))):
+                        locks.enter_context(handle)
                     blocking = _other_ranks(folder) if handle else _holder(_file(folder, 0))
                 except OSError as error:
                     if error.errno not in _NO_LOCKS:
@@ -80,12 +81,12 @@ def training_lock(
             time.sleep(PAUSE)
         if not ranks.writes:
             try:
-                handle = _lock(_file(folder, ranks.rank))
+                if handle := _lock(_file(folder, ranks.rank)):
+                    locks.enter_context(handle)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
         if handle is not None:
-            locks.enter_context(handle)
             handle.truncate(0)
             handle.write(f"rank {ranks.rank} (process {os.getpid()} on {socket.gethostname()})")
             handle.flush()

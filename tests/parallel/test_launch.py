@@ -174,10 +174,11 @@ def await_ready(folder):
 def test_signal_makes_the_ranks_save(tmp_path, number):
     """As STOP, since `mpirun` and `srun` end the ranks on SIGTERM."""
     program = "trap 'echo asked; exit 75' USR2; echo ready; while :; do sleep 0.1; done"
-    process = subprocess.Popen(line(tmp_path, "bash", "-c", program), stdout=subprocess.PIPE)
-    await_ready(tmp_path)
-    process.send_signal(number)
-    assert process.wait(30) == 75
+    command = line(tmp_path, "bash", "-c", program)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        await_ready(tmp_path)
+        process.send_signal(number)
+        assert process.wait(30) == 75
     assert "asked" in (tmp_path / "log").read_text()
 
 
@@ -185,14 +186,13 @@ def test_signal_makes_the_ranks_save(tmp_path, number):
 def test_stopped_mpirun_is_not_a_bug(tmp_path, ranks):
     """`mpirun` then exits with status 1, like after a bug."""
     ready = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
-    process = subprocess.Popen(
-        line(tmp_path, *ready, launcher="mpirun", ranks=ranks), stdout=subprocess.PIPE
-    )
-    await_ready(tmp_path)
-    mpirun = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(mpirun) == 1
-    os.kill(int(mpirun[0]), signal.SIGTERM)
-    assert process.wait(60) == 75
+    command = line(tmp_path, *ready, launcher="mpirun", ranks=ranks)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        await_ready(tmp_path)
+        mpirun = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(mpirun) == 1
+        os.kill(int(mpirun[0]), signal.SIGTERM)
+        assert process.wait(60) == 75
     log = (tmp_path / "log").read_text()
     assert "a signal from outside stopped mpirun (status 1); no rank reported an error" in log
     assert "run the same command again to resume" in log

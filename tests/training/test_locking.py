@@ -151,7 +151,8 @@ def test_restart_waits_for_remaining_ranks(launcher, manifest, tmp_path):
         limit.cancel()
         for process in (first, second):
             if process:
-                subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+                with process:
+                    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
 
 
 def process_of(lock):
