@@ -14,6 +14,7 @@ from gigatile.workflow.inputs import (
     case_options,
     cohorts_of_weights,
     compared_files,
+    embeddings_from,
     encoder_of,
     images_of_part,
     initial_weights,

@@ -14,12 +14,13 @@ TEST, VALID = (
 # --- From tiles to embeddings: a job per slide
 
 
-# A slide that could not be tiled gets empty embeddings and its reason.
+# A slide that could not be tiled gets empty embeddings and its reason. With encoder.embedded_with, the sheet names files
+# of embeddings, which are read in place of the tiles.
 rule embed:
     input:
         tiled=f"{RUN}/tiles/{{slide}}.json",
         tiles=ancient(f"{RUN}/tiles/{{slide}}.tfrecord"),
-        encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+        source=ancient(embeddings_from(SETTINGS.encoder, COHORT)),
         described=[],
     output:
         records=update(f"{RUN}/embeddings/{{slide}}.tfrecord"),
@@ -39,7 +40,7 @@ rule embed:
     params:
         **provenance("embed", "embed", "{slide}"),
         encoder=encoder_of(
-            *(SETTINGS.encoder.file, Path(f"{RUN}/embeddings"), ELSEWHERE),
+            *(SETTINGS.encoder, Path(f"{RUN}/embeddings"), ELSEWHERE),
             check=INVOCATION.is_main_process,
         ),
         settings=section("encoder"),
@@ -47,7 +48,7 @@ rule embed:
         run_recorded(
             "embed",
             "--slide {wildcards.slide} --tiles {input.tiles:q} --tiled {input.tiled:q}"
-            " --encoder {input.encoder:q} --settings {params.settings:q} {resources.options}"
+            " --source {input.source:q} --settings {params.settings:q} {resources.options}"
             " --described {input.described:q} --cores {threads} --records {output.records:q} --hdf5 {output.hdf5:q} --out {output.state:q}",
             reads="{input.tiled:q} {input.described:q}",
             state="{output.state}",
@@ -60,7 +61,7 @@ use rule embed as embed_new with:
     input:
         tiled=f"{RUN}/predictions/tiles/{{slide}}.json",
         tiles=ancient(f"{RUN}/predictions/tiles/{{slide}}.tfrecord"),
-        encoder=ancient(on_disk([Path(SETTINGS.encoder.file)])),
+        source=ancient(embeddings_from(SETTINGS.encoder, NEW)),
         # A bundle refuses another encoder before the first slide is embedded.
         described=f"{MODEL}/settings.json" if BUNDLE else [],
     output:
@@ -72,7 +73,7 @@ use rule embed as embed_new with:
     params:
         **provenance("embed_new", "embed", "{slide}"),
         encoder=encoder_of(
-            *(SETTINGS.encoder.file, Path(f"{RUN}/predictions/embeddings"), ELSEWHERE),
+            *(SETTINGS.encoder, Path(f"{RUN}/predictions/embeddings"), ELSEWHERE),
             check=False,  # the same file
         ),
         settings=section("encoder"),

@@ -1,8 +1,8 @@
 # From slides to tiles, for all tasks with slides: a job per slide.
 from gigatile.workflow.size_requests import SizeRequests, Work
 
-# Tiles are the same for all tasks, so that runs of different tasks can reuse them.
-TILING = "tile_classification"
+# Tiles are the same for all tasks, so that runs of different tasks can reuse them. Files of embeddings have none.
+TILING = "slide_embedding" if SETTINGS.encoder.embedded_with else "tile_classification"
 REQUESTS = SizeRequests(
     INVOCATION,
     Path("results"),

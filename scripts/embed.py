@@ -16,7 +16,13 @@ def main() -> None:
     parser.add_argument("--slide", required=True, help="the slide's id")
     parser.add_argument("--tiles", type=Path, required=True, help="its tiles (.tfrecord)")
     parser.add_argument("--tiled", type=Path, required=True, help="their state (.json)")
-    parser.add_argument("--encoder", type=Path, required=True, help="a file (.onnx or .keras)")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        required=True,
+        help="the encoder (.onnx or .keras), or the slide's embeddings that another program made "
+        "(.h5, with embedded_with in the settings)",
+    )
     parser.add_argument("--settings", required=True, help="the section `encoder` as JSON")
     parser.add_argument("--name", default="", help="of the encoder, for the state")
     parser.add_argument("--licence", default="", help="of the encoder, for the state")
@@ -32,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="output, the state (.json)")
     args = parser.parse_args()
     limit_pools(args.cores)
-    if args.encoder.suffix == ".keras":
+    if args.source.suffix == ".keras":
         import_tensorflow()
 
     from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
@@ -41,7 +47,7 @@ def main() -> None:
         args.slide,
         args.tiles,
         args.tiled,
-        args.encoder,
+        args.source,
         parse_section(
             EncoderSettings,
             args.settings,

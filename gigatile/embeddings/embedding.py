@@ -13,6 +13,7 @@ import numpy as np
 from gigatile.embeddings.encoder_files import check_encoder, encoder_checksum, encoder_id
 from gigatile.embeddings.encoders import Encoder, open_encoder
 from gigatile.embeddings.hdf5 import write_hdf5
+from gigatile.embeddings.imported import ImportedEmbeddings, fingerprints_of, open_imported
 from gigatile.embeddings.state import EmbeddingState, EncoderFacts
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json
@@ -21,6 +22,8 @@ from gigatile.records.embedding import Embedding, encode_embedding
 from gigatile.records.tfrecord import write_records
 from gigatile.records.tile import Tile, has_few_colours, read_tiles
 from gigatile.settings.encoder import EncoderSettings
+from gigatile.slides.reader import SlideError
+from gigatile.slides.slide_files import fingerprint_of
 from gigatile.slides.state import SlideState, TileGrid
 from gigatile.states import OtherFile, RecordsFile
 
@@ -47,20 +50,21 @@ def embed_slide(
     slide: str,
     tiles: Path,
     tiled: Path,
-    encoder: Path,
+    source: Path,
     settings: EncoderSettings,
     files: EmbeddingFiles,
     described: Path | None = None,
 ) -> EmbeddingState:
     """Embed the tiles of a slide; write records, HDF5 and, last, the state.
 
-    A slide that could not be tiled gets empty files and a state with the reason.
+    With `settings.embedded_with`, the embeddings are read from a file. A slide that could not be
+    tiled gets empty files and a state with the reason.
 
     Args:
         slide: its id.
         tiles: its tiles (.tfrecord).
         tiled: their state (.json).
-        encoder: its file.
+        source: the file of the encoder, or with the embeddings.
         settings: the size of its input, and how pixels are scaled.
         files: to write.
         described: settings.json of the model that will score the slide; its encoder must be this
@@ -81,13 +85,13 @@ def embed_slide(
     facts = None
     if state.grid is None or state.state == "failed":
         _write_nothing(files)
+    elif settings.embedded_with is not None:
+        facts = _import_embeddings(slide, source, state, settings, files, described)
     else:
-        checksum = encoder_checksum(encoder)
+        checksum = encoder_checksum(source)
         identity = encoder_id(checksum, settings, state.grid.size)
-        if described is not None:
-            expected = bytes.fromhex(read_model(_EncoderOfModel, described).encoder_id)
-            check_encoder(identity, expected, str(encoder), described)
-        model = open_encoder(encoder, settings, state.grid.size, settings.cores)
+        _check_model(identity, source, described)
+        model = open_encoder(source, settings, state.grid.size, settings.cores)
         facts = EncoderFacts(
             name=settings.name,
             licence=settings.licence,
@@ -109,6 +113,67 @@ def embed_slide(
     )
     write_json(files.state, embedded.to_json())
     return embedded
+
+
+def _check_model(identity: bytes, source: Path, described: Path | None) -> None:
+    if described is not None:
+        expected = bytes.fromhex(read_model(_EncoderOfModel, described).encoder_id)
+        check_encoder(identity, expected, str(source), described)
+
+
+def _import_embeddings(
+    slide: str,
+    source: Path,
+    state: SlideState,
+    settings: EncoderSettings,
+    files: EmbeddingFiles,
+    described: Path | None,
+) -> EncoderFacts:
+    """Write the embeddings of a file that another program made."""
+    if state.source.fingerprint != fingerprint_of(source):
+        raise UserError(f"{source}: was changed after its tiles were described; run it again")
+    try:
+        with open_imported(source) as embeddings:
+            identity = embeddings.encoder_id(settings)
+            _check_model(identity, source, described)
+            _write_imported(slide, embeddings, identity, files)
+            return EncoderFacts(
+                name=settings.embedded_with or "",
+                licence=settings.licence,
+                sha256=None,
+                size=embeddings.size,
+                mean=None,
+                deviation=None,
+                dimensions=embeddings.dimensions,
+            )
+    except SlideError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _write_imported(
+    slide: str, embeddings: ImportedEmbeddings, identity: bytes, files: EmbeddingFiles
+) -> None:
+    attributes: dict[str, str | int] = {
+        "name": slide,
+        "patch_size_level0": round(embeddings.extent),
+    }
+    if embeddings.size is not None:
+        attributes["patch_size"] = embeddings.size
+    corners = embeddings.corners.tolist()
+    with write_hdf5(files.hdf5, len(corners), embeddings.dimensions, attributes) as hdf5:
+
+        def records() -> Iterator[bytes]:
+            hashes = fingerprints_of(embeddings)
+            for part in embeddings.parts():
+                some = corners[hdf5.written : hdf5.written + len(part)]
+                hdf5.write(part, some)
+                for values, (x, y) in zip(part, some, strict=True):
+                    record = Embedding(
+                        values, identity, next(hashes), slide, x, y, embeddings.extent
+                    )
+                    yield encode_embedding(record)
+
+        write_records(files.records, records())
 
 
 def _write_nothing(files: EmbeddingFiles) -> None:

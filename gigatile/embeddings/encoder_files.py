@@ -90,5 +90,5 @@ def check_encoder(encoder: bytes, expected: bytes, source: str, described: Path)
     if encoder != expected:
         raise UserError(
             f"{source}: another encoder than {described} was trained with, or tiles of another "
-            "size; set encoder.file to the file of the training"
+            "size; use those of the training (encoder.file, or encoder.embedded_with)"
         )

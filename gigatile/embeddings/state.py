@@ -9,16 +9,16 @@ class EncoderFacts(StateModel):
 
     Attributes:
         name, licence: as in the settings.
-        sha256: of its file, or of its files together.
-        size: side of its input, in pixels.
+        sha256: of its file, or of its files together; None: another program made the embeddings.
+        size: side of its input, in pixels; None: not known.
         mean, deviation: how pixels are scaled; None: they are not.
         dimensions: numbers of an embedding.
     """
 
     name: str
     licence: str
-    sha256: str
-    size: int
+    sha256: str | None
+    size: int | None
     mean: list[float] | None
     deviation: list[float] | None
     dimensions: int

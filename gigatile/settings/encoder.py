@@ -22,6 +22,14 @@ class EncoderSettings(Section):
         "RGB pixels, (n, height,\nwidth, 3) or (n, 3, height, width), and returns embeddings, "
         "(n, numbers).",
     )
+    embedded_with: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        exclude_if=lambda name: name is None,
+        description="In place of file, if the sheet names embeddings of TRIDENT or CLAM (.h5) in "
+        "place of slides: name\nand version of their encoder.",
+    )
     name: str = Field(
         "",
         max_length=200,

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +11,13 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gigatile.records import Tile
+from gigatile.records import Tile, encode_tile
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.appearance import AppearanceSum
 from gigatile.slides.areas import area_fractions
 from gigatile.slides.grid import Grid, plan_grid
 from gigatile.slides.index import MEASURES, TileIndex
+from gigatile.slides.opening import open_source
 from gigatile.slides.overview import read_overview
 from gigatile.slides.pictures import render_overview
 from gigatile.slides.reader import Slide, SlideError
@@ -104,6 +105,19 @@ class SlideTiles:
         self.mask = Image.new("1", (1, 1))
         self.index: TileIndex | None = None
         self.facts = SlideFacts.unopened(slide_id, source.name, sheet_mpp)
+
+    def encoded(self, path: Path, scratch: Path | None) -> Generator[bytes]:
+        """Yield the records of the tiles that are kept.
+
+        Args:
+            path: of the file that is read: the slide's, or a local copy.
+            scratch: a folder on a local disk, for a slide in a store.
+
+        Raises:
+            SlideError: the slide cannot be used, or no tile is kept.
+        """
+        with open_source(path, scratch, lambda: self._report_progress(None), print) as slide:
+            yield from map(encode_tile, self.tiles(slide.path, slide))
 
     def tiles(self, path: Path, slide: Slide) -> Iterator[Tile]:
         """Yield the tiles that are kept.

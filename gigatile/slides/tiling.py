@@ -2,17 +2,20 @@
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Protocol
+
+from PIL import Image
 
 from gigatile.errors import UserError, record_unexpected_error
 from gigatile.files import remove_half_written, write_json
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
-from gigatile.records import encode_tile, write_records
+from gigatile.records import write_records
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.index import write_empty_index
-from gigatile.slides.opening import open_source
+from gigatile.slides.index import TileIndex, write_empty_index
 from gigatile.slides.pictures import write_picture
 from gigatile.slides.reader import SlideError
 from gigatile.slides.slide_files import copy_to
@@ -39,6 +42,18 @@ class TilingFiles:
     index: Path
 
 
+class TilesOfSource(Protocol):
+    """The tiles of a file; see `SlideTiles` for the attributes."""
+
+    facts: SlideFacts
+    picture: Image.Image
+    mask: Image.Image
+    index: TileIndex | None
+
+    def encoded(self, path: Path, scratch: Path | None) -> Generator[bytes]:
+        """Yield the records of the tiles; the attributes are complete after the last."""
+
+
 def tile_slide(
     source: Path,
     slide_id: str,
@@ -46,6 +61,7 @@ def tile_slide(
     settings: TileSettings,
     files: TilingFiles,
     scratch: Path | None = None,
+    tiles_of: Callable[..., TilesOfSource] = SlideTiles,
 ) -> SlideState:
     """Tile a slide; write its records, tile table and overview and, last, its state.
 
@@ -61,6 +77,7 @@ def tile_slide(
         settings: size, scale and quality of the tiles, and which of them are kept.
         files: to write.
         scratch: a folder on a local disk, for `settings.copy_first` and for slides in a store.
+        tiles_of: makes the tiles of a file; takes the arguments of `SlideTiles`.
 
     Returns:
         The state, as written.
@@ -74,7 +91,7 @@ def tile_slide(
         copies = None
         if scratch is not None:
             copies = Path(close.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
-        tiling = _SlideTiling(source, slide_id, sheet_mpp, settings, files, copies)
+        tiling = _SlideTiling(source, slide_id, sheet_mpp, settings, files, copies, tiles_of)
         return _run_supervised(tiling, source, slide_id, settings, files)
 
 
@@ -109,7 +126,9 @@ class _SlideTiling:
         settings: TileSettings,
         files: TilingFiles,
         copies: Path | None,
+        tiles_of: Callable[..., TilesOfSource],
     ) -> None:
+        self._tiles_of = tiles_of
         self._source = source
         self._slide_id = slide_id
         self._sheet_mpp = sheet_mpp
@@ -120,20 +139,21 @@ class _SlideTiling:
 
     def _reset(self) -> None:
         """Discard all results."""
-        self._tiles = SlideTiles(self._source, self._slide_id, self._sheet_mpp, self._settings)
+        self._tiles = self._tiles_of(
+            self._source, self._slide_id, self._sheet_mpp, self._settings, lambda facts: None
+        )
 
     def run(self, report_progress: ReportProgress) -> SlideState:
         """Tile the slide; called in the supervised process."""
         try:
             path = self._local_copy(report_progress)
-            self._tiles = SlideTiles(
+            self._tiles = self._tiles_of(
                 self._source, self._slide_id, self._sheet_mpp, self._settings, report_progress
             )
-            with open_source(path, self._copies, lambda: report_progress(None), print) as slide:
-                tiles = self._tiles.tiles(slide.path, slide)
-                # Before the records are opened, so that a failure is not reported as theirs.
-                first = list(islice(tiles, 1))
-                write_records(self._files.records, map(encode_tile, chain(first, tiles)))
+            with contextlib.closing(self._tiles.encoded(path, self._copies)) as records:
+                # Before the file is opened for writing, so that a failure is not reported as its.
+                first = list(islice(records, 1))
+                write_records(self._files.records, chain(first, records))
             self._tiles.facts.state = "tiled"
             return self._finish()
         except SlideError as error:

@@ -19,6 +19,7 @@ from gigatile.embeddings.encoder_files import encoder_checksum, encoder_files
 from gigatile.errors import UserError
 from gigatile.files import read_json
 from gigatile.model_files import COHORT, COHORT_IMAGES
+from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS, weights_file
 from gigatile.stores.addresses import address_of, is_remote
 from gigatile.workflow.snakemake_internals import declare_parameters
@@ -140,12 +141,12 @@ def weights_option(wildcards: Any, input: Any) -> str:
 
 
 def encoder_of(
-    file: str | None, states: Path, elsewhere: bool, check: bool
+    encoder: EncoderSettings, states: Path, elsewhere: bool, check: bool
 ) -> Callable[[Any], str]:
     """Return a parameter that changes with the content of the file `encoder.file`.
 
     Args:
-        file: of the settings.
+        encoder: the settings; without a file, the parameter is empty.
         states: folder of the states of embedded slides; they have the checksum if the file is
             elsewhere.
         elsewhere: whether the files are on another machine.
@@ -154,10 +155,12 @@ def encoder_of(
     Raises:
         WorkflowError: the file is missing, or is no encoder.
     """
-    path = Path(str(file))
+    if encoder.file is None:
+        return literal("")
+    path = Path(encoder.file)
     if elsewhere and not path.exists():
         embedded = (read_json(state).get("encoder") for state in sorted(states.glob("*.json")))
-        known = next((encoder["sha256"] for encoder in embedded if encoder), "")
+        known = next((facts["sha256"] for facts in embedded if facts), "")
         return literal(known)
     if check:
         try:
@@ -238,6 +241,15 @@ def source_files(samples: Mapping[str, HasFiles]) -> Callable[[Any], list[str]]:
         return on_disk(samples[sample].files)
 
     return files
+
+
+def embeddings_from(
+    encoder: EncoderSettings, samples: Mapping[str, HasFiles]
+) -> Callable[[Any], list[str]] | list[str]:
+    """Return what embeddings are made from: the encoder, or the file of each row of a sheet."""
+    if encoder.embedded_with is not None:
+        return source_files(samples)
+    return on_disk([Path(str(encoder.file))])
 
 
 def on_disk(files: Iterable[Path]) -> list[str]:

@@ -1,12 +1,15 @@
 """The whole workflow on embeddings of tiles, as a user runs it."""
 
+import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 from axe import violations_everywhere
 from browser import started
+from clones import Clone
 from edits import FUNCTION, Row, changed, check, code, flip_a_byte, plans_of, setting, text
 from opened import check_declared
 from small_cohort import COHORT, embedded_settings
@@ -199,6 +202,142 @@ def test_a_bundle_predicts_with_the_encoder_of_its_training(embedded_run, tmp_pa
         "gigatile", "predict", "embedded.yaml", "new.tsv", "--encoder", "x", check=False
     )
     assert "--encoder: only with a bundle" in used.stdout + used.stderr
+
+
+# --- Embeddings of another program
+
+IMPORTED = "results/imported"
+IMPORT = ("--cores", "2", "--configfile", "imported.yaml")
+
+
+@pytest.fixture(scope="module")
+def imported_run(embedded_run: Clone, tmp_path_factory) -> Clone:
+    """Return a run on the embeddings of `embedded_run`, given as files. Do not change it."""
+    run = embedded_run.copy(tmp_path_factory.mktemp("imported"))
+    (run.folder / "features").mkdir()
+    header, *rows = (run.folder / "cohort/samples.tsv").read_text().splitlines()
+    column, lines = header.split("\t").index("path"), [header]
+    for row in rows:
+        cells = row.split("\t")
+        embedded = read_json(run.folder / RUN / f"embeddings/{cells[0]}.json")["encoder"]
+        path = run.folder / f"features/{cells[0]}.h5"
+        if embedded:
+            shutil.copy(run.folder / RUN / f"embeddings/{cells[0]}.h5", path)
+        else:
+            path.write_text(f"The slide {cells[0]} could not be embedded.")
+        cells[column] = f"{cells[0]}.h5"
+        lines.append("\t".join(cells))
+    run.write("features/samples.tsv", "\n".join(lines) + "\n")
+    run.write("new_features.tsv", f"slide\tpath\nN1\tfeatures/{COHORT['test'][0]}.h5\n")
+    settings = embedded_settings(
+        encoder="embedded_with: tiny 1, licence: MIT", more="predict: {samples: new_features.tsv}"
+    )
+    settings = settings.replace("run: embedded", "run: imported")
+    run.write("imported.yaml", settings.replace("cohort/samples.tsv", "features/samples.tsv"))
+    run.traced(*IMPORT)
+    return run
+
+
+def test_embeddings_of_another_program_give_the_same_model(imported_run):
+    """Equal embeddings, so equal weights and predictions; the slides are not needed."""
+    predictions = [
+        (imported_run.folder / run / "evaluation/slides.tsv").read_text() for run in (RUN, IMPORTED)
+    ]
+    assert predictions[0] == predictions[1]
+    first, second = (
+        read_json(imported_run.folder / run / "model/settings.json") for run in (RUN, IMPORTED)
+    )
+    assert first["encoder_id"] != second["encoder_id"]
+    rows = {row["slide"]: row for row in read_table(imported_run.folder / IMPORTED / "tiles.tsv")}
+    failed = {name: row["reason"] for name, row in rows.items() if row["state"] == "failed"}
+    assert failed.keys() == {"text", "glass", "cut"}
+    assert all("cannot be read as HDF5" in reason for reason in failed.values())
+    assert imported_run.jobs("--configfile", "imported.yaml") == {}
+    verified = imported_run.run("gigatile", "verify", "imported.yaml").stdout
+    assert verified == f"{IMPORTED}: all files are current and undamaged, and none is left over\n"
+
+
+def test_new_embeddings_are_predicted_from_python_and_with_a_bundle(imported_run, tmp_path):
+    copy, slide = imported_run.copy(tmp_path / "copy"), COHORT["test"][0]
+    (row,) = read_table(copy.folder / IMPORTED / "predictions/slides.tsv")
+    model = Model.open(copy.folder / IMPORTED / "model")
+    prediction = model.predict(copy.folder / f"features/{slide}.h5")
+    assert prediction.scores == {
+        name: pytest.approx(float(row[f"p_{name}"]), abs=2e-6) for name in model.classes
+    }
+    assert len(prediction.positions) == int(row["tiles"]) == prediction.facts.tiles.kept
+    with pytest.raises(UserError, match="cannot be read as HDF5"):
+        model.predict(copy.folder / f"cohort/{slide}.svs")
+    copy.snakemake(f"{IMPORTED}/model/bundle", *IMPORT)
+    named = ("gigatile", "predict", f"{IMPORTED}/model/bundle", "--cores", "2", "--out", "calls")
+    copy.run(*named, "new_features.tsv")
+    alone = copy.folder / "calls/results/imported/predictions/slides.tsv"
+    assert alone.read_text() == (copy.folder / IMPORTED / "predictions/slides.tsv").read_text()
+
+
+def test_commands_read_declared_embeddings_only(imported_run):
+    check_declared(
+        imported_run,
+        *("split_patients", "tile", "embed", "collect", "collect_training", "write_shards"),
+        *("train", "validate", "choose_model", "score_slides", "evaluate", "baselines", "report"),
+        *("score_valid_slides", "evaluate_valid", "operating_points", "calibration"),
+        *("tile_new", "embed_new", "collect_new", "score_new_slides", "predict"),
+        "prediction_pages",
+    )
+
+
+def test_report_on_embeddings_of_another_program(imported_run, tmp_path):
+    report = imported_run.folder / IMPORTED / "report"
+    index = (report / "index.html").read_text()
+    for shown in ("tiny 1", "by another program, from tiles of 128 px", "Tiles in two dimensions"):
+        assert shown in index
+    assert 'role="alert"' not in index, "no check of the proof failed"
+    assert "no tiles in two splits have the same" in index
+    page = report / "slides" / f"{COHORT['test'][0]}.html"
+    text = page.read_text()
+    assert "Attention, as a share of the largest" in text and "Under each tile" not in text
+    new = (imported_run.folder / IMPORTED / "predictions/pages/slides/N1.html").read_text()
+    assert "This slide is in the cohort." in new
+    with started(tmp_path) as browser:
+        for path in (report / "index.html", page):
+            assert violations_everywhere(browser, path) == []
+            browser.emulate(320)
+            assert browser.run("return document.documentElement.scrollWidth") == 320, path
+
+
+def test_copied_embeddings_in_two_splits_are_reported(imported_run, tmp_path):
+    """In another order, so that neither name nor content of the file are the same."""
+    copy = imported_run.copy(tmp_path / "copy")
+    train, test = COHORT["train"][0], COHORT["test"][0]
+    with (
+        h5py.File(copy.folder / f"features/{train}.h5") as source,
+        h5py.File(copy.folder / f"features/{test}.h5", "w") as target,
+    ):
+        for name in ("features", "coords"):
+            target[name] = source[name][...][::-1]
+            target[name].attrs.update(source[name].attrs)
+    copy.snakemake(f"{IMPORTED}/report/index.html", *IMPORT, "--config", "predict={}")
+    index = (copy.folder / IMPORTED / "report/index.html").read_text()
+    assert 'role="alert"' in index and f"{train}" in index.split('role="alert"')[1][:2000]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "sheet", "messages"),
+    [
+        ("embedded_with: x", "cohort", ["row 2: path 'P01-1.svs': must be embeddings (.h5)"]),
+        ("file: cohort/tiny.onnx", "features", ["row 2: path 'P01-1.h5': has embeddings", "row 3"]),
+        ("file: cohort/tiny.onnx, embedded_with: x", "features", ["give one of both"]),
+        ("embedded_with: ''", "features", ["encoder.embedded_with"]),
+    ],
+)
+def test_slides_and_embeddings_are_not_mixed_up(imported_run, tmp_path, encoder, sheet, messages):
+    copy = imported_run.copy(tmp_path / "copy")
+    settings = embedded_settings(encoder=encoder, more="")
+    copy.write("wrong.yaml", settings.replace("cohort/samples.tsv", f"{sheet}/samples.tsv"))
+    done = copy.snakemake("-n", "--configfile", "wrong.yaml", check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode and "Traceback" not in said
+    assert all(message in said for message in messages), said
 
 
 # --- Reruns

@@ -64,7 +64,10 @@ def _tiles(run: Any) -> Content | None:
         {
             "labels": _tile_panels(points, labels, baselines.classes),
             "sites": _tile_panels(points, sites, names[:MOST_SITES]),
-            "pictures": _pictures(points, run.files["records_dir"].with_name(TILE_FOLDER)),
+            # Tiles that another program embedded have no pictures.
+            "pictures": []
+            if run.model.encoder.get("embedded_with")
+            else _pictures(points, run.files["records_dir"].with_name(TILE_FOLDER)),
             "count": len(points),
             "side": SIDE,
             "cell": SIDE / CELLS,

@@ -185,9 +185,12 @@ def _page(
         scale_bar=scale_bar(width, state.mpp) if state.mpp else None,
         mpp_source=mpp_source(state.mpp_from),
         votes=None if scored.call_vote is None else tiles.votes().tolist(),
+        # Without a reader, another program embedded the tiles: there are no pictures of them.
         galleries=_galleries(
             scored, classes, tiles, grid, records_path, inputs.options.get("top_tiles", TOP_TILES)
-        ),
+        )
+        if state.reading
+        else [],
         neighbours=neighbours,
         sums=sums,
     )

@@ -9,9 +9,12 @@ import pandas as pd
 from gigatile.embeddings.embedding import embed_tiles
 from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
 from gigatile.embeddings.encoders import open_encoder
+from gigatile.embeddings.imported import open_imported
+from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.embeddings.stored import SlideEmbeddings
 from gigatile.errors import UserError
 from gigatile.model import Model
+from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.slide_tiles import SlideTiles
 from gigatile.slides.state import SlideFacts
@@ -57,7 +60,7 @@ class EmbeddingModel(Model):
         self,
         slide: Path | str,
         *,
-        encoder: Path | str,
+        encoder: Path | str | None = None,
         mpp: float | None = None,
         cores: int = 1,
     ) -> EmbeddingPrediction:
@@ -67,15 +70,16 @@ class EmbeddingModel(Model):
         process.
 
         Args:
-            slide: the slide's file.
-            encoder: the file of the encoder, the same as in training.
+            slide: the slide's file; of a model of embeddings that another program made, the file of
+                its embeddings (.h5).
+            encoder: the file of the encoder, the same as in training; None: of such a model.
             mpp: micrometres per pixel of level 0; None: as in the file.
             cores: number of threads that read tiles, and of the encoder.
 
         Raises:
             UserError: the slide or the encoder cannot be used; the message says why.
         """
-        embedded, facts = embedded_slide(self._classifier, Path(slide), Path(encoder), mpp, cores)
+        embedded, facts = embedded_slide(self._classifier, Path(slide), encoder, mpp, cores)
         of_classes, positions = self._classifier.score_with_map(embedded)
         scores = dict(zip(self.classes, of_classes.tolist(), strict=True))
         predicted = max(self.classes, key=lambda name: scores[name])
@@ -83,22 +87,45 @@ class EmbeddingModel(Model):
 
 
 def embedded_slide(
-    model: BagModel, slide: Path, encoder: Path, mpp: float | None, cores: int
+    model: BagModel, slide: Path, encoder: Path | str | None, mpp: float | None, cores: int
 ) -> tuple[SlideEmbeddings, SlideFacts]:
     """Return the embeddings of a slide's tiles; see `EmbeddingModel.predict`."""
     settings = model.tiles.model_copy(update={"cores": cores})
-    identity = encoder_id(encoder_checksum(encoder), model.encoder, settings.size)
-    model.check_encoder(identity, str(encoder))
-    opened_encoder = open_encoder(encoder, model.encoder, settings.size, cores)
-    tiles = SlideTiles(slide, slide.stem, mpp, settings)
-    values, corners = [], []
     try:
-        with open_slide(slide) as opened:
-            for some, _, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
-                values.append(embeddings)
-                corners += [(tile.x, tile.y) for tile in some]
+        if model.encoder.embedded_with is not None:
+            return _imported(model, slide, mpp, settings)
+        if encoder is None:
+            raise UserError("encoder: found None; the model needs the file of its encoder")
+        return _embedded(model, slide, Path(encoder), mpp, settings)
     except SlideError as error:
         raise UserError(f"{slide}: {error}") from None
+
+
+def _imported(
+    model: BagModel, slide: Path, mpp: float | None, settings: TileSettings
+) -> tuple[SlideEmbeddings, SlideFacts]:
+    tiles = ImportedTiles(slide, slide.stem, mpp, settings)
+    with open_imported(slide) as embeddings:
+        tiles.describe(embeddings)
+        identity = embeddings.encoder_id(model.encoder)
+        model.check_encoder(identity, str(slide))
+        values = np.concatenate(list(embeddings.parts()))
+        x, y = embeddings.corners.T
+        return SlideEmbeddings(values, x, y, embeddings.extent, identity), tiles.facts
+
+
+def _embedded(
+    model: BagModel, slide: Path, encoder: Path, mpp: float | None, settings: TileSettings
+) -> tuple[SlideEmbeddings, SlideFacts]:
+    identity = encoder_id(encoder_checksum(encoder), model.encoder, settings.size)
+    model.check_encoder(identity, str(encoder))
+    opened_encoder = open_encoder(encoder, model.encoder, settings.size, settings.cores)
+    tiles = SlideTiles(slide, slide.stem, mpp, settings)
+    values, corners = [], []
+    with open_slide(slide) as opened:
+        for some, _, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
+            values.append(embeddings)
+            corners += [(tile.x, tile.y) for tile in some]
     grid = tiles.facts.grid
     assert grid is not None, "a slide with tiles has a grid"
     x, y = np.array(corners, np.int64).T

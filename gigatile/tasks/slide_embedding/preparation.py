@@ -1,5 +1,13 @@
-"""Tiling of one slide, the same as for the classification of tiles."""
+"""Preparation of a slide whose embeddings another program made: where its tiles are."""
 
-from gigatile.tasks.tile_classification.preparation import add_arguments, run
+import argparse
+
+from gigatile.embeddings.imported_tiles import ImportedTiles
+from gigatile.tasks.tile_classification.preparation import add_arguments, prepare
 
 __all__ = ["add_arguments", "run"]
+
+
+def run(args: argparse.Namespace) -> None:
+    """Describe the tiles of a file of embeddings."""
+    prepare(args, ImportedTiles)

@@ -9,6 +9,7 @@ from gigatile.cohort.outcomes import OUTCOME_COLUMNS, OUTCOME_SHEET, check_outco
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.tasks.slide_embedding.definition import TASK as EMBEDDINGS
+from gigatile.tasks.slide_embedding.definition import check_paths
 
 
 def _read_sheet(
@@ -19,6 +20,7 @@ def _read_sheet(
     look: bool,
 ) -> Sequence[Sample]:
     samples = read_sheet(path, OUTCOME_SHEET, labelled, may_be_missing, look)
+    check_paths(path, samples, settings)
     check_outcomes(path, samples)
     return samples
 

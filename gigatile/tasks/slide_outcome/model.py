@@ -48,7 +48,7 @@ class SlideOutcomeModel(Model):
         self,
         slide: Path | str,
         *,
-        encoder: Path | str,
+        encoder: Path | str | None = None,
         mpp: float | None = None,
         cores: int = 1,
     ) -> OutcomePrediction:
@@ -57,7 +57,7 @@ class SlideOutcomeModel(Model):
         The arguments and errors are those of
         `gigatile.tasks.slide_embedding.model.EmbeddingModel.predict`.
         """
-        embedded, facts = embedded_slide(self._model, Path(slide), Path(encoder), mpp, cores)
+        embedded, facts = embedded_slide(self._model, Path(slide), encoder, mpp, cores)
         predicted, positions = self._model.score_with_map(embedded)
         return OutcomePrediction(float(predicted[0]), positions, facts)
 

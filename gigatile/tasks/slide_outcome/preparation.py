@@ -1,5 +1,5 @@
-"""Tiling of one slide, the same as for the classification of tiles."""
+"""Preparation of a slide whose embeddings another program made, as for its classification."""
 
-from gigatile.tasks.tile_classification.preparation import add_arguments, run
+from gigatile.tasks.slide_embedding.preparation import add_arguments, run
 
 __all__ = ["add_arguments", "run"]

@@ -4,12 +4,14 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from gigatile.cohort.mpp import parse_mpp
 from gigatile.settings.section import parse_section
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.tiling import TilingFiles, tile_slide
+from gigatile.slides.slide_tiles import SlideTiles
+from gigatile.slides.tiling import TilesOfSource, TilingFiles, tile_slide
 from gigatile.stores.addresses import is_remote
 
 
@@ -39,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Tile a slide."""
+    prepare(args, SlideTiles)
+
+
+def prepare(args: argparse.Namespace, tiles_of: Callable[..., TilesOfSource]) -> None:
+    """Write the files of a slide; `tiles_of` makes its tiles."""
     # On SIGTERM, exit normally, which deletes the local copy of the slide.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     settings = parse_section(
@@ -51,5 +58,6 @@ def run(args: argparse.Namespace) -> None:
         settings,
         TilingFiles(args.records, args.state, args.overview, args.index),
         Path(tempfile.gettempdir()) if args.copy_first or is_remote(args.source) else None,
+        tiles_of,
     )
     print(f"{args.slide}: {state.reason or f'{state.tiles.kept} tiles'}")
