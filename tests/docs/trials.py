@@ -17,6 +17,7 @@ from PIL import Image
 from small_images import nuclei
 from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
+from trident_files import corners_of, random_features, write_trident
 from volume_set import blurring, write_model
 
 from gigatile.demo.cases import MODALITIES
@@ -228,6 +229,18 @@ def followed_patients(folder: Path) -> None:
         (folder / f"slides/S{number}.svs").write_bytes(data + bytes([number]))
 
 
+def given_embeddings(folder: Path) -> None:
+    """Write embeddings as TRIDENT does, and a sheet that names them."""
+    rows = [["slide", "patient", "label", "path"]]
+    (folder / "features").mkdir()
+    for number in range(1, 25):
+        label = ("luad", "lusc")[(number + 1) % 2]
+        rows.append([f"S{number}", f"P{number}", label, f"S{number}.h5"])
+        features = random_features(6, seed=number)
+        write_trident(folder / f"features/S{number}.h5", features, corners_of(2, 3))
+    (folder / "features/samples.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
 SETUPS: dict[str, Callable[[Path], None]] = {
     "mine/slides": slides_of_the_sheet,
     "mine/cohort.csv": sheet_with_commas,
@@ -243,6 +256,7 @@ SETUPS: dict[str, Callable[[Path], None]] = {
     "nuclei": annotated_nuclei,
     "models/encoder.onnx": tiny_encoder,
     "survival.tsv": followed_patients,
+    "features/samples.tsv": given_embeddings,
     "BraTS-GLI": brats_folder,
     "brats": brats_cases,
 }

@@ -47,8 +47,8 @@ def describe(source: Path, out: Path, mpp: float | None = None) -> SlideState:
 
 def load(source: Path, out: Path, encoder: EncoderSettings = SETTINGS) -> EmbeddingState:
     files = tiles_in(out / "tiles")
-    place = embedded_in(out / "embeddings")
-    return embed_slide("S", files.records, files.state, source, encoder, place)
+    written = embedded_in(out / "embeddings")
+    return embed_slide("S", files.records, files.state, source, encoder, written)
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_damage_is_never_a_crash(source: Path, data: st.DataObject) -> None:
     """A byte is changed, or the end is missing: the same values, or an error with a reason."""
     whole = source.read_bytes()
     damaged = bytearray(whole)
-    for place in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=4)):
-        damaged[place] = data.draw(st.integers(0, 255))
+    for offset in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=4)):
+        damaged[offset] = data.draw(st.integers(0, 255))
     cut = data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))
     path = source.with_name("damaged.h5")
     path.write_bytes(damaged[:cut])
