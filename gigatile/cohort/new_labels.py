@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gigatile.cohort.sheet import PLACEHOLDER, Member, path_of
+from gigatile.cohort.sheet import Member, path_of
 from gigatile.errors import all_faults
+from gigatile.settings.section import PLACEHOLDER
 
 
 def label_of(member: Member, column: str = "label") -> str:

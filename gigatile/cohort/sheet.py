@@ -19,8 +19,6 @@ SAFE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}"
 _SAFE_ID = re.compile(SAFE_ID)
 # The strata of times to an event.
 EVENT, CENSORED = "event", "censored"
-# The label that `gigatile init` writes if it does not know the class.
-PLACEHOLDER = "FILL_IN"
 
 
 class PatientRow(Protocol):

@@ -17,9 +17,10 @@ from typing import Literal
 from pydantic import Field
 
 from gigatile.cohort.names import same_names, shown
-from gigatile.cohort.sheet import PLACEHOLDER, Member, has_outcome, is_required, stratum_of
+from gigatile.cohort.sheet import Member, has_outcome, is_required, stratum_of
 from gigatile.errors import UserError, all_faults
 from gigatile.json_models import JsonModel, UnitCounts
+from gigatile.settings.section import PLACEHOLDER
 from gigatile.settings.split import SPLITS, SplitSettings
 
 # The number of the patients that no fold has; folds begin at 1.

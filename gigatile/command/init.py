@@ -18,7 +18,7 @@ from gigatile.cohort.case_folders import (
     settings_of,
     write_case_sheet,
 )
-from gigatile.cohort.sheet import PLACEHOLDER, Member
+from gigatile.cohort.sheet import Member
 from gigatile.cohort.splits import assign, imbalance, usable_seed
 from gigatile.command.configuration import CONFIGURATION
 from gigatile.command.image_folder import (
@@ -29,9 +29,16 @@ from gigatile.command.image_folder import (
     read_label_folder,
     write_image_sheet,
 )
-from gigatile.command.slide_folder import is_slide, read_slide_folder, write_slide_sheet
+from gigatile.command.slide_folder import (
+    SlideFolder,
+    is_slide,
+    read_slide_folder,
+    write_slide_sheet,
+)
+from gigatile.embeddings.imported_files import has_embeddings
 from gigatile.errors import UserError
 from gigatile.files import write_text
+from gigatile.settings.section import PLACEHOLDER
 from gigatile.settings.split import SplitSettings
 from gigatile.tasks.sheets import read_any_sheet
 
@@ -62,6 +69,23 @@ train:
   # null: a small model of the task, which trains on two cores. With GPUs: resnet50, or, for
   # slide_classification, whole_resnet50.
   model: null
+"""
+EMBEDDING_SETTINGS = """\
+# The settings of this run; all others have the values of the project's config.yaml, which explains
+# them. Paths are relative to this folder.
+
+# Name of this run; its results go to results/{run}/.
+run: {run}
+
+# slide_outcome predicts a number, or the time to an event.
+task: slide_embedding
+
+# The sample sheet: slide, patient, label, path.
+samples: {sheet}
+
+encoder:
+  # Name and version of the encoder that made the embeddings.
+  embedded_with: {encoder}
 """
 IMAGE_SETTINGS = """\
 # The settings of this run; all others have the values of the project's config.yaml, which explains
@@ -102,8 +126,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         metavar="FOLDER",
-        help="slides, best in a subfolder for each label; a Decathlon, nnU-Net or BraTS folder; or "
-        "images with annotations in COCO's format, QuPath's GeoJSON or label images",
+        help="slides or their embeddings (.h5), best in a subfolder for each label; a Decathlon, "
+        "nnU-Net or BraTS folder; or images with annotations in COCO's format, QuPath's GeoJSON or label images",
     )
     parser.add_argument(
         "--out",
@@ -133,6 +157,7 @@ def run(args: argparse.Namespace) -> None:
     outlined = None if coco else read_geojson_folder(files)
     labelled = outlined if coco or outlined else read_label_folder(files)
     slides = [] if coco or labelled else [path for path in files if is_slide(path)]
+    embedded = [] if coco or labelled else [path for path in files if has_embeddings(path)]
     volumes = [path for path in files if path.name.lower().endswith(_NIFTI)]
     task = (folder / "dataset.json").exists() or (folder / "imagesTr").is_dir()
     if slides and (volumes or task):
@@ -144,13 +169,16 @@ def run(args: argparse.Namespace) -> None:
         _write_volumes(folder, out)
     elif slides:
         _write_slides(folder, files, out)
+    elif embedded:
+        _write_embedded(folder, files, out)
     elif coco:
         _write_images(read_coco_folder(folder, files, coco), out)
     elif labelled:
         _write_images(labelled, out)
     else:
         raise UserError(
-            f"{folder}: no slide, no NIfTI volume and no annotated image in it or its subfolders; "
+            f"{folder}: no slide, no embeddings (.h5), no NIfTI volume and no annotated image in "
+            "it or its subfolders; "
             + (_name_some(len(files), files, folder) if files else "it is empty")
         )
     print(f"next: gigatile check {out}")
@@ -169,7 +197,29 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _write_slides(folder: Path, files: Sequence[Path], out: Path) -> None:
-    content = read_slide_folder(folder, files)
+    _write_sheet(read_slide_folder(folder, files), folder, out)
+    settings = SLIDE_SETTINGS.format(run=run_name(out), sheet=SLIDES)
+    _write_configuration(out, SLIDES, settings)
+
+
+def _write_embedded(folder: Path, files: Sequence[Path], out: Path) -> None:
+    _write_sheet(read_slide_folder(folder, files, has_embeddings), folder, out)
+    # TRIDENT writes the embeddings of an encoder into features_<encoder>.
+    name = folder.resolve().name
+    encoder = name.removeprefix("features_") if name.startswith("features_") else PLACEHOLDER
+    print(
+        f"the encoder is assumed to be {encoder!r}, the name of the folder"
+        if encoder != PLACEHOLDER
+        else f"replace {PLACEHOLDER} in encoder.embedded_with by the name of the encoder",
+        file=sys.stderr,
+    )
+    settings = EMBEDDING_SETTINGS.format(
+        run=run_name(out), sheet=SLIDES, encoder=json.dumps(encoder, ensure_ascii=False)
+    )
+    _write_configuration(out, SLIDES, settings)
+
+
+def _write_sheet(content: SlideFolder, folder: Path, out: Path) -> None:
     for remark in content.remarks:
         print(remark, file=sys.stderr)
     if content.others:
@@ -178,8 +228,6 @@ def _write_slides(folder: Path, files: Sequence[Path], out: Path) -> None:
         raise UserError(f"{folder}: no slide can be used")
     write_slide_sheet(content.slides, out / SLIDES)
     print(f"{out / SLIDES}: {len(content.slides)} slide(s)")
-    settings = SLIDE_SETTINGS.format(run=run_name(out), sheet=SLIDES)
-    _write_configuration(out, SLIDES, settings)
 
 
 def _write_volumes(folder: Path, out: Path) -> None:

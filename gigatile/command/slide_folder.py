@@ -3,12 +3,12 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gigatile.cohort.sheet import PLACEHOLDER
 from gigatile.paths import fault_of_path
+from gigatile.settings.section import PLACEHOLDER
 from gigatile.slides.slide_files import SLIDE_SUFFIXES
 from gigatile.tables import write_table
 
@@ -51,15 +51,18 @@ def is_slide(path: Path) -> bool:
     return path.suffix.lower() in SLIDE_SUFFIXES
 
 
-def read_slide_folder(folder: Path, files: Sequence[Path]) -> SlideFolder:
+def read_slide_folder(
+    folder: Path, files: Sequence[Path], wanted: Callable[[Path], bool] = is_slide
+) -> SlideFolder:
     """Return the slides among the files of a folder, with labels from the names of its subfolders.
 
     Args:
         folder: the folder.
         files: all files in it and its subfolders.
+        wanted: returns whether a file is a slide, or has the embeddings of one.
     """
     folder = folder.resolve()
-    paths, others, remarks = _slide_files(files)
+    paths, others, remarks = _slide_files(files, wanted)
     labels = _labels(folder, paths)
     slides = []
     taken: set[str] = set()
@@ -81,7 +84,9 @@ def write_slide_sheet(slides: Iterable[FolderSlide], out: Path) -> None:
     write_table(out, ("slide", "patient", "label", "path"), rows)
 
 
-def _slide_files(files: Sequence[Path]) -> tuple[list[Path], list[Path], list[str]]:
+def _slide_files(
+    files: Sequence[Path], wanted: Callable[[Path], bool]
+) -> tuple[list[Path], list[Path], list[str]]:
     """Return the file of each slide, the other files, and remarks on files that cannot be used."""
     mirax = {path.with_suffix("") for path in files if path.suffix.lower() == ".mrxs"}
     slides, others, remarks = [], [], []
@@ -92,7 +97,7 @@ def _slide_files(files: Sequence[Path]) -> tuple[list[Path], list[Path], list[st
         fault = fault_of_path(path)
         if str(path) != " ".join(str(path).split()):
             fault = "contains a tab, a line end or several blanks in a row; rename it"
-        if not is_slide(path):
+        if not wanted(path):
             others.append(path)
         elif fault:
             others.append(path)

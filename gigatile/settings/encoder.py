@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from gigatile.paths import fault_of_path
-from gigatile.settings.section import Section
+from gigatile.settings.section import PLACEHOLDER, Section
 
 # Endings of the files of encoders.
 ENDINGS = (".onnx", ".keras")
@@ -66,6 +66,13 @@ class EncoderSettings(Section):
         if not file.endswith(ENDINGS):
             raise ValueError(f"found {file!r}; must end with {' or '.join(ENDINGS)}")
         return file
+
+    @field_validator("embedded_with")
+    @classmethod
+    def _filled_in(cls, name: str | None) -> str | None:
+        if name == PLACEHOLDER:
+            raise ValueError(f"found {name!r}; must be the name of the encoder")
+        return name
 
     @field_validator("mean", "deviation")
     @classmethod

@@ -15,6 +15,9 @@ MAX_SEED = 2**32 - 1
 # Pattern of the name of a run, which is a folder.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
+# What `gigatile init` writes if it does not know a class or a name.
+PLACEHOLDER = "FILL_IN"
+
 # Snakemake's --config passes null as text.
 NULLS = ("null", "Null", "NULL", "~")
 

@@ -117,6 +117,24 @@ def test_slides_of_several_files_are_one_row(call, tmp_path):
     assert [(s.slide, s.path.name) for s in samples] == [("m", "m.mrxs"), ("d", "2.dcm")]
 
 
+def test_folder_of_trident_gives_a_run_on_embeddings(call, tmp_path, capsys):
+    folder = tmp_path / "20x_256px_0px_overlap/features_uni_v2"
+    names = [f"TCGA-05-42{n:02}-01Z-00-DX1.{n:08}.h5" for n in range(12)]
+    call(init, touch(folder, *names), "--out", tmp_path / "run")
+    samples = read_samples(tmp_path / "run/samples.tsv", look=False)
+    assert len(samples) == 12 and samples[0].patient == "TCGA-05-4200"
+    settings = load(tmp_path / "run/config.yaml")
+    assert settings.task == "slide_embedding" and settings.encoder.embedded_with == "uni_v2"
+    assert "the encoder is assumed to be 'uni_v2'" in capsys.readouterr().err
+
+
+def test_encoder_that_is_not_known_is_a_placeholder(call, tmp_path, capsys):
+    call(init, touch(tmp_path / "h5", "a.h5", "b.h5"), "--out", tmp_path / "run")
+    assert "replace FILL_IN in encoder.embedded_with" in capsys.readouterr().err
+    with pytest.raises(UserError, match="must be the name of the encoder"):
+        load(tmp_path / "run/config.yaml")
+
+
 @pytest.mark.parametrize("name", ["samples.tsv", "config.yaml", "cases.tsv"])
 def test_nothing_is_overwritten(call, tmp_path, name):
     out = touch(tmp_path / "run", name)
@@ -131,7 +149,7 @@ def test_nothing_is_overwritten(call, tmp_path, name):
         ([], "it is empty"),
         (
             ["a.txt", "b.png"],
-            r"no slide, no NIfTI volume and no annotated image .* 2 other file\(s\) skipped: a.txt",
+            r"no slide, no embeddings .* and no annotated image .* 2 other file\(s\) skipped: a.txt",
         ),
         (["a.svs", "b.nii.gz"], "name a folder with slides or volumes only"),
         (["b.nii.gz"], "no case with images and a segmentation"),

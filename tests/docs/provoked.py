@@ -13,10 +13,10 @@ import tifffile
 
 from gigatile.cohort.collect import check_remaining
 from gigatile.cohort.samples import read_samples
-from gigatile.cohort.sheet import PLACEHOLDER
 from gigatile.cohort.splits import assign, check_labels
 from gigatile.cohort.state_tables import SLIDE_TABLE
 from gigatile.errors import UserError
+from gigatile.settings.section import PLACEHOLDER
 from gigatile.settings.split import SplitSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides import grid, scale, slide_tiles
