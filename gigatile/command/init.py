@@ -127,7 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="slides or their embeddings (.h5), best in a subfolder for each label; a Decathlon, "
-        "nnU-Net or BraTS folder; or images with annotations in COCO's format, QuPath's GeoJSON or label images",
+        "nnU-Net or BraTS folder; or images with annotations in COCO's format, QuPath's GeoJSON or "
+        "label images",
     )
     parser.add_argument(
         "--out",

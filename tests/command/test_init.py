@@ -149,7 +149,7 @@ def test_nothing_is_overwritten(call, tmp_path, name):
         ([], "it is empty"),
         (
             ["a.txt", "b.png"],
-            r"no slide, no embeddings .* and no annotated image .* 2 other file\(s\) skipped: a.txt",
+            r"no slide, no embeddings .* and no annotated image .* 2 other file.* skipped: a.txt",
         ),
         (["a.svs", "b.nii.gz"], "name a folder with slides or volumes only"),
         (["b.nii.gz"], "no case with images and a segmentation"),
