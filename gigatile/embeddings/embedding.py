@@ -82,11 +82,11 @@ def embed_slide(
         raise UserError(
             f"{tiles}: is not the file that {tiled.name} describes; run the slide again"
         )
-    facts = None
+    facts, positions = None, None
     if state.grid is None or state.state == "failed":
         _write_nothing(files)
     elif settings.embedded_with is not None:
-        facts = _import_embeddings(slide, source, state, settings, files, described)
+        facts, positions = _import_embeddings(slide, source, state, settings, files, described)
     else:
         checksum = encoder_checksum(source)
         identity = encoder_id(checksum, settings, state.grid.size)
@@ -110,6 +110,7 @@ def embed_slide(
         },
         tiles_sha256=actual,
         encoder=facts,
+        positions=positions,
     )
     write_json(files.state, embedded.to_json())
     return embedded
@@ -128,8 +129,8 @@ def _import_embeddings(
     settings: EncoderSettings,
     files: EmbeddingFiles,
     described: Path | None,
-) -> EncoderFacts:
-    """Write the embeddings of a file that another program made."""
+) -> tuple[EncoderFacts, str | None]:
+    """Write the embeddings of a file that another program made; see `EmbeddingState`."""
     if state.source.fingerprint != fingerprint_of(source):
         raise UserError(f"{source}: was changed after its tiles were described; run it again")
     try:
@@ -137,7 +138,7 @@ def _import_embeddings(
             identity = embeddings.encoder_id(settings)
             _check_model(identity, source, described)
             _write_imported(slide, embeddings, identity, files)
-            return EncoderFacts(
+            facts = EncoderFacts(
                 name=settings.embedded_with or "",
                 licence=settings.licence,
                 sha256=None,
@@ -146,6 +147,7 @@ def _import_embeddings(
                 deviation=None,
                 dimensions=embeddings.dimensions,
             )
+            return facts, embeddings.positions()
     except SlideError as error:
         raise UserError(f"{source}: {error}") from None
 

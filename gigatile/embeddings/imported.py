@@ -30,6 +30,8 @@ MAX_DIMENSIONS = 65_536
 MAX_TILES = 4_000_000
 # The largest coordinate: slides have fewer pixels on a side.
 MAX_PIXELS = 2**31
+# With fewer tiles, two slides can have them at the same positions by chance.
+MIN_POSITIONS = 20
 # Bytes of embeddings that are read together.
 PART_BYTES = 16 << 20
 
@@ -76,6 +78,19 @@ class ImportedEmbeddings:
                 x, y = self.corners[begin + int(np.argmin(finite))].tolist()
                 raise SlideError(f"the embedding of the tile at ({x}, {y}) is not finite")
             yield values
+
+    def positions(self) -> str | None:
+        """Return a hash of where the tiles are, relative to the first column and row.
+
+        Programs place tiles where they find tissue, so two files with the same positions are of the
+        same slide, also if their embeddings differ a little. None: there are few tiles, or they
+        fill a rectangle, as those of cropped slides do.
+        """
+        corners = np.unique(self.corners - self.corners.min(axis=0), axis=0)
+        columns, rows = (len(np.unique(axis)) for axis in corners.T)
+        if len(corners) < MIN_POSITIONS or len(corners) == columns * rows:
+            return None
+        return hashlib.blake2b(corners.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def encoder_id(self, settings: EncoderSettings) -> bytes:
         """Return what makes embeddings comparable: 16 bytes of the encoder and of its input."""

@@ -1,5 +1,7 @@
 """The state of a slide with embeddings, embeddings/<slide>.json."""
 
+from pydantic import Field
+
 from gigatile.slides.state import SlideState
 from gigatile.states import StateModel
 
@@ -31,10 +33,13 @@ class EmbeddingState(SlideState):
         records: the file of the embeddings.
         tiles_sha256: of the file of the tiles.
         encoder: None: the slide could not be tiled.
+        positions: of embeddings that another program made, a hash of where the tiles are; see
+            `gigatile.embeddings.imported.ImportedEmbeddings.positions`.
     """
 
     tiles_sha256: str
     encoder: EncoderFacts | None
+    positions: str | None = Field(None, exclude_if=lambda positions: positions is None)
 
     @property
     def sha256_of_tiles(self) -> str:

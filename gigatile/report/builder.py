@@ -201,6 +201,7 @@ def _check_leakage(task: TaskReport, run: Run, weights: Path | None) -> list[Che
             cohort=run.cohort,
             sheet=run.sheet,
             image_files=task.image_files(run),
+            positions=task.positions(run),
             manifest_faults=manifest_faults(
                 run.manifest, usable, task.kind, task.unit, task.records
             ),

@@ -56,6 +56,8 @@ class Evidence:
         cohort: the rows of the cohort's table.
         sheet: the rows of the sample sheet; None: it was not given.
         image_files: split, fingerprint and name of each image file of the cohort.
+        positions: split, hash of the positions of its tiles, and name of each slide whose
+            embeddings another program made.
         manifest_faults: contradictions between the manifest and the table.
         contents: of the shards.
         scored: for each scored slide or case, its attributes in the evaluation, by name.
@@ -72,6 +74,7 @@ class Evidence:
     cohort: Sequence[CohortRow]
     sheet: Sequence[Member] | None
     image_files: Sequence[tuple[str, str, str]]
+    positions: Sequence[tuple[str, str, str]] = ()
     manifest_faults: Sequence[str]
     contents: Contents
     scored: Mapping[str, Mapping[str, str | None]]
@@ -91,7 +94,21 @@ def leakage_checks(evidence: Evidence) -> list[Check]:
         *_patient_checks(evidence.splits, cohort),
         *([_site_check(evidence)] if evidence.splits.by == "site" else []),
         _sheet_check(evidence),
-        _file_check(evidence.image_files),
+        _same_check(
+            "no image file is in two splits", evidence.image_files, "fingerprints", "files"
+        ),
+        *(
+            [
+                _same_check(
+                    f"no {unit}s in two splits have tiles at the same positions",
+                    evidence.positions,
+                    "patterns of tiles",
+                    f"{unit}s",
+                )
+            ]
+            if evidence.positions
+            else []
+        ),
         Check(
             f"no {kind.image}s in two splits have the same pixels",
             contents.shared,
@@ -233,19 +250,25 @@ def _sheet_check(evidence: Evidence) -> Check:
     return Check(claim, sorted(faults), f"{len(sheet)} rows, seed {splits.seed}")
 
 
-def _file_check(files: Sequence[tuple[str, str, str]]) -> Check:
-    """Check that no file is in two splits; `files` has split, fingerprint and name of each."""
+def _same_check(claim: str, files: Sequence[tuple[str, str, str]], prints: str, unit: str) -> Check:
+    """Check that nothing is in two splits.
+
+    Args:
+        claim: of the check.
+        files: split, fingerprint and name of each.
+        prints, unit: what was compared, for the reader.
+    """
     by_fingerprint: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for split, fingerprint, name in files:
         by_fingerprint[fingerprint].append((split, name))
     return Check(
-        "no image file is in two splits",
+        claim,
         [
             " = ".join(name for _, name in same)
             for same in by_fingerprint.values()
             if len({split for split, _ in same}) > 1
         ],
-        f"{len(by_fingerprint)} fingerprints of {len(files)} files",
+        f"{len(by_fingerprint)} {prints} of {len(files)} {unit}",
     )
 
 

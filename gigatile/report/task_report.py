@@ -160,6 +160,8 @@ class TaskReport:
         file_of: returns the fingerprint of the file of a row, from the folder of states, if its
             records may be parts of the file; otherwise None.
         image_files: returns split, fingerprint and name of each image file of the cohort.
+        positions: returns the same with a hash of the positions of tiles, if another program chose
+            them.
         measure: the metric in history.tsv that the report plots, in addition to the loss.
         criterion: the metric of the validation by which the model is chosen; see
             `gigatile.training.validation.Validation`.
@@ -190,6 +192,7 @@ class TaskReport:
     read_not_scored: Callable[[Path, Sequence[str]], Mapping[str, str]] = lambda folder, ids: {}
     file_of: Callable[[Any, Path], str | None] = lambda row, folder: None
     image_files: Callable[[Any], Sequence[tuple[str, str, str]]]
+    positions: Callable[[Any], Sequence[tuple[str, str, str]]] = lambda run: ()
     measure: str
     criterion: str = "loss"
     shows: Mapping[str, str]

@@ -276,3 +276,18 @@ def test_other_encoders_and_tiles_are_told_apart(tmp_path: Path) -> None:
         with open_imported(path) as embeddings:
             identities.add(embeddings.encoder_id(EncoderSettings(embedded_with=name)))
     assert len(identities) == 5
+
+
+def test_positions_are_those_of_the_tissue(tmp_path: Path) -> None:
+    """Wherever it is on the slide; not of few tiles, and not of a full rectangle."""
+    tissue = np.delete(corners_of(6, 7), [0, 5, 17], axis=0)
+
+    def positions(corners: np.ndarray) -> str | None:
+        path = tmp_path / "S.h5"
+        write_trident(path, random_features(len(corners)), corners)
+        with open_imported(path) as embeddings:
+            return embeddings.positions()
+
+    assert positions(tissue) == positions(tissue[::-1] + 700) != positions(tissue[1:])
+    assert positions(tissue) is not None
+    assert positions(corners_of(6, 7)) is None and positions(tissue[:19]) is None

@@ -1,6 +1,7 @@
 """The report of a classification of slides by embeddings of their tiles."""
 
 from dataclasses import replace
+from typing import Any
 
 from gigatile.report import sections
 from gigatile.report.embeddings.baselines import BASELINES_SECTION
@@ -13,12 +14,20 @@ from gigatile.report.slides import calibration, classification, cohort, left_out
 from gigatile.tasks.slide_classification.report import REPORT as SLIDES
 from gigatile.tasks.slide_embedding.cohort import RECORDS
 
+
+def tile_positions(run: Any) -> list[tuple[str, str, str]]:
+    """Return split, hash and name of each slide with embeddings that another program made."""
+    hashes = {slide: state.positions for slide, state in run.states.items()}
+    return [(row.split, positions, row.id) for row in run.cohort if (positions := hashes[row.id])]
+
+
 REPORT = replace(
     SLIDES,
     records=RECORDS,
     kind=EMBEDDINGS,
     model=EmbeddingClassifier,
     read_state=read_state,
+    positions=tile_positions,
     shows={
         "tiles.tsv": "Cohort; Splits (recounted); Slides left out",
         "model/settings.json": "Settings; classes",
