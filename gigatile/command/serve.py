@@ -142,6 +142,10 @@ def open_runs(targets: Sequence[Path]) -> "list[ShownRun]":
         configuration = find_configuration(target)
         folder = folder_of_paths(configuration)
         settings = with_paths_from(load(configuration), folder)
+        if settings.encoder.embedded_with is not None:
+            raise UserError(
+                f"--run: {target}: its sheet names embeddings, so there are no slides to show"
+            )
         bundle = settings.predict.bundle
         cohort, new, slides = (
             slides_of_sheet(Path(sheet), read(Path(sheet))) if sheet else ()

@@ -140,7 +140,7 @@ class Settings(create_model("_Tasks", __base__=_Run, **_sections_of_tasks())):  
             )
         if self.report.compare and not task.compares:
             raise ValueError(f"report.compare: not used by task: {self.task}; remove it")
-        if self.report.viewer and not task.classifies_slides:
+        if self.report.viewer and not (task.classifies_slides or task.predicts_outcomes):
             raise ValueError(f"report.viewer: not used by task: {self.task}; remove it")
         if self.report.compare == self.run:
             raise ValueError(f"report.compare: {self.run} is this run; name another one")

@@ -13,7 +13,7 @@ from gigatile.errors import UserError
 from gigatile.json_models import read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
-from gigatile.report.whole_slides.maps import read_map
+from gigatile.report.whole_slides.maps import PositionMap, read_map
 from gigatile.report.whole_slides.page import ATTENTION_TITLE
 from gigatile.slides.index import read_mask
 from gigatile.slides.state import SlideState
@@ -82,11 +82,10 @@ class PredictedSlide:
         """
         state, cells = self.state(), self._cells()
         assert state.grid is not None
-        called = self.called()
         scored, grid = cells.box, heatmap.placement(state.grid)
         whole = heatmap.Box(0, 0, size.width, size.height)
         layers = [
-            *((f"Scores of {name}", f"{n}", scored) for n, name in enumerate(self.classes)),
+            *((title, f"{n}", scored) for n, title in enumerate(self.titles())),
             *([(ATTENTION_TITLE, "attention", scored)] if cells.attention is not None else []),
             ("Dropped and marked tiles", "status", grid),
             ("Tissue", "tissue", whole),
@@ -98,8 +97,7 @@ class PredictedSlide:
             "origin": [cells.x, cells.y],
             "extent": cells.side,
             "classes": self.classes,
-            "predicted": called["call_mean"],
-            "scores": [float(called[f"p_{name}"]) for name in self.classes],
+            **self._prediction(cells),
             "layers": [
                 {"name": name, "file": file, "box": [box.x, box.y, box.width, box.height]}
                 for name, file, box in layers
@@ -111,13 +109,34 @@ class PredictedSlide:
             ],
         }
 
+    @property
+    def column(self) -> str:
+        """The column of slides.tsv with the prediction."""
+        return "call_mean"
+
+    def titles(self) -> list[str]:
+        """Return the title of the layer of each class."""
+        return [f"Scores of {name}" for name in self.classes]
+
+    def _prediction(self, cells: ScoredCells) -> dict[str, Any]:
+        """Return the prediction of the slide, as the page needs it."""
+        called = self.called()
+        return {
+            "predicted": called[self.column],
+            "scores": [float(called[f"p_{name}"]) for name in self.classes],
+        }
+
     def summary(self) -> str:
         """Return the predicted class.
 
         Raises:
             UserError: see `called`.
         """
-        return self.called()["call_mean"]
+        return self.shown(self.called()[self.column])
+
+    def shown(self, prediction: str) -> str:
+        """Return the prediction in slides.tsv, for people to read."""
+        return prediction
 
     def outlines(self, box: tuple[float, float, float, float]) -> dict[str, Any] | None:
         """Return no outlines: there are none."""
@@ -130,7 +149,7 @@ class PredictedSlide:
             UserError: the table is missing or damaged, or has no such slide.
         """
         path = self.tables / "slides.tsv"
-        for row in read_table(path, ("slide", "call_mean")):
+        for row in read_table(path, ("slide", self.column)):
             if row["slide"] == self.slide:
                 return row
         raise UserError(f"{path}: no slide {self.slide!r}")
@@ -162,8 +181,11 @@ class PredictedSlide:
             return None if cells.attention is None else cells.paint(cells.attention)
         if name not in map(str, range(len(self.classes))):
             return None
-        cells = self._cells()
-        return cells.paint(cells.scores[:, int(name)])
+        return self._paint(self._cells(), int(name))
+
+    def _paint(self, cells: ScoredCells, number: int) -> bytes:
+        """Return the picture of the scores of a class."""
+        return cells.paint(cells.scores[:, number])
 
     def _cells(self) -> ScoredCells:
         return self._positions() if self.is_whole else self._tiles()
@@ -188,10 +210,18 @@ class PredictedSlide:
             heatmap.placement(grid),
         )
 
+    def _map(self) -> PositionMap:
+        path = self.tables / "maps" / f"{self.slide}.parquet"
+        return read_map(path, self.slide, self.classes)
+
+    def _scores_in(self, known: PositionMap) -> np.ndarray:
+        names = [f"p_{name}" for name in self.classes]
+        scores: np.ndarray = known.positions[names].to_numpy(np.float64)
+        return scores
+
     def _positions(self) -> ScoredCells:
         """Return the class activations of the positions of the map."""
-        path = self.tables / "maps" / f"{self.slide}.parquet"
-        known = read_map(path, self.slide, self.classes)
+        known = self._map()
         attention = None
         if "attention" in known.positions:
             attention = known.positions["attention"].to_numpy(np.float64)
@@ -203,11 +233,53 @@ class PredictedSlide:
             float(known.positions["side"].iloc[0]),
             known.column,
             known.row,
-            known.positions[[f"p_{name}" for name in self.classes]].to_numpy(np.float64),
+            self._scores_in(known),
             known.paint,
             known.picture_box(),
             attention,
         )
+
+
+@dataclass(frozen=True)
+class PredictedOutcome(PredictedSlide):
+    """A slide with a predicted number or risk; its class is that of the column of its map.
+
+    Attributes:
+        kind: `number` or `survival`.
+    """
+
+    kind: str = "number"
+
+    @property
+    def column(self) -> str:
+        """The column of slides.tsv with the prediction."""
+        return "predicted"
+
+    def titles(self) -> list[str]:
+        """Return the title of the only layer."""
+        return ["Prediction of each tile, from the lowest to the highest"]
+
+    def shown(self, prediction: str) -> str:
+        """Return the number, or the logarithm of the hazard ratio, for people to read."""
+        value = f"{float(prediction):.4g}"
+        return value if self.kind == "number" else f"log hazard ratio {value}"
+
+    def _prediction(self, cells: ScoredCells) -> dict[str, Any]:
+        values = cells.scores[:, 0]
+        extremes = [float(f"{value:.4g}") for value in (values.min(), values.max())]
+        return {"predicted": self.summary(), "range": extremes}
+
+    def _paint(self, cells: ScoredCells, number: int) -> bytes:
+        values = cells.scores[:, number]
+        low = values.min()
+        return cells.paint((values - low) / ((values.max() - low) or 1))
+
+    def _map(self) -> PositionMap:
+        return read_map(self.tables / "maps" / f"{self.slide}.parquet", self.slide, ())
+
+    def _scores_in(self, known: PositionMap) -> np.ndarray:
+        scores: np.ndarray = known.positions[self.classes].to_numpy(np.float64)
+        return scores
 
 
 def _tint(png: bytes) -> bytes:

@@ -23,7 +23,7 @@ from gigatile.stores.errors import StoreError
 from gigatile.stores.sources import update_version
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
-from gigatile.viewer.layers import PredictedSlide
+from gigatile.viewer.layers import PredictedOutcome, PredictedSlide
 from gigatile.viewer.outlines import DetectedSlide
 
 # Tasks that predict maps of slides, not scores of tiles.
@@ -139,8 +139,8 @@ def open_run(
         UserError: the task has no slides to show, or the run has not predicted any of them yet.
     """
     known = find_task(task)
-    if known.classifies_slides:
-        shown = _classified(folder, task, model, cohort, new)
+    if known.classifies_slides or known.predicts_outcomes:
+        shown = _with_tiles(folder, task, model, cohort, new)
     elif known.detects_on_slides:
         shown = _detected(folder, slides, cohort)
     else:
@@ -150,35 +150,35 @@ def open_run(
     return ShownRun(folder.name, {slide.id: slide for slide in shown})
 
 
-def _classified(
+def _with_tiles(
     folder: Path, task: str, model: Path, cohort: Sequence[SheetSlide], new: Sequence[SheetSlide]
 ) -> list[ShownSlide]:
+    """Return the slides with a prediction that their tiles, or positions of a map, have too."""
     described = model / DESCRIBED
     if not described.is_file():
         raise UserError(f"--run: {folder}: has no model yet; run the workflow first")
-    classes = read_json(described)["classes"]
+    content = read_json(described)
+
+    def predicted(tables: Path, tiles: Path, slide: str) -> PredictedSlide:
+        if find_task(task).predicts_outcomes:
+            kind = content["outcome"]["kind"]
+            return PredictedOutcome(tables, tiles, slide, ["prediction"], True, kind)
+        return PredictedSlide(tables, tiles, slide, content["classes"], task in WITH_MAPS)
+
     shown = []
     for tables, tiles, rows, is_new in (
         (folder / "evaluation", folder / "tiles", cohort, False),
         (folder / "predictions", folder / "predictions" / "tiles", new, True),
     ):
         known = {row.id: row for row in rows}
-        for slide in _predicted_classes(tables):
-            if slide not in known:  # removed from the sheet since
-                continue
-            id = viewer_id(folder.name, slide, is_new)
-            is_whole = task in WITH_MAPS
-            predicted = PredictedSlide(tables, tiles, slide, classes, is_whole)
-            shown.append(_of_run(id, known[slide], predicted, folder.name))
+        path = tables / "slides.tsv"
+        for scored in read_table(path, ("slide",)) if path.is_file() else ():
+            slide = scored["slide"]
+            if slide in known:  # it may have been removed from the sheet since
+                id = viewer_id(folder.name, slide, is_new)
+                of_slide = predicted(tables, tiles, slide)
+                shown.append(_of_run(id, known[slide], of_slide, folder.name))
     return shown
-
-
-def _predicted_classes(tables: Path) -> dict[str, str]:
-    """Return the predicted class of each slide of slides.tsv; none if there is no such table."""
-    path = tables / "slides.tsv"
-    if not path.is_file():
-        return {}
-    return {row["slide"]: row["call_mean"] for row in read_table(path, ("slide", "call_mean"))}
 
 
 def _detected(
@@ -253,15 +253,18 @@ class ShownSlides:
 
     def of_runs(self) -> list[dict[str, Any]]:
         """Return what a list of the slides of runs shows."""
-        classes: dict[Path, dict[str, str]] = {}
+        tables: dict[Path, dict[str, str]] = {}
         shown = []
         for slide in self._of_runs.values():
             of_slide, predicted = slide.predicted, None
             with contextlib.suppress(UserError):  # the run is being repeated
                 if isinstance(of_slide, PredictedSlide):
-                    if of_slide.tables not in classes:
-                        classes[of_slide.tables] = _predicted_classes(of_slide.tables)
-                    predicted = classes[of_slide.tables].get(slide.name)
+                    path = of_slide.tables / "slides.tsv"
+                    if path not in tables:
+                        rows = read_table(path, ("slide", of_slide.column))
+                        tables[path] = {row["slide"]: row[of_slide.column] for row in rows}
+                    if slide.name in tables[path]:
+                        predicted = of_slide.shown(tables[path][slide.name])
                 else:
                     predicted = of_slide.summary()
             shown.append(

@@ -1,18 +1,25 @@
 """The whole workflow on times to events, as a user runs it."""
 
+import base64
+import re
+import time
+
 import numpy as np
+import pandas as pd
 import pytest
-from axe import violations_everywhere
+from axe import ALL, violations, violations_everywhere
 from browser import started
 from clones import Clone
 from edits import Row, check, code, plans_of, setting, text
 from opened import check_declared
+from servers import running
 from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of
 from gigatile.model import Model
+from gigatile.report.viewer_links import viewer_address
 from gigatile.tables import read_table
 
 RUN = "results/outcome"
@@ -201,6 +208,56 @@ def test_a_bundle_predicts_without_the_run(outcome_run, tmp_path):
     done = copy.run(*command, "--encoder", "cohort/tiny.onnx", "--out", "other", check=False)
     assert done.returncode and "Traceback" not in done.stderr
     assert "predicts the time to an event, but time and event is missing" in done.stderr
+
+
+def test_the_viewer_shows_the_slides_of_the_run(outcome_run, tmp_path):
+    """With the maps and the predictions of the report."""
+    copy = outcome_run.copy(tmp_path / "copy")
+    run = copy.folder / RUN
+    tested = {row["slide"]: row for row in read_table(run / "evaluation/slides.tsv")}
+    arguments = ("--run", copy.folder / "outcome.yaml", "--work-dir", tmp_path / "work")
+    with running(tmp_path, *arguments) as server, started(tmp_path) as browser:
+        listed = server.client.get("/v1/runs").json()["slides"]
+        assert {slide["name"] for slide in listed} == tested.keys() | {"N1", "N3"}
+        (slide,) = (slide for slide in listed if slide["name"] == "P06-1")
+        value = float(tested["P06-1"]["predicted"])
+        assert slide["predicted"] == f"log hazard ratio {value:.4g}"
+        address = f"/v1/jobs/{slide['id']}"
+        view = server.client.get(f"{address}/view").json()
+        table = pd.read_parquet(run / "evaluation/maps/P06-1.parquet")
+        assert sorted(tile[2] for tile in view["tiles"]) == pytest.approx(
+            sorted(table["prediction"]), abs=1e-6
+        )
+        low, high = view["range"]
+        assert (low, high) == pytest.approx(
+            (table["prediction"].min(), table["prediction"].max()), rel=1e-3
+        )
+        page = (run / "report/slides/P06-1.html").read_text()
+        of_report = re.findall(
+            r'class="layer shown"[^>]* href="data:image/png;base64,([^"]+)"', page
+        )
+        for name, picture in zip(("0", "attention"), of_report, strict=True):
+            answer = server.client.get(f"{address}/layers/{name}.png")
+            assert answer.content == base64.b64decode(picture), name
+        browser.visit(f"{server.address}/viewer/slides/{slide['id']}")
+        until = time.monotonic() + 30
+        while browser.run("return document.body.dataset.state") != "open":
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        shown = {
+            name: browser.run(f"return document.getElementById('{name}').textContent")
+            for name in ("predicted", "lowest", "highest", "verdict")
+        }
+        assert shown["predicted"] == f"Predicted: log hazard ratio {value:.4g}"
+        assert (float(shown["lowest"]), float(shown["highest"])) == (low, high)
+        assert "implausible" in shown["verdict"]
+        assert browser.run("return document.getElementById('legend').hidden") is False
+        assert violations(browser, ALL) == []
+    settings = copy.folder / "outcome.yaml"
+    settings.write_text(f"{settings.read_text()}report: {{viewer: 'http://localhost:8501'}}\n")
+    copy.snakemake(f"{RUN}/report/index.html", "--cores", "1", "--configfile", "outcome.yaml")
+    page = (run / "report/slides/P06-1.html").read_text()
+    assert viewer_address("http://localhost:8501", "outcome", "P06-1") in page
 
 
 def earlier(sheet: str) -> str:

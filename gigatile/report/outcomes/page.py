@@ -37,9 +37,11 @@ def _page(inputs: OutcomePages, slide: str, neighbours: Neighbours) -> tuple[str
     state_path, overview_path, map_path = files.values()
     state = read_state(inputs.rows[slide], inputs.files.records)
     width, height = _size(state, state_path)
+    viewer = inputs.options.get("viewer")
     page = render(
         TEMPLATE,
         scored=scored,
+        viewer=viewer(slide) if viewer else None,
         matches=inputs.matches(slide),
         state=state,
         kind=inputs.model.outcome["kind"],

@@ -28,7 +28,8 @@ async function start() {
   if (!answer.ok) return;
   const slide = await answer.json();
   const wrong = ["all are right", "some are missing", "some are wrong"];
-  const choices = ["", ...(slide.counts ? wrong : slide.classes), "unsure", "not usable"];
+  const outcomes = slide.range ? ["plausible", "implausible"] : slide.classes;
+  const choices = ["", ...(slide.counts ? wrong : outcomes), "unsure", "not usable"];
   byId("verdict").append(...choices.map((name) => text("option", name)));
   byId("reader").value = localStorage.getItem("reader") ?? "";
   await load();

@@ -21,12 +21,14 @@ async function start() {
   document.title = slide.name;
   byId("name").textContent = slide.name;
   byId("tile-title").textContent = slide.word;
-  const hasInstances = slide.counts !== undefined; // else, the slide has a class and scores
+  const hasInstances = slide.counts !== undefined; // else, a class with scores, or a number with a range
   if (hasInstances) {
     byId("predicted").textContent = `Detected: ${slide.predicted}`;
   } else {
-    const score = slide.scores[slide.classes.indexOf(slide.predicted)];
-    byId("predicted").textContent = `Predicted: ${slide.predicted} (score ${score.toFixed(3)})`;
+    const score = slide.scores?.[slide.classes.indexOf(slide.predicted)];
+    const shown = score === undefined ? "" : ` (score ${score.toFixed(3)})`;
+    byId("predicted").textContent = `Predicted: ${slide.predicted}${shown}`;
+    [byId("lowest").textContent, byId("highest").textContent] = slide.range ?? [0, 1];
     byId("colours").style.background = `linear-gradient(90deg, ${slide.colours.join(", ")})`;
   }
 
@@ -67,7 +69,7 @@ async function start() {
     picture.style.visibility = "hidden"; // OpenSeadragon sets `display`
     return picture;
   });
-  let chosen = hasInstances ? 0 : slide.classes.indexOf(slide.predicted);
+  let chosen = hasInstances || slide.range ? 0 : slide.classes.indexOf(slide.predicted);
   let isHidden = false;
   viewer.addHandler("open", () => {
     slide.layers.forEach((layer, number) => {
