@@ -21,6 +21,7 @@ from gigatile.command.configuration import (
 )
 from gigatile.errors import UserError, all_faults
 from gigatile.serving.bundles import open_bundles
+from gigatile.serving.encoders import find_encoders
 from gigatile.serving.settings import LOOPBACK, ServerSettings, read_token
 from gigatile.settings.whole import Settings
 from gigatile.tasks import find_task
@@ -75,6 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests may name slides in this folder by their paths; can be given several times",
     )
     parser.add_argument(
+        "--encoder",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="the encoder of a model of embeddings; can be given several times",
+    )
+    parser.add_argument(
         "--run",
         type=Path,
         action="append",
@@ -95,6 +103,7 @@ def run(args: argparse.Namespace) -> None:
     """Load the models and serve them until SIGTERM."""
     settings = settings_of(args)
     bundles = open_bundles(args.bundles)
+    encoders = find_encoders(bundles, settings.encoders)
     runs = open_runs(args.run or ())
 
     from gigatile.serving.process import listen, serve
@@ -108,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
     from gigatile.viewer.verdicts import open_verdicts
 
     metrics = ServerMetrics()
-    models = load_models(bundles, settings, metrics.batch)
+    models = load_models(bundles, settings, metrics.batch, encoders)
     jobs = JobQueue(settings, models) if settings.work_dir else None
     verdicts = open_verdicts(settings.work_dir) if settings.work_dir else None
 
@@ -190,6 +199,10 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
             raise UserError("--allow: needs --work-dir, a folder for the jobs of slides")
         if not folder.is_dir():
             raise UserError(f"--allow: {folder}: no such folder")
+    for file in args.encoder or ():
+        if not file.is_file():
+            raise UserError(f"--encoder: {file}: no such file")
+    values["encoders"] = tuple(file.absolute() for file in args.encoder or ())
     values["allowed_folders"] = tuple(folder.resolve() for folder in args.allow or ())
     if args.token_file:
         try:

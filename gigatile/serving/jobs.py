@@ -20,7 +20,6 @@ from pathlib import Path
 
 import psutil
 
-from gigatile.bundle.contents import Bundle
 from gigatile.errors import UserError
 from gigatile.files import read_json, write_text
 from gigatile.report.pages import without_folders
@@ -34,7 +33,7 @@ from gigatile.serving.job_store import (
     Job,
     JobStore,
 )
-from gigatile.serving.registry import ModelRegistry
+from gigatile.serving.registry import ModelRegistry, ServedModel
 from gigatile.serving.settings import ServerSettings
 from gigatile.tables import read_table, write_table
 
@@ -195,13 +194,15 @@ class JobQueue:
         if not Path(job.source).is_file():
             return FAILED, "the slide's file is missing"
         folder = self.folder(job.id)
-        self._remove_results_of_another_model(folder, models[job.version].bundle)
+        model = models[job.version]
+        self._remove_results_of_another_model(folder, model)
         sheet = folder / "samples.tsv"
         mpp = "" if job.mpp is None else repr(job.mpp)
         write_table(sheet, ("slide", "path", "mpp"), [(SLIDE, job.source, mpp)])
         command = [
             *(sys.executable, "-P", "-m", "gigatile", "predict"),
-            *(str(models[job.version].bundle.folder.resolve()), str(sheet)),
+            *(str(model.bundle.folder.resolve()), str(sheet)),
+            *(("--encoder", str(model.encoder)) if model.encoder else ()),
             *("--out", str(folder / "run"), "--cores", str(self._settings.job_cores)),
             # The folder is this job's alone: a lock is of a server that was killed.
             *("--", "--nolock", "--rerun-incomplete"),
@@ -224,9 +225,11 @@ class JobQueue:
             reader.join()
         return ended or self._result(job, process.returncode)
 
-    def _remove_results_of_another_model(self, folder: Path, bundle: Bundle) -> None:
-        """Begin again if the bundle was moved or changed since the job was interrupted."""
+    def _remove_results_of_another_model(self, folder: Path, model: ServedModel) -> None:
+        """Begin again if bundle or encoder were moved or changed since the job was interrupted."""
+        bundle = model.bundle
         text = f"{bundle.folder.resolve()}\n{bundle.manifest.model_sha256}\n"
+        text += f"{model.encoder}\n" if model.encoder else ""
         made_with = folder / "bundle"
         if not made_with.exists() or made_with.read_text() != text:
             shutil.rmtree(folder / "run", ignore_errors=True)

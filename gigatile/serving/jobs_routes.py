@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from gigatile.slides.index import read_mask
 from gigatile.slides.slide_files import SLIDE_SUFFIXES
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
+from gigatile.viewer.layers import kind_in, predicted_slide
 from gigatile.viewer.outlines import DetectedSlide
 
 _PARQUET = "application/vnd.apache.parquet"
@@ -80,7 +81,7 @@ def router(models: ModelRegistry, jobs: JobQueue, settings: ServerSettings) -> A
 class _Answers:
     def __init__(self, models: ModelRegistry, jobs: JobQueue, settings: ServerSettings) -> None:
         self._models, self._jobs, self._settings = models, jobs, settings
-        # The predicted class of jobs that are done, by their ids.
+        # The predictions of jobs that are done, by their ids.
         self._calls: dict[str, str] = {}
 
     async def add(self, request: Request) -> Response:
@@ -154,17 +155,24 @@ class _Answers:
         job = self._done(id)
         if self._detects(job):
             return await asyncio.to_thread(self._instances, job)
-        (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("slide", "call_mean"))
-        scores = {key[2:]: float(value) for key, value in row.items() if key.startswith("p_")}
-        calls = {key: value for key, value in row.items() if key.startswith("call_")}
+        (row,) = read_table(self._jobs.results(job) / "slides.tsv", ("slide",))
         matches = read_table(self._jobs.results(job) / "in_cohort.tsv", ("slide", "same"))
         return {
             **job.shown(),
             "tiles": int(row["tiles"]),
-            "scores": scores,
-            "predicted": calls,
+            **self._prediction(job, row),
             "in_cohort": [match["same"] for match in matches],
         }
+
+    def _prediction(self, job: Job, row: Mapping[str, str]) -> dict[str, Any]:
+        """Return the prediction in a row of slides.tsv: scores and classes, or an outcome."""
+        bundle = self._models.find(job.model, job.version).bundle
+        if find_task(bundle.manifest.task).predicts_outcomes:
+            name = "number" if kind_in(bundle.described) == "number" else "log_hazard_ratio"
+            return {"predicted": {name: float(row["predicted"])}}
+        scores = {key[2:]: float(value) for key, value in row.items() if key.startswith("p_")}
+        calls = {key: value for key, value in row.items() if key.startswith("call_")}
+        return {"scores": scores, "predicted": calls}
 
     def _instances(self, job: Job) -> Any:
         """Return the instances that were detected on a slide."""
@@ -200,15 +208,15 @@ class _Answers:
         return FileResponse(path, media_type=kind, headers=headers)
 
     def _predicted(self, job: Job) -> str | None:
-        """Return the predicted class of a job that is done, or its number of instances; or None."""
+        """Return the prediction of a job that is done, in a few words; or None."""
         if job.state == DONE and job.id not in self._calls:
             try:
                 results = self._jobs.results(job)
                 if self._detects(job):
                     self._calls[job.id] = DetectedSlide(results / "slides", SLIDE).summary()
                 else:
-                    (row,) = read_table(results / "slides.tsv", ("call_mean",))
-                    self._calls[job.id] = row["call_mean"]
+                    bundle = self._models.find(job.model, job.version).bundle
+                    self._calls[job.id] = predicted_slide(bundle, results, SLIDE).summary()
             except (RequestError, UserError, ValueError, OSError):
                 return None
         return self._calls.get(job.id)
@@ -228,7 +236,7 @@ class _Answers:
         return {"id": id}
 
     def _detects(self, job: Job) -> bool:
-        """Return whether the model of a job detects instances; else, it classifies slides.
+        """Return whether the model of a job detects instances; else, it predicts slides.
 
         Raises:
             RequestError: the server no longer has this model.

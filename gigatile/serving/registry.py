@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,10 +52,12 @@ class ServedModel:
 
     Attributes:
         tiles: for requests with tiles; None: the task has no tiles to classify.
+        encoder: the file of the encoder of a model of embeddings; None: of another model.
     """
 
     bundle: Bundle
     tiles: TileModel | None
+    encoder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -136,6 +140,7 @@ def load_models(
     bundles: Sequence[Bundle],
     settings: ServerSettings,
     observe: Callable[[str, int, int], None] = lambda name, version, tiles: None,
+    encoders: Mapping[Path, Path] = MappingProxyType({}),
 ) -> ModelRegistry:
     """Load the models of bundles.
 
@@ -143,19 +148,25 @@ def load_models(
         bundles: from `gigatile.serving.bundles.open_bundles`.
         settings: of the server.
         observe: called with name, version and number of tiles of each batch.
+        encoders: from `gigatile.serving.encoders.find_encoders`.
 
     Raises:
         UserError: a model is damaged.
     """
-    return ModelRegistry([_load(bundle, settings, observe) for bundle in bundles])
+    return ModelRegistry(
+        [_load(bundle, settings, observe, encoders.get(bundle.folder)) for bundle in bundles]
+    )
 
 
 def _load(
-    bundle: Bundle, settings: ServerSettings, observe: Callable[[str, int, int], None]
+    bundle: Bundle,
+    settings: ServerSettings,
+    observe: Callable[[str, int, int], None],
+    encoder: Path | None,
 ) -> ServedModel:
     manifest = bundle.manifest
     if manifest.task != "tile_classification":
-        return ServedModel(bundle, None)
+        return ServedModel(bundle, None, encoder)
     tiles = TileModel(
         bundle, settings, lambda count: observe(manifest.name, manifest.version, count)
     )

@@ -25,6 +25,7 @@ class ServerSettings(BaseModel):
         max_connections: at the same time.
         drain_seconds: for requests in flight, after SIGTERM.
         work_dir: for jobs of slides, their files and their database; None: no jobs.
+        encoders: files of the encoders of models of embeddings.
         allowed_folders: with slides that requests may name by their paths.
         max_upload_bytes: most bytes of an uploaded slide.
         max_jobs: jobs that run at the same time.
@@ -50,6 +51,7 @@ class ServerSettings(BaseModel):
     max_connections: int = Field(256, ge=1)
     drain_seconds: int = Field(30, ge=0)
     work_dir: Path | None = None
+    encoders: tuple[Path, ...] = ()
     allowed_folders: tuple[Path, ...] = ()
     max_upload_bytes: int = Field(20_000_000_000, ge=1024)
     max_jobs: int = Field(1, ge=1, le=64)

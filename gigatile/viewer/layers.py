@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from pydantic import JsonValue
 
+from gigatile.bundle.contents import Bundle
 from gigatile.errors import UserError
-from gigatile.json_models import read_model
+from gigatile.json_models import JsonModel, read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
 from gigatile.report.whole_slides.maps import PositionMap, read_map
@@ -18,8 +20,11 @@ from gigatile.report.whole_slides.page import ATTENTION_TITLE
 from gigatile.slides.index import read_mask
 from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
+from gigatile.tasks import find_task
 from gigatile.viewer.decoding import SlideSize
 
+# Tasks that predict maps of slides, not scores of tiles.
+WITH_MAPS = frozenset(("slide_classification", "slide_embedding", "slide_outcome"))
 # The scores, times 255, of which the legend has the colours.
 STEPS = tuple(range(0, 256, 17))
 # Colour of tissue: a green that differs from the colours of the heat map.
@@ -291,3 +296,31 @@ def _tint(png: bytes) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels, "RGBA").save(buffer, "PNG")
     return buffer.getvalue()
+
+
+class _Described(JsonModel):
+    outcome: dict[str, JsonValue]
+
+
+def kind_in(described: Path) -> str:
+    """Return the kind of the outcomes that a model predicts: `number` or `survival`.
+
+    Raises:
+        UserError: `described`, its settings.json, is missing or damaged.
+    """
+    return str(read_model(_Described, described).outcome.get("kind"))
+
+
+def predicted_slide(bundle: Bundle, results: Path, slide: str) -> PredictedSlide:
+    """Return a slide that the model of a bundle predicted.
+
+    Args:
+        bundle: of a model that does not detect instances.
+        results: folder of the predictions.
+        slide: its id in these.
+    """
+    task, tiles = bundle.manifest.task, results / "tiles"
+    if find_task(task).predicts_outcomes:
+        kind = kind_in(bundle.described)
+        return PredictedOutcome(results, tiles, slide, ["prediction"], True, kind)
+    return PredictedSlide(results, tiles, slide, bundle.manifest.classes, task in WITH_MAPS)

@@ -23,11 +23,15 @@ from gigatile.stores.errors import StoreError
 from gigatile.stores.sources import update_version
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
-from gigatile.viewer.layers import PredictedOutcome, PredictedSlide
+from gigatile.viewer.layers import (
+    WITH_MAPS,
+    PredictedOutcome,
+    PredictedSlide,
+    kind_in,
+    predicted_slide,
+)
 from gigatile.viewer.outlines import DetectedSlide
 
-# Tasks that predict maps of slides, not scores of tiles.
-WITH_MAPS = frozenset(("slide_classification", "slide_embedding"))
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -157,13 +161,13 @@ def _with_tiles(
     described = model / DESCRIBED
     if not described.is_file():
         raise UserError(f"--run: {folder}: has no model yet; run the workflow first")
-    content = read_json(described)
+    classes = read_json(described).get("classes", [])
 
     def predicted(tables: Path, tiles: Path, slide: str) -> PredictedSlide:
         if find_task(task).predicts_outcomes:
-            kind = content["outcome"]["kind"]
+            kind = kind_in(described)
             return PredictedOutcome(tables, tiles, slide, ["prediction"], True, kind)
-        return PredictedSlide(tables, tiles, slide, content["classes"], task in WITH_MAPS)
+        return PredictedSlide(tables, tiles, slide, classes, task in WITH_MAPS)
 
     shown = []
     for tables, tiles, rows, is_new in (
@@ -237,16 +241,13 @@ class ShownSlides:
             raise RequestError(404, "no such job")
         if job.state != DONE:
             raise RequestError(409, f"the job has the state {job.state}")
-        manifest = self._models.find(job.model, job.version).bundle.manifest
+        bundle = self._models.find(job.model, job.version).bundle
         results = self._jobs.results(job)
         predicted: PredictedSlide | DetectedSlide
-        if find_task(manifest.task).detects_on_slides:
+        if find_task(bundle.manifest.task).detects_on_slides:
             predicted = DetectedSlide(results / "slides", SLIDE)
         else:
-            is_whole = manifest.task in WITH_MAPS
-            predicted = PredictedSlide(
-                results, results / "tiles", SLIDE, manifest.classes, is_whole
-            )
+            predicted = predicted_slide(bundle, results, SLIDE)
         return ShownSlide(
             id, job.name, Path(job.source), predicted, job.model, job.version, is_immutable=True
         )

@@ -48,6 +48,10 @@ NOT_RUN = {
         "gigatile predict bundles/embedded new.svs --encoder models/encoder.onnx\n",
     ): "the reader's bundle; tests/workflow/test_embeddings_run.py runs it",
     (
+        "docs/serve.md",
+        "gigatile serve bundles/risk --encoder encoder.onnx --work-dir work --allow /data/slides\n",
+    ): "the reader's encoder; tests/workflow/test_outcome_run.py starts it in the same way",
+    (
         "docs/external.md",
         "gigatile predict bundles/risk north/survival.tsv --encoder encoder.onnx --out external\n",
     ): "the reader's slides; tests/workflow/test_outcome_run.py runs it",

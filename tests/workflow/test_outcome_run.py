@@ -16,10 +16,13 @@ from servers import running
 from small_slides import draw_small_slide
 from tiny_encoder import write_tiny_encoder
 
+from gigatile.errors import UserError
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of
 from gigatile.model import Model
 from gigatile.report.viewer_links import viewer_address
+from gigatile.serving.bundles import open_bundles
+from gigatile.serving.encoders import find_encoders
 from gigatile.tables import read_table
 
 RUN = "results/outcome"
@@ -208,6 +211,39 @@ def test_a_bundle_predicts_without_the_run(outcome_run, tmp_path):
     done = copy.run(*command, "--encoder", "cohort/tiny.onnx", "--out", "other", check=False)
     assert done.returncode and "Traceback" not in done.stderr
     assert "predicts the time to an event, but time and event is missing" in done.stderr
+
+
+def test_a_server_predicts_with_the_encoder_of_the_training(outcome_run, tmp_path):
+    copy = outcome_run.copy(tmp_path / "copy")
+    copy.snakemake(f"{RUN}/model/bundle", "--cores", "2", "--configfile", "outcome.yaml")
+    bundle, encoder = copy.folder / RUN / "model/bundle", copy.folder / "cohort/tiny.onnx"
+    other = write_tiny_encoder(tmp_path / "other.onnx", bias=1)
+    opened = open_bundles([bundle])
+    for given, message in (
+        ([], "outcome, version 1: needs the encoder of its training, --encoder FILE; it is not"),
+        ([other], "needs the encoder of its training, --encoder FILE; none of the given ones is"),
+        ([encoder, other], "other.onnx: not the encoder of any model"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_encoders(opened, given)
+    arguments = (bundle, "--encoder", encoder, "--work-dir", tmp_path / "work")
+    with running(tmp_path, *arguments, "--allow", copy.folder) as server:
+        slide = {"path": str(copy.folder / "cohort/P06-1.svs")}
+        job = server.client.post("/v1/slides", json=slide).json()
+        until = time.monotonic() + 120
+        while job["state"] not in ("done", "failed") and time.monotonic() < until:
+            time.sleep(0.5)
+            job = server.client.get(f"/v1/jobs/{job['id']}").json()
+        result = server.client.get(f"/v1/jobs/{job['id']}/result").json()
+        tested = {r["slide"]: r for r in read_table(copy.folder / RUN / "evaluation/slides.tsv")}
+        value = float(tested["P06-1"]["predicted"])
+        assert result["predicted"] == {"log_hazard_ratio": value}, result
+        assert result["in_cohort"] == ["pixels"]
+        (listed,) = server.client.get("/v1/jobs").json()["jobs"]
+        view = server.client.get(f"/v1/jobs/{job['id']}/view").json()
+        assert listed["predicted"] == view["predicted"] == f"log hazard ratio {value:.4g}"
+        page = server.client.get(f"/v1/jobs/{job['id']}/files/page.html").text
+        assert "Predicted log hazard ratio" in page
 
 
 def test_the_viewer_shows_the_slides_of_the_run(outcome_run, tmp_path):
