@@ -200,7 +200,8 @@ def _write_results(planned: _Planned, validation: "Validation", chosen: str) -> 
     runs = [each for each in planned.runs if each.variant in names]
     variants: list[TestedVariant] = []
     compared = None
-    if find_task(planned.runs[runs[0]].task).classifies_slides:
+    task = find_task(planned.runs[runs[0]].task)
+    if task.classifies_slides or (task.predicts_outcomes and study.folds is None):
         variants, compared = tested(results, study, runs, names)
     is_held_out = all(planned.runs[each].split.held_out for each in runs)
     chose = study.test == "chosen" and len(validation.variants) > 1
@@ -232,11 +233,12 @@ def _print_results(results: "StudyResults") -> None:
     console = Console()
     console.print(table)
     if results.tested:
-        table = Table("tested", "slides", "patients", "accuracy", "ROC AUC")
+        # The third figure, of the page, does not fit in a line.
+        names = list(results.tested[0].figures)[:2]
+        table = Table("tested", "slides", "patients", *names)
         for tested in results.tested:
-            cells = (
-                f"{figure(m.value)} ({interval(m)})" for m in (tested.accuracy, tested.roc_auc)
-            )
+            shown_figures = (tested.figures[name] for name in names)
+            cells = (f"{figure(m.value)} ({interval(m)})" for m in shown_figures)
             table.add_row(tested.name, str(tested.slides), str(tested.patients), *cells)
         console.print(table)
     for doubt in results.doubts:

@@ -11,9 +11,17 @@ from gigatile.errors import UserError
 from gigatile.evaluation.compared_runs import RunsCompared, compare_runs
 from gigatile.evaluation.metrics import evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
+from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.evaluation.slide_table import classes_of, read_slide_table
-from gigatile.evaluation.tested_runs import METRICS, SLIDES, read_tested
-from gigatile.files import sha256_of
+from gigatile.evaluation.tested_outcomes import TestedOutcomes, read_tested_outcomes
+from gigatile.evaluation.tested_runs import (
+    METRICS,
+    SLIDES,
+    TestedRun,
+    predicts_outcomes,
+    read_tested,
+)
+from gigatile.files import read_json, sha256_of
 from gigatile.json_models import Written, read_model
 from gigatile.model_files import DESCRIBED
 from gigatile.report.inputs import TrainedModel
@@ -65,7 +73,7 @@ class TestedVariant(Written):
         patients, slides: that were tested.
         by: what gave the scores: `one model`; `the folds' models`: a patient is tested by the
             model of one fold; `mean`: of the folds' models.
-        accuracy, roc_auc, average_precision: by slide.
+        figures: by name; of classes, by slide.
         claims: what was proved of the folds, with what was counted.
         doubts: what was not.
     """
@@ -75,9 +83,7 @@ class TestedVariant(Written):
     patients: int
     slides: int
     by: str
-    accuracy: Interval
-    roc_auc: Interval
-    average_precision: Interval
+    figures: dict[str, Interval]
     claims: dict[str, str]
     doubts: list[str]
 
@@ -91,7 +97,8 @@ class StudyResults(Written):
         variants: the best one first.
         chosen: the best variant.
         test: `chosen`: only the best variant was tested; `all`.
-        tested: in the order of `variants`; empty if the models do not classify slides.
+        tested: in the order of `variants`; empty if the test results of runs of this task cannot be
+            pooled or compared.
         reports: pages of the tested runs, relative to the folder of the study, by run.
         doubts: about the choice.
         inputs: SHA-256 of the files, by their path in results/.
@@ -167,7 +174,8 @@ def _figure(results: Path, run: StudyRun) -> tuple[str, bool, ValidatedRun, dict
     described = folder / "model" / DESCRIBED
     model = read_model(TrainedModel, described)
     files = [described]
-    if (folder / VALIDATED).is_file():
+    # Predicted outcomes have no classes, and are judged by the loss.
+    if "classes" in read_json(described) and (folder / VALIDATED).is_file():
         files.append(folder / VALIDATED)
         classes = classes_of(described)
         slides = read_slide_table(folder / VALIDATED, classes)
@@ -200,7 +208,7 @@ def tested(
     Args:
         results: the folder results/; the pooled folds go to the folder of the study in it.
         study: the study.
-        runs: of the study, all of them classifiers of slides.
+        runs: of the study; all of them classify slides, or predict outcomes without folds.
         names: of the variants, the best one first.
 
     Raises:
@@ -226,8 +234,18 @@ def _tested_folder(results: Path, study: Study, runs: Sequence[StudyRun], name: 
 
 
 def _tested(results: Path, folder: Path, name: str) -> TestedVariant:
-    (run,) = read_tested([folder])
-    level = read_model(SlideMetrics, folder / METRICS).slide
+    run: TestedRun | TestedOutcomes
+    if predicts_outcomes(folder):
+        (run,) = read_tested_outcomes([folder])
+        figures = _figures_of_outcomes(read_model(OutcomeMetrics, folder / METRICS))
+    else:
+        (run,) = read_tested([folder])
+        level = read_model(SlideMetrics, folder / METRICS).slide
+        figures = {
+            "accuracy": level.accuracy.mean_call,
+            "ROC AUC": level.roc_auc.macro,
+            "average precision": level.average_precision.macro,
+        }
     proof: dict[str, Any] = {"claims": {}, "doubts": []}
     by = "one model"
     if (folder / FOLDS).is_file():
@@ -240,11 +258,17 @@ def _tested(results: Path, folder: Path, name: str) -> TestedVariant:
         patients=run.slides["patient"].nunique(),
         slides=len(run.slides),
         by=by,
-        accuracy=level.accuracy.mean_call,
-        roc_auc=level.roc_auc.macro,
-        average_precision=level.average_precision.macro,
+        figures=figures,
         **proof,
     )
+
+
+def _figures_of_outcomes(metrics: OutcomeMetrics) -> dict[str, Interval]:
+    figures = {"concordance": metrics.concordance}
+    if metrics.numbers:
+        figures["mean absolute error"] = metrics.numbers.mean_absolute_error
+        figures["R²"] = metrics.numbers.r_squared
+    return figures
 
 
 def inputs_of_tests(results: Path, variants: Sequence[TestedVariant]) -> dict[str, str]:

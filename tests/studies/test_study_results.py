@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from gigatile.errors import UserError
-from gigatile.files import sha256_of, write_json
+from gigatile.files import read_json, sha256_of, write_json
 from gigatile.settings.section import check_section
 from gigatile.studies.description import Study, StudyRun, runs_of, variants_of
 from gigatile.studies.results import StudyResults, Validation, outdated, validated
@@ -74,6 +74,22 @@ def test_of_equal_variants_the_first_is_chosen(tmp_path):
     for run in runs_of(STUDY, {}):
         write_run(tmp_path, run, 0.3, run.fold or 0)
     assert [variant.name for variant in of(tmp_path).variants] == ["x", "y"]
+
+
+def test_outcomes_are_judged_by_the_loss_also_after_the_test(tmp_path):
+    """Then the runs have a table of the validation split, which has no classes."""
+    for run in runs_of(STUDY, {}):
+        loss = 0.5 if run.variant == "x" else 0.25
+        write_run(tmp_path, run, 1, 0, valid_loss=loss)
+        described = tmp_path / run.name / "model/settings.json"
+        content = read_json(described)
+        del content["classes"]
+        write_json(described, content)
+        table = tmp_path / run.name / "validation/slides.tsv"
+        write_table(table, ("slide", "patient", "label", "predicted"), [("S", "P", "3 event", "1")])
+    validation = of(tmp_path)
+    assert [variant.name for variant in validation.variants] == ["y", "x"]
+    assert validation.criterion == "validation loss" and validation.lowest
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,35 @@ def test_the_viewer_shows_the_slides_of_the_run(outcome_run, tmp_path):
     assert viewer_address("http://localhost:8501", "outcome", "P06-1") in page
 
 
+STUDY = """\
+study: pilot
+config: outcome.yaml
+test: all
+variants:
+  mean: {train: {model: mean_embedding}}
+  attention: {}
+"""
+
+
+@pytest.mark.long
+def test_a_study_compares_two_models(outcome_run, tmp_path):
+    """With the figures of their reports; and again, when all is done."""
+    copy = outcome_run.copy(tmp_path / "copy")
+    copy.write("study.yaml", STUDY)
+    for _ in range(2):
+        copy.run("gigatile", "study", "study.yaml", "--cores", "2")
+    content = read_json(copy.folder / "results/pilot/study.json")
+    assert content["criterion"] == "validation loss" and len(content["tested"]) == 2
+    for variant in content["tested"]:
+        metrics = read_json(copy.folder / "results" / variant["folder"] / "evaluation/metrics.json")
+        assert variant["figures"] == {"concordance": metrics["concordance"]}
+        assert variant["patients"] == PATIENTS
+    page = (copy.folder / "results/pilot/index.html").read_text()
+    assert '<th scope="col">Concordance</th>' in page and "jackknife" in page
+    verified = copy.run("gigatile", "study", "study.yaml", "--verify").stdout
+    assert "has changed" not in verified
+
+
 def earlier(sheet: str) -> str:
     """Return the sheet with another time of the patient `g`."""
     lines = sheet.splitlines()

@@ -69,7 +69,7 @@ def test_only_the_chosen_variant_is_tested(studied):
     assert (results / f"pilot-{second['name']}/validation/slides.tsv").exists()
     (tested,) = content["tested"]
     (run,) = read_tested([results / f"pilot-{first['name']}"])
-    assert tested["accuracy"]["value"] == run.metrics.slide.accuracy.mean_call.value
+    assert tested["figures"]["accuracy"]["value"] == run.metrics.slide.accuracy.mean_call.value
     assert tested["slides"] == len(COHORT["test"]) and not content["doubts"]
     for name, sha256 in content["inputs"].items():
         assert sha256 == sha256_of(results / name)
