@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from gigatile.cohort.cases import Case
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet import Member
+from gigatile.embeddings.imported import open_imported
+from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.errors import describe_error
 from gigatile.instances.slide_input import plan_input
 from gigatile.parallel.supervision import Crashed, Stalled, run_supervised
@@ -39,7 +41,7 @@ def check_headers(
     A job may find more: only the headers are read.
 
     Args:
-        members: slides or cases with existing files.
+        members: slides (or their embeddings) or cases with existing files.
         settings: of the run.
         threads: files that are opened at once.
         report: is called with the number of members that were checked.
@@ -86,7 +88,12 @@ def check_chunk(members: Sequence[Member], check: Check, stall_minutes: float) -
 def header_fault(member: Member, settings: Settings) -> str:
     """Return why a slide or case would be left out, as far as its headers show; else empty."""
     try:
-        if isinstance(member, Sample):
+        if isinstance(member, Sample) and settings.encoder.embedded_with is not None:
+            with open_imported(member.path) as embeddings:
+                ImportedTiles(member.path, member.id, member.mpp, settings.tiles).describe(
+                    embeddings
+                )
+        elif isinstance(member, Sample):
             with open_slide(member.path) as slide:
                 check_directories(member.path, slide)
                 scale = find_scale(slide, member.mpp, settings.tiles.objectives)

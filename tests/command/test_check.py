@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from trident_files import corners_of, random_features, write_trident
 
 from gigatile.command import check, headers, init
 from gigatile.errors import UserError
@@ -152,6 +153,24 @@ def test_cases_are_checked(call, tmp_path, capsys):
     printed = capsys.readouterr()
     assert "12 cases of 12 patient(s)" in printed.out
     assert "warning: 1 case of 12 would be left out" in printed.err
+
+
+def test_embeddings_are_checked(call, tmp_path, capsys):
+    """Of TRIDENT, in place of slides: files that cannot be used are named with their reasons."""
+    folder = tmp_path / "features_uni_v2"
+    for number in range(12):
+        (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        path = folder / "ab"[number % 2] / f"S{number}.h5"
+        write_trident(path, random_features(12, seed=number), corners_of(3, 4))
+    call(init, folder, "--out", tmp_path / "run")
+    capsys.readouterr()
+    call(check, tmp_path / "run")
+    printed = capsys.readouterr()
+    assert printed.out.endswith("The run can start.\n") and printed.err == ""
+    (folder / "a/S0.h5").write_bytes(b"no HDF5")
+    call(check, tmp_path / "run")
+    printed = capsys.readouterr()
+    assert "it cannot be read as HDF5" in printed.out + printed.err
 
 
 def test_column_of_groups_must_be_in_the_sheet(call, cohort, capsys):
