@@ -6,7 +6,7 @@ about equal size. The index of a shard has the cell of each tile, and the manife
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +45,7 @@ class SlideLayout:
         grids: the tile grid of each slide.
         record_counts: (sources,) int64.
         bounds: (shards + 1,) index of the first slide of each shard.
+        may_overlap: whether several tiles of a slide may be in a cell of its grid.
     """
 
     split: str
@@ -52,6 +53,7 @@ class SlideLayout:
     grids: Sequence[SlideGrid]
     record_counts: np.ndarray
     bounds: Sequence[int]
+    may_overlap: bool = False
 
     index_type = SLIDE_INDEX
 
@@ -86,7 +88,8 @@ class SlideLayout:
             content: the bytes of the shard.
 
         Raises:
-            UserError: a tile is not on the grid of its slide, or two have the same cell.
+            UserError: a tile is not on the grid of its slide, or two that may not overlap have the
+                same cell.
         """
         ends = [*entries["offset"][1:].tolist(), len(content)]
         cells: set[tuple[int, int, int]] = set()
@@ -102,7 +105,7 @@ class SlideLayout:
             column, row = round(x / grid.extent), round(y / grid.extent)
             if not (0 <= column < grid.columns and 0 <= row < grid.rows):
                 raise _wrong_tiles(path, f"its tile at ({x}, {y}) is not on the slide's grid")
-            if (source, column, row) in cells:
+            if (source, column, row) in cells and not self.may_overlap:
                 raise _wrong_tiles(path, f"two of its tiles are at ({x}, {y})")
             cells.add((source, column, row))
             entries["column"][number], entries["row"][number] = column, row
@@ -120,6 +123,22 @@ class SlideLayout:
             )
             for number in range(*self.bounds[shard : shard + 2])
         ]
+
+
+def lay_out_overlapping(
+    world: World,
+    split: str,
+    sources: Sequence[Source],
+    settings: ShardSettings,
+    folder: Path,
+    record_id: Callable[[Path], str] = slide_or_case_of,
+) -> SlideLayout:
+    """Compute the layout of slides whose tiles may overlap; see `lay_out_slides`.
+
+    The cell of a tile is the one that its corner is closest to.
+    """
+    layout = lay_out_slides(world, split, sources, settings, folder, record_id)
+    return replace(layout, may_overlap=True)
 
 
 def lay_out_slides(

@@ -106,6 +106,10 @@ class SlideReader:
         cells[part["row"], part["column"]] = self._records[number] + np.arange(slide.tiles)
         return SlideTiles(slide, cells)
 
+    def slide_at(self, number: int) -> str:
+        """Return the id of a slide, given by its number."""
+        return self._slides[number].slide
+
     def records_of(self, number: int) -> range:
         """Return the numbers of the records of a slide's tiles."""
         begin = int(self._records[number])

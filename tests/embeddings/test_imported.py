@@ -16,15 +16,20 @@ from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
 from gigatile.embeddings.imported import open_imported
 from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.embeddings.state import EmbeddingState
-from gigatile.embeddings.stored import read_embeddings
+from gigatile.embeddings.stored import embeddings_in, read_embeddings
 from gigatile.errors import UserError
 from gigatile.records import read_records
 from gigatile.records.embedding import decode_embedding
+from gigatile.records.shard_layout import SlideGrid, Source
+from gigatile.records.slides import SlideReader
+from gigatile.records.writing import write_shards
 from gigatile.settings.encoder import EncoderSettings
+from gigatile.settings.shards import ShardSettings
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.reader import SlideError
 from gigatile.slides.state import SlideState
 from gigatile.slides.tiling import TilingFiles, tile_slide
+from gigatile.tasks.slide_embedding.records import LAY_OUT, record_id
 
 SETTINGS = EncoderSettings(embedded_with="UNI 2", licence="CC-BY-NC-ND-4.0")
 
@@ -100,11 +105,21 @@ def test_overlapping_and_spaced_tiles_keep_their_corners(tmp_path: Path, step: i
     """Each contour of CLAM has its own origin, and TRIDENT can overlap tiles."""
     corners = corners_of(5, 5, step) + 37
     source = write_trident(tmp_path / "S.h5", random_features(25), corners, overlap=256)
-    assert describe(source, tmp_path).tiles.kept == 25
+    tiled = describe(source, tmp_path)
+    assert tiled.tiles.kept == 25 and tiled.grid is not None
     load(source, tmp_path)
-    stored = read_embeddings(tmp_path / "embeddings/S.tfrecord")
+    path = tmp_path / "embeddings/S.tfrecord"
+    stored = read_embeddings(path)
     np.testing.assert_array_equal(np.stack([stored.x, stored.y], axis=1), corners)
     assert set(np.atleast_1d(stored.extent).tolist()) == {EXTENT}
+    # All of them are in the shards, too.
+    grid = SlideGrid(tiled.grid.columns, tiled.grid.rows, tiled.grid.extent, tiled.grid.mpp)
+    sources = {"train": [Source("S", "P", "a", path, grid)]}
+    how = {"lay_out": LAY_OUT, "record_id": record_id}
+    write_shards(sources, ShardSettings(), tmp_path / "shards", **how)
+    reader = SlideReader(tmp_path / "shards/manifest.json", "train")
+    values = np.stack(list(embeddings_in(reader, reader.records_of(0))))
+    np.testing.assert_array_equal(values, stored.values)
 
 
 def test_files_of_clam_have_no_attributes(tmp_path: Path) -> None:

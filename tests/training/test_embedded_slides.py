@@ -306,5 +306,7 @@ def test_slides_of_two_encoders_are_refused(tmp_path: Path) -> None:
     )
     reader = SlideReader(tmp_path / "shards/manifest.json", "train")
     task = SlideEmbedding(TileSettings(), EncoderSettings())
-    with pytest.raises(UserError, match="an embedding of another encoder"):
-        task.metadata(reader)
+    for use in (task.metadata, lambda reader: task.networks(reader, TrainSettings(), False)):
+        with pytest.raises(UserError, match="are of another encoder than those of most") as error:
+            use(reader)
+        assert str(error.value).endswith("\n  - S2")

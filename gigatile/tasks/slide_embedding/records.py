@@ -4,12 +4,13 @@ from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.records.embedding import decode_embedding
-from gigatile.records.slide_layout import lay_out_slides
+from gigatile.records.slide_layout import lay_out_overlapping
 from gigatile.records.tfrecord import read_records
 
 __all__ = ["LAY_OUT", "record_id"]
 
-LAY_OUT = lay_out_slides
+# Tiles that another program embedded can overlap.
+LAY_OUT = lay_out_overlapping
 
 
 def record_id(path: Path) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gigatile.embeddings.stored import embeddings_in, encoder_in
+from gigatile.errors import all_faults
 from gigatile.models.bag_classifier import build_bag_classifier
 from gigatile.models.networks import Networks
 from gigatile.records.slides import SlideReader
@@ -39,10 +40,32 @@ class EmbeddingTask(TrainingTask):
         return {"tiles": self._tiles.model_dump(), "encoder": encoder}
 
     def encoder_of(self, reader: SlideReader) -> str:
-        """Return what identifies the encoder of all slides."""
-        # The tiles of a slide are embedded together, so the first one will do.
-        firsts = (reader.records_of(number)[0] for number in range(len(reader)))
-        return encoder_in(reader, list(firsts)).hex()
+        """Return what identifies the encoder of all slides.
+
+        Raises:
+            UserError: names the slides with another encoder than most.
+        """
+        slides: dict[bytes, list[str]] = {}
+        for number in range(len(reader)):
+            # The tiles of a slide are embedded together, so the first one will do.
+            encoder = encoder_in(reader, reader.records_of(number)[:1])
+            slides.setdefault(encoder, []).append(reader.slide_at(number))
+        usual, *others = sorted(slides, key=lambda encoder: -len(slides[encoder]))
+        if others:
+            raise all_faults(
+                "the embeddings of these slides are of another encoder than those of most, or of "
+                "tiles of another size or scale",
+                [slide for encoder in others for slide in slides[encoder]],
+            )
+        return usual.hex()
+
+    def check_encoders(self, reader: SlideReader) -> None:
+        """Refuse slides of several encoders before the training.
+
+        Those in a store are checked after a segment, as a request for each slide takes long.
+        """
+        if not reader.in_store:
+            self.encoder_of(reader)
 
 
 class SlideEmbedding(EmbeddingTask, SlideTask):
@@ -61,6 +84,7 @@ class SlideEmbedding(EmbeddingTask, SlideTask):
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
         """Build a classifier of slides."""
+        self.check_encoders(reader)
         (first,) = embeddings_in(reader, range(1))
         return build_bag_classifier(settings, len(first), len(reader.classes), pretrained)
 

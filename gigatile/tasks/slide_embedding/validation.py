@@ -25,7 +25,8 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
     def score(reader: SlideReader, number: int) -> np.ndarray:
         reader.fetch([number])
         records = reader.records_of(number)
-        classifier.check_encoder(encoder_in(reader, records), str(manifest))
+        source = f"{manifest}: slide {reader.slide_at(number)!r}"
+        classifier.check_encoder(encoder_in(reader, records), source)
         return classifier.score(np.stack(list(embeddings_in(reader, records))))
 
     return validate_slides(segment, manifest, classifier.classes, score)

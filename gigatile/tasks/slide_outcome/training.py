@@ -61,6 +61,7 @@ class SlideOutcome(EmbeddingTask):
         self, reader: OutcomeReader, settings: TrainSettings, pretrained: bool
     ) -> Networks:
         """Build a network with one output."""
+        self.check_encoders(reader)
         (first,) = embeddings_in(reader, range(1))
         return build_bag_classifier(settings, len(first), 1, pretrained, "linear")
 

@@ -40,7 +40,8 @@ def validate(segment: Segment, manifest: Path, settings: Mapping[str, Any]) -> V
     for number in range(slides):
         reader.fetch([number])
         records = reader.records_of(number)
-        model.check_encoder(encoder_in(reader, records), str(manifest))
+        source = f"{manifest}: slide {reader.slide_at(number)!r}"
+        model.check_encoder(encoder_in(reader, records), source)
         outputs.append(model.output(np.stack(list(embeddings_in(reader, records)))))
     outcomes = reader.outcomes[:slides]
     losses, residuals = losses_of(
