@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gigatile.cohort.cases import Case
 from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet import Member
-from gigatile.embeddings.imported import open_imported
+from gigatile.embeddings.imported import EmbeddingsError, open_imported
 from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.errors import describe_error
 from gigatile.instances.slide_input import plan_input
@@ -105,7 +105,7 @@ def header_fault(member: Member, settings: Settings) -> str:
         elif isinstance(member, Case):
             volumes = settings.volumes
             CaseVolumes(member.case, member.images, member.segmentation, volumes).check_headers()
-    except (SlideError, VolumeError) as error:
+    except (SlideError, EmbeddingsError, VolumeError) as error:
         return str(error)
     except Exception as error:
         text = describe_error(error) or f"{type(error).__name__}: {error}"

@@ -13,7 +13,12 @@ import numpy as np
 from gigatile.embeddings.encoder_files import check_encoder, encoder_checksum, encoder_id
 from gigatile.embeddings.encoders import Encoder, open_encoder
 from gigatile.embeddings.hdf5 import write_hdf5
-from gigatile.embeddings.imported import ImportedEmbeddings, fingerprints_of, open_imported
+from gigatile.embeddings.imported import (
+    EmbeddingsError,
+    ImportedEmbeddings,
+    fingerprints_of,
+    open_imported,
+)
 from gigatile.embeddings.state import EmbeddingState, EncoderFacts
 from gigatile.errors import UserError
 from gigatile.files import remove_half_written, sha256_of, write_json
@@ -22,7 +27,6 @@ from gigatile.records.embedding import Embedding, encode_embedding
 from gigatile.records.tfrecord import write_records
 from gigatile.records.tile import Tile, has_few_colours, read_tiles
 from gigatile.settings.encoder import EncoderSettings
-from gigatile.slides.reader import SlideError
 from gigatile.slides.slide_files import fingerprint_of
 from gigatile.slides.state import SlideState, TileGrid
 from gigatile.states import OtherFile, RecordsFile
@@ -148,7 +152,7 @@ def _import_embeddings(
                 dimensions=embeddings.dimensions,
             )
             return facts, embeddings.positions()
-    except SlideError as error:
+    except EmbeddingsError as error:
         raise UserError(f"{source}: {error}") from None
 
 

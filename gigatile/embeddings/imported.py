@@ -24,7 +24,6 @@ import numpy as np
 
 from gigatile.embeddings.hdf5 import COORDS, FEATURES
 from gigatile.settings.encoder import EncoderSettings
-from gigatile.slides.reader import SlideError
 
 MAX_DIMENSIONS = 65_536
 MAX_TILES = 4_000_000
@@ -34,6 +33,10 @@ MAX_PIXELS = 2**31
 MIN_POSITIONS = 20
 # Bytes of embeddings that are read together.
 PART_BYTES = 16 << 20
+
+
+class EmbeddingsError(Exception):
+    """A file of embeddings cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ImportedEmbeddings:
         """Yield the embeddings in parts, (n, dimensions) float32.
 
         Raises:
-            SlideError: they cannot be read, or one has a number that is not finite.
+            EmbeddingsError: they cannot be read, or one has a number that is not finite.
         """
         count = max(1, PART_BYTES // (4 * self.dimensions))
         for begin in range(0, len(self.corners), count):
@@ -76,7 +79,7 @@ class ImportedEmbeddings:
             finite = np.isfinite(values).all(axis=1)
             if not finite.all():
                 x, y = self.corners[begin + int(np.argmin(finite))].tolist()
-                raise SlideError(f"the embedding of the tile at ({x}, {y}) is not finite")
+                raise EmbeddingsError(f"the embedding of the tile at ({x}, {y}) is not finite")
             yield values
 
     def positions(self) -> str | None:
@@ -104,7 +107,7 @@ def open_imported(path: Path) -> Iterator[ImportedEmbeddings]:
     """Open a file of embeddings.
 
     Raises:
-        SlideError: it is missing, damaged or has another content.
+        EmbeddingsError: it is missing, damaged or has another content.
     """
     with contextlib.ExitStack() as close:
         with _faults_of_hdf5():
@@ -119,19 +122,19 @@ def _faults_of_hdf5() -> Iterator[None]:
         yield
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         reason = " ".join(str(error).strip("'\"").split())
-        raise SlideError(f"it cannot be read as HDF5: {reason}") from None
+        raise EmbeddingsError(f"it cannot be read as HDF5: {reason}") from None
 
 
 def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """Return a dataset whose values are in the file itself."""
     link = file.get(name, getlink=True)
     if link is None:
-        raise SlideError(f"it has no dataset {name!r}, as embeddings of TRIDENT and CLAM have")
+        raise EmbeddingsError(f"it has no dataset {name!r}, as embeddings of TRIDENT and CLAM have")
     dataset = file[name] if isinstance(link, h5py.HardLink) else None
     if not isinstance(dataset, h5py.Dataset):
-        raise SlideError(f"{name!r} is not a dataset of this file")
+        raise EmbeddingsError(f"{name!r} is not a dataset of this file")
     if dataset.external or dataset.is_virtual:
-        raise SlideError(f"{name!r} is stored in another file")
+        raise EmbeddingsError(f"{name!r} is stored in another file")
     return dataset
 
 
@@ -144,20 +147,20 @@ def _shape(dataset: h5py.Dataset) -> tuple[int, ...]:
 def _described(features: h5py.Dataset, coords: h5py.Dataset) -> ImportedEmbeddings:
     of_features, of_coords = _shape(features), _shape(coords)
     if len(of_features) != 2 or features.dtype.kind != "f":
-        raise SlideError(
+        raise EmbeddingsError(
             f"{FEATURES!r} has the shape {features.shape} and the type {features.dtype}; must be "
             "(tiles, numbers) of floating point"
         )
     tiles, dimensions = of_features[0], of_features[1]
     if of_coords != (tiles, 2) or coords.dtype.kind not in "iuf":
-        raise SlideError(
+        raise EmbeddingsError(
             f"{COORDS!r} has the shape {coords.shape} and the type {coords.dtype}; must be "
             f"({tiles}, 2) numbers, as {FEATURES!r} has {tiles} rows"
         )
     if not tiles:
-        raise SlideError("it has no tiles")
+        raise EmbeddingsError("it has no tiles")
     if tiles > MAX_TILES or not 0 < dimensions <= MAX_DIMENSIONS:
-        raise SlideError(
+        raise EmbeddingsError(
             f"it has {tiles} tiles of {dimensions} numbers; at most {MAX_TILES} of "
             f"{MAX_DIMENSIONS} can be used"
         )
@@ -171,11 +174,11 @@ def _described(features: h5py.Dataset, coords: h5py.Dataset) -> ImportedEmbeddin
             )
         }
     if not ((corners >= 0) & (corners < MAX_PIXELS) & (corners == np.floor(corners))).all():
-        raise SlideError(f"{COORDS!r} has values that are no pixels of level 0")
+        raise EmbeddingsError(f"{COORDS!r} has values that are no pixels of level 0")
     corners = corners.astype(np.int64)
     extent = attributes["patch_size_level0"] or _closest(corners) or attributes["patch_size"]
     if extent is None:
-        raise SlideError(
+        raise EmbeddingsError(
             f"{COORDS!r} has neither the attribute patch_size_level0 nor two tiles next to each "
             "other, so the size of a tile is not known"
         )

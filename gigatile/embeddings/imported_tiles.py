@@ -6,7 +6,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gigatile.embeddings.imported import MAX_TILES, ImportedEmbeddings, open_imported
+from gigatile.embeddings.imported import (
+    MAX_TILES,
+    EmbeddingsError,
+    ImportedEmbeddings,
+    open_imported,
+)
 from gigatile.settings.tiles import TileSettings
 from gigatile.slides.index import AREAS, TileIndex
 from gigatile.slides.pictures import LONGEST
@@ -51,18 +56,21 @@ class ImportedTiles:
         Raises:
             SlideError: it cannot be used.
         """
-        with open_imported(path) as embeddings:
-            self.describe(embeddings)
-            # All of them are read, so that a damaged file is recorded here.
-            for _ in embeddings.parts():
-                self._report_progress(None)
+        try:
+            with open_imported(path) as embeddings:
+                self.describe(embeddings)
+                # All of them are read, so that a damaged file is recorded here.
+                for _ in embeddings.parts():
+                    self._report_progress(None)
+        except EmbeddingsError as error:
+            raise SlideError(str(error)) from None
         yield from ()
 
     def describe(self, embeddings: ImportedEmbeddings) -> None:
         """Take the facts, the table and the overview from an open file.
 
         Raises:
-            SlideError: its tiles are too far apart.
+            EmbeddingsError: its tiles are too far apart.
         """
         facts = self.facts
         facts.source = SlideSource(
@@ -86,7 +94,7 @@ class ImportedTiles:
             for side, most in zip(shape, cells.max(axis=0), strict=True)
         )
         if columns * rows > MAX_TILES:
-            raise SlideError(
+            raise EmbeddingsError(
                 f"its tiles of {embeddings.extent:g} px are spread over {shape[0]} × {shape[1]} px"
             )
         ratio = embeddings.extent / size

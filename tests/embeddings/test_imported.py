@@ -13,7 +13,7 @@ from PIL import Image
 from trident_files import EXTENT, corners_of, random_features, write_trident
 
 from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
-from gigatile.embeddings.imported import open_imported
+from gigatile.embeddings.imported import EmbeddingsError, open_imported
 from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.embeddings.state import EmbeddingState
 from gigatile.embeddings.stored import embeddings_in, read_embeddings
@@ -26,7 +26,6 @@ from gigatile.records.writing import write_shards
 from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.shards import ShardSettings
 from gigatile.settings.tiles import TileSettings
-from gigatile.slides.reader import SlideError
 from gigatile.slides.state import SlideState
 from gigatile.slides.tiling import TilingFiles, tile_slide
 from gigatile.tasks.slide_embedding.records import LAY_OUT, record_id
@@ -263,7 +262,7 @@ def test_damage_is_never_a_crash(source: Path, data: st.DataObject) -> None:
         with open_imported(path) as embeddings:
             count = sum(len(part) for part in embeddings.parts())
             assert count == len(embeddings.corners)
-    except SlideError as error:
+    except EmbeddingsError as error:
         assert str(error)
 
 

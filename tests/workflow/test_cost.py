@@ -50,7 +50,7 @@ def test_plan_knows_the_inputs_of_each_stage_of_outcomes(small_cohort: Clone, tm
     write_tiny_encoder(new.folder / "cohort/tiny.onnx")
     settings = embedded_settings(train="epochs: 1", more="").replace("samples.tsv", "numbers.tsv")
     new.write("outcome.yaml", settings.replace("slide_embedding", "slide_outcome"))
-    new.write("new.tsv", "slide\tpath\nN1\tcohort/P01-1.svs\n")
+    new.write("new.tsv", "slide\tpatient\tpath\tvalue\nN1\tN\tcohort/P01-1.svs\t3\n")
     assert inputs_of_rules(new, "outcome.yaml") == planned_inputs("slide_outcome")
 
 

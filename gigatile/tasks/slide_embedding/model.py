@@ -9,7 +9,7 @@ import pandas as pd
 from gigatile.embeddings.embedding import embed_tiles
 from gigatile.embeddings.encoder_files import encoder_checksum, encoder_id
 from gigatile.embeddings.encoders import open_encoder
-from gigatile.embeddings.imported import open_imported
+from gigatile.embeddings.imported import EmbeddingsError, open_imported
 from gigatile.embeddings.imported_tiles import ImportedTiles
 from gigatile.embeddings.stored import SlideEmbeddings
 from gigatile.errors import UserError
@@ -97,7 +97,7 @@ def embedded_slide(
         if encoder is None:
             raise UserError("encoder: found None; the model needs the file of its encoder")
         return _embedded(model, slide, Path(encoder), mpp, settings)
-    except SlideError as error:
+    except (SlideError, EmbeddingsError) as error:
         raise UserError(f"{slide}: {error}") from None
 
 
