@@ -126,7 +126,7 @@ def _faults_of_hdf5() -> Iterator[None]:
 
 
 def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """Return a dataset whose values are in the file itself."""
+    """Return a dataset with its values in the file itself."""
     link = file.get(name, getlink=True)
     if link is None:
         raise EmbeddingsError(f"it has no dataset {name!r}, as embeddings of TRIDENT and CLAM have")
@@ -176,7 +176,7 @@ def _described(features: h5py.Dataset, coords: h5py.Dataset) -> ImportedEmbeddin
     if not ((corners >= 0) & (corners < MAX_PIXELS) & (corners == np.floor(corners))).all():
         raise EmbeddingsError(f"{COORDS!r} has values that are no pixels of level 0")
     corners = corners.astype(np.int64)
-    extent = attributes["patch_size_level0"] or _closest(corners) or attributes["patch_size"]
+    extent = attributes["patch_size_level0"] or _usual_step(corners) or attributes["patch_size"]
     if extent is None:
         raise EmbeddingsError(
             f"{COORDS!r} has neither the attribute patch_size_level0 nor two tiles next to each "
@@ -210,10 +210,19 @@ def _number(value: object) -> float | None:
     return number if 0 < number < MAX_PIXELS and math.isfinite(number) else None
 
 
-def _closest(corners: np.ndarray) -> float | None:
-    """Return the least distance of two columns or rows of tiles; None: there is only one."""
-    steps = [np.diff(np.unique(axis)) for axis in corners.T]
-    return min((float(step.min()) for step in steps if len(step)), default=None)
+def _usual_step(corners: np.ndarray) -> float | None:
+    """Return the most frequent distance of neighbours in a row or column; None: there are none.
+
+    Not the least distance: CLAM places the tiles of each piece of tissue from its own corner.
+    """
+    steps = []
+    for along, across in ((0, 1), (1, 0)):
+        ordered = corners[np.lexsort((corners[:, along], corners[:, across]))]
+        differences = np.diff(ordered, axis=0)
+        together = (differences[:, across] == 0) & (differences[:, along] > 0)
+        steps.append(differences[together, along])
+    values, counts = np.unique(np.concatenate(steps), return_counts=True)
+    return float(values[counts.argmax()]) if len(values) else None
 
 
 def fingerprints_of(embeddings: ImportedEmbeddings) -> Iterator[bytes]:

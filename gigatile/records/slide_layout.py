@@ -6,7 +6,7 @@ about equal size. The index of a shard has the cell of each tile, and the manife
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -125,22 +125,6 @@ class SlideLayout:
         ]
 
 
-def lay_out_overlapping(
-    world: World,
-    split: str,
-    sources: Sequence[Source],
-    settings: ShardSettings,
-    folder: Path,
-    record_id: Callable[[Path], str] = slide_or_case_of,
-) -> SlideLayout:
-    """Compute the layout of slides whose tiles may overlap; see `lay_out_slides`.
-
-    The cell of a tile is the one that its corner is closest to.
-    """
-    layout = lay_out_slides(world, split, sources, settings, folder, record_id)
-    return replace(layout, may_overlap=True)
-
-
 def lay_out_slides(
     world: World,
     split: str,
@@ -148,6 +132,7 @@ def lay_out_slides(
     settings: ShardSettings,
     folder: Path,
     record_id: Callable[[Path], str] = slide_or_case_of,
+    may_overlap: bool = False,
 ) -> SlideLayout:
     """Compute the shard layout of a split. Collective: every rank must call it.
 
@@ -158,6 +143,7 @@ def lay_out_slides(
         settings: target size of a shard, and the seed.
         folder: not used.
         record_id: returns the slide that a file of records belongs to.
+        may_overlap: see `SlideLayout`.
 
     Raises:
         UserError: names every record file that is missing, damaged or of another slide.
@@ -181,6 +167,7 @@ def lay_out_slides(
         [slides_by_number[number].grid for number in order],
         counts,
         _bounds(sizes[order] + counts * appended, settings.target_mb * 1e6),
+        may_overlap,
     )
 
 

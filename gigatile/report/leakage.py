@@ -56,8 +56,8 @@ class Evidence:
         cohort: the rows of the cohort's table.
         sheet: the rows of the sample sheet; None: it was not given.
         image_files: split, fingerprint and name of each image file of the cohort.
-        positions: split, hash of the positions of its tiles, and name of each slide whose
-            embeddings another program made.
+        positions: split, hash of the positions of its tiles, and name of each slide with imported
+            embeddings.
         manifest_faults: contradictions between the manifest and the table.
         contents: of the shards.
         scored: for each scored slide or case, its attributes in the evaluation, by name.

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from gigatile.bundle.contents import Bundle
 from gigatile.errors import UserError
+from gigatile.files import read_json
 from gigatile.json_models import JsonModel, read_model
 from gigatile.report.slides import heatmap, tile_status
 from gigatile.report.slides.inputs import read_tile_scores
@@ -23,8 +24,8 @@ from gigatile.tables import read_table
 from gigatile.tasks import find_task
 from gigatile.viewer.decoding import SlideSize
 
-# Tasks that predict maps of slides, not scores of tiles.
-WITH_MAPS = frozenset(("slide_classification", "slide_embedding", "slide_outcome"))
+# Classifiers with maps of slides, not scores of tiles.
+WITH_MAPS = frozenset(("slide_classification", "slide_embedding"))
 # The scores, times 255, of which the legend has the colours.
 STEPS = tuple(range(0, 256, 17))
 # Colour of tissue: a green that differs from the colours of the heat map.
@@ -311,16 +312,25 @@ def kind_in(described: Path) -> str:
     return str(read_model(_Described, described).outcome.get("kind"))
 
 
-def predicted_slide(bundle: Bundle, results: Path, slide: str) -> PredictedSlide:
-    """Return a slide that the model of a bundle predicted.
+def opener_of(task: str, described: Path) -> Callable[[Path, Path, str], PredictedSlide]:
+    """Return the function that opens the slides that a model predicted.
+
+    It takes the folder of the predictions, that of the tiles, and the id of the slide.
 
     Args:
-        bundle: of a model that does not detect instances.
-        results: folder of the predictions.
-        slide: its id in these.
+        task: of the model, which does not detect instances.
+        described: settings.json of the model.
     """
-    task, tiles = bundle.manifest.task, results / "tiles"
     if find_task(task).predicts_outcomes:
-        kind = kind_in(bundle.described)
-        return PredictedOutcome(results, tiles, slide, ["prediction"], True, kind)
-    return PredictedSlide(results, tiles, slide, bundle.manifest.classes, task in WITH_MAPS)
+        kind = kind_in(described)
+        return lambda tables, tiles, slide: PredictedOutcome(
+            tables, tiles, slide, ["prediction"], True, kind
+        )
+    classes, is_whole = read_json(described)["classes"], task in WITH_MAPS
+    return lambda tables, tiles, slide: PredictedSlide(tables, tiles, slide, classes, is_whole)
+
+
+def predicted_slide(bundle: Bundle, results: Path, slide: str) -> PredictedSlide:
+    """Open a slide that the model of a bundle predicted, from the folder of the predictions."""
+    opened = opener_of(bundle.manifest.task, bundle.described)
+    return opened(results, results / "tiles", slide)

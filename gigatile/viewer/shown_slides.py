@@ -10,7 +10,6 @@ from typing import Any
 from gigatile.cohort.images import ANNOTATIONS
 from gigatile.cohort.sheet import Member
 from gigatile.errors import UserError
-from gigatile.files import read_json
 from gigatile.instances.slide_regions import is_geojson
 from gigatile.model_files import DESCRIBED
 from gigatile.report.viewer_links import viewer_id
@@ -23,13 +22,7 @@ from gigatile.stores.errors import StoreError
 from gigatile.stores.sources import update_version
 from gigatile.tables import read_table
 from gigatile.tasks import find_task
-from gigatile.viewer.layers import (
-    WITH_MAPS,
-    PredictedOutcome,
-    PredictedSlide,
-    kind_in,
-    predicted_slide,
-)
+from gigatile.viewer.layers import PredictedSlide, opener_of, predicted_slide
 from gigatile.viewer.outlines import DetectedSlide
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -161,14 +154,7 @@ def _with_tiles(
     described = model / DESCRIBED
     if not described.is_file():
         raise UserError(f"--run: {folder}: has no model yet; run the workflow first")
-    classes = read_json(described).get("classes", [])
-
-    def predicted(tables: Path, tiles: Path, slide: str) -> PredictedSlide:
-        if find_task(task).predicts_outcomes:
-            kind = kind_in(described)
-            return PredictedOutcome(tables, tiles, slide, ["prediction"], True, kind)
-        return PredictedSlide(tables, tiles, slide, classes, task in WITH_MAPS)
-
+    opened = opener_of(task, described)
     shown = []
     for tables, tiles, rows, is_new in (
         (folder / "evaluation", folder / "tiles", cohort, False),
@@ -180,7 +166,7 @@ def _with_tiles(
             slide = scored["slide"]
             if slide in known:  # it may have been removed from the sheet since
                 id = viewer_id(folder.name, slide, is_new)
-                of_slide = predicted(tables, tiles, slide)
+                of_slide = opened(tables, tiles, slide)
                 shown.append(_of_run(id, known[slide], of_slide, folder.name))
     return shown
 

@@ -132,6 +132,17 @@ def test_files_of_clam_have_no_attributes(tmp_path: Path) -> None:
     assert describe(tmp_path / "S.h5", tmp_path, mpp=0.5).mpp_from == "sheet"
 
 
+def test_pieces_of_tissue_have_corners_that_are_off_the_grid(tmp_path: Path) -> None:
+    """In files of CLAM, which do not say how large a tile is."""
+    pieces = [corners_of(3, 4) + offset for offset in ((0, 0), (5001, 3), (2077, 6502))]
+    corners = np.concatenate(pieces)
+    with h5py.File(tmp_path / "S.h5", "w") as file:
+        file["features"], file["coords"] = random_features(len(corners)), corners
+    state = describe(tmp_path / "S.h5", tmp_path)
+    assert state.grid is not None, state.reason
+    assert (state.state, state.grid.extent, state.tiles.kept) == ("tiled", EXTENT, 36)
+
+
 def test_equal_tiles_have_equal_hashes_but_plain_ones_have_none(tmp_path: Path) -> None:
     features = random_features(6)
     features[4] = features[5]

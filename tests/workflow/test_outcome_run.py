@@ -221,7 +221,7 @@ def test_a_server_predicts_with_the_encoder_of_the_training(outcome_run, tmp_pat
     opened = open_bundles([bundle])
     for given, message in (
         ([], "outcome, version 1: needs the encoder of its training, --encoder FILE; it is not"),
-        ([other], "needs the encoder of its training, --encoder FILE; none of the given ones is"),
+        ([other], "needs the encoder of its training, --encoder FILE; none of the given files is"),
         ([encoder, other], "other.onnx: not the encoder of any model"),
     ):
         with pytest.raises(UserError, match=message):

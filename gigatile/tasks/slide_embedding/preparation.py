@@ -1,4 +1,4 @@
-"""Preparation of a slide whose embeddings another program made: where its tiles are."""
+"""Preparation of a slide with imported embeddings: where its tiles are."""
 
 import argparse
 

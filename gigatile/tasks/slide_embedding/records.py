@@ -1,16 +1,17 @@
 """The records of slides: the embeddings of their tiles; those of a slide stay together."""
 
+from functools import partial
 from pathlib import Path
 
 from gigatile.errors import UserError
 from gigatile.records.embedding import decode_embedding
-from gigatile.records.slide_layout import lay_out_overlapping
+from gigatile.records.slide_layout import lay_out_slides
 from gigatile.records.tfrecord import read_records
 
 __all__ = ["LAY_OUT", "record_id"]
 
 # Tiles that another program embedded can overlap.
-LAY_OUT = lay_out_overlapping
+LAY_OUT = partial(lay_out_slides, may_overlap=True)
 
 
 def record_id(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Preparation of a slide whose embeddings another program made, as for its classification."""
+"""Preparation of a slide with imported embeddings, as for its classification."""
 
 from gigatile.tasks.slide_embedding.preparation import add_arguments, run
 
