@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gigatile.errors import UserError
-from gigatile.evaluation.external_file import LeftOut
+from gigatile.evaluation.external_file import Difference, LeftOut
+from gigatile.evaluation.metrics_file import Interval
 from gigatile.files import sha256_of
 
 
@@ -26,6 +27,16 @@ def check_inputs(external: Path, known: Mapping[str, str], files: Mapping[str, P
                 f"{external}: was computed from another version of {path.name}; run the workflow "
                 "again"
             )
+
+
+def compared_rows(
+    new: Mapping[str, Interval], old: Mapping[str, Interval], differences: Mapping[str, Difference]
+) -> list[dict[str, Any]]:
+    """Return a row for each figure: of the new cohort, of the test split, and their difference."""
+    return [
+        {"name": name, "new": new[name], "old": old[name], "difference": difference}
+        for name, difference in differences.items()
+    ]
 
 
 def shared_values(

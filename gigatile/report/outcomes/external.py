@@ -9,7 +9,7 @@ from gigatile.evaluation.external_outcomes import ExternalOutcomeMetrics, figure
 from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.files import write_text
 from gigatile.json_models import read_model
-from gigatile.report.external import check_inputs, shared_values
+from gigatile.report.external import check_inputs, compared_rows, shared_values
 from gigatile.report.outcomes.inputs import read_outcomes
 from gigatile.report.outcomes.sections import TEMPLATES, result_content
 from gigatile.report.pages import render
@@ -41,10 +41,7 @@ def write_external_page(external: Path, slides: Path, metrics: Path, title: str,
     values: dict[str, Any] = {"measured": None}
     if measured.metrics is not None:
         old, new = figures_of(test), figures_of(measured.metrics)
-        rows = [
-            {"name": name, "new": new[name], "old": old[name], "difference": difference}
-            for name, difference in measured.differences.items()
-        ]
+        rows = compared_rows(new, old, measured.differences)
         content = result_content(measured.metrics, scored, "new")
         values = {
             "measured": measured.metrics,

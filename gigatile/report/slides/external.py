@@ -11,7 +11,7 @@ from gigatile.evaluation.external_file import ExternalMetrics
 from gigatile.evaluation.metrics_file import SlideMetrics
 from gigatile.files import write_text
 from gigatile.json_models import read_model
-from gigatile.report.external import check_inputs, shared_values
+from gigatile.report.external import check_inputs, compared_rows, shared_values
 from gigatile.report.pages import render
 from gigatile.report.sites import NOT_GIVEN
 from gigatile.report.slides.calibration import panels_of, point_rows
@@ -54,10 +54,7 @@ def write_external_page(
     if measured.metrics is not None and measured.calibration is not None:
         old = figures_by_name(test_metrics, test_calibration.calibration, test_calibration.points)
         new = figures_by_name(measured.metrics, measured.calibration, measured.points)
-        rows = [
-            {"name": name, "new": new[name], "old": old[name], "difference": difference}
-            for name, difference in measured.differences.items()
-        ]
+        rows = compared_rows(new, old, measured.differences)
         cohorts = {"test": test_calibration.points, "new": measured.points}
         values = {
             "measured": measured.metrics,
