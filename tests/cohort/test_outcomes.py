@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gigatile.cohort.samples import Sample
 from gigatile.cohort.sheet_reading import read_sheet
 from gigatile.cohort.splits import assign, check_labels, folds_of, prove_splits, rows_of_splits
 from gigatile.errors import UserError
+from gigatile.settings.encoder import EncoderSettings
 from gigatile.settings.split import SPLITS, SplitSettings
 from gigatile.tasks import find_task
 
@@ -48,7 +50,9 @@ def test_numbers_and_times_are_labels(tmp_path):
 def test_outcomes_of_new_slides_are_ignored(tmp_path, header, row):
     path = tmp_path / "new.tsv"
     path.write_text(f"{header}\n{row}\n".replace(" ", "\t"))
-    (sample,) = find_task("slide_outcome").read_sheet(path, None, False, lambda file: True, False)
+    settings = SimpleNamespace(encoder=EncoderSettings())
+    read = find_task("slide_outcome").read_sheet
+    (sample,) = read(path, settings, False, lambda file: True, False)
     assert (sample.slide, sample.patient, sample.label, sample.stratum) == ("A", "A", "", "")
 
 
