@@ -20,20 +20,25 @@ ATTENTION_UNITS = 64
 
 
 def build_slide_classifier(
-    settings: TrainSettings, aggregator: AggregatorName, classes: int, pretrained: bool = True
+    settings: TrainSettings,
+    aggregator: AggregatorName,
+    outputs: int,
+    pretrained: bool = True,
+    activation: str = "softmax",
 ) -> Networks:
-    """Build an untrained classifier.
+    """Build an untrained classifier, or with one output and another activation, a regression.
 
     Args:
         settings: the architecture of the encoder, its initial weights, precision and seed.
         aggregator: from the embeddings of all positions to one.
-        classes: number of outputs.
+        outputs: their number.
         pretrained: whether to load `settings.weights`. Only rank 0 does; the others get them from
             it.
+        activation: of the outputs, `softmax` or `linear`.
 
     Returns:
         From slides (n, height, width, 3) and their tissue (n, rows, columns, 1), 1 at the positions
-        that are pooled and 0 elsewhere, to (n, classes): the softmax, and the logits.
+        that are pooled and 0 elsewhere, to (n, outputs): the scores, and the logits.
     """
     configure_keras(settings)
     if not pretrained:
@@ -44,9 +49,9 @@ def build_slide_classifier(
     tissue = keras.Input((None, None, 1), name="tissue")
     embeddings = ops.cast(encoder(slides), "float32")
     pooled = _pool(embeddings, tissue, aggregator)
-    head = keras.layers.Dense(classes, dtype="float32", name="logits")
+    head = keras.layers.Dense(outputs, dtype="float32", name="logits")
     logits = head(pooled)
-    scores = keras.layers.Softmax(dtype="float32", name="scores")(logits)
+    scores = keras.layers.Activation(activation, dtype="float32", name="scores")(logits)
     model = keras.Model([slides, tissue], scores, name=settings.model)
     return Networks(model, keras.Model([slides, tissue], logits), [encoder], [head])
 
@@ -85,7 +90,7 @@ class SlideClassifierParts:
     Attributes:
         encoder: from slides to embeddings (n, rows, columns, channels).
         aggregator: from embeddings to one.
-        logits: from the pooled embedding (n, channels) to logits (n, classes).
+        logits: from the pooled embedding (n, channels) to logits (n, outputs).
     """
 
     encoder: keras.Model

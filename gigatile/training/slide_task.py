@@ -1,6 +1,12 @@
-"""What tasks that train on slides, with a class each, have in common."""
+"""What tasks that train on slides have in common.
 
+Such a task inherits from two classes: from `ClassTask` here, or `OutcomeTask` of the task
+`slide_outcome`, which say what is learned, and from one that says what the network sees of a slide.
+"""
+
+from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,28 +25,66 @@ from gigatile.training.task import TrainingTask
 
 
 class SlideTask(TrainingTask):
-    """A task whose samples are slides of one class each; see `TrainingTask`."""
+    """A task whose samples are slides; see `TrainingTask`.
+
+    Attributes:
+        activation: of the network's outputs.
+    """
 
     samples: ClassVar[str] = "slides"
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    activation: ClassVar[str]
 
-    def __init__(self) -> None:
+    @abstractmethod
+    def targets(self, reader: Any) -> np.ndarray:
+        """Return the target of each slide, (slides, …)."""
+
+    @abstractmethod
+    def outputs(self, reader: Any) -> int:
+        """Return the number of the network's outputs."""
+
+    def sampling(self, reader: Any, settings: TrainSettings) -> Sampling:
+        """Return what the order of the slides depends on."""
+        return Sampling(
+            counts=reader.counts,
+            seed=settings.seed,
+            window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
+            views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+        )
+
+    def metadata(self, reader: Any) -> Mapping[str, Any]:
+        """Return the scale of the slides."""
+        return {"mpp": reader.mpp}
+
+
+class ClassTask(SlideTask):
+    """A task whose slides have a class each."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    activation: ClassVar[str] = "softmax"
+
+    def __init__(self, *sections: Any) -> None:
+        super().__init__(*sections)
         self._sums = ClassificationSums(TrainSettings())
 
     def reader(self, manifest: Path, split: str, cache_gb: float = CACHE_GB) -> SlideReader:
         """Open the shards of a split."""
         return SlideReader(manifest, split, cache_gb)
 
+    def targets(self, reader: SlideReader) -> np.ndarray:
+        """Return the class of each slide, (slides,) int32."""
+        return reader.classes_at(np.arange(len(reader))).astype(np.int32)
+
+    def outputs(self, reader: SlideReader) -> int:
+        """Return the number of classes."""
+        return len(reader.classes)
+
     def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
-        """Return what the order of the slides depends on."""
+        """Return what the order of the slides depends on, also the balance of the classes."""
         caps = _caps(reader, settings)
         boost = repetitions(settings, reader.classes, class_counts(caps, reader.counts))
-        return Sampling(
-            counts=reader.counts,
-            seed=settings.seed,
-            window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
+        return replace(
+            super().sampling(reader, settings),
             boost=boost,
-            views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
             shares=caps.shares(boost, settings.seed) if caps else None,
         )
 
@@ -60,8 +104,8 @@ class SlideTask(TrainingTask):
         return f"{len(reader)} slides of {len(reader.classes)} classes"
 
     def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
-        """Return the classes in the order of the scores, and the scale of the slides."""
-        return {"classes": reader.classes, "mpp": reader.mpp}
+        """Return the classes in the order of the scores, and what else the model has."""
+        return {"classes": reader.classes, **super().metadata(reader)}
 
 
 def _caps(reader: SlideReader, settings: TrainSettings) -> Caps | None:

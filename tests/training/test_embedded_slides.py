@@ -65,6 +65,10 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_manifest(tmp_path_factory.mktemp("embedded"))
 
 
+def classes_of(reader: SlideReader) -> np.ndarray:
+    return reader.classes_at(np.arange(len(reader)))
+
+
 def filled(source: EmbeddedSlides, numbers: list[int], seeds: list[int] | None = None):
     """Return the arrays of a batch, which held arbitrary values before."""
     samples = Samples(
@@ -82,7 +86,7 @@ def filled(source: EmbeddedSlides, numbers: list[int], seeds: list[int] | None =
 
 def test_a_batch_has_the_embeddings_of_its_slides_and_padding(manifest: Path) -> None:
     reader = SlideReader(manifest, "train")
-    inputs, targets = filled(EmbeddedSlides(reader), list(range(10)))
+    inputs, targets = filled(EmbeddedSlides(reader, classes_of(reader)), list(range(10)))
     assert inputs["embeddings"].shape == (10, max(COUNTS), DIMENSIONS)
     for number, row in enumerate(inputs["embeddings"]):
         records = reader.records_of(number)
@@ -96,7 +100,7 @@ def test_a_batch_has_the_embeddings_of_its_slides_and_padding(manifest: Path) ->
 
 def test_a_cap_chooses_other_tiles_with_each_seed(manifest: Path) -> None:
     reader = SlideReader(manifest, "train")
-    capped = EmbeddedSlides(reader, 8)
+    capped = EmbeddedSlides(reader, classes_of(reader), 8)
     number = max(range(len(reader)), key=lambda slide: len(reader.records_of(slide)))
     every = np.array(list(embeddings_in(reader, reader.records_of(number))))
     chosen = []

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from gigatile.records.slides import SlideReader
 from gigatile.training.batches import ArraySpec
 from gigatile.training.sample_order import Samples
 
@@ -10,22 +9,24 @@ NUMBER = ArraySpec((), np.dtype(np.int64))
 
 
 class Slides:
-    """Slides of a split: inputs `slide` and `view`, () int64; targets () int32, class indices.
+    """Slides of a split: inputs `slide` and `view`, () int64, and targets.
 
     See `batches.SampleSource`.
     """
 
-    def __init__(self, reader: SlideReader) -> None:
-        self._reader = reader
+    def __init__(self, targets: np.ndarray) -> None:
+        """Show slides with these targets, (slides, …)."""
+        self._targets = targets
+        self._target = ArraySpec(targets.shape[1:], targets.dtype)
 
     def specs(self, samples: Samples) -> tuple[dict[str, ArraySpec], ArraySpec]:
-        """Return the specs of a slide and its class."""
-        return {"slide": NUMBER, "view": NUMBER}, ArraySpec((), np.dtype(np.int32))
+        """Return the specs of a slide and its target."""
+        return {"slide": NUMBER, "view": NUMBER}, self._target
 
     def fill(
         self, samples: Samples, inputs: dict[str, np.ndarray], targets: np.ndarray
     ) -> tuple[float, float]:
-        """Write the numbers, views and classes of slides into arrays."""
+        """Write the numbers, views and targets of slides into arrays."""
         inputs["slide"][...], inputs["view"][...] = samples.records, samples.views
-        targets[...] = self._reader.classes_at(samples.records)
+        targets[...] = self._targets[samples.records]
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Training on whole slides: cross-entropy of a softmax over the classes."""
+"""Training on whole slides: their classes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.tasks.slide_classification.samples import Slides
 from gigatile.training.batches import Batch
 from gigatile.training.ranks import Ranks
-from gigatile.training.slide_task import SlideTask
+from gigatile.training.slide_task import ClassTask, SlideTask
 from gigatile.training.task import TrainingTask
 from gigatile.whole_slides.memory import check_window
 from gigatile.whole_slides.receptive_field import FieldsBySize
@@ -34,10 +34,9 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class SlideClassification(SlideTask):
-    """Whole slides; see `TrainingTask`."""
+class WholeSlideTask(SlideTask):
+    """What the tasks that train on whole slides share; see `TrainingTask`."""
 
-    name = "slide_classification"
     shares_samples = True
 
     def __init__(self, tiles: TileSettings, whole_slides: WholeSlideSettings) -> None:
@@ -49,12 +48,16 @@ class SlideClassification(SlideTask):
     def source(self, reader: SlideReader, augmented: bool = True) -> Slides:
         """Return the reader of slides."""
         self._reader = reader
-        return Slides(reader)
+        return Slides(self.targets(reader))
 
     def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
-        """Build a classifier of slides."""
+        """Build a network of whole slides."""
         networks = build_slide_classifier(
-            settings, self._whole_slides.aggregator, len(reader.classes), pretrained
+            settings,
+            self._whole_slides.aggregator,
+            self.outputs(reader),
+            pretrained,
+            self.activation,
         )
         self._parts = parts_of(networks.trained, self._whole_slides.aggregator)
         self._fields = FieldsBySize(self._parts.encoder)
@@ -132,3 +135,9 @@ class SlideClassification(SlideTask):
         whole_slides = self._whole_slides
         seen = whole_slides.model_dump(exclude=set(whole_slides.EXECUTION))
         return {"tiles": self._tiles.model_dump(), "whole_slides": seen}
+
+
+class SlideClassification(ClassTask, WholeSlideTask):
+    """Classes of whole slides: cross-entropy of a softmax; see `TrainingTask`."""
+
+    name = "slide_classification"

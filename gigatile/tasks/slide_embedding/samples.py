@@ -13,7 +13,7 @@ from gigatile.training.sample_order import Samples
 
 
 class EmbeddedSlides:
-    """Slides of a split: targets () int32, class indices, and these inputs.
+    """Slides of a split, with targets and these inputs.
 
     - `embeddings`, (tiles, dimensions) float32, padded to the largest slide of the batch;
     - `present`, (tiles,) float32: 1, or 0 for padding.
@@ -21,16 +21,17 @@ class EmbeddedSlides:
     See `batches.SampleSource`.
     """
 
-    target = ArraySpec((), np.dtype(np.int32))
-
-    def __init__(self, reader: SlideReader, most: int | None = None) -> None:
+    def __init__(self, reader: SlideReader, targets: np.ndarray, most: int | None = None) -> None:
         """Read slides.
 
         Args:
             reader: of the shards.
+            targets: of the slides, (slides, …).
             most: the most tiles of a slide, chosen at random for each sample; None: all.
         """
         self._reader, self._most = reader, most
+        self._targets = targets
+        self._target = ArraySpec(targets.shape[1:], targets.dtype)
         (first,) = embeddings_in(reader, range(1))
         self._dimensions = len(first)
 
@@ -44,7 +45,7 @@ class EmbeddedSlides:
         self._reader.fetch(samples.records.tolist())
 
     def specs(self, samples: Samples) -> tuple[dict[str, ArraySpec], ArraySpec]:
-        """Return the specs of a slide and its class."""
+        """Return the specs of a slide and its target."""
         tiles = max(len(self._reader.records_of(number)) for number in samples.records.tolist())
         if self._most is not None:
             tiles = min(tiles, self._most)
@@ -52,14 +53,14 @@ class EmbeddedSlides:
             "embeddings": ArraySpec((tiles, self._dimensions), np.dtype(np.float32)),
             "present": ArraySpec((tiles,), np.dtype(np.float32)),
         }
-        return inputs, self.target
+        return inputs, self._target
 
     def fill(
         self, samples: Samples, inputs: dict[str, np.ndarray], targets: np.ndarray
     ) -> tuple[float, float]:
         """Read embeddings into arrays."""
         start = time.perf_counter()
-        targets[...] = self.targets_of(samples.records)
+        targets[...] = self._targets[samples.records]
         for number, seed, embeddings, present in zip(
             samples.records.tolist(),
             samples.seeds.tolist(),
@@ -76,10 +77,6 @@ class EmbeddedSlides:
             embeddings[count:] = 0
             present[:count], present[count:] = 1, 0
         return time.perf_counter() - start, 0.0
-
-    def targets_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the targets of some slides, given by their numbers, (n,)."""
-        return self._reader.classes_at(numbers)
 
     def _chosen(self, records: range, seed: int) -> Sequence[int]:
         if self._most is None or len(records) <= self._most:

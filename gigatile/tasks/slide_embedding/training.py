@@ -1,4 +1,4 @@
-"""Training on the embeddings of slides: cross-entropy of a softmax over the classes."""
+"""Training on the embeddings of slides: their classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from gigatile.settings.tiles import TileSettings
 from gigatile.settings.train import TrainSettings
 from gigatile.tasks.slide_embedding.samples import EmbeddedSlides
 from gigatile.training.sample_order import Sampling
-from gigatile.training.slide_task import SlideTask
+from gigatile.training.slide_task import ClassTask, SlideTask
 from gigatile.training.task import TrainingTask
 
 
@@ -26,13 +26,30 @@ def training_task(settings: Mapping[str, Any]) -> TrainingTask:
     )
 
 
-class EmbeddingTask(TrainingTask):
+class EmbeddingTask(SlideTask):
     """What the tasks on embeddings of slides share; see `TrainingTask`."""
 
     def __init__(self, tiles: TileSettings, encoder: EncoderSettings) -> None:
         super().__init__()
         self._tiles, self._encoder = tiles, encoder
         self._most: int | None = None
+
+    def source(self, reader: SlideReader, augmented: bool = True) -> EmbeddedSlides:
+        """Return the reader of slides."""
+        return EmbeddedSlides(reader, self.targets(reader), self._most if augmented else None)
+
+    def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
+        """Return what the order of the slides depends on; take the number of tiles for `source`."""
+        self._most = settings.tiles_per_slide
+        return super().sampling(reader, settings)
+
+    def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
+        """Build a network of embeddings."""
+        self.check_encoders(reader)
+        (first,) = embeddings_in(reader, range(1))
+        return build_bag_classifier(
+            settings, len(first), self.outputs(reader), pretrained, self.activation
+        )
 
     def settings(self) -> Mapping[str, Any]:
         """Return how the tiles were extracted and embedded."""
@@ -67,27 +84,12 @@ class EmbeddingTask(TrainingTask):
         if not reader.in_store:
             self.encoder_of(reader)
 
+    def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
+        """Return the encoder and the scale of the slides."""
+        return {"encoder_id": self.encoder_of(reader), **super().metadata(reader)}
 
-class SlideEmbedding(EmbeddingTask, SlideTask):
-    """Slides as embeddings of their tiles; see `TrainingTask`."""
+
+class SlideEmbedding(ClassTask, EmbeddingTask):
+    """Classes of slides by embeddings: cross-entropy of a softmax; see `TrainingTask`."""
 
     name = "slide_embedding"
-
-    def source(self, reader: SlideReader, augmented: bool = True) -> EmbeddedSlides:
-        """Return the reader of slides."""
-        return EmbeddedSlides(reader, self._most if augmented else None)
-
-    def sampling(self, reader: SlideReader, settings: TrainSettings) -> Sampling:
-        """Return what the order of the slides depends on; take the number of tiles for `source`."""
-        self._most = settings.tiles_per_slide
-        return super().sampling(reader, settings)
-
-    def networks(self, reader: SlideReader, settings: TrainSettings, pretrained: bool) -> Networks:
-        """Build a classifier of slides."""
-        self.check_encoders(reader)
-        (first,) = embeddings_in(reader, range(1))
-        return build_bag_classifier(settings, len(first), len(reader.classes), pretrained)
-
-    def metadata(self, reader: SlideReader) -> Mapping[str, Any]:
-        """Return the classes in the order of the scores, the encoder, and the slides' scale."""
-        return {**super().metadata(reader), "encoder_id": self.encoder_of(reader)}

@@ -12,8 +12,8 @@ from gigatile.errors import UserError
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json
 from gigatile.tasks.slide_outcome.scoring import OutcomeModel
+from gigatile.tasks.slide_outcome.target_task import losses_of
 from gigatile.tasks.slide_outcome.targets import OutcomeReader
-from gigatile.tasks.slide_outcome.training import losses_of
 from gigatile.training.segments import Segment
 from gigatile.training.validation import Validation
 
