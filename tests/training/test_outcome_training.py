@@ -20,8 +20,8 @@ from gigatile.records.writing import write_shards
 from gigatile.settings.shards import ShardSettings
 from gigatile.tasks.slide_embedding.records import record_id
 from gigatile.tasks.slide_outcome.scoring import OutcomeModel
-from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
 from gigatile.tasks.slide_outcome.target_task import losses_of
+from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
 
 DIMENSIONS, PATIENTS = 8, 240
 # Log hazard ratio, or number, for each unit of the first two numbers of an embedding.

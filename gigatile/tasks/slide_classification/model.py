@@ -13,7 +13,11 @@ from gigatile.settings.whole_slides import WholeSlideSettings
 from gigatile.slides.reader import SlideError, open_slide
 from gigatile.slides.slide_tiles import SlideTiles
 from gigatile.slides.state import SlideFacts
-from gigatile.tasks.slide_classification.scoring import SlideClassifier
+from gigatile.tasks.slide_classification.scoring import (
+    SlideClassifier,
+    SlideScores,
+    WholeSlideNetwork,
+)
 from gigatile.whole_slides.stored_tiles import open_tiles
 
 
@@ -68,28 +72,38 @@ class WholeSlideModel(Model):
         Raises:
             UserError: the slide cannot be used; the message says why.
         """
-        path = Path(slide)
-        settings = self.settings.model_copy(update={"cores": cores})
-        tiles = SlideTiles(path, path.stem, mpp, settings)
-        with tempfile.TemporaryDirectory() as folder:
-            records = Path(folder) / "slide.tfrecord"
-            try:
-                with open_slide(path) as opened:
-                    write_records(records, map(encode_tile, tiles.tiles(path, opened)))
-            except SlideError as error:
-                raise UserError(f"{path}: {error}") from None
-            grid = tiles.facts.grid
-            assert grid is not None, "a slide with tiles has a grid"
-            if fault := self._classifier.fault_of_scale(grid.mpp):
-                raise UserError(f"{path}: {fault}")
-            with open_tiles(records, grid) as stored:
-                scored = self._classifier.score_with_map(stored)
-        scale = grid.extent / grid.size
-        positions = scored.positions.copy()
-        positions[["x", "y", "side"]] *= scale
+        scored, facts = scored_slide(self._classifier, Path(slide), mpp, cores)
         scores = dict(zip(self.classes, scored.scores.tolist(), strict=True))
         predicted = max(self.classes, key=lambda name: scores[name])
-        return WholeSlidePrediction(scores, predicted, positions, tiles.facts)
+        return WholeSlidePrediction(scores, predicted, scored.positions, facts)
+
+
+def scored_slide(
+    network: WholeSlideNetwork, path: Path, mpp: float | None, cores: int
+) -> tuple[SlideScores, SlideFacts]:
+    """Extract the tiles of a slide and score it; see `WholeSlideModel.predict`.
+
+    Returns:
+        The scores and the map, with positions in pixels of level 0, and the facts of the slide.
+    """
+    settings = network.tiles.model_copy(update={"cores": cores})
+    tiles = SlideTiles(path, path.stem, mpp, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "slide.tfrecord"
+        try:
+            with open_slide(path) as opened:
+                write_records(records, map(encode_tile, tiles.tiles(path, opened)))
+        except SlideError as error:
+            raise UserError(f"{path}: {error}") from None
+        grid = tiles.facts.grid
+        assert grid is not None, "a slide with tiles has a grid"
+        if fault := network.fault_of_scale(grid.mpp):
+            raise UserError(f"{path}: {fault}")
+        with open_tiles(records, grid) as stored:
+            scored = network.score_with_map(stored)
+    positions = scored.positions.copy()
+    positions[["x", "y", "side"]] *= grid.extent / grid.size
+    return SlideScores(scored.scores, positions), tiles.facts
 
 
 def open_model(model: Path, described: Path) -> WholeSlideModel:
