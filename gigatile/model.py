@@ -31,6 +31,7 @@ class Model(ABC):
             `gigatile.tasks.slide_classification.model.WholeSlideModel`,
             `gigatile.tasks.slide_embedding.model.EmbeddingModel`,
             `gigatile.tasks.slide_outcome.model.SlideOutcomeModel`,
+            `gigatile.tasks.whole_slide_outcome.model.WholeSlideOutcomeModel`,
             `gigatile.tasks.volume_segmentation.model.CaseModel`, or
             `gigatile.tasks.instance_segmentation.model.InstanceModel`.
 

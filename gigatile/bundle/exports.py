@@ -30,6 +30,7 @@ NOT_EXPORTED = {
     "slide_classification": "a slide is processed window by window; use gigatile predict",
     "slide_embedding": "it takes embeddings, not slides; use gigatile predict",
     "slide_outcome": "it takes embeddings, not slides; use gigatile predict",
+    "whole_slide_outcome": "a slide is processed window by window; use gigatile predict",
     "instance_segmentation": "detection has parts that are no graph; use gigatile predict",
 }
 

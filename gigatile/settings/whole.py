@@ -212,7 +212,12 @@ def _with_defaults(key: str, description: str | None) -> str | None:
     by_value: dict[str, list[str]] = {}
     for task in TASKS:
         by_value.setdefault(str(find_task(task).train_defaults[key]), []).append(task)
-    values = [f"{value} ({' and '.join(tasks)})" for value, tasks in by_value.items()]
+    values = []
+    for value, tasks in by_value.items():
+        *others, last = tasks
+        values.append(
+            f"{value} ({', '.join(others)} and {last})" if others else f"{value} ({last})"
+        )
     # For lines that are not too long.
     separator = ", " if len(values) < 3 and len(", ".join(values)) < 90 else ",\n"
     return description.replace(f"{{{key}}}", separator.join(values))

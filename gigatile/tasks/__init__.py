@@ -21,6 +21,7 @@ TASKS = (
     "slide_classification",
     "slide_embedding",
     "slide_outcome",
+    "whole_slide_outcome",
     "volume_segmentation",
     "instance_segmentation",
 )

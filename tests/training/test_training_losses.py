@@ -33,7 +33,7 @@ def test_every_classifier_has_the_losses():
     for name in ("tile_classification", "slide_classification"):
         assert find_task(name).losses == tuple(LOSSES)
     without = {name for name in TASKS if not find_task(name).losses}
-    assert without == {"instance_segmentation", "slide_outcome"}
+    assert without == {"instance_segmentation", "slide_outcome", "whole_slide_outcome"}
 
 
 @pytest.mark.parametrize("smoothing", [0, 0.1, 0.5])

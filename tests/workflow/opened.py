@@ -294,6 +294,7 @@ def _code(project: Path, command: str) -> frozenset[str]:
             Plugins("slide_classification", "whole_small"),
             Plugins("slide_embedding", "abmil"),
             Plugins("slide_outcome", "abmil"),
+            Plugins("whole_slide_outcome", "whole_small"),
             Plugins("volume_segmentation", "small_unet"),
             Plugins("instance_segmentation", "mask_small"),
         )

@@ -9,26 +9,41 @@ from typing import Any
 from gigatile.cohort.outcomes import OUTCOME_SHEET, Outcome, parse_outcome
 from gigatile.cohort.sheet import Member
 from gigatile.cohort.sheet_reading import read_sheet as read_rows
-from gigatile.embeddings.state import EmbeddingState
 from gigatile.errors import UserError
 from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.json_models import read_model
 from gigatile.report.inputs import CohortRow, ScoredRow, TrainedModel, bad_cell, whole_number
 from gigatile.report.slides.inputs import by_known_id
 from gigatile.report.task_report import Run
+from gigatile.slides.state import SlideState
 from gigatile.tables import read_table
 
 
 class OutcomePredictor(TrainedModel):
-    """model/settings.json."""
+    """The part of model/settings.json that all models of outcomes have."""
 
     tiles: dict[str, Any]
-    encoder: dict[str, Any]
     outcome: dict[str, Any]
+
+
+class EmbeddingPredictor(OutcomePredictor):
+    """model/settings.json of a model of embeddings."""
+
+    encoder: dict[str, Any]
 
     def settings(self) -> dict[str, Any]:
         """Return the sections of the settings."""
         return {"tiles": self.tiles, "encoder": self.encoder, "train": self.train}
+
+
+class WholeSlidePredictor(OutcomePredictor):
+    """model/settings.json of a model of whole slides."""
+
+    whole_slides: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the sections of the settings."""
+        return {"tiles": self.tiles, "whole_slides": self.whole_slides, "train": self.train}
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class PredictedSlide(ScoredRow):
     outcome: Outcome | None
 
 
-OutcomeRun = Run[EmbeddingState, PredictedSlide, OutcomePredictor, OutcomeMetrics]
+OutcomeRun = Run[SlideState, PredictedSlide, OutcomePredictor, OutcomeMetrics]
 
 
 def read_sheet(path: Path) -> Sequence[Member]:

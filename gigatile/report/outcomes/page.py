@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gigatile.embeddings.state import EmbeddingState
 from gigatile.errors import UserError
-from gigatile.report.embeddings.page import read_state
 from gigatile.report.outcomes.inputs import OutcomePredictor, PredictedSlide
 from gigatile.report.pages import Neighbours, data_uri, render
 from gigatile.report.provenance import checksum
 from gigatile.report.slides import gallery
+from gigatile.report.slides.inputs import read_state_of
 from gigatile.report.unit_pages import PageInputs, WritePage
 from gigatile.report.whole_slides.maps import read_map
+from gigatile.slides.state import SlideState
 
 TEMPLATE = Path(__file__).parent / "templates/outcome_slide.html.j2"
 FILES = {
@@ -35,7 +35,7 @@ def _page(inputs: OutcomePages, slide: str, neighbours: Neighbours) -> tuple[str
     assert scored is not None, "slides have predictions"
     files = inputs.files.expand(list(FILES), slide)
     state_path, overview_path, map_path = files.values()
-    state = read_state(inputs.rows[slide], inputs.files.records)
+    state = read_state_of(inputs.rows[slide], inputs.files.records)
     width, height = _size(state, state_path)
     viewer = inputs.options.get("viewer")
     page = render(
@@ -56,7 +56,7 @@ def _page(inputs: OutcomePages, slide: str, neighbours: Neighbours) -> tuple[str
     return page, sums
 
 
-def _size(state: EmbeddingState, path: Path) -> tuple[int, int]:
+def _size(state: SlideState, path: Path) -> tuple[int, int]:
     if state.state != "tiled" or not state.source.width or not state.source.height:
         raise UserError(f"{path}: slide {state.slide!r} has no tiles, but it was scored")
     return state.source.width, state.source.height
@@ -67,7 +67,7 @@ def _layers(path: Path, slide: str) -> list[dict[str, Any]]:
     positions = read_map(path, slide, ())
     table, layers = positions.positions, []
     for column, title in (
-        ("prediction", "Prediction of each tile, from the lowest (dark) to the highest (bright)"),
+        ("prediction", "Prediction of each square, from the lowest (dark) to the highest (bright)"),
         ("attention", "Attention, as a share of the largest"),
     ):
         if column not in table:

@@ -6,6 +6,12 @@ from gigatile.planning.stages import Stage, with_shared_stages
 from gigatile.tasks.slide_embedding.planning import EVALUATE, PREDICT, PREPARE, STORED, VALIDATE
 from gigatile.tasks.slide_embedding.planning import PLAN as EMBEDDINGS
 
+# Of predicted outcomes.
+EXTERNAL = {
+    "external": Stage(("evaluate", "collect_new", "predict", "prediction_pages"), start=3),
+    "external_page": Stage(("evaluate", "external"), start=2),
+}
+
 PLAN = replace(
     EMBEDDINGS,
     stages=with_shared_stages(
@@ -19,10 +25,7 @@ PLAN = replace(
         },
         thresholds=VALIDATE,
         predict=PREDICT,
-        external={
-            "external": Stage(("evaluate", "collect_new", "predict", "prediction_pages"), start=3),
-            "external_page": Stage(("evaluate", "external"), start=2),
-        },
+        external=EXTERNAL,
         shards=Stage(megapixel=0.0005, storage=STORED // 2),
         validate=0.3,
     ),

@@ -7,7 +7,7 @@ from gigatile.cohort.outcomes import parse_outcome
 from gigatile.report import sections
 from gigatile.report.embeddings.encoder import ENCODER_SECTION
 from gigatile.report.outcomes.inputs import (
-    OutcomePredictor,
+    EmbeddingPredictor,
     read_metrics,
     read_new,
     read_predictions,
@@ -19,6 +19,13 @@ from gigatile.report.slides import cohort, left_out
 from gigatile.report.task_report import NewSamples
 from gigatile.tasks.slide_embedding.report import REPORT as CLASSIFICATION
 
+# What the report shows of the predictions.
+SHOWS = {
+    "model/settings.json": "Settings; scale of the outcomes",
+    "evaluation/slides.tsv": "Test slides; Slide pages: predictions",
+    "evaluation/metrics.json": "Result",
+}
+
 
 def new_slides(inputs: OutcomePages) -> dict[str, Any]:
     """Return the values of the first page of new slides."""
@@ -27,18 +34,13 @@ def new_slides(inputs: OutcomePages) -> dict[str, Any]:
 
 REPORT = replace(
     CLASSIFICATION,
-    model=OutcomePredictor,
+    model=EmbeddingPredictor,
     stratum=lambda label: parse_outcome(label).stratum,
     read_sheet=read_sheet,
     read_scored=read_predictions,
     read_metrics=read_metrics,
     measure="residual",
-    shows={
-        **CLASSIFICATION.shows,
-        "model/settings.json": "Settings; scale of the outcomes",
-        "evaluation/slides.tsv": "Test slides; Slide pages: predictions",
-        "evaluation/metrics.json": "Result",
-    },
+    shows={**CLASSIFICATION.shows, **SHOWS},
     page_files=FILES,
     pages=outcome_pages,
     template=TEMPLATES / "outcome_summary.html.j2",

@@ -6,13 +6,9 @@ import numpy as np
 import pandas as pd
 
 from gigatile.embeddings.stored import SlideEmbeddings
-from gigatile.json_models import JsonModel, read_model
+from gigatile.json_models import read_model
 from gigatile.tasks.slide_embedding.scoring import BagModel, map_of
-from gigatile.tasks.slide_outcome.targets import OutcomeScale
-
-
-class _Described(JsonModel):
-    outcome: OutcomeScale
+from gigatile.tasks.slide_outcome.targets import DescribedOutcome
 
 
 class OutcomeModel(BagModel):
@@ -28,7 +24,7 @@ class OutcomeModel(BagModel):
     def __init__(self, model: Path, described: Path) -> None:
         """Load a model; see `BagModel`."""
         super().__init__(model, described)
-        self.scale = read_model(_Described, described).outcome
+        self.scale = read_model(DescribedOutcome, described).outcome
 
     def output(self, values: np.ndarray) -> float:
         """Return the output for a slide, from embeddings (tiles, dimensions) float32."""

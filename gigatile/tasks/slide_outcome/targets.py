@@ -73,6 +73,12 @@ class OutcomeScale(JsonModel):
         return scaled
 
 
+class DescribedOutcome(JsonModel):
+    """The part of settings.json of a model of outcomes that says what its output means."""
+
+    outcome: OutcomeScale
+
+
 class OutcomeReader(SlideReader):
     """A split's slides with outcomes in place of classes; see `SlideReader`.
 

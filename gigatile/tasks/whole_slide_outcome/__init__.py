@@ -1,0 +1,1 @@
+"""Numbers and times to events, predicted from the pixels of whole slides."""

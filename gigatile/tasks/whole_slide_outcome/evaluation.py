@@ -1,0 +1,5 @@
+"""Evaluation on the test slides, the same as for outcomes predicted from embeddings."""
+
+from gigatile.tasks.slide_outcome.evaluation import add_arguments, run
+
+__all__ = ["add_arguments", "run"]

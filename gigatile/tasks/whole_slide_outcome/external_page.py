@@ -1,0 +1,5 @@
+"""The page of an external validation, the same as for outcomes predicted from embeddings."""
+
+from gigatile.tasks.slide_outcome.external_page import add_arguments, run
+
+__all__ = ["add_arguments", "run"]

@@ -1,0 +1,115 @@
+"""Training on numbers and times to events of whole slides."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from trained import assert_same_to_rounding
+
+from gigatile.evaluation.survival import concordance
+from gigatile.files import read_json
+from gigatile.records import Tile, encode_tile, write_records
+from gigatile.records.shard_layout import SlideGrid, Source
+from gigatile.records.slide_layout import lay_out_slides
+from gigatile.records.tile import encode_jpeg
+from gigatile.records.writing import write_shards
+from gigatile.settings.shards import ShardSettings
+from gigatile.settings.tiles import TileSettings
+from gigatile.settings.train import TrainSettings
+from gigatile.settings.whole_slides import WholeSlideSettings
+from gigatile.tasks.slide_outcome.targets import OutcomeReader
+from gigatile.tasks.whole_slide_outcome.scoring import WholeSlideOutcomeNetwork
+from gigatile.tasks.whole_slide_outcome.training import WholeSlideOutcome
+from gigatile.training.batches import Batch
+from gigatile.training.ranks import Ranks
+from gigatile.whole_slides.slide_pixels import StoredSlide
+
+SIZE, SLIDES, TRAINED = 32, 96, 72
+KINDS = ("number", "survival")
+
+
+def share_of(number: int) -> float:
+    """Return the known answer: the share of the tiles of a slide that are red."""
+    return float(np.random.default_rng(number).random())
+
+
+def label_of(number: int, kind: str) -> str:
+    if kind == "number":
+        return repr(60 + 20 * share_of(number))
+    random = np.random.default_rng(10_000 + number)
+    event = random.exponential(np.exp(-6 * (share_of(number) - 0.5)))
+    end = random.exponential(4)
+    return f"{float(min(event, end))!r} {'event' if event <= end else 'censored'}"
+
+
+def source(folder: Path, number: int, kind: str) -> Source:
+    """Write the tiles of a slide: 8 red or blue ones."""
+    random = np.random.default_rng(number)
+    random.random()
+    red = round(8 * share_of(number))
+    tiles = []
+    for cell in range(8):
+        pixels = random.integers(40, 160, (SIZE, SIZE, 3), np.uint8)
+        pixels[..., 0 if cell < red else 2] += 80
+        image = encode_jpeg(pixels, 95)
+        x, y = SIZE * (cell % 4), SIZE * (cell // 4)
+        tiles.append(encode_tile(Tile(image, f"S{number}", x, y, SIZE, 0.5, 1.0)))
+    path = folder / f"S{number}.tfrecord"
+    write_records(path, tiles)
+    label = label_of(number, kind)
+    return Source(f"S{number}", f"P{number}", label, path, SlideGrid(4, 2, SIZE, 0.5))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def manifest(kind, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp(kind)
+    made = [source(folder, number, kind) for number in range(SLIDES)]
+    write_shards(
+        {"train": made[:TRAINED], "valid": made[TRAINED:]},
+        ShardSettings(target_mb=0.5),
+        folder / "shards",
+        lay_out=lay_out_slides,
+    )
+    return folder / "shards/manifest.json"
+
+
+def train(launcher, manifest: Path, out: Path, ranks: int = 1, **settings) -> Path:
+    given = {"model": "whole_small", "batch_size": 6, "learning_rate": 0.003, "views": ["identity"]}
+    words = launcher.train_arguments(manifest, out, ranks, **(given | settings))
+    words[words.index("--task") + 1] = "whole_slide_outcome"
+    sections = {"tiles": {"size": SIZE}, "whole_slides": {"aggregator": "mean"}}
+    words[words.index("--task-settings") + 1] = json.dumps(sections)
+    done = launcher.run(ranks, "scripts/train.py", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "segments"
+
+
+def test_model_finds_the_known_answer(launcher, manifest, kind, tmp_path):
+    segments = train(launcher, manifest, tmp_path, epochs=12, segment_epochs=12)
+    described = segments / "0012.json"
+    network = WholeSlideOutcomeNetwork(described.with_suffix(".keras"), described, 64)
+    reader = OutcomeReader(manifest, "valid")
+    predicted, truth = [], []
+    for number in range(len(reader)):
+        slide = reader[number]
+        stored = StoredSlide(slide.cells, SIZE, reader.image, reader.damaged)
+        predicted.append(float(network.scores_of(network.logits(stored))[0]))
+        truth.append(share_of(int(slide.slide.slide.removeprefix("S"))))
+    predicted, truth = np.array(predicted), np.array(truth)
+    print(np.corrcoef(predicted, truth)[0, 1])
+    assert np.corrcoef(predicted, truth)[0, 1] > 0.95
+    assert read_json(described)["outcome"]["kind"] == kind
+    values = np.array([outcome.value for outcome in reader.outcomes])
+    if kind == "number":
+        assert np.abs(predicted - values).mean() < 3
+        return
+    events = np.array([bool(outcome.event) for outcome in reader.outcomes])
+    best = concordance(truth, values, events)
+    assert concordance(predicted, values, events) == pytest.approx(best, abs=0.05)
