@@ -23,8 +23,9 @@ from gigatile.tasks.slide_outcome.targets import OutcomeReader
 from gigatile.tasks.whole_slide_outcome.scoring import WholeSlideOutcomeNetwork
 from gigatile.tasks.whole_slide_outcome.training import WholeSlideOutcome
 from gigatile.training.batches import Batch
-from gigatile.training.ranks import Ranks
+from gigatile.whole_slides.receptive_field import FieldsBySize
 from gigatile.whole_slides.slide_pixels import StoredSlide
+from gigatile.whole_slides.two_passes import Alone
 
 SIZE, SLIDES, TRAINED = 32, 96, 72
 KINDS = ("number", "survival")
@@ -103,7 +104,6 @@ def test_model_finds_the_known_answer(launcher, manifest, kind, tmp_path):
         predicted.append(float(network.scores_of(network.logits(stored))[0]))
         truth.append(share_of(int(slide.slide.slide.removeprefix("S"))))
     predicted, truth = np.array(predicted), np.array(truth)
-    print(np.corrcoef(predicted, truth)[0, 1])
     assert np.corrcoef(predicted, truth)[0, 1] > 0.95
     assert read_json(described)["outcome"]["kind"] == kind
     values = np.array([outcome.value for outcome in reader.outcomes])
@@ -113,3 +113,57 @@ def test_model_finds_the_known_answer(launcher, manifest, kind, tmp_path):
     events = np.array([bool(outcome.event) for outcome in reader.outcomes])
     best = concordance(truth, values, events)
     assert concordance(predicted, values, events) == pytest.approx(best, abs=0.05)
+
+
+class OneRank(Alone):
+    """A single process that writes."""
+
+    writes = True
+
+
+@pytest.mark.parametrize("aggregator", ["max", "mean", "attention"])
+def test_gradients_are_those_of_the_whole_slides(manifest, kind, aggregator):
+    """Of the squared error, or of the likelihood, and of the head's single output."""
+    task = WholeSlideOutcome(
+        TileSettings(size=SIZE), WholeSlideSettings(aggregator=aggregator, window=64)
+    )
+    settings = TrainSettings(model="whole_small", batch_size=3)
+    reader = task.reader(manifest, "train")
+    task.configure(reader, settings)
+    networks = task.networks(reader, settings, pretrained=True)
+    network = networks.trained
+    targets = task.targets(reader)[:3]
+    inputs = {"slide": np.arange(3), "view": np.zeros(3, np.int64)}
+    batch = Batch(inputs, targets, np.ones(3, np.float32), 3, 0.0, 0.0)
+    task.source(reader)
+    sums, ours = task.shared_gradients(network, batch, lambda loss: loss / 3, OneRank())
+
+    fields = FieldsBySize(network.get_layer("encoder"))
+    pixels, tissue = [], []
+    for number in range(3):
+        stored = StoredSlide(reader[number].cells, SIZE, reader.image, reader.damaged)
+        picture = stored.picture(fields.get(*stored.shape), 4096)
+        (window,) = picture.windows
+        pixels.append(picture.read_pixels(window))
+        tissue.append(picture.tissue[..., None].astype(np.float32))
+    saved = networks.model([np.stack(pixels), np.stack(tissue)], training=True)
+    with tf.GradientTape() as tape:
+        outputs = network([np.stack(pixels), np.stack(tissue)], training=True)
+        whole = task.sums(outputs, tf.constant(targets), tf.ones(3))
+        loss = whole["loss"] / 3
+    np.testing.assert_array_equal(saved, outputs)  # no softmax
+    expected = tape.gradient(loss, [weight.value for weight in network.trainable_variables])
+    for name in ("loss", "residual"):
+        assert float(sums[name]) == pytest.approx(float(whole[name]), rel=1e-4)
+    for gradient, other, weight in zip(ours, expected, network.trainable_variables, strict=True):
+        scale = np.abs(other).max()
+        assert scale > 0, weight.path
+        np.testing.assert_allclose(gradient, other, atol=2e-3 * scale, err_msg=weight.path)
+
+
+@pytest.mark.long
+def test_ranks_reach_the_same_weights(launcher, manifest, tmp_path):
+    alone, together = (
+        train(launcher, manifest, tmp_path / str(ranks), ranks, epochs=2) for ranks in (1, 2)
+    )
+    assert_same_to_rounding(alone, together)
