@@ -47,7 +47,10 @@ def _check(study: Study, settings: Sequence[Settings]) -> None:
     if any(each.predict.bundle for each in settings):
         faults.append("predict.bundle: a study trains its models; remove it")
     tasks = {each.task: find_task(each.task) for each in settings}
-    if len(tasks) > 1 and not all(task.classifies_slides for task in tasks.values()):
+    if len(tasks) > 1 and not (
+        all(task.classifies_slides for task in tasks.values())
+        or all(task.predicts_outcomes for task in tasks.values())
+    ):
         faults.append(f"task: {' and '.join(tasks)} cannot be compared; use variants of one task")
     if faults:
         raise all_faults(f"study {study.study}", faults)

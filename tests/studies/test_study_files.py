@@ -104,6 +104,16 @@ def test_variants_that_cannot_be_compared_are_refused():
     volumes = "{task: volume_segmentation, volumes: {labels: decathlon}}"
     with pytest.raises(UserError, match="cannot be compared; use variants of one task"):
         settings(f"{{variants: {{a: {{}}, b: {volumes}}}}}", {"samples": "mine.tsv"})
+    numbers = "{task: whole_slide_outcome, train: {model: whole_small}}"
+    with pytest.raises(UserError, match="tile_classification and whole_slide_outcome cannot be"):
+        settings(f"{{variants: {{a: {{}}, b: {numbers}}}}}", {"samples": "mine.tsv"})
+
+
+def test_outcomes_of_embeddings_and_of_whole_slides_can_be_compared():
+    embedded = "{task: slide_outcome, encoder: {file: a.onnx}, train: {model: abmil}}"
+    whole = "{task: whole_slide_outcome, train: {model: whole_small}}"
+    parsed = settings(f"{{variants: {{a: {embedded}, b: {whole}}}}}", {"samples": "mine.tsv"})
+    assert [each.task for each in parsed.values()] == ["slide_outcome", "whole_slide_outcome"]
 
 
 def shared(text: str) -> tuple[dict[str, str | None], list[str]]:
