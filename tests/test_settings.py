@@ -483,6 +483,18 @@ def test_null_is_the_default_of_the_task(task, null):
     assert {key: shown[key] for key in defaults} == dict.fromkeys(defaults)
 
 
+IMPORTED = {"run": "mine", "task": "slide_embedding", "encoder": {"embedded_with": "UNI 2"}}
+
+
+@pytest.mark.parametrize("tiles", [{"size": 256}, {"mpp": 0.5}, {"blur": "drop"}])
+def test_settings_of_tiles_do_not_apply_to_imported_embeddings(tiles):
+    (name,) = tiles
+    with pytest.raises(UserError, match=rf"tiles\.{name}: not used with encoder.embedded_with"):
+        load_settings(IMPORTED | {"tiles": tiles})
+    used = {"cores": 1, "on_error": "stop", "objectives": [[20, 0.5]], "stall_minutes": 5}
+    assert load_settings(IMPORTED | {"tiles": used}).tiles.on_error == "stop"
+
+
 def test_null_is_no_second_fault_of_an_unknown_task():
     (message,) = faults("task: slides\ntrain: {model: null, epochs: null}")
     assert message.startswith("task: found 'slides'; must be one of tile_classification, slide_cla")

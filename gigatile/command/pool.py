@@ -3,7 +3,7 @@
 Each RUN is a folder of results with `split.folds` and one of the folds. The folder --out gets the
 proof with the figures of each fold (folds.json) and the test results of all patients, which
 `gigatile compare` reads like those of a run; and if all runs predicted the same new slides, the
-mean of their scores (predictions/slides.tsv).
+mean of their predictions (predictions/slides.tsv).
 """
 
 import argparse
@@ -31,21 +31,22 @@ def run(args: argparse.Namespace) -> None:
         return value if metric.value is None else f"{value} ({interval(metric)})"
 
     pooled = pool_folds(args.runs)
-    level = pooled.write(args.out).slide
-    table = Table("fold", "run", "patients", "slides", "accuracy by slide", "ROC AUC by slide")
+    written = pooled.write(args.out)
+    # A third figure does not fit in a line.
+    names = list(written.figures)[:2]
+    table = Table("fold", "run", "patients", "slides", *names)
     for fold in pooled.proof.folds:
         counts = (str(fold.fold), fold.run, str(fold.patients), str(fold.slides))
-        table.add_row(*counts, cell(fold.accuracy), cell(fold.roc_auc))
+        table.add_row(*counts, *(cell(fold.figures[name]) for name in names))
     name = "mean" if pooled.proof.scores == "mean" else "all"
-    counts = (name, "", str(level.patients), str(level.n))
-    table.add_row(*counts, cell(level.accuracy.mean_call), cell(level.roc_auc.macro))
+    counts = (name, "", str(written.slides["patient"].nunique()), str(len(written.slides)))
+    table.add_row(*counts, *(cell(written.figures[name]) for name in names))
     Console().print(table)
     for claim, counted in pooled.proof.claims.items():
         print(f"proved    {claim} ({counted})")
     for doubt in pooled.proof.doubts:
         print(f"doubt     {doubt}")
     if pooled.predictions is not None:
-        slides = pooled.predictions.slides
-        unsure = int((slides["agreeing"] < len(args.runs)).sum())
-        print(f"predicted {len(slides)} new slide(s); the models disagree on {unsure}")
+        count = len(pooled.predictions.slides)
+        print(f"predicted {count} new slide(s); {pooled.predictions.agreement}")
     print(f"written   {args.out}")

@@ -201,7 +201,7 @@ def _write_results(planned: _Planned, validation: "Validation", chosen: str) -> 
     variants: list[TestedVariant] = []
     compared = None
     task = find_task(planned.runs[runs[0]].task)
-    if task.classifies_slides or (task.predicts_outcomes and study.folds is None):
+    if task.classifies_slides or task.predicts_outcomes:
         variants, compared = tested(results, study, runs, names)
     is_held_out = all(planned.runs[each].split.held_out for each in runs)
     chose = study.test == "chosen" and len(validation.variants) > 1

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pandas as pd
 
 from gigatile.errors import UserError
-from gigatile.evaluation.metrics_file import Metrics, SlideMetrics
+from gigatile.evaluation.metrics_file import Interval, Metrics, SlideMetrics
 from gigatile.evaluation.slide_table import read_slide_table
 from gigatile.files import read_json, sha256_of
 from gigatile.json_models import read_model
@@ -37,6 +37,16 @@ class TestedRun:
     metrics: SlideMetrics
     settings: EvaluationSettings
     inputs: Mapping[str, str]
+
+    @property
+    def figures(self) -> dict[str, Interval]:
+        """The main figures by name, by slide."""
+        level = self.metrics.slide
+        return {
+            "accuracy": level.accuracy.mean_call,
+            "ROC AUC": level.roc_auc.macro,
+            "average precision": level.average_precision.macro,
+        }
 
 
 def read_tested(folders: Sequence[Path]) -> list[TestedRun]:

@@ -1,9 +1,10 @@
 """Pools the folds of a cross-validation: proves who was tested by which model, and evaluates.
 
 Without patients that are held out, each patient is tested once, by the model of one fold. An area
-under the ROC curve of all patients then also compares scores of different models, which that of a
-fold does not; both are given. With patients that are held out, all models test these, and the
-scores are the means over the models. New slides that all models predicted are pooled likewise.
+under the ROC curve, or a concordance, of all patients then also compares predictions of different
+models, which that of a fold does not; both are given. With patients that are held out, all models
+test these, and the predictions are the means over the models. New slides that all models predicted
+are pooled likewise.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from gigatile.cohort.names import same_names
 from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError, all_faults
-from gigatile.evaluation.metrics import evaluate
-from gigatile.evaluation.metrics_file import Interval, SlideMetrics
-from gigatile.evaluation.tested_runs import METRICS, SLIDES, TestedRun, read_tested
+from gigatile.evaluation.metrics_file import Interval
+from gigatile.evaluation.tested_runs import METRICS, SLIDES
 from gigatile.files import sha256_of
 from gigatile.json_models import Written, read_model, write_model
 from gigatile.model_files import DESCRIBED, MODEL
@@ -34,9 +33,9 @@ from gigatile.report.pooled_predictions import (
     PooledPredictions,
     pool_predictions,
 )
+from gigatile.report.pooling import AnyTested, Pooling, open_pooling
 from gigatile.report.provenance import Ledger
 from gigatile.report.slides.records import TILES
-from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 from gigatile.tables import write_table
 
@@ -50,21 +49,20 @@ EMBEDDED = "embeddings"
 
 
 class FoldFigures(Written):
-    """The figures of one fold, by slide.
+    """The figures of one fold.
 
     Attributes:
         run: its name.
         fold: its number, from 1.
         patients, slides: numbers of the test split.
+        figures: by name; of classes, by slide.
     """
 
     run: str
     fold: int
     patients: int
     slides: int
-    accuracy: Interval
-    roc_auc: Interval
-    average_precision: Interval
+    figures: dict[str, Interval]
 
 
 class FoldsProof(Written):
@@ -94,19 +92,18 @@ class PooledFolds:
 
     Attributes:
         proof: what was checked, and the figures of each fold.
-        slides: the test slides, with their scores.
-        settings: of the intervals.
+        pooling: the test results of the folds.
+        slides: the test slides, with their scores or predicted outcomes.
         predictions: of new slides, by the mean of all models; None: there are none.
     """
 
     proof: FoldsProof
-    classes: Sequence[str]
+    pooling: Pooling
     slides: pd.DataFrame
-    settings: EvaluationSettings
     predictions: PooledPredictions | None
 
-    def write(self, folder: Path) -> SlideMetrics:
-        """Write folds.json, and the test results as those of a run; return the figures.
+    def write(self, folder: Path) -> AnyTested:
+        """Write folds.json, and the test results as those of a run; return them.
 
         Args:
             folder: to write into; `read_tested` reads it.
@@ -127,11 +124,11 @@ class PooledFolds:
         for name in (MADE_FROM, PREDICTED):
             (folder / name).unlink(missing_ok=True)
         if self.predictions is not None:
-            self.predictions.write(folder, self.classes)
+            self.predictions.write(folder, self.pooling.stated())
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
-        metrics = evaluate(self.slides, self.classes, self.settings, sums)
-        write_model(folder / METRICS, metrics)
-        return metrics
+        write_model(folder / METRICS, self.pooling.evaluate(self.slides, sums))
+        (written,) = open_pooling([folder]).runs
+        return written
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class _Fold:
         inputs: SHA-256 of its files, by name.
     """
 
-    run: TestedRun
+    run: AnyTested
     proof: SplitProof
     rows: Sequence[CohortRow]
     model: TrainedModel
@@ -169,13 +166,14 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
         UserError: a run was not evaluated, its files do not belong together, or the runs are not
             all folds of one cross-validation: lists all faults.
     """
-    runs = zip(read_tested(folders), folders, strict=True)
+    pooling = open_pooling(folders)
+    runs = zip(pooling.runs, folders, strict=True)
     folds = sorted((_read(run, folder) for run, folder in runs), key=lambda each: each.proof.fold)
-    faults = _setting_faults(folds) or _leaks(folds)
+    faults = _setting_faults(folds, pooling) or _leaks(folds)
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
     first, held_out = folds[0], bool(folds[0].proof.held_out)
-    predictions = pool_predictions(folders, first.run.classes)
+    predictions = pool_predictions(folders, pooling)
     claims = _claims_of_held_out(folds) if held_out else _claims(folds)
     inputs = {name: sha256 for fold in folds for name, sha256 in fold.inputs.items()}
     if predictions is not None:
@@ -193,33 +191,8 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
         ],
         inputs=inputs,
     )
-    slides = mean_scores([fold.run for fold in folds]) if held_out else _all_slides(folds)
-    return PooledFolds(proof, first.run.classes, slides, first.run.settings, predictions)
-
-
-def mean_scores(runs: Sequence[TestedRun]) -> pd.DataFrame:
-    """Return the test slides with the means of the scores of several models.
-
-    Args:
-        runs: that scored the same slides, with the same classes.
-    """
-    first = runs[0]
-    names = [f"p_{name}" for name in first.classes]
-    order = first.slides["slide"]
-    scores = [run.slides.set_index("slide").loc[order, names].to_numpy(float) for run in runs]
-    mean = np.mean(scores, axis=0)
-    table = first.slides[["slide", "patient", "label"]].copy()
-    table[names] = mean
-    table["call_mean"] = [first.classes[number] for number in mean.argmax(axis=1)]
-    return table
-
-
-def _all_slides(folds: Sequence[_Fold]) -> pd.DataFrame:
-    """Return the test slides of all folds."""
-    slides = pd.concat([fold.run.slides for fold in folds], ignore_index=True)
-    if any("call_vote" not in fold.run.slides for fold in folds):
-        slides = slides.drop(columns="call_vote", errors="ignore")
-    return slides
+    slides = pooling.mean() if held_out else pooling.together()
+    return PooledFolds(proof, pooling, slides, predictions)
 
 
 def _claims(folds: Sequence[_Fold]) -> dict[str, str]:
@@ -250,7 +223,7 @@ def _claims_of_held_out(folds: Sequence[_Fold]) -> dict[str, str]:
     }
 
 
-def _read(run: TestedRun, folder: Path) -> _Fold:
+def _read(run: AnyTested, folder: Path) -> _Fold:
     """Read a fold, and check its chain from the table of slides to the test results."""
     ledger = Ledger()
     described = f"model/{DESCRIBED}"
@@ -281,7 +254,7 @@ def _read(run: TestedRun, folder: Path) -> _Fold:
     )
 
 
-def _setting_faults(folds: Sequence[_Fold]) -> list[str]:
+def _setting_faults(folds: Sequence[_Fold], pooling: Pooling) -> list[str]:
     """Return what differs between runs that must be equal in all folds, and missing folds."""
     first, faults = folds[0], []
     for fold in folds:
@@ -295,7 +268,7 @@ def _setting_faults(folds: Sequence[_Fold]) -> list[str]:
             ("split.by", proof.by, first.proof.by),
             ("split.held_out", proof.held_out, first.proof.held_out),
             ("sample sheet", proof.sheet_sha256, first.proof.sheet_sha256),
-            ("set of classes", list(fold.run.classes), list(first.run.classes)),
+            (pooling.kind, pooling.predicts(fold.run), pooling.predicts(first.run)),
         ):
             if value != expected:
                 faults.append(f"{name} has another {what} than {first.run.name}")
@@ -383,13 +356,10 @@ def _in_both(first: set[str], second: set[str]) -> list[set[str]]:
 
 
 def _figures(fold: _Fold) -> FoldFigures:
-    level = fold.run.metrics.slide
     return FoldFigures(
         run=fold.run.name,
         fold=fold.proof.fold,
         patients=fold.run.slides["patient"].nunique(),
         slides=len(fold.run.slides),
-        accuracy=level.accuracy.mean_call,
-        roc_auc=level.roc_auc.macro,
-        average_precision=level.average_precision.macro,
+        figures=fold.run.figures,
     )

@@ -1,19 +1,19 @@
-"""New slides, predicted by the models of all folds: the mean of their scores."""
+"""New slides, predicted by the models of all folds: the mean of their predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gigatile.errors import all_faults
-from gigatile.evaluation.slide_table import read_slide_table
 from gigatile.files import sha256_of, write_json
 from gigatile.json_models import JsonModel, read_model
 from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.provenance.output_records import read_output_record, record_path
 from gigatile.report.pages import check_ids
+from gigatile.report.pooling import Pooling
 from gigatile.tables import read_table, write_table
 
 PREDICTED, NEW_TABLE = "predictions/slides.tsv", "predictions/tiles.tsv"
@@ -32,7 +32,7 @@ class _Predictions:
 
     Attributes:
         name: of the run.
-        slides: its slides.tsv; see `read_slide_table`.
+        slides: its slides.tsv; see `Pooling.read_new`.
         contents: the SHA-256 of the records of each predicted slide.
         known: the slides of which the slide, its patient or its pixels are in the cohort.
         faults: why its predictions are not those of its model.
@@ -52,30 +52,35 @@ class PooledPredictions:
     """The predictions of all models together.
 
     Attributes:
-        slides: a row per slide: slide, patient, p_<class>… (the means), call_mean, agreeing (how
-            many of the models have this class first), deviation (of the scores of this class, over
-            the models), in_cohort (`yes`, `no`).
+        slides: a row per slide; see `Pooling.mean_of_new`, and in_cohort (`yes`, `no`).
+        agreement: how far the models agree, in words.
         inputs: SHA-256 of the files, by name.
     """
 
     slides: pd.DataFrame
+    agreement: str
     inputs: dict[str, str]
 
-    def write(self, folder: Path, classes: Sequence[str]) -> None:
-        """Write predictions/slides.tsv, and last predictions/provenance.json, as a run does."""
+    def write(self, folder: Path, stated: Mapping[str, Any]) -> None:
+        """Write predictions/slides.tsv, and last predictions/provenance.json, as a run does.
+
+        Args:
+            folder: to write into.
+            stated: what the provenance says of the models.
+        """
         (folder / PREDICTED).parent.mkdir(exist_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / PREDICTED, list(self.slides.columns), rows)
         inputs = self.inputs | {PREDICTED: sha256_of(folder / PREDICTED)}
-        write_json(folder / MADE_FROM, {"classes": list(classes), "inputs": inputs})
+        write_json(folder / MADE_FROM, {**stated, "inputs": inputs})
 
 
-def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledPredictions | None:
+def pool_predictions(folders: Sequence[Path], pooling: Pooling) -> PooledPredictions | None:
     """Pool the predictions of new slides.
 
     Args:
         folders: of the runs of all folds.
-        classes: of all models.
+        pooling: the test results of these runs.
 
     Returns:
         None: no run has predicted new slides.
@@ -88,7 +93,7 @@ def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledP
     if len(lacking) == len(folders):
         return None
     faults = [f"{folder}: has no {PREDICTED}, but other folds have" for folder in lacking]
-    runs = [_read(folder, classes) for folder in folders if folder not in lacking]
+    runs = [_read(folder, pooling) for folder in folders if folder not in lacking]
     faults += [fault for run in runs for fault in run.faults]
     first = runs[0]
     for run in runs[1:]:
@@ -103,34 +108,19 @@ def pool_predictions(folders: Sequence[Path], classes: Sequence[str]) -> PooledP
         ]
     if faults:
         raise all_faults("the predictions of the folds cannot be pooled", faults)
+    slides = pooling.mean_of_new([run.slides for run in runs])
+    known = set().union(*(run.known for run in runs))
+    slides["in_cohort"] = ["yes" if slide in known else "no" for slide in slides["slide"]]
     return PooledPredictions(
-        _pooled(runs, classes),
+        slides,
+        pooling.agreement(slides),
         {name: sha256 for run in runs for name, sha256 in run.inputs.items()},
     )
 
 
-def _pooled(runs: Sequence[_Predictions], classes: Sequence[str]) -> pd.DataFrame:
-    columns = [f"p_{name}" for name in classes]
-    first = runs[0].slides
-    scores = np.stack(
-        [run.slides.set_index("slide").loc[first["slide"], columns].to_numpy(float) for run in runs]
-    )
-    mean = scores.mean(axis=0)
-    called = mean.argmax(axis=1)
-    known = set().union(*(run.known for run in runs))
-    table = first[["slide", "patient"]].copy()
-    table[columns] = mean.round(6)
-    table["call_mean"] = [classes[number] for number in called]
-    table["agreeing"] = (scores.argmax(axis=2) == called).sum(axis=0)
-    rows = np.arange(len(called))
-    table["deviation"] = scores[:, rows, called].std(axis=0).round(6)
-    table["in_cohort"] = ["yes" if slide in known else "no" for slide in first["slide"]]
-    return table
-
-
-def _read(folder: Path, classes: Sequence[str]) -> _Predictions:
+def _read(folder: Path, pooling: Pooling) -> _Predictions:
     name = folder.resolve().name
-    slides = read_slide_table(folder / PREDICTED, classes, labelled=False)
+    slides = pooling.read_new(folder / PREDICTED)
     check_ids(slides["slide"].tolist(), folder / PREDICTED)
     rows = read_table(folder / NEW_TABLE, ("slide", "sha256"))
     contents = {row["slide"]: row["sha256"] for row in rows}

@@ -10,8 +10,7 @@ from typing import Any
 from gigatile.errors import UserError
 from gigatile.evaluation.compared_runs import RunsCompared, compare_runs
 from gigatile.evaluation.metrics import evaluate_level
-from gigatile.evaluation.metrics_file import Interval, SlideMetrics
-from gigatile.evaluation.outcomes import OutcomeMetrics
+from gigatile.evaluation.metrics_file import Interval
 from gigatile.evaluation.slide_table import classes_of, read_slide_table
 from gigatile.evaluation.tested_outcomes import TestedOutcomes, read_tested_outcomes
 from gigatile.evaluation.tested_runs import (
@@ -208,7 +207,7 @@ def tested(
     Args:
         results: the folder results/; the pooled folds go to the folder of the study in it.
         study: the study.
-        runs: of the study; all of them classify slides, or predict outcomes without folds.
+        runs: of the study; all of them classify slides, or predict outcomes.
         names: of the variants, the best one first.
 
     Raises:
@@ -235,17 +234,7 @@ def _tested_folder(results: Path, study: Study, runs: Sequence[StudyRun], name: 
 
 def _tested(results: Path, folder: Path, name: str) -> TestedVariant:
     run: TestedRun | TestedOutcomes
-    if predicts_outcomes(folder):
-        (run,) = read_tested_outcomes([folder])
-        figures = _figures_of_outcomes(read_model(OutcomeMetrics, folder / METRICS))
-    else:
-        (run,) = read_tested([folder])
-        level = read_model(SlideMetrics, folder / METRICS).slide
-        figures = {
-            "accuracy": level.accuracy.mean_call,
-            "ROC AUC": level.roc_auc.macro,
-            "average precision": level.average_precision.macro,
-        }
+    (run,) = (read_tested_outcomes if predicts_outcomes(folder) else read_tested)([folder])
     proof: dict[str, Any] = {"claims": {}, "doubts": []}
     by = "one model"
     if (folder / FOLDS).is_file():
@@ -258,17 +247,9 @@ def _tested(results: Path, folder: Path, name: str) -> TestedVariant:
         patients=run.slides["patient"].nunique(),
         slides=len(run.slides),
         by=by,
-        figures=figures,
+        figures=run.figures,
         **proof,
     )
-
-
-def _figures_of_outcomes(metrics: OutcomeMetrics) -> dict[str, Interval]:
-    figures = {"concordance": metrics.concordance}
-    if metrics.numbers:
-        figures["mean absolute error"] = metrics.numbers.mean_absolute_error
-        figures["R²"] = metrics.numbers.r_squared
-    return figures
 
 
 def inputs_of_tests(results: Path, variants: Sequence[TestedVariant]) -> dict[str, str]:

@@ -16,10 +16,10 @@ from gigatile.evaluation.compared_outcomes import compare_outcomes
 from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import concordance
+from gigatile.evaluation.tested_runs import read_tested
 from gigatile.files import sha256_of
 from gigatile.json_models import write_model
 from gigatile.report.paper import write_comparison
-from gigatile.report.pooled_folds import pool_folds
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.tables import write_table
 
@@ -169,7 +169,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     with pytest.raises(UserError, match="runs of the same name"):
         compare_runs([first, first])
     with pytest.raises(UserError, match="first: predicts numbers or survival; name a run that cla"):
-        pool_folds([first, other])
+        read_tested([first, other])
 
 
 def test_patients_that_are_left_out_in_parts_give_the_same_p(monkeypatch):

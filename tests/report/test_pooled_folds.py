@@ -34,12 +34,12 @@ def test_all_patients_are_evaluated_together(runs: list[Path]) -> None:
         (3, "fold-3", 6),
     ]
     slides = pd.concat(pd.read_csv(run / "evaluation/slides.tsv", sep="\t") for run in runs)
-    metrics = pooled.write(runs[0].parent / "folds")
+    metrics = pooled.write(runs[0].parent / "folds").metrics
     for name, area in metrics.slide.roc_auc.per_class.items():
         expected = roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
         assert area.value == pytest.approx(expected, abs=1e-6)
     own = read_json(runs[1] / METRICS)["slide"]["accuracy"]["mean_call"]
-    assert proof.folds[1].accuracy.value == own["value"]
+    assert proof.folds[1].figures["accuracy"].value == own["value"]
     for name in ("splits.json", TABLE, MANIFEST, "model/model.keras", METRICS):
         assert proof.inputs[f"fold-2/{name}"] == sha256_of(runs[1] / name)
     assert proof == pool_folds(runs[::-1]).proof
@@ -316,7 +316,7 @@ def test_held_out_patients_are_tested_with_the_mean_of_all_models(tested: list[P
     pooled = pool_folds(tested)
     assert pooled.proof.scores == "mean"
     folder = tested[0].parent / "mean"
-    metrics = pooled.write(folder)
+    metrics = pooled.write(folder).metrics
     expected = np.mean([scores_of(run).to_numpy() for run in tested], axis=0)
     np.testing.assert_allclose(scores_of(folder), expected, rtol=1e-12)
     slides = pd.read_csv(folder / "evaluation/slides.tsv", sep="\t").sort_values("slide")

@@ -233,7 +233,9 @@ def imported_run(embedded_run: Clone, tmp_path_factory) -> Clone:
     settings = embedded_settings(
         encoder="embedded_with: tiny 1, licence: MIT", more="predict: {samples: new_features.tsv}"
     )
-    settings = settings.replace("run: embedded", "run: imported")
+    settings = settings.replace("run: embedded", "run: imported").replace(
+        "tiles: {size: 128}\n", ""
+    )
     run.write("imported.yaml", settings.replace("cohort/samples.tsv", "features/samples.tsv"))
     run.traced(*IMPORT)
     return run
@@ -345,7 +347,7 @@ def test_a_slide_in_two_splits_is_reported(imported_run, tmp_path):
 )
 def test_slides_and_embeddings_are_not_mixed_up(imported_run, tmp_path, encoder, sheet, messages):
     copy = imported_run.copy(tmp_path / "copy")
-    settings = embedded_settings(encoder=encoder, more="")
+    settings = embedded_settings(encoder=encoder, more="").replace("tiles: {size: 128}\n", "")
     copy.write("wrong.yaml", settings.replace("cohort/samples.tsv", f"{sheet}/samples.tsv"))
     done = copy.snakemake("-n", "--configfile", "wrong.yaml", check=False)
     said = done.stdout + done.stderr
@@ -405,6 +407,38 @@ def plans(embedded_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_edit_reruns_exactly_what_depends_on_it(plans, row):
     check(plans, row)
+
+
+IMPORTED_ROWS = [
+    Row("no edit", set()),
+    setting(EMBEDDING, "encoder={embedded_with: tiny 2}"),
+    setting(set(), "encoder={licence: Apache}"),
+    setting(set(), "tiles={cores: 1}"),
+    setting(TRAINING, "train={tiles_per_slide: 20}"),
+    Row(
+        "other embeddings of a test slide",
+        {"tile", "embed", "collect"} | SCORES | ENDS | {"prediction_pages"},
+        changed("features/P08-1.h5", flip_a_byte),
+    ),
+    Row(
+        "other embeddings of a training slide",
+        {"tile", "embed"} | TABLES,
+        changed("features/P01-1.h5", flip_a_byte),
+    ),
+    code("gigatile/embeddings/imported.py", *FUNCTION, {"tile", "tile_new"} | EMBEDDING),
+]
+
+
+@pytest.fixture(scope="module")
+def imported_plans(imported_run, tmp_path_factory) -> dict[str, set[str] | Exception]:
+    """Return the plan after the edit of each row, in two copies of the run at a time."""
+    copies = [imported_run.copy(tmp_path_factory.mktemp("run")) for _ in range(2)]
+    return plans_of(IMPORTED_ROWS, copies, "imported.yaml")
+
+
+@pytest.mark.parametrize("row", IMPORTED_ROWS, ids=lambda row: row.name)
+def test_edit_reruns_what_depends_on_imported_embeddings(imported_plans, row):
+    check(imported_plans, row)
 
 
 # --- Mistakes

@@ -15,6 +15,9 @@ from gigatile.tasks.slide_embedding.cohort import RECORDS
 from gigatile.tasks.tile_classification.definition import CLASSIFIER_OPTIONS
 from gigatile.tasks.tile_classification.definition import TASK as TILES
 
+# The settings of tiles that matter for embeddings of another program.
+OF_EMBEDDINGS = TileSettings.EXECUTION | {"objectives", "on_error"}
+
 
 def _training(settings: Any) -> Mapping[str, Any]:
     return {
@@ -35,6 +38,10 @@ def _check(settings: Any) -> None:
             f"encoder.embedded_with: found {encoder.embedded_with!r}, and encoder.file "
             f"{encoder.file!r}; give one of both"
         )
+    if encoder.embedded_with is not None:
+        for name, field in TileSettings.model_fields.items():
+            if name not in OF_EMBEDDINGS and getattr(settings.tiles, name) != field.default:
+                raise ValueError(f"tiles.{name}: not used with encoder.embedded_with; remove it")
 
 
 def check_paths(sheet: Path, samples: Sequence[Sample], settings: Any) -> None:
