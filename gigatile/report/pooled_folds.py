@@ -19,10 +19,14 @@ from gigatile.cohort.names import same_names
 from gigatile.cohort.splits import SplitProof
 from gigatile.errors import UserError, all_faults
 from gigatile.evaluation.metrics_file import Interval
+from gigatile.evaluation.outcome_table import read_outcome_table
+from gigatile.evaluation.outcomes import median_risk
+from gigatile.evaluation.tested_outcomes import TestedOutcomes
 from gigatile.evaluation.tested_runs import METRICS, SLIDES
 from gigatile.files import sha256_of
 from gigatile.json_models import Written, read_model, write_model
 from gigatile.model_files import DESCRIBED, MODEL
+from gigatile.provenance.output_records import read_output_record, record_path
 from gigatile.records.manifest import read_manifest
 from gigatile.report.embeddings.records import EMBEDDINGS
 from gigatile.report.inputs import CohortRow, TrainedModel, read_cohort
@@ -40,6 +44,7 @@ from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 from gigatile.tables import write_table
 
 PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
+VALIDATED = "validation/slides.tsv"
 FOLDS = "folds.json"
 SCORED = "every usable test slide was scored"
 TESTED = "each model was trained on the shards of its fold, and tested"
@@ -227,13 +232,15 @@ def _read(run: AnyTested, folder: Path) -> _Fold:
     """Read a fold, and check its chain from the table of slides to the test results."""
     ledger = Ledger()
     described = f"model/{DESCRIBED}"
-    for name in (PROOF, TABLE, SHARDS, described, f"model/{MODEL}", SLIDES, METRICS):
+    is_survival = isinstance(run, TestedOutcomes) and run.metrics.survival is not None
+    validated = (VALIDATED,) if is_survival else ()
+    for name in (PROOF, TABLE, SHARDS, described, f"model/{MODEL}", *validated, SLIDES, METRICS):
         ledger.add(name, folder / name, "")
     model = read_model(TrainedModel, folder / described)
     ledger.check(described, model.inputs, folder / described)
     ledger.check(METRICS, run.metrics.inputs, folder / METRICS)
     rows = read_cohort(folder / TABLE, "slide", ("label", "tiles"), "tiles")
-    needed = {described: (SHARDS,), METRICS: (TABLE, SLIDES)}
+    needed = {described: (SHARDS,), METRICS: (TABLE, *validated, SLIDES)}
     usable = [row for row in rows if row.state != "failed"]
     manifest = read_manifest(folder / SHARDS)
     embedded = f"{EMBEDDED}/<slide>.tfrecord of train" in manifest.inputs
@@ -244,6 +251,18 @@ def _read(run: AnyTested, folder: Path) -> _Fold:
     ]
     if not {described, f"model/{MODEL}"} & run.metrics.inputs.keys():
         faults.append(f"{METRICS} does not say which model was tested")
+    if isinstance(run, TestedOutcomes) and run.metrics.survival is not None:
+        median = median_risk(read_outcome_table(folder / VALIDATED))
+        if run.metrics.survival.threshold != median:
+            faults.append(f"the threshold in {METRICS} is not the median risk of {VALIDATED}")
+    record = read_output_record(record_path(folder, "evaluate"))
+    faults += [
+        f"{name} was changed after the evaluation"
+        for name in (SLIDES, METRICS)
+        if record is not None
+        and name in record.outputs
+        and record.outputs[name].sha256 != sha256_of(folder / name)
+    ]
     return _Fold(
         run,
         read_model(SplitProof, folder / PROOF),

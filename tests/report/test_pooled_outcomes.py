@@ -15,7 +15,7 @@ from gigatile.cohort.splits import assign, prove_splits
 from gigatile.errors import UserError
 from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.evaluation.outcome_table import read_outcome_table
-from gigatile.evaluation.outcomes import evaluate_outcomes
+from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.json_models import write_model
@@ -27,6 +27,7 @@ from gigatile.settings.split import SplitSettings
 from gigatile.tables import read_table, write_table
 
 METRICS, SLIDES = "evaluation/metrics.json", "evaluation/slides.tsv"
+VALIDATED = "validation/slides.tsv"
 SETTINGS = EvaluationSettings(resamples=1000)
 # The risks of each fold's model have another origin.
 ORIGINS = {1: 0.0, 2: 7.0, 3: -4.0}
@@ -65,8 +66,14 @@ def build(folder: Path, fold: int, kind: str, held_out: float = 0) -> Path:
     ]
     write_table(run / SLIDES, ("slide", "patient", "label", "tiles", "predicted"), rows)
     names = (SLIDES, "model/model.keras", "tiles.tsv")
-    # Not the median of the validation split, which plays no part here.
-    threshold = 12.0 + ORIGINS[fold] if kind == "survival" else None
+    threshold = None
+    if kind == "survival":
+        # With a median of 12, and the origin of the model.
+        rows = [(f"V{n}", f"V{n}", "1.0 event", 9, 12 + n + ORIGINS[fold]) for n in (-3, 0, 5)]
+        (run / "validation").mkdir()
+        write_table(run / VALIDATED, ("slide", "patient", "label", "tiles", "predicted"), rows)
+        names += (VALIDATED,)
+        threshold = median_risk(read_outcome_table(run / VALIDATED))
     inputs = {name: sha256_of(run / name) for name in names}
     table = read_outcome_table(run / SLIDES)
     write_model(run / METRICS, evaluate_outcomes(table, threshold, SETTINGS, inputs))
@@ -189,6 +196,35 @@ def test_an_edited_prediction_is_found(runs):
     text = (runs[2] / SLIDES).read_text()
     (runs[2] / SLIDES).write_text(text.replace("\t9\t", "\t9\t1", 1))
     with pytest.raises(UserError, match=r"computed from another version of evaluation/slides\.tsv"):
+        pool_folds(runs)
+
+
+def test_another_threshold_is_found(tmp_path):
+    """It would shift all risks of a fold."""
+    runs = [build(tmp_path, fold, "survival") for fold in (1, 2, 3)]
+    content = read_json(runs[1] / METRICS)
+    content["survival"]["threshold"] += 1
+    write_json(runs[1] / METRICS, content)
+    with pytest.raises(UserError, match=r"fold-2: the threshold in .* is not the median risk of v"):
+        pool_folds(runs)
+    content["survival"]["threshold"] -= 1
+    write_json(runs[1] / METRICS, content)
+    (runs[1] / VALIDATED).write_text((runs[1] / VALIDATED).read_text().replace("V-3", "V3"))
+    with pytest.raises(UserError, match=r"computed from another version of validation/slides\.tsv"):
+        pool_folds(runs)
+
+
+def test_edited_figures_are_found(runs):
+    """The record of the evaluation has the checksum of its files."""
+    write_output_record(record_path(runs[0], "evaluate"), [runs[0] / SLIDES, runs[0] / METRICS])
+    pool_folds(runs)
+    content = read_json(runs[0] / METRICS)
+    content["concordance"]["value"] = 1.0
+    content["concordance"]["low"] = 0.99
+    write_json(runs[0] / METRICS, content)
+    with pytest.raises(
+        UserError, match=r"evaluation/metrics\.json was changed after the evaluation"
+    ):
         pool_folds(runs)
 
 
