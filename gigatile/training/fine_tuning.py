@@ -114,5 +114,5 @@ def _size(variables: Iterable[keras.Variable]) -> int:
 def _other_layers(path: Path) -> UserError:
     return UserError(
         f"train.weights: {path} has other layers than this model; it must be of this release, and "
-        "its tiles, patches and channels those of this run"
+        "its tiles, patches, channels and aggregator those of this run"
     )

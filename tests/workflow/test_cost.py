@@ -52,6 +52,9 @@ def test_plan_knows_the_inputs_of_each_stage_of_outcomes(small_cohort: Clone, tm
     new.write("outcome.yaml", settings.replace("slide_embedding", "slide_outcome"))
     new.write("new.tsv", "slide\tpatient\tpath\tvalue\nN1\tN\tcohort/P01-1.svs\t3\n")
     assert inputs_of_rules(new, "outcome.yaml") == planned_inputs("slide_outcome")
+    whole = whole_settings(train="epochs: 1", more="").replace("samples.tsv", "numbers.tsv")
+    new.write("whole.yaml", whole.replace("slide_classification", "whole_slide_outcome"))
+    assert inputs_of_rules(new, "whole.yaml") == planned_inputs("whole_slide_outcome")
 
 
 def test_plan_knows_the_inputs_of_each_stage_of_volumes(small_volumes: Clone, tmp_path):

@@ -138,6 +138,7 @@ def test_new_slides_are_predicted_and_evaluated(age_run):
     assert error == pytest.approx(abs(float(new["predicted"]) - 66.5), abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_bundle_predicts_without_the_run(age_run, tmp_path):
     copy = age_run.copy(tmp_path / "copy")
     copy.snakemake(f"{RUN}/model/bundle", "--cores", "2", "--configfile", "ages.yaml")
