@@ -18,6 +18,7 @@ if EXTERNAL:
             matches=f"{RUN}/predictions/in_cohort.tsv",
             samples=ancient(SETTINGS.predict.samples),
             metrics=TEST_METRICS,
+            described=f"{MODEL}/settings.json",
         output:
             slides=f"{RUN}/predictions/external/slides.tsv",
             metrics=f"{RUN}/predictions/external/metrics.json",
@@ -39,7 +40,7 @@ if EXTERNAL:
         shell:
             recorded(
                 'python "$SCRIPTS/evaluate_external.py" --task {params.task} --slides {input.slides:q} --table {input.table:q}'
-                " --samples {input.samples:q} --matches {input.matches:q} {params.compared} --metrics {input.metrics:q}"
+                " --samples {input.samples:q} --matches {input.matches:q} {params.compared} --metrics {input.metrics:q} --described {input.described:q}"
                 " --settings {params.settings:q} --out {output.metrics:q}"
             )
 

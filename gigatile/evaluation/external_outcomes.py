@@ -9,9 +9,12 @@ from gigatile.evaluation.external_file import Difference, ExternalFile
 from gigatile.evaluation.external_slides import ExternalSlides
 from gigatile.evaluation.metrics_file import Interval
 from gigatile.evaluation.outcomes import OutcomeMetrics, evaluate_outcomes
+from gigatile.evaluation.survival import CumulativeHazard
 from gigatile.evaluation.two_cohorts import difference, rows_by_site
 from gigatile.json_models import Written
 from gigatile.settings.evaluate import EvaluationSettings
+
+EVENTS_RATIO = "observed / expected events"
 
 
 class OutcomeSite(Written):
@@ -56,6 +59,8 @@ def figures_of(metrics: OutcomeMetrics) -> dict[str, Interval]:
             "mean absolute error": numbers.mean_absolute_error,
             "root mean squared error": numbers.root_mean_squared_error,
         }
+    if metrics.survival and metrics.survival.events_ratio:
+        figures[EVENTS_RATIO] = metrics.survival.events_ratio
     return figures
 
 
@@ -66,6 +71,7 @@ def evaluate_external_outcomes(
     *,
     compared: bool,
     inputs: Mapping[str, str],
+    hazard: CumulativeHazard | None = None,
 ) -> ExternalOutcomeMetrics:
     """Compute the figures of a new cohort, and their differences from those of the test split.
 
@@ -75,14 +81,17 @@ def evaluate_external_outcomes(
         settings: number of draws for the intervals, and their seed.
         compared: whether the new slides were compared with the cohort of the model.
         inputs: the SHA-256 of the files, by name.
+        hazard: of the model, for a patient with the risk 0; None: of numbers.
     """
     threshold = reference.survival.threshold if reference.survival else None
     metrics, differences = None, {}
     if len(slides.predictions):
-        metrics = evaluate_outcomes(slides.predictions, threshold, settings, {})
+        metrics = evaluate_outcomes(slides.predictions, threshold, settings, {}, hazard)
         old = figures_of(reference)
         differences = {
-            name: difference(value, old[name]) for name, value in figures_of(metrics).items()
+            name: difference(value, old[name])
+            for name, value in figures_of(metrics).items()
+            if name in old
         }
     return ExternalOutcomeMetrics(
         kind=reference.kind,

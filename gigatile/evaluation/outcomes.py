@@ -25,6 +25,7 @@ from gigatile.evaluation.intervals import (
 )
 from gigatile.evaluation.metrics_file import Interval, Intervals, Metrics
 from gigatile.evaluation.survival import (
+    CumulativeHazard,
     SurvivalCurve,
     concordance,
     logrank_p,
@@ -79,6 +80,8 @@ class SurvivalFigures(Written):
             patients into two groups.
         low_risk, high_risk: the groups.
         logrank_p: of equal survival in both groups; None: the test is not defined.
+        events_ratio: observed events divided by those that the model expects in the time that each
+            patient was observed; 1: as many. None: several models predicted the risks.
     """
 
     events: int
@@ -86,6 +89,7 @@ class SurvivalFigures(Written):
     low_risk: RiskGroup
     high_risk: RiskGroup
     logrank_p: float | None
+    events_ratio: Interval | None = None
 
 
 class OutcomeMetrics(Metrics):
@@ -113,6 +117,7 @@ def evaluate_outcomes(
     threshold: float | None,
     settings: EvaluationSettings,
     inputs: Mapping[str, str],
+    hazard: CumulativeHazard | None = None,
 ) -> OutcomeMetrics:
     """Compute all figures.
 
@@ -122,6 +127,7 @@ def evaluate_outcomes(
         threshold: of risks; see `median_risk`. None: of numbers.
         settings: number of draws for the intervals, and their seed.
         inputs: the SHA-256 of the files of the predictions, by name.
+        hazard: of a patient with the risk 0, for risks of one model.
     """
     outcomes = [parse_outcome(label) for label in slides["label"]]
     of_numbers = all(outcome.event is None for outcome in outcomes)
@@ -140,7 +146,13 @@ def evaluate_outcomes(
         patients=int(slides["patient"].nunique()),
         concordance=_concordance(risks, values, events, weights),
         numbers=_numbers(values, predicted, weights) if of_numbers else None,
-        survival=None if threshold is None else _survival(predicted, values, events, threshold),
+        survival=(
+            None
+            if threshold is None
+            else _survival(predicted, values, events, threshold).model_copy(
+                update={"events_ratio": _events_ratio(predicted, values, events, hazard, weights)}
+            )
+        ),
         inputs=dict(inputs),
     )
 
@@ -289,6 +301,32 @@ def _survival(
         high_risk=_group(times[high], events[high]),
         logrank_p=None if p is None else float(f"{p:.4g}"),
     )
+
+
+def _events_ratio(
+    risks: np.ndarray,
+    times: np.ndarray,
+    events: np.ndarray,
+    hazard: CumulativeHazard | None,
+    weights: Weights,
+) -> Interval | None:
+    """Return the observed events, divided by the expected ones: the sum of H(time) · exp(risk).
+
+    If the model is right, both have the same expectation (Aalen 1978). The unseen patient has an
+    event that was not expected, or none, and as many expected ones as any patient.
+    """
+    if hazard is None:
+        return None
+    everyone = np.ones(len(risks), bool)
+    patients, unseen = weights.patients(everyone), weights.unseen * weights.most_cases(everyone)
+    expected = hazard.at(times) * np.exp(risks)
+    total = float(expected.sum())
+    if not total:
+        return with_interval(float("nan"), None, patients)
+    observed, of_model = _sums(events.astype(np.float64), weights), _sums(expected, weights)
+    draws = Draws(observed / (of_model + unseen * expected.max()), (observed + unseen) / of_model)
+    value = float(events.sum()) / total
+    return with_interval(value, draws, patients, too_few_patients({"": patients}))
 
 
 def _group(times: np.ndarray, events: np.ndarray) -> RiskGroup:

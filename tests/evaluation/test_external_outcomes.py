@@ -9,9 +9,11 @@ import pytest
 from axe import SMALLEST, TOO_WIDE, violations_everywhere
 from browser import started
 
-from gigatile.cohort.outcomes import Outcome
+from gigatile.cohort.outcomes import Outcome, parse_outcome
+from gigatile.evaluation.outcome_scale import OutcomeScale
 from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import concordance
+from gigatile.files import write_json
 from gigatile.json_models import write_model
 from gigatile.settings.evaluate import EvaluationSettings
 
@@ -51,8 +53,12 @@ class Files:
     def __init__(self, folder: Path, command, kind: str) -> None:
         self.folder, self.command, self.kind = folder, command, kind
         self.threshold = median_risk(predicted(kind, 1, 0.5, "V"))
-        test = predicted(kind, 2, 0.2, "T")
-        write_model(folder / "metrics.json", evaluate_outcomes(test, self.threshold, SETTINGS, {}))
+        test, train = predicted(kind, 2, 0.2, "T"), predicted(kind, 4, 0, "L")
+        scale = OutcomeScale.of([parse_outcome(label) for label in train["label"]])
+        self.hazard = scale.hazard
+        metrics = evaluate_outcomes(test, self.threshold, SETTINGS, {}, self.hazard)
+        write_model(folder / "metrics.json", metrics)
+        write_json(folder / "settings.json", {"outcome": scale.to_json()})
         self.new = predicted(kind, 3, 1.0, "N")
         self.sheet = self.new[["slide", "patient"]].assign(
             path=self.new["slide"] + ".svs", site=np.where(self.new.index % 4 < 2, "north", "south")
@@ -79,6 +85,7 @@ class Files:
         files = {
             "slides": "slides.tsv", "table": "tiles.tsv", "samples": "samples.tsv",
             "matches": "in_cohort.tsv", "metrics": "metrics.json",
+            "described": "settings.json",
         }  # fmt: skip
         paths = [f"--{key}={self.folder / name}" for key, name in files.items()]
         out = self.folder / "external/metrics.json"
@@ -113,7 +120,7 @@ def numbers(tmp_path, command) -> Files:
 
 def test_risks_are_compared_by_patient_at_the_threshold_of_the_model(risks):
     measured = risks.measured()
-    expected = evaluate_outcomes(risks.new, risks.threshold, SETTINGS, {}).to_json()
+    expected = evaluate_outcomes(risks.new, risks.threshold, SETTINGS, {}, risks.hazard).to_json()
     assert measured["metrics"] == expected
     # Of the new slides alone, another threshold would be chosen.
     assert median_risk(risks.new) != risks.threshold == expected["survival"]["threshold"]
@@ -130,6 +137,7 @@ def test_risks_are_compared_by_patient_at_the_threshold_of_the_model(risks):
         (of_patients > risks.threshold).sum()
     )
     old = json.loads((risks.folder / "metrics.json").read_text())["concordance"]
+    assert measured["metrics"]["survival"]["events_ratio"]["value"] > 0
     change = measured["differences"]["concordance"]
     assert change["value"] == pytest.approx(new["value"] - old["value"], abs=2e-6)
     assert change["low"] < change["value"] < change["high"]

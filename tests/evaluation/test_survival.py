@@ -6,6 +6,7 @@ import pytest
 
 from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 from gigatile.evaluation.survival import (
+    CumulativeHazard,
     concordance,
     cumulative_hazard,
     logrank_p,
@@ -200,6 +201,56 @@ def test_intervals_of_numbers_cover(patients, correlation):
             interval = getattr(numbers, name)
             covered[name] += interval.low <= true[name] <= interval.high
     assert min(covered.values()) >= 93, covered
+
+
+def exponential(seed: int, patients: int, ratio: float):
+    """Return predicted log hazard ratios, and times whose hazard is `ratio` times the predicted."""
+    random = np.random.default_rng(seed)
+    risks = 0.8 * random.normal(size=patients)
+    to_event = random.exponential(np.exp(-risks) / ratio)
+    to_end = random.exponential(1.0, patients)
+    return risks, np.minimum(to_event, to_end), to_event <= to_end
+
+
+# Of a patient with the risk 0, the hazard is 1 at any time.
+STEPS = np.linspace(0.001, 30, 30_000)
+HAZARD = CumulativeHazard(STEPS, STEPS)
+
+
+@pytest.mark.parametrize("patients", [10, 60])
+@pytest.mark.parametrize("ratio", [1.0, 2.0])
+def test_intervals_of_the_events_ratio_cover(patients, ratio):
+    """Of 100 cohorts, 93 or more contain how many more events happen than the model expects."""
+    covered = 0
+    for seed in range(100):
+        risks, times, events = exponential(seed, patients, ratio)
+        labels = [
+            f"{float(time)!r} {'event' if event else 'censored'}"
+            for time, event in zip(times, events, strict=True)
+        ]
+        names = [f"P{number}" for number in range(patients)]
+        test = pd.DataFrame({"slide": names, "patient": names, "label": labels, "predicted": risks})
+        metrics = evaluate_outcomes(test, 0.0, SETTINGS, {}, HAZARD)
+        interval = metrics.survival.events_ratio
+        expected = events.sum() / (times * np.exp(risks)).sum()
+        assert interval.value == pytest.approx(expected, rel=2e-2)
+        covered += interval.low <= ratio <= interval.high
+    assert covered >= 93
+    assert evaluate_outcomes(test, 0.0, SETTINGS, {}).survival.events_ratio is None
+
+
+def test_as_many_events_happen_in_training_as_are_expected():
+    """The expected events of the Nelson-Aalen estimate are the observed ones, exactly."""
+    _, times, events = cohort(0)
+    hazard = cumulative_hazard(times, events)
+    labels = [
+        f"{float(time)!r} {'event' if event else 'censored'}"
+        for time, event in zip(times, events, strict=True)
+    ]
+    names = [f"P{number}" for number in range(len(times))]
+    train = pd.DataFrame({"slide": names, "patient": names, "label": labels, "predicted": 0.0})
+    metrics = evaluate_outcomes(train, 0.0, SETTINGS, {}, hazard)
+    assert metrics.survival.events_ratio.value == pytest.approx(1, abs=1e-6)
 
 
 def test_equal_numbers_have_no_share_of_variance_and_no_correlation():

@@ -10,6 +10,7 @@ from trained import assert_same_to_rounding
 
 from gigatile.cohort.outcomes import Outcome
 from gigatile.errors import UserError
+from gigatile.evaluation.outcome_scale import OutcomeScale
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json
 from gigatile.records import write_records
@@ -21,7 +22,7 @@ from gigatile.settings.shards import ShardSettings
 from gigatile.tasks.slide_embedding.records import record_id
 from gigatile.tasks.slide_outcome.scoring import OutcomeModel
 from gigatile.tasks.slide_outcome.target_task import losses_of
-from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
+from gigatile.tasks.slide_outcome.targets import OutcomeReader
 
 DIMENSIONS, PATIENTS = 8, 240
 # Log hazard ratio, or number, for each unit of the first two numbers of an embedding.

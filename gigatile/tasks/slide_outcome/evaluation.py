@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 
 from gigatile.cohort.collect import usable_rows
+from gigatile.evaluation.outcome_scale import DescribedOutcome
 from gigatile.evaluation.outcome_table import COLUMNS, read_outcome_table
 from gigatile.files import checksums, write_json
-from gigatile.json_models import write_model
+from gigatile.json_models import read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 from gigatile.tables import write_table
@@ -43,8 +44,9 @@ def run(args: argparse.Namespace) -> None:
     from gigatile.evaluation.outcomes import evaluate_outcomes, median_risk
 
     hashes |= checksums({"validation/slides.tsv": args.validated})
+    hazard = read_model(DescribedOutcome, args.described).outcome.hazard
     threshold = median_risk(read_outcome_table(args.validated))
-    metrics = evaluate_outcomes(predictions, threshold, settings, hashes)
+    metrics = evaluate_outcomes(predictions, threshold, settings, hashes, hazard)
     write_model(args.out / "metrics.json", metrics)
 
 

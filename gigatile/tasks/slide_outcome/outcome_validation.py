@@ -7,10 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from gigatile.errors import UserError
+from gigatile.evaluation.outcome_scale import OutcomeScale
 from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json
 from gigatile.tasks.slide_outcome.target_task import losses_of
-from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
+from gigatile.tasks.slide_outcome.targets import OutcomeReader
 from gigatile.training.segments import Segment
 from gigatile.training.validation import Validation
 

@@ -8,7 +8,9 @@ from gigatile.tasks.slide_embedding.planning import PLAN as EMBEDDINGS
 
 # Of predicted outcomes.
 EXTERNAL = {
-    "external": Stage(("evaluate", "collect_new", "predict", "prediction_pages"), start=3),
+    "external": Stage(
+        ("choose_model", "evaluate", "collect_new", "predict", "prediction_pages"), start=3
+    ),
     "external_page": Stage(("evaluate", "external"), start=2),
 }
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from gigatile.embeddings.stored import SlideEmbeddings
+from gigatile.evaluation.outcome_scale import DescribedOutcome
 from gigatile.json_models import read_model
 from gigatile.tasks.slide_embedding.scoring import BagModel, map_of
-from gigatile.tasks.slide_outcome.targets import DescribedOutcome
 
 
 class OutcomeModel(BagModel):

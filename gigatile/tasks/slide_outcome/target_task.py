@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from gigatile.evaluation.outcome_scale import OutcomeScale
 from gigatile.records.shards import CACHE_GB
 from gigatile.settings.train import TrainSettings
-from gigatile.tasks.slide_outcome.targets import OutcomeReader, OutcomeScale
+from gigatile.tasks.slide_outcome.targets import OutcomeReader
 from gigatile.training.slide_task import SlideTask
 
 

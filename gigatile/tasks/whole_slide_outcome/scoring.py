@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gigatile.evaluation.outcome_scale import DescribedOutcome
 from gigatile.json_models import read_model
 from gigatile.tasks.slide_classification.scoring import WholeSlideNetwork
-from gigatile.tasks.slide_outcome.targets import DescribedOutcome
 
 
 class WholeSlideOutcomeNetwork(WholeSlideNetwork):
