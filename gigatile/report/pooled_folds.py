@@ -129,7 +129,7 @@ class PooledFolds:
         for name in (MADE_FROM, PREDICTED):
             (folder / name).unlink(missing_ok=True)
         if self.predictions is not None:
-            self.predictions.write(folder, self.pooling.stated())
+            self.predictions.write(folder, self.pooling.new.stated())
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
         write_model(folder / METRICS, self.pooling.evaluate(self.slides, sums))
         (written,) = open_pooling([folder]).runs
@@ -178,7 +178,7 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
     first, held_out = folds[0], bool(folds[0].proof.held_out)
-    predictions = pool_predictions(folders, pooling)
+    predictions = pool_predictions(folders, pooling.new)
     claims = _claims_of_held_out(folds) if held_out else _claims(folds)
     inputs = {name: sha256 for fold in folds for name, sha256 in fold.inputs.items()}
     if predictions is not None:

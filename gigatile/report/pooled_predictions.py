@@ -12,8 +12,8 @@ from gigatile.files import sha256_of, write_json
 from gigatile.json_models import JsonModel, read_model
 from gigatile.model_files import DESCRIBED, MODEL
 from gigatile.provenance.output_records import read_output_record, record_path
+from gigatile.report.mean_predictions import MeanPredictions
 from gigatile.report.pages import check_ids
-from gigatile.report.pooling import Pooling
 from gigatile.tables import read_table, write_table
 
 PREDICTED, NEW_TABLE = "predictions/slides.tsv", "predictions/tiles.tsv"
@@ -32,7 +32,7 @@ class _Predictions:
 
     Attributes:
         name: of the run.
-        slides: its slides.tsv; see `Pooling.read_new`.
+        slides: its slides.tsv; see `MeanPredictions.read`.
         contents: the SHA-256 of the records of each predicted slide.
         known: the slides of which the slide, its patient or its pixels are in the cohort.
         faults: why its predictions are not those of its model.
@@ -52,7 +52,7 @@ class PooledPredictions:
     """The predictions of all models together.
 
     Attributes:
-        slides: a row per slide; see `Pooling.mean_of_new`, and in_cohort (`yes`, `no`).
+        slides: a row per slide; see `MeanPredictions.mean`, and in_cohort (`yes`, `no`).
         agreement: how far the models agree, in words.
         inputs: SHA-256 of the files, by name.
     """
@@ -75,12 +75,15 @@ class PooledPredictions:
         write_json(folder / MADE_FROM, {**stated, "inputs": inputs})
 
 
-def pool_predictions(folders: Sequence[Path], pooling: Pooling) -> PooledPredictions | None:
+def pool_predictions(
+    folders: Sequence[Path], mean: MeanPredictions, models: Sequence[Path] | None = None
+) -> PooledPredictions | None:
     """Pool the predictions of new slides.
 
     Args:
         folders: of the runs of all folds.
-        pooling: the test results of these runs.
+        mean: how predictions are put together.
+        models: the folders of their models; None: those of the runs.
 
     Returns:
         None: no run has predicted new slides.
@@ -93,7 +96,12 @@ def pool_predictions(folders: Sequence[Path], pooling: Pooling) -> PooledPredict
     if len(lacking) == len(folders):
         return None
     faults = [f"{folder}: has no {PREDICTED}, but other folds have" for folder in lacking]
-    runs = [_read(folder, pooling) for folder in folders if folder not in lacking]
+    of_runs = [folder / "model" for folder in folders] if models is None else models
+    runs = [
+        _read(folder, model, mean)
+        for folder, model in zip(folders, of_runs, strict=True)
+        if folder not in lacking
+    ]
     faults += [fault for run in runs for fault in run.faults]
     first = runs[0]
     for run in runs[1:]:
@@ -108,19 +116,19 @@ def pool_predictions(folders: Sequence[Path], pooling: Pooling) -> PooledPredict
         ]
     if faults:
         raise all_faults("the predictions of the folds cannot be pooled", faults)
-    slides = pooling.mean_of_new([run.slides for run in runs])
+    slides = mean.mean([run.slides for run in runs])
     known = set().union(*(run.known for run in runs))
     slides["in_cohort"] = ["yes" if slide in known else "no" for slide in slides["slide"]]
     return PooledPredictions(
         slides,
-        pooling.agreement(slides),
+        mean.agreement(slides, len(runs)),
         {name: sha256 for run in runs for name, sha256 in run.inputs.items()},
     )
 
 
-def _read(folder: Path, pooling: Pooling) -> _Predictions:
+def _read(folder: Path, model: Path, mean: MeanPredictions) -> _Predictions:
     name = folder.resolve().name
-    slides = pooling.read_new(folder / PREDICTED)
+    slides = mean.read(folder / PREDICTED)
     check_ids(slides["slide"].tolist(), folder / PREDICTED)
     rows = read_table(folder / NEW_TABLE, ("slide", "sha256"))
     contents = {row["slide"]: row["sha256"] for row in rows}
@@ -130,10 +138,12 @@ def _read(folder: Path, pooling: Pooling) -> _Predictions:
     pages = read_output_record(record_path(folder, "prediction_pages"))
     if pages is not None and MATCHES in pages.outputs:
         expected[MATCHES] = pages.outputs[MATCHES].sha256
+    files = {file: folder / file for file in (PREDICTED, NEW_TABLE, MATCHES)}
+    files |= {f"model/{file}": model / file for file in (DESCRIBED, MODEL)}
     faults = [
         f"{name}: {file} was changed after the new slides were predicted"
-        for file in (PREDICTED, NEW_TABLE, MATCHES, f"model/{DESCRIBED}", f"model/{MODEL}")
-        if file in expected and expected[file] != sha256_of(folder / file)
+        for file, path in files.items()
+        if file in expected and expected[file] != sha256_of(path)
     ]
     if MATCHES not in expected:
         faults.append(f"{name}: the checksum of {MATCHES} is not recorded")
