@@ -19,6 +19,8 @@ SCHEMA = 1
 MANIFEST, VERSIONS, METRICS, CARD = "bundle.json", "versions.json", "metrics.json", "card.md"
 OPERATING_POINTS = "operating_points.json"
 CALIBRATION = "calibration.json"
+# The file of an ensemble of bundles.
+ENSEMBLE = "ensemble.json"
 SAVED_MODEL, ONNX = "saved_model", "model.onnx"
 # Snakemake writes it into a folder that a rule makes.
 IGNORED = (".snakemake_timestamp",)
@@ -108,6 +110,10 @@ def open_bundle(folder: Path, *, check: bool = True) -> Bundle:
         UserError: the folder is no bundle, or lists all files that are missing, damaged or added.
     """
     folder = Path(folder)
+    if (folder / ENSEMBLE).is_file():
+        raise UserError(
+            f"{folder}: an ensemble of several bundles; only gigatile predict uses it as a whole"
+        )
     if not (folder / MANIFEST).is_file():
         raise UserError(
             f"{folder}: not a bundle, it has no {MANIFEST}; write one with: gigatile bundle DIR"

@@ -27,7 +27,13 @@ HEADER = """\
 
 
 def prepare_run(
-    bundle: Bundle, named: Sequence[Path], out: Path | None, encoder: Path | None = None
+    bundle: Bundle,
+    named: Sequence[Path],
+    out: Path | None,
+    encoder: Path | None = None,
+    *,
+    file: str = CONFIGURATION,
+    reuse: str | None = None,
 ) -> tuple[Path, Path]:
     """Write the configuration of predictions with a bundle, or find the one that exists.
 
@@ -37,6 +43,8 @@ def prepare_run(
         out: folder of the configuration and of the results; None: one in the current folder, with
             the names of the model and of the sheet or the first file.
         encoder: the file of the encoder, for a model for embeddings.
+        file: name of the configuration.
+        reuse: a run in the same folder that has the same tiles and embeddings; None: none.
 
     Returns:
         The configuration and the sheet.
@@ -52,13 +60,15 @@ def prepare_run(
     sheet = named[0].absolute() if is_sheet else out / SHEET
     setting, unit = _setting(bundle, named, is_sheet)
     rows = [] if is_sheet else _rows(named, out)
-    configuration = out / CONFIGURATION
+    configuration = out / file
     start = out.resolve()
     predict = {
         "bundle": os.path.relpath(bundle.folder.resolve(), start),
         setting: os.path.relpath(sheet.resolve(), start),
     }
     content: dict[str, Any] = {"run": name, "predict": predict}
+    if reuse is not None:
+        content["reuse"] = reuse
     if encoder is not None:
         if "encoder" not in find_task(bundle.manifest.task).sections:
             raise UserError(f"--encoder: not used by task: {bundle.manifest.task}")

@@ -14,6 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run of each fold")
     parser.add_argument("--out", type=Path, default=Path("folds"), help="folder to write (folds)")
+    parser.add_argument(
+        "--ensemble",
+        type=Path,
+        help="also copy the bundles of all runs to this new folder, with which `gigatile predict` "
+        "predicts by the mean of the models",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -22,6 +28,7 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from gigatile.bundle.ensembles import bundles_of, write_ensemble
     from gigatile.evaluation.metrics_file import Interval
     from gigatile.report.pages import figure, interval
     from gigatile.report.pooled_folds import pool_folds
@@ -31,6 +38,7 @@ def run(args: argparse.Namespace) -> None:
         return value if metric.value is None else f"{value} ({interval(metric)})"
 
     pooled = pool_folds(args.runs)
+    bundles = bundles_of(args.runs, pooled.proof.inputs) if args.ensemble else []
     written = pooled.write(args.out)
     # A third figure does not fit in a line.
     names = list(written.figures)[:2]
@@ -50,3 +58,6 @@ def run(args: argparse.Namespace) -> None:
         count = len(pooled.predictions.slides)
         print(f"predicted {count} new slide(s); {pooled.predictions.agreement}")
     print(f"written   {args.out}")
+    if args.ensemble:
+        write_ensemble(bundles, args.out, args.ensemble.absolute())
+        print(f"ensemble  {args.ensemble}")

@@ -1,4 +1,4 @@
-"""Predict new slides, cases or images: with the model of a run, or with a bundle.
+"""Predict new slides, cases or images: with the model of a run, a bundle, or an ensemble.
 
 With a run, train its model first if it is missing. What follows `--` goes to Snakemake.
 """
@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gigatile.bundle.contents import is_bundle, open_bundle
+from gigatile.bundle.contents import ENSEMBLE, is_bundle, open_bundle
 from gigatile.command.bundle_run import prepare_run
 from gigatile.command.configuration import find_configuration, load
 from gigatile.command.run import run_workflow, snakemake_options
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         type=Path,
-        help="folder with config.yaml, a configuration file, or the folder of a bundle",
+        help="folder with config.yaml, a configuration file, or the folder of a bundle or ensemble",
     )
     parser.add_argument(
         "samples",
@@ -44,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the stages of prediction; exit with Snakemake's status."""
+    if (args.target / ENSEMBLE).is_file():
+        from gigatile.command.ensemble_run import predict_with_ensemble
+
+        sys.exit(predict_with_ensemble(args))
     wanted: list[str] = []
     if is_bundle(args.target):
         configuration, new = prepare_run(

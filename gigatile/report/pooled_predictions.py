@@ -68,7 +68,7 @@ class PooledPredictions:
             folder: to write into.
             stated: what the provenance says of the models.
         """
-        (folder / PREDICTED).parent.mkdir(exist_ok=True)
+        (folder / PREDICTED).parent.mkdir(parents=True, exist_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / PREDICTED, list(self.slides.columns), rows)
         inputs = self.inputs | {PREDICTED: sha256_of(folder / PREDICTED)}
