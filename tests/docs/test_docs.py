@@ -56,6 +56,15 @@ NOT_RUN = {
         "gigatile predict bundles/risk north/survival.tsv --encoder encoder.onnx --out external\n",
     ): "the reader's slides; tests/workflow/test_outcome_run.py runs it",
     (
+        "docs/bundle.md",
+        "gigatile bundle fold-1.yaml\n"
+        "gigatile bundle fold-2.yaml\n"
+        "gigatile bundle fold-3.yaml\n"
+        "gigatile pool results/fold-1 results/fold-2 results/fold-3 --out results/folds "
+        "--ensemble bundles/lung-folds\n"
+        "gigatile predict bundles/lung-folds new/samples.tsv --out calls\n",
+    ): "three runs; tests/workflow/test_ensemble_run.py predicts with an ensemble",
+    (
         "docs/external.md",
         "gigatile predict bundles/brain north/cases.tsv --out external\n",
     ): "the reader's volumes; tests/workflow/test_bundle_of_volumes.py runs it",
