@@ -27,8 +27,12 @@ from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.files import sha256_of
 from gigatile.json_models import JsonModel, read_model, write_model
 from gigatile.model_files import MODEL
-from gigatile.report.mean_predictions import MeanOutcomes, MeanPredictions, MeanScores
-from gigatile.report.pooling import origin_of
+from gigatile.report.mean_predictions import (
+    MeanOutcomes,
+    MeanPredictions,
+    MeanScores,
+    origin_of,
+)
 from gigatile.settings.section import RUN_NAME
 from gigatile.tasks import find_task
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gigatile.evaluation.outcome_table import read_outcome_table
+from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.evaluation.slide_table import read_slide_table
 
 
@@ -74,7 +75,7 @@ class MeanScores(MeanPredictions):
 
 
 class MeanOutcomes(MeanPredictions):
-    """Numbers, or risks relative to an origin of each model; see `gigatile.report.pooling`."""
+    """Numbers, or risks relative to an origin of each model; see `origin_of`."""
 
     def __init__(self, kind: Literal["number", "survival"], origins: Sequence[float]) -> None:
         self._kind, self._origins = kind, origins
@@ -105,6 +106,11 @@ class MeanOutcomes(MeanPredictions):
             table.assign(predicted=(table["predicted"] - origin).round(6))
             for table, origin in zip(tables, self._origins, strict=True)
         ]
+
+
+def origin_of(metrics: OutcomeMetrics) -> float:
+    """Return what the predictions of a model are relative to; 0: of numbers."""
+    return metrics.survival.threshold if metrics.survival else 0.0
 
 
 def values_of(tables: Sequence[pd.DataFrame], columns: Sequence[str]) -> np.ndarray:

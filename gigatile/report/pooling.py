@@ -16,17 +16,18 @@ import pandas as pd
 from gigatile.errors import UserError
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Metrics
-from gigatile.evaluation.outcomes import OutcomeMetrics, evaluate_outcomes
+from gigatile.evaluation.outcomes import evaluate_outcomes
 from gigatile.evaluation.tested_outcomes import TestedOutcomes, read_tested_outcomes
 from gigatile.evaluation.tested_runs import TestedRun, predicts_outcomes, read_tested
-from gigatile.report.mean_predictions import MeanOutcomes, MeanPredictions, MeanScores, values_of
+from gigatile.report.mean_predictions import (
+    MeanOutcomes,
+    MeanPredictions,
+    MeanScores,
+    origin_of,
+    values_of,
+)
 
 AnyTested = TestedRun | TestedOutcomes
-
-
-def origin_of(metrics: OutcomeMetrics) -> float:
-    """Return what the predictions of a model are relative to; 0: of numbers."""
-    return metrics.survival.threshold if metrics.survival else 0.0
 
 
 class Pooling(ABC):
