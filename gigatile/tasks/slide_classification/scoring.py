@@ -119,15 +119,15 @@ class WholeSlideNetwork(ABC):
         stride = fields[0].stride
         down, across = (field.centres() - field.stride / 2 for field in fields)
         parts = []
-        for window, columns in self._over_windows(picture, self._describes(picture, state)):
+        for window, values in self._over_windows(picture, self._describe(picture, state)):
             span = picture.windows[window]
-            down_window, across_window = np.nonzero(picture.tissue_in(span))
+            rows, columns = np.nonzero(picture.tissue_in(span))
             table = {
-                "x": across[across_window + span.columns.outputs[0]],
-                "y": down[down_window + span.rows.outputs[0]],
-                "side": np.full(len(down_window), float(stride)),
+                "x": across[columns + span.columns.outputs[0]],
+                "y": down[rows + span.rows.outputs[0]],
+                "side": np.full(len(rows), float(stride)),
             }
-            parts.append(pd.DataFrame(table | columns))
+            parts.append(pd.DataFrame(table | values))
         positions = pd.concat(parts, ignore_index=True).sort_values(["y", "x"], kind="stable")
         scores = self.scores_of(self._logits(state))
         return SlideScores(scores.round(6), positions.reset_index(drop=True))
@@ -154,7 +154,7 @@ class WholeSlideNetwork(ABC):
             for (_, window), content in read_ahead([picture], every, self._threads)
         ]
 
-    def _describes(
+    def _describe(
         self, picture: Picture, state: np.ndarray
     ) -> Callable[[tf.Tensor], dict[str, np.ndarray]]:
         """Return the function from embeddings of positions, (n, channels), to columns of the map.
@@ -212,11 +212,11 @@ class SlideClassifier(WholeSlideNetwork):
         activations = tf.nn.softmax(logits).numpy()
         return {f"p_{name}": activations[:, k] for k, name in enumerate(self.classes)}
 
-    def _describes(
+    def _describe(
         self, picture: Picture, state: np.ndarray
     ) -> Callable[[tf.Tensor], dict[str, np.ndarray]]:
         """Return the function from embeddings to columns, with attention also gradcam_<class>…."""
-        columns = super()._describes(picture, state)
+        columns = super()._describe(picture, state)
         if self._attention is None:
             return columns
         importance = self._grad_cam_weights(picture, state)
