@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> None:
         return value if metric.value is None else f"{value} ({interval(metric)})"
 
     pooled = pool_folds(args.runs)
-    bundles = bundles_of(args.runs, pooled.proof.inputs) if args.ensemble else []
+    names = [fold.run for fold in pooled.proof.folds]
+    runs = sorted(args.runs, key=lambda run: names.index(run.resolve().name))
+    bundles = bundles_of(runs, pooled.proof.inputs) if args.ensemble else []
     written = pooled.write(args.out)
     # A third figure does not fit in a line.
     names = list(written.figures)[:2]

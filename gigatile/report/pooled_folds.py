@@ -141,6 +141,7 @@ class _Fold:
     """A fold.
 
     Attributes:
+        folder: of the run.
         run: its test results.
         proof: its splits.json.
         rows: of its table of slides.
@@ -149,6 +150,7 @@ class _Fold:
         inputs: SHA-256 of its files, by name.
     """
 
+    folder: Path
     run: AnyTested
     proof: SplitProof
     rows: Sequence[CohortRow]
@@ -171,14 +173,16 @@ def pool_folds(folders: Sequence[Path]) -> PooledFolds:
         UserError: a run was not evaluated, its files do not belong together, or the runs are not
             all folds of one cross-validation: lists all faults.
     """
-    pooling = open_pooling(folders)
-    runs = zip(pooling.runs, folders, strict=True)
+    opened = open_pooling(folders)
+    runs = zip(opened.runs, folders, strict=True)
     folds = sorted((_read(run, folder) for run, folder in runs), key=lambda each: each.proof.fold)
+    # The order in which the runs are named changes nothing.
+    pooling = opened.of([fold.run for fold in folds])
     faults = _setting_faults(folds, pooling) or _leaks(folds)
     if faults:
         raise all_faults("these runs are not the folds of one cross-validation", faults)
     first, held_out = folds[0], bool(folds[0].proof.held_out)
-    predictions = pool_predictions(folders, pooling.new)
+    predictions = pool_predictions([fold.folder for fold in folds], pooling.new)
     claims = _claims_of_held_out(folds) if held_out else _claims(folds)
     inputs = {name: sha256 for fold in folds for name, sha256 in fold.inputs.items()}
     if predictions is not None:
@@ -264,6 +268,7 @@ def _read(run: AnyTested, folder: Path) -> _Fold:
         and record.outputs[name].sha256 != sha256_of(folder / name)
     ]
     return _Fold(
+        folder,
         run,
         read_model(SplitProof, folder / PROOF),
         rows,

@@ -34,7 +34,7 @@ class Pooling(ABC):
     """The test results of the folds, and how they are put together.
 
     Attributes:
-        runs: of the folds, in the order in which they were given.
+        runs: of the folds.
         kind: of the results, for messages.
         new: how predictions of new slides are put together.
     """
@@ -42,6 +42,10 @@ class Pooling(ABC):
     runs: Sequence[AnyTested]
     kind: str
     new: MeanPredictions
+
+    @abstractmethod
+    def of(self, runs: Sequence[Any]) -> "Pooling":
+        """Return the same of other runs."""
 
     @abstractmethod
     def predicts(self, run: AnyTested) -> Any:
@@ -70,6 +74,10 @@ class PooledClasses(Pooling):
         self.classes = list(runs[0].classes)
         self._columns = [f"p_{name}" for name in self.classes]
         self.new = MeanScores(self.classes)
+
+    def of(self, runs: Sequence[TestedRun]) -> "PooledClasses":
+        """Return the same of other runs."""
+        return PooledClasses(runs)
 
     def predicts(self, run: AnyTested) -> Any:
         """Return the classes."""
@@ -107,6 +115,10 @@ class PooledOutcomes(Pooling):
             runs[0].kind, [origin_of(run.metrics) for run in runs]
         )
         self._is_survival = runs[0].kind == "survival"
+
+    def of(self, runs: Sequence[TestedOutcomes]) -> "PooledOutcomes":
+        """Return the same of other runs."""
+        return PooledOutcomes(runs)
 
     def predicts(self, run: AnyTested) -> Any:
         """Return the kind of the outcomes."""

@@ -135,6 +135,8 @@ def test_all_patients_are_evaluated_together(runs, kind, tmp_path):
 def test_pooled_folds_are_compared_like_runs(runs, tmp_path):
     pool_folds(runs).write(tmp_path / "folds")
     pool_folds(runs[::-1]).write(tmp_path / "again")
+    for name in (SLIDES, METRICS, "folds.json"):
+        assert (tmp_path / "folds" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     compared = compare_runs([tmp_path / "folds", tmp_path / "again"])
     assert compared.figures[0].figure == "concordance"
     assert (compared.figures[0].difference, compared.figures[0].p) == (0, 1)

@@ -69,6 +69,11 @@ def test_new_slides_get_the_mean_of_all_models(runs: list[Path]) -> None:
     assert provenance["inputs"]["fold-3/predictions/slides.tsv"] == sha256_of(
         runs[2] / "predictions/slides.tsv"
     )
+    # The order in which the runs are named changes nothing.
+    pool_folds(runs[::-1]).write(runs[0].parent / "reversed")
+    for name in ("predictions/slides.tsv", "evaluation/slides.tsv", "evaluation/metrics.json"):
+        written = [runs[0].parent / folder / name for folder in ("folds", "reversed")]
+        assert written[0].read_bytes() == written[1].read_bytes(), name
     # Without predictions, those of an earlier pool do not stay.
     for run in runs:
         shutil.rmtree(run / "predictions")
