@@ -69,6 +69,8 @@ class PooledPredictions:
             stated: what the provenance says of the models.
         """
         (folder / PREDICTED).parent.mkdir(parents=True, exist_ok=True)
+        # Not there with a table of another call.
+        (folder / MADE_FROM).unlink(missing_ok=True)
         rows = self.slides.to_numpy(object).tolist()
         write_table(folder / PREDICTED, list(self.slides.columns), rows)
         inputs = self.inputs | {PREDICTED: sha256_of(folder / PREDICTED)}
