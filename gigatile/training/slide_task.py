@@ -44,11 +44,13 @@ class SlideTask(TrainingTask):
 
     def sampling(self, reader: Any, settings: TrainSettings) -> Sampling:
         """Return what the order of the slides depends on."""
+        caps = _caps(reader, settings)
         return Sampling(
             counts=reader.counts,
             seed=settings.seed,
             window=window_size(settings.shuffle_mb, reader.bytes, len(reader.counts)),
             views=() if settings.views == "random" else tuple(map(VIEWS.index, settings.views)),
+            shares=caps.shares((), settings.seed) if caps else None,
         )
 
     def metadata(self, reader: Any) -> Mapping[str, Any]:

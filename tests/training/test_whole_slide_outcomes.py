@@ -1,6 +1,7 @@
 """Training on numbers and times to events of whole slides."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from gigatile.tasks.slide_outcome.targets import OutcomeReader
 from gigatile.tasks.whole_slide_outcome.scoring import WholeSlideOutcomeNetwork
 from gigatile.tasks.whole_slide_outcome.training import WholeSlideOutcome
 from gigatile.training.batches import Batch
+from gigatile.training.sample_order import Epoch
 from gigatile.whole_slides.receptive_field import FieldsBySize
 from gigatile.whole_slides.slide_pixels import StoredSlide
 from gigatile.whole_slides.two_passes import Alone
@@ -159,6 +161,29 @@ def test_gradients_are_those_of_the_whole_slides(manifest, kind, aggregator):
         scale = np.abs(other).max()
         assert scale > 0, weight.path
         np.testing.assert_allclose(gradient, other, atol=2e-3 * scale, err_msg=weight.path)
+
+
+def test_an_epoch_shows_at_most_so_many_slides_of_a_patient(tmp_path, kind):
+    """Another in each epoch, so that all are shown equally often."""
+    of_patient = [0, 0, 0, 0, 1, 1, 2]
+    made = [
+        replace(source(tmp_path, number, kind), patient=f"P{patient}")
+        for number, patient in enumerate(of_patient)
+    ]
+    write_shards(
+        {"train": made}, ShardSettings(target_mb=0.05), tmp_path / "shards", lay_out=lay_out_slides
+    )
+    task = WholeSlideOutcome(TileSettings(size=SIZE), WholeSlideSettings())
+    reader = task.reader(tmp_path / "shards/manifest.json", "train")
+    sampling = task.sampling(reader, TrainSettings(slides_per_patient=1))
+    patients = np.array([of_patient[int(reader.slide_at(n)[1:])] for n in range(len(reader))])
+    shown = np.zeros(len(reader), int)
+    for number in range(8):
+        order = Epoch(sampling, number, reader.classes_of)
+        records = order.samples(0, len(order)).records
+        assert np.bincount(patients[records]).tolist() == [1, 1, 1]
+        shown += np.bincount(records, minlength=len(reader))
+    assert [sorted(set(shown[patients == patient])) for patient in range(3)] == [[2], [4], [8]]
 
 
 @pytest.mark.long

@@ -35,5 +35,5 @@ TASK = replace(
     truth=OUTCOME_COLUMNS,
     losses=(),
     headline=("concordance", "concordance"),
-    train_options=frozenset({"tiles_per_slide"}),
+    train_options=frozenset({"tiles_per_slide", "slides_per_patient"}),
 )

@@ -35,5 +35,5 @@ TASK = replace(
     losses=(),
     headline=OUTCOMES.headline,
     compares=False,
-    train_options=frozenset({"views"}),
+    train_options=frozenset({"views", "slides_per_patient"}),
 )
