@@ -1,7 +1,6 @@
-"""Ensembles: a folder with the bundles of several models that predict the same.
+"""Ensembles: a folder with the bundles of the models of all folds of a cross-validation.
 
-The models are those of the folds of a cross-validation, or have been tested on the same patients.
-The folder also has the figures of all folds together (metrics.json) and their proof (folds.json).
+It also has the figures of all folds together (metrics.json) and their proof (folds.json).
 """
 
 import re
@@ -110,7 +109,7 @@ def open_ensemble(folder: Path) -> Ensemble:
         faults.append(f"{ENSEMBLE}: has fewer than two models")
     if not faults:
         bundles = [open_bundle(folder / name) for name in manifest.models]
-        faults = _differences(bundles)
+        faults = _faults_of(bundles, manifest.name)
     if faults:
         raise all_faults(f"{folder}: not the ensemble that was written", faults)
     return Ensemble(folder, manifest.name, bundles)
@@ -158,14 +157,7 @@ def write_ensemble(bundles: Sequence[Bundle], pooled: Path, out: Path) -> Ensemb
         raise UserError(f"{out}: exists; name a new folder for the ensemble")
     if not re.fullmatch(RUN_NAME, out.name):
         raise UserError(f"{out}: the name of an ensemble must match {RUN_NAME}")
-    faults = _differences(bundles)
-    taken = {ENSEMBLE, FOLDS, METRICS, out.name}
-    faults += [
-        f"the name {each.manifest.name} of a model is taken by the ensemble"
-        for each in bundles
-        if each.manifest.name in taken
-    ]
-    if faults:
+    if faults := _faults_of(bundles, out.name):
         raise all_faults("these bundles cannot be an ensemble", faults)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
@@ -187,20 +179,29 @@ def write_ensemble(bundles: Sequence[Bundle], pooled: Path, out: Path) -> Ensemb
     return open_ensemble(out)
 
 
-def _differences(bundles: Sequence[Bundle]) -> list[str]:
-    """Return what must be equal in all models and is not, and names that two of them have."""
+def _faults_of(bundles: Sequence[Bundle], name: str) -> list[str]:
+    """Return why models cannot be an ensemble of this name.
+
+    Their names must differ. They must see new slides in the same way, and predict the same.
+    """
     first, *others = (bundle.manifest for bundle in bundles)
     names = [bundle.manifest.name for bundle in bundles]
     faults = [
         f"two models have the name {name}"
         for name in sorted({n for n in names if names.count(n) > 1})
     ]
+    # The results of the models and of the ensemble are in folders of these names.
+    taken = {ENSEMBLE, FOLDS, METRICS, name}
+    faults += [
+        f"the name {model} of a model is taken by the ensemble" for model in names if model in taken
+    ]
     for other in others:
         faults += [
-            f"{other.name} has another {what} than {first.name}"
+            f"{other.name} has {what} than {first.name}"
             for what, same in (
-                ("task", other.task == first.task),
-                ("set of classes", other.classes == first.classes),
+                ("another task", other.task == first.task),
+                ("another set of classes", other.classes == first.classes),
+                ("other settings", other.settings == first.settings),
             )
             if not same
         ]

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
         return value if metric.value is None else f"{value} ({interval(metric)})"
 
     pooled = pool_folds(args.runs)
-    names = [fold.run for fold in pooled.proof.folds]
-    runs = sorted(args.runs, key=lambda run: names.index(run.resolve().name))
+    order = [fold.run for fold in pooled.proof.folds]
+    runs = sorted(args.runs, key=lambda run: order.index(run.resolve().name))
     bundles = bundles_of(runs, pooled.proof.inputs) if args.ensemble else []
     written = pooled.write(args.out)
     # A third figure does not fit in a line.

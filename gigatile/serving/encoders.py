@@ -54,7 +54,7 @@ def find_encoders(bundles: Sequence[Bundle], files: Sequence[Path]) -> Encoders:
             if encoder_id(checksum, settings, size).hex() == described.encoder_id:
                 encoders[bundle.folder] = file
         if bundle.folder not in encoders:
-            other = "none of the given files is" if files else "it is not part of the bundle"
+            other = "no given file is that encoder" if files else "it is not part of the bundle"
             faults.append(f"{name}: needs the encoder of its training, --encoder FILE; {other}")
     unused = checksums.keys() - set(encoders.values())
     if not faults:

@@ -25,7 +25,7 @@ from gigatile.training.task import TrainingTask
 
 
 class SlideTask(TrainingTask):
-    """A task whose samples are slides; see `TrainingTask`.
+    """A task that trains on slides; see `TrainingTask`.
 
     Attributes:
         activation: of the network's outputs.
@@ -59,7 +59,7 @@ class SlideTask(TrainingTask):
 
 
 class ClassTask(SlideTask):
-    """A task whose slides have a class each."""
+    """A task that classifies slides."""
 
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     activation: ClassVar[str] = "softmax"

@@ -102,6 +102,7 @@ def damaged_weights(folder: Path) -> None:
         (lambda folder: (folder / "more.py").write_text(""), "more.py: not in ensemble.json"),
         (lambda folder: change(folder / ENSEMBLE, models={"../pooled": "a"}), "../pooled: missing"),
         (lambda folder: change(folder / ENSEMBLE, files={"../a": "a"}), "../a: missing"),
+        (lambda folder: change(folder / ENSEMBLE, name="fold-1"), "the name fold-1 of a model is"),
         (lambda folder: change(folder / ENSEMBLE, schema=2), "schema"),
         (lambda folder: (folder / ENSEMBLE).write_text("{"), ENSEMBLE),
     ],
@@ -117,6 +118,9 @@ def test_models_must_predict_the_same(bundles, tmp_path):
     pooled = write_pooled(tmp_path / "pooled")
     other = make_bundle(tmp_path / "other", name="other", classes=("a", "b"))
     with pytest.raises(UserError, match="other has another set of classes than fold-1"):
+        write_ensemble([*bundles, other], pooled, tmp_path / "out")
+    other = make_bundle(tmp_path / "coarse", name="coarse", mpp=2.0)
+    with pytest.raises(UserError, match="coarse has other settings than fold-1"):
         write_ensemble([*bundles, other], pooled, tmp_path / "out")
     with pytest.raises(UserError, match="two models have the name fold-1"):
         write_ensemble([bundles[0], bundles[0]], pooled, tmp_path / "out")

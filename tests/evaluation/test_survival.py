@@ -204,7 +204,7 @@ def test_intervals_of_numbers_cover(patients, correlation):
 
 
 def exponential(seed: int, patients: int, ratio: float):
-    """Return predicted log hazard ratios, and times whose hazard is `ratio` times the predicted."""
+    """Return log hazard ratios, and times of events with `ratio` times the predicted hazard."""
     random = np.random.default_rng(seed)
     risks = 0.8 * random.normal(size=patients)
     to_event = random.exponential(np.exp(-risks) / ratio)

@@ -221,7 +221,10 @@ def test_a_server_predicts_with_the_encoder_of_the_training(outcome_run, tmp_pat
     opened = open_bundles([bundle])
     for given, message in (
         ([], "outcome, version 1: needs the encoder of its training, --encoder FILE; it is not"),
-        ([other], "needs the encoder of its training, --encoder FILE; none of the given files is"),
+        (
+            [other],
+            "needs the encoder of its training, --encoder FILE; no given file is that",
+        ),
         ([encoder, other], "other.onnx: not the encoder of any model"),
     ):
         with pytest.raises(UserError, match=message):

@@ -12,6 +12,19 @@ from gigatile.tasks.slide_embedding.definition import TASK as EMBEDDINGS
 from gigatile.tasks.slide_embedding.definition import check_paths
 
 
+def read_outcomes(
+    path: Path,
+    settings: Any,
+    labelled: bool,
+    may_be_missing: Callable[[Path], bool],
+    look: bool,
+) -> Sequence[Sample]:
+    """Read and check a sheet of slides with outcomes; see `gigatile.tasks.task.SheetReader`."""
+    samples = read_sheet(path, OUTCOME_SHEET, labelled, may_be_missing, look)
+    check_outcomes(path, samples)
+    return samples
+
+
 def _read_sheet(
     path: Path,
     settings: Any,
@@ -19,9 +32,8 @@ def _read_sheet(
     may_be_missing: Callable[[Path], bool],
     look: bool,
 ) -> Sequence[Sample]:
-    samples = read_sheet(path, OUTCOME_SHEET, labelled, may_be_missing, look)
+    samples = read_outcomes(path, settings, labelled, may_be_missing, look)
     check_paths(path, samples, settings)
-    check_outcomes(path, samples)
     return samples
 
 

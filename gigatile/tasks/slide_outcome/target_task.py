@@ -15,7 +15,7 @@ from gigatile.training.slide_task import SlideTask
 
 
 class OutcomeTask(SlideTask):
-    """A task whose slides have a number, or a time to an event, each; see `TrainingTask`."""
+    """A task that predicts a number, or the time to an event, of slides; see `TrainingTask`."""
 
     metrics: ClassVar[tuple[str, ...]] = ("residual",)
     activation: ClassVar[str] = "linear"
