@@ -29,7 +29,7 @@ from peers.process import Peer
 
 from gigatile.demo.tissue import draw_slide
 from gigatile.embeddings.embedding import EmbeddingFiles, embed_slide
-from gigatile.embeddings.encoders import BATCH, open_encoder
+from gigatile.embeddings.encoders import open_encoder
 from gigatile.embeddings.hdf5 import write_hdf5
 from gigatile.files import sha256_of, write_json
 from gigatile.records import Tile, encode_tile, write_records
@@ -121,13 +121,15 @@ def compare_embedding(folder: Path, encoder: Path, count: int, rounds: int, core
     from gigatile.records.tile import read_tiles
 
     pixels = np.stack([tile.pixels() for tile in read_tiles(records)])
-    inputs = open_encoder(encoder, settings, SIDE, cores).input_of(pixels)
-    if given.shape[1] == 3:
-        inputs = np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))
+    opened = open_encoder(encoder, settings, SIDE, cores)
+    batches_of_pixels = [
+        opened.input_of(pixels[first : first + opened.batch])
+        for first in range(0, count, opened.batch)
+    ]
 
     def alone() -> None:
-        for first in range(0, count, BATCH):
-            session.run(None, {given.name: inputs[first : first + BATCH]})
+        for batch in batches_of_pixels:
+            session.run(None, {given.name: batch})
 
     seconds: dict[str, list[float]] = {"ours": [], "ONNX Runtime": []}
     for _ in range(rounds + 1):

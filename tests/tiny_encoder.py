@@ -14,6 +14,8 @@ def write_tiny_encoder(
     bias: float = 0,
     batch: int | str = "n",
     with_parts: bool = False,
+    half: bool = False,
+    fails: bool = False,
 ) -> Path:
     """Write the encoder.
 
@@ -24,7 +26,10 @@ def write_tiny_encoder(
         bias: added to each number.
         batch: tiles that it takes at once; "n": any number.
         with_parts: whether it also returns the colours of the parts, (n, 3, 4, 4), first.
+        half: whether it computes in float16.
+        fails: whether it fails when it computes: it says that it takes 32 tiles, but takes 8.
     """
+    number, stored = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
     shape = [batch, 3, size, size] if channels_first else [batch, size, size, 3]
     side = size // 4
     nodes = []
@@ -35,22 +40,25 @@ def write_tiny_encoder(
         helper.make_node(
             "AveragePool", [planes], ["parts"], kernel_shape=[side, side], strides=[side, side]
         ),
-        helper.make_node("Flatten", ["parts"], ["colours"]),
+        helper.make_node("Reshape", ["parts", "rows"], ["colours"]),
         helper.make_node("Add", ["colours", "bias"], ["embedding"]),
     ]
     graph = helper.make_graph(
         nodes,
         "tiny",
-        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("pixels", number, shape)],
         [
             *(
-                [helper.make_tensor_value_info("parts", TensorProto.FLOAT, [batch, 3, 4, 4])]
+                [helper.make_tensor_value_info("parts", number, [batch, 3, 4, 4])]
                 if with_parts
                 else []
             ),
-            helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [batch, 48]),
+            helper.make_tensor_value_info("embedding", number, [batch, 48]),
         ],
-        [numpy_helper.from_array(np.full(48, bias, np.float32), "bias")],
+        [
+            numpy_helper.from_array(np.full(48, bias, stored), "bias"),
+            numpy_helper.from_array(np.array([8 if fails else -1, 48]), "rows"),
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)

@@ -1,6 +1,7 @@
 """Embed the tiles of one slide: write its embeddings as records and as HDF5, and its state."""
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,9 +31,6 @@ from gigatile.settings.encoder import EncoderSettings
 from gigatile.slides.slide_files import fingerprint_of
 from gigatile.slides.state import SlideState, TileGrid
 from gigatile.states import OtherFile, RecordsFile
-
-# Batches that are decoded while the encoder works on another one.
-AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -205,26 +203,25 @@ def _write_embeddings(
     with write_hdf5(files.hdf5, state.tiles.kept, model.dimensions, attributes) as hdf5:
 
         def records() -> Iterator[bytes]:
-            for some, pixels, embeddings in embed_tiles(model, read_tiles(tiles)):
-                hdf5.write(embeddings, [(tile.x, tile.y) for tile in some])
-                for tile, decoded, values in zip(some, pixels, embeddings, strict=True):
+            for batch in embed_tiles(model, read_tiles(tiles)):
+                hdf5.write(batch.embeddings, [(tile.x, tile.y) for tile in batch.tiles])
+                for tile, pixels, values in zip(*vars(batch).values(), strict=True):
                     if not np.isfinite(values).all():
                         raise UserError(
                             f"slide {slide}: the encoder returns numbers that are not finite for "
                             f"the tile at ({tile.x}, {tile.y}); check encoder.mean and "
                             "encoder.deviation, or leave the slide out"
                         )
-                    yield encode_embedding(_record_of(tile, decoded, values, identity))
+                    yield encode_embedding(_record_of(tile, pixels, values, identity))
 
         write_records(files.records, records())
 
 
-def _record_of(tile: Tile, pixels: np.ndarray, values: np.ndarray, identity: bytes) -> Embedding:
-    digest = hashlib.blake2b(tile.image, digest_size=16).digest()
+def _record_of(tile: Tile, pixels: bytes, values: np.ndarray, identity: bytes) -> Embedding:
     return Embedding(
         values=values,
         encoder=identity,
-        pixels=b"" if has_few_colours(pixels) else digest,
+        pixels=pixels,
         slide=tile.slide,
         x=tile.x,
         y=tile.y,
@@ -232,32 +229,46 @@ def _record_of(tile: Tile, pixels: np.ndarray, values: np.ndarray, identity: byt
     )
 
 
-def embed_tiles(
-    model: Encoder, tiles: Iterator[Tile]
-) -> Iterator[tuple[tuple[Tile, ...], np.ndarray, np.ndarray]]:
-    """Yield tiles in batches, with their pixels and embeddings.
+@dataclass(frozen=True)
+class EmbeddedBatch:
+    """Some tiles of a slide.
 
-    A thread decodes the next tiles while the encoder works.
-
-    Yields:
-        Tiles, their pixels, (n, height, width, 3) uint8, and embeddings, (n, dimensions) float32.
+    Attributes:
+        tiles: as they were read.
+        pixels: hashes of them, as in their records; see `Embedding`.
+        embeddings: (n, dimensions) float32.
     """
 
-    def decode(batch: tuple[Tile, ...]) -> tuple[np.ndarray, np.ndarray]:
-        pixels = np.stack([tile.pixels() for tile in batch])
-        return pixels, model.input_of(pixels)
+    tiles: tuple[Tile, ...]
+    pixels: list[bytes]
+    embeddings: np.ndarray
 
-    def embedded(
-        batch: tuple[Tile, ...], decoded: Future[tuple[np.ndarray, np.ndarray]]
-    ) -> tuple[tuple[Tile, ...], np.ndarray, np.ndarray]:
-        pixels, inputs = decoded.result()
-        return batch, pixels, model.embed(inputs)
 
-    ready: deque[tuple[tuple[Tile, ...], Future[tuple[np.ndarray, np.ndarray]]]] = deque()
-    with ThreadPoolExecutor(1) as decoding:
+def embed_tiles(model: Encoder, tiles: Iterator[Tile]) -> Iterator[EmbeddedBatch]:
+    """Yield the tiles, with their embeddings, in batches and in their order.
+
+    Threads decode tiles and call the encoder, which decides how many batches it computes at once.
+    """
+    memory = threading.local()
+
+    def embed(batch: tuple[Tile, ...]) -> EmbeddedBatch:
+        if not hasattr(memory, "inputs"):
+            memory.inputs = model.new_input()
+        pixels = [tile.pixels() for tile in batch]
+        hashes = [_hash_of(tile, some) for tile, some in zip(batch, pixels, strict=True)]
+        return EmbeddedBatch(batch, hashes, model.embed(model.input_of(pixels, memory.inputs)))
+
+    ready: deque[Future[EmbeddedBatch]] = deque()
+    with ThreadPoolExecutor(model.threads) as pool:
         while batch := tuple(islice(tiles, model.batch)):
-            ready.append((batch, decoding.submit(decode, batch)))
-            if len(ready) > AHEAD:
-                yield embedded(*ready.popleft())
+            ready.append(pool.submit(embed, batch))
+            if len(ready) > model.threads:
+                yield ready.popleft().result()
         while ready:
-            yield embedded(*ready.popleft())
+            yield ready.popleft().result()
+
+
+def _hash_of(tile: Tile, pixels: np.ndarray) -> bytes:
+    if has_few_colours(pixels):
+        return b""
+    return hashlib.blake2b(tile.image, digest_size=16).digest()

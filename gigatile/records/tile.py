@@ -117,7 +117,13 @@ def has_few_colours(pixels: np.ndarray) -> bool:
 
 
 def _colours(pixels: np.ndarray) -> int:
-    return len(np.unique(pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32)))
+    # Sorting the colours as numbers of four bytes is much faster than numpy.unique over rows.
+    padded = np.zeros((len(pixels), 4), np.uint8)
+    for channel in range(3):
+        padded[:, channel] = pixels[:, channel]
+    colours = padded.view(np.uint32)[:, 0]
+    colours.sort()
+    return 1 + int(np.count_nonzero(colours[1:] != colours[:-1]))
 
 
 def jpeg_shape(data: bytes) -> tuple[int, int, int]:

@@ -55,12 +55,30 @@ def test_files_with_a_fixed_batch_or_several_outputs(tmp_path: Path, options: di
     np.testing.assert_array_equal(fewer, embeddings[: encoder.batch // 2 + 1])
 
 
-def test_pixels_are_scaled_by_mean_and_deviation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("side", [128, 256])
+def test_pixels_are_scaled_by_mean_and_deviation(
+    tmp_path: Path, channels_first: bool, half: bool, side: int
+) -> None:
     settings = EncoderSettings(mean=MEAN, deviation=DEVIATION)
-    encoder = open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx"), settings, 128)
-    tiles = tiles_of(3)
-    scaled = (tiles / 255 - np.array(MEAN)) / np.array(DEVIATION)
-    np.testing.assert_allclose(encoder.input_of(tiles), scaled, atol=1e-6)
+    path = write_tiny_encoder(tmp_path / "tiny.onnx", channels_first=channels_first, half=half)
+    encoder = open_encoder(path, settings, side)
+    tiles = tiles_of(3, side)
+    small = tiles
+    if side > 128:
+        small = np.stack([cv2.resize(tile, (128, 128), interpolation=3) for tile in tiles])
+    scaled = (small / 255 - np.array(MEAN)) / np.array(DEVIATION)
+    expected = scaled.transpose(0, 3, 1, 2) if channels_first else scaled
+    memory = encoder.new_input()
+    memory[:] = np.nan
+    for some in (tiles_of(BATCH, side), tiles):  # the memory is used again
+        inputs = encoder.input_of(some, memory)
+    assert inputs.dtype == (np.float16 if half else np.float32)
+    tolerance = 1e-3 if half else 1e-6
+    np.testing.assert_allclose(inputs, expected, atol=tolerance, rtol=tolerance)
+    np.testing.assert_array_equal(inputs, encoder.input_of(tiles))
+    np.testing.assert_allclose(encoder.embed(inputs), means_of(scaled), atol=5 * tolerance)
 
 
 def test_tiles_of_another_size_are_resized(tmp_path: Path) -> None:
@@ -137,6 +155,12 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
         encoder_files(tmp_path / "missing.onnx")
 
 
+def test_models_that_fail_when_they_compute_are_refused(tmp_path: Path) -> None:
+    encoder = open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx", fails=True), PLAIN, 128)
+    with pytest.raises(UserError, match=r"tiny\.onnx: does not take 32 tiles of 128 px"):
+        encoder.embed(encoder.input_of(tiles_of(2)))
+
+
 def test_code_in_a_keras_file_is_refused(tmp_path: Path) -> None:
     tiles = keras.Input((8, 8, 3))
     outputs = keras.layers.Lambda(lambda pixels: pixels[:, 0, 0])(tiles)
@@ -148,7 +172,7 @@ def test_code_in_a_keras_file_is_refused(tmp_path: Path) -> None:
 def with_external_weights(path: Path, location: str) -> Path:
     """Write the tiny encoder with its bias in another file."""
     model = onnx.load(write_tiny_encoder(path))
-    (bias,) = model.graph.initializer
+    bias, _ = model.graph.initializer
     values = numpy_helper.to_array(bias)
     bias.ClearField("raw_data")
     bias.data_location = TensorProto.EXTERNAL

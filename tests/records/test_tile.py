@@ -8,7 +8,7 @@ from PIL import Image
 
 from gigatile.errors import UserError
 from gigatile.records import Tile, decode_tile, encode_tile
-from gigatile.records.tile import decode_jpeg, encode_jpeg, jpeg_shape
+from gigatile.records.tile import decode_jpeg, encode_jpeg, has_few_colours, jpeg_shape
 
 
 def texture(width: int, height: int) -> np.ndarray:
@@ -99,3 +99,20 @@ def test_whole_numbers_are_written_as_floats():
     tile = Tile(image=b"", slide="S1", x=0, y=0, extent=32, mpp=1, tissue=1)
     extent, mpp = decode_tile(encode_tile(tile)).extent, decode_tile(encode_tile(tile)).mpp
     assert (type(extent), type(mpp)) == (float, float)
+
+
+@pytest.mark.parametrize("colours", [1, 2, 30, 63, 64, 65, 500])
+def test_few_colours_are_fewer_than_64(colours: int) -> None:
+    random = np.random.default_rng(colours)
+    palette = np.unique(random.integers(0, 256, (3 * colours, 3), np.uint8), axis=0)
+    palette = random.permutation(palette)[:colours]
+    assert len(palette) == colours
+    for height, width in ((96, 96), (64, 40)):
+        chosen = random.integers(0, colours, height * width)
+        chosen[:colours] = np.arange(colours)
+        pixels = palette[random.permutation(chosen)].reshape(height, width, 3)
+        assert has_few_colours(pixels) == (colours < 64)
+    rare = np.full((96 * 96, 3), 240, np.uint8)  # the last pixels only, which steps leave out
+    rare[-colours:] = palette
+    known = len(np.unique(rare, axis=0))
+    assert has_few_colours(rare.reshape(96, 96, 3)) == (known < 64)

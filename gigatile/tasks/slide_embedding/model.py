@@ -123,9 +123,9 @@ def _embedded(
     tiles = SlideTiles(slide, slide.stem, mpp, settings)
     values, corners = [], []
     with open_slide(slide) as opened:
-        for some, _, embeddings in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
-            values.append(embeddings)
-            corners += [(tile.x, tile.y) for tile in some]
+        for batch in embed_tiles(opened_encoder, tiles.tiles(slide, opened)):
+            values.append(batch.embeddings)
+            corners += [(tile.x, tile.y) for tile in batch.tiles]
     grid = tiles.facts.grid
     assert grid is not None, "a slide with tiles has a grid"
     x, y = np.array(corners, np.int64).T
