@@ -82,7 +82,7 @@ def compare(what: str, slide: Path, store: ObjectStore, folder: Path, rounds: in
 
 def compare_shards(store: ObjectStore, folder: Path, tiles: int, delay: float) -> None:
     """Print how reading batches compares, with a delay of each answer in seconds."""
-    import reading
+    from inputs.tiles import demo_tiles, write_sources
 
     from gigatile.records.shards import ShardReader
     from gigatile.records.writing import write_shards
@@ -92,9 +92,9 @@ def compare_shards(store: ObjectStore, folder: Path, tiles: int, delay: float) -
     from gigatile.training.batches import batches
     from gigatile.training.sample_order import Epoch, Sampling
 
-    images, folder = reading.demo_tiles(), folder / f"shards-{delay}"
+    images, folder = demo_tiles(), folder / f"shards-{delay}"
     folder.mkdir()
-    sources = reading.write_sources(images, tiles, folder)
+    sources = write_sources(images, tiles, folder)
     read_range = remote_file.RemoteFile._read
 
     def delayed(self: remote_file.RemoteFile, begin: int, end: int) -> bytes:

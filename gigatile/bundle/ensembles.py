@@ -1,6 +1,7 @@
 """Ensembles: a folder with the bundles of the models of all folds of a cross-validation.
 
-It also has the figures of all folds together (metrics.json) and their proof (folds.json).
+It also has the figures of all folds together (metrics.json, of classes calibration.json) and their
+proof (folds.json).
 """
 
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from gigatile.bundle.contents import (
+    CALIBRATION,
     ENSEMBLE,
     IGNORED,
     MANIFEST,
@@ -168,9 +170,14 @@ def write_ensemble(bundles: Sequence[Bundle], pooled: Path, out: Path) -> Ensemb
             copy = folder / bundle.manifest.name
             shutil.copytree(bundle.folder, copy, ignore=shutil.ignore_patterns(*IGNORED))
             models[copy.name] = sha256_of(copy / MANIFEST)
-        for name, source in ((FOLDS, FOLDS), (METRICS, f"evaluation/{METRICS}")):
-            shutil.copy(pooled / source, folder / name)
-        files = {name: sha256_of(folder / name) for name in (FOLDS, METRICS)}
+        sources = {FOLDS: pooled / FOLDS}
+        sources |= {name: pooled / "evaluation" / name for name in (METRICS, CALIBRATION)}
+        # Predicted numbers and risks have no calibration.json.
+        files = {}
+        for name, source in sources.items():
+            if name != CALIBRATION or source.exists():
+                shutil.copy(source, folder / name)
+                files[name] = sha256_of(folder / name)
         manifest = EnsembleManifest(name=out.name, models=models, files=files)
         write_model(folder / ENSEMBLE, manifest)
         if out.exists():
@@ -191,7 +198,7 @@ def _faults_of(bundles: Sequence[Bundle], name: str) -> list[str]:
         for name in sorted({n for n in names if names.count(n) > 1})
     ]
     # The results of the models and of the ensemble are in folders of these names.
-    taken = {ENSEMBLE, FOLDS, METRICS, name}
+    taken = {ENSEMBLE, FOLDS, METRICS, CALIBRATION, name}
     faults += [
         f"the name {model} of a model is taken by the ensemble" for model in names if model in taken
     ]

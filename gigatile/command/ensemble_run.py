@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 from rich.console import Console
 
+from gigatile.bundle.ensemble_validation import EXTERNAL, validate_ensemble
 from gigatile.bundle.ensembles import open_ensemble
 from gigatile.command.bundle_run import prepare_run
 from gigatile.command.configuration import load
@@ -31,7 +33,7 @@ def predict_with_ensemble(args: argparse.Namespace) -> int:
     mean = ensemble.mean()
     out = (args.out or Path(f"{ensemble.name}-{args.samples[0].stem}")).absolute()
     first = ensemble.bundles[0].manifest.name
-    jobs = []
+    jobs, evaluated = [], False
     for bundle in ensemble.bundles:
         name = bundle.manifest.name
         configuration, new = prepare_run(
@@ -43,7 +45,9 @@ def predict_with_ensemble(args: argparse.Namespace) -> int:
             reuse=None if name == first else first,
         )
         settings = load(configuration)
-        pages = [new_data(settings, new).page, *external_page(settings, new)]
+        external = external_page(settings, new)
+        evaluated = bool(external)
+        pages = [new_data(settings, new).page, *external]
         targets = tuple(f"results/{name}/predictions/{page}" for page in pages)
         jobs.append(Job(name, configuration, settings, targets))
     os.chdir(out)  # the paths of the settings, of logs and of tables are relative to it
@@ -56,9 +60,16 @@ def predict_with_ensemble(args: argparse.Namespace) -> int:
     if pooled is None:
         raise UserError(f"{out}: no model has predicted a slide")
     results = Path("results") / ensemble.name
+    # Not there with a table of another call.
+    shutil.rmtree(results / EXTERNAL, ignore_errors=True)
     pooled.write(results, mean.stated())
+    page = None
+    if evaluated:
+        page = validate_ensemble(ensemble, results, folders, new, jobs[0].settings.evaluate)
     print(f"predicted {len(pooled.slides)} new slide(s); {pooled.agreement}")
     print(f"written   {results.absolute() / PREDICTED}")
+    if page is not None:
+        print(f"evaluated {page.absolute()}")
     for job in jobs:
         print(f"model     {job.name}: {Path(job.targets[0]).absolute()}")
     return 0

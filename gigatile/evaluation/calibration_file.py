@@ -3,6 +3,7 @@
 The fields of a class are in the order of the file.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -60,6 +61,19 @@ class OperatingPoints(Written):
     labels: dict[str, int]
     points: list[OperatingPoint]
     inputs: dict[str, str]
+
+    @classmethod
+    def none(cls, classes: Sequence[str]) -> "OperatingPoints":
+        """Return that no threshold was chosen, as for the mean of several models."""
+        return cls(
+            classes=list(classes),
+            split="valid",
+            slides=0,
+            patients=0,
+            labels={},
+            points=[],
+            inputs={},
+        )
 
 
 class PointFigures(Written):

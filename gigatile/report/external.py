@@ -1,6 +1,7 @@
 """What the pages of an external validation have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,39 @@ from gigatile.errors import UserError
 from gigatile.evaluation.external_file import Difference, LeftOut
 from gigatile.evaluation.metrics_file import Interval
 from gigatile.files import sha256_of
+from gigatile.report.task_report import Banner
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What predicted the new data.
+
+    Attributes:
+        pages: the folder of the pages of the new data, relative to that of this page.
+        first: the model that these are of; empty: of the only one.
+        models: their number.
+    """
+
+    pages: str = "../pages"
+    first: str = ""
+    models: int = 1
+
+    @property
+    def banners(self) -> Sequence[Banner]:
+        """What the page says above the figures."""
+        if self.models == 1:
+            return ()
+        return (
+            Banner(
+                f"The mean of {self.models} models.",
+                "The figures of the test split are those of all folds together, as gigatile pool "
+                "computed them. The mean of several models is usually a little better than each, "
+                "so part of a difference can come from that.",
+            ),
+        )
+
+
+ONE_MODEL = Predictor()
 
 
 def check_inputs(external: Path, known: Mapping[str, str], files: Mapping[str, Path]) -> None:

@@ -45,7 +45,7 @@ from gigatile.tables import write_table
 
 PROOF, TABLE, SHARDS = "splits.json", "tiles.tsv", "shards/manifest.json"
 VALIDATED = "validation/slides.tsv"
-FOLDS = "folds.json"
+FOLDS, CALIBRATED = "folds.json", "evaluation/calibration.json"
 SCORED = "every usable test slide was scored"
 TESTED = "each model was trained on the shards of its fold, and tested"
 PREDICTED_ALIKE = "the model of each fold predicted the same new slides"
@@ -131,6 +131,9 @@ class PooledFolds:
         if self.predictions is not None:
             self.predictions.write(folder, self.pooling.new.stated())
         sums = {name: sha256_of(folder / name) for name in (FOLDS, SLIDES)}
+        (folder / CALIBRATED).unlink(missing_ok=True)
+        if calibration := self.pooling.calibrate(self.slides, sums):
+            write_model(folder / CALIBRATED, calibration)
         write_model(folder / METRICS, self.pooling.evaluate(self.slides, sums))
         (written,) = open_pooling([folder]).runs
         return written

@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 
 from gigatile.errors import UserError
+from gigatile.evaluation.calibration import evaluate_scores
+from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
 from gigatile.evaluation.metrics import evaluate
 from gigatile.evaluation.metrics_file import Metrics
 from gigatile.evaluation.outcomes import evaluate_outcomes
@@ -63,6 +65,10 @@ class Pooling(ABC):
     def evaluate(self, slides: pd.DataFrame, inputs: Mapping[str, str]) -> Metrics:
         """Compute the figures of such slides; `inputs`: the SHA-256 of their files, by name."""
 
+    def calibrate(self, slides: pd.DataFrame, inputs: Mapping[str, str]) -> CalibrationFile | None:
+        """Compute how scores agree with labels; None: there are no scores of classes."""
+        return None
+
 
 class PooledClasses(Pooling):
     """Scores of classes."""
@@ -102,6 +108,11 @@ class PooledClasses(Pooling):
     def evaluate(self, slides: pd.DataFrame, inputs: Mapping[str, str]) -> Metrics:
         """Compute the figures of slides."""
         return evaluate(slides, self.classes, self.runs[0].settings, inputs)
+
+    def calibrate(self, slides: pd.DataFrame, inputs: Mapping[str, str]) -> CalibrationFile:
+        """Compute how scores agree with labels. Thresholds are those of each model alone."""
+        points = OperatingPoints.none(self.classes)
+        return evaluate_scores(slides, points, self.runs[0].settings, inputs)
 
 
 class PooledOutcomes(Pooling):

@@ -11,7 +11,7 @@ from gigatile.files import write_text
 from gigatile.json_models import read_model
 from gigatile.report.cases.inputs import TrainedSegmenter, read_scored
 from gigatile.report.cases.segmentation import SHOWN, TEMPLATES, metrics_content
-from gigatile.report.external import check_inputs, shared_values
+from gigatile.report.external import ONE_MODEL, check_inputs, shared_values
 from gigatile.report.pages import render
 from gigatile.report.sites import NOT_GIVEN
 
@@ -57,6 +57,7 @@ def write_external_page(
     page = render(
         TEMPLATES / "external_cases.html.j2",
         title=title,
+        predictor=ONE_MODEL,
         unit="case",
         test=test,
         regions=measured.regions,

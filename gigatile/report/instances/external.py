@@ -9,7 +9,7 @@ from gigatile.evaluation.detection_metrics import DetectionMetrics
 from gigatile.evaluation.external_images import ExternalImageMetrics, figures_by_name
 from gigatile.files import write_text
 from gigatile.json_models import read_model
-from gigatile.report.external import check_inputs, shared_values
+from gigatile.report.external import ONE_MODEL, check_inputs, shared_values
 from gigatile.report.instances.detection import metrics_content
 from gigatile.report.instances.inputs import TrainedDetector, read_scored
 from gigatile.report.instances.page import TEMPLATES
@@ -59,6 +59,7 @@ def write_external_page(
     page = render(
         TEMPLATES / "external_images.html.j2",
         title=title,
+        predictor=ONE_MODEL,
         unit="image",
         test=test,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},

@@ -9,7 +9,13 @@ from gigatile.evaluation.external_outcomes import ExternalOutcomeMetrics, figure
 from gigatile.evaluation.outcomes import OutcomeMetrics
 from gigatile.files import write_text
 from gigatile.json_models import read_model
-from gigatile.report.external import check_inputs, compared_rows, shared_values
+from gigatile.report.external import (
+    ONE_MODEL,
+    Predictor,
+    check_inputs,
+    compared_rows,
+    shared_values,
+)
 from gigatile.report.outcomes.inputs import read_outcomes
 from gigatile.report.outcomes.sections import TEMPLATES, result_content
 from gigatile.report.pages import render
@@ -19,7 +25,14 @@ from gigatile.report.sites import NOT_GIVEN
 HEADLINE = "concordance"
 
 
-def write_external_page(external: Path, slides: Path, metrics: Path, title: str, out: Path) -> None:
+def write_external_page(
+    external: Path,
+    slides: Path,
+    metrics: Path,
+    title: str,
+    out: Path,
+    predictor: Predictor = ONE_MODEL,
+) -> None:
     """Write the page.
 
     Args:
@@ -28,6 +41,7 @@ def write_external_page(external: Path, slides: Path, metrics: Path, title: str,
         metrics: metrics.json of the test split.
         title: heading of the page.
         out: file to write (.html).
+        predictor: what predicted the new slides.
 
     Raises:
         UserError: a file is missing or damaged, or external/metrics.json was computed from other
@@ -54,7 +68,8 @@ def write_external_page(external: Path, slides: Path, metrics: Path, title: str,
         TEMPLATES / "external_outcomes.html.j2",
         title=title,
         unit="slide",
-        banners=(),
+        banners=predictor.banners,
+        predictor=predictor,
         test=test,
         kind=measured.kind,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},

@@ -11,7 +11,13 @@ from gigatile.evaluation.external_file import ExternalMetrics
 from gigatile.evaluation.metrics_file import SlideMetrics
 from gigatile.files import write_text
 from gigatile.json_models import read_model
-from gigatile.report.external import check_inputs, compared_rows, shared_values
+from gigatile.report.external import (
+    ONE_MODEL,
+    Predictor,
+    check_inputs,
+    compared_rows,
+    shared_values,
+)
 from gigatile.report.pages import render
 from gigatile.report.sites import NOT_GIVEN
 from gigatile.report.slides.calibration import panels_of, point_rows
@@ -28,7 +34,13 @@ HEADLINE = "ROC AUC"
 
 
 def write_external_page(
-    external: Path, metrics: Path, calibration: Path, points: Path, title: str, out: Path
+    external: Path,
+    metrics: Path,
+    calibration: Path,
+    points: Path,
+    title: str,
+    out: Path,
+    predictor: Predictor = ONE_MODEL,
 ) -> None:
     """Write the page.
 
@@ -39,6 +51,7 @@ def write_external_page(
         points: operating_points.json of the model.
         title: heading of the page.
         out: file to write (.html).
+        predictor: what predicted the new slides.
 
     Raises:
         UserError: a file is missing or damaged, or external/metrics.json was computed from other
@@ -73,7 +86,8 @@ def write_external_page(
         TEMPLATES / "external_slides.html.j2",
         title=title,
         unit="slide",
-        banners=(),
+        banners=predictor.banners,
+        predictor=predictor,
         test=test_metrics,
         chosen=chosen,
         sites={name or NOT_GIVEN: site for name, site in measured.sites.items()},
