@@ -90,7 +90,7 @@ def test_one_rank_on_one_core(cluster, site):
     run, _ = train(
         site,
         "nodes: 1, ranks_per_node: 1",
-        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001 in small"
         " -A lab -p cpu -t 1440 --mem 4000"
         " --requeue --ntasks=1 --cpus-per-task=1 --signal=USR2@120",
     )
@@ -104,7 +104,7 @@ def test_two_nodes_of_four_gpus(cluster, site):
     run, job = train(
         site,
         "nodes: 2, ranks_per_node: 4",
-        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001 in small"
         " -A lab -p gpu -t 1440 --mem 12000"
         " --nodes=2 --requeue --ntasks-per-node=4 --cpus-per-task=1 --signal=USR2@120 --gres=gpu:4",
         *("--set-resources", *SRUN, "train:gres='gpu:4'", "train:slurm_partition='gpu'"),
@@ -126,7 +126,7 @@ def test_a_site_that_uses_mpirun(cluster, site):
     run, job = train(
         site,
         "nodes: 2, ranks_per_node: 2, cores_per_rank: 2",
-        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001 in small"
         " -A lab -p cpu -t 1440 --mem 8000"
         " --nodes=2 --requeue --ntasks-per-node=2 --cpus-per-task=2 --signal=USR2@120",
         *("--set-resources", "train:launcher='mpirun'", "train:mem_mb=8000"),
@@ -159,7 +159,7 @@ def test_a_quality_of_service_several_partitions_and_gpus_per_node(cluster, site
     run, job = train(
         site,
         "nodes: 1, ranks_per_node: 2",
-        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001"
+        "sbatch --parsable --export=ALL --comment rule_train_wildcards_0001 in small"
         " -A lab -p gpu,cpu -t 1440 --qos=low --mem 8000 --nodes=1 --requeue --ntasks-per-node=2"
         " --cpus-per-task=1 --gpus-per-node=2 --signal=USR2@120",
         *("--set-resources", *SRUN, "train:slurm_extra='--gpus-per-node=2'", "train:qos='low'"),
