@@ -70,10 +70,10 @@ class Encoder(ABC):
             into: an array of `new_input`, which is overwritten. New memory for each batch would
                 take longer than scaling.
         """
-        inputs = self.new_input() if into is None else into
-        for tile, row in zip(tiles, inputs, strict=False):
+        inputs = (self.new_input() if into is None else into)[: len(tiles)]
+        for tile, row in zip(tiles, inputs, strict=True):
             self._scale_tile(tile, row)
-        return inputs[: len(tiles)]
+        return inputs
 
     def _scale_tile(self, tile: np.ndarray, into: np.ndarray) -> None:
         if len(tile) != self.size:

@@ -13,9 +13,11 @@ from sklearn.metrics import roc_auc_score
 from slide_runs import CLASSES
 
 from gigatile.errors import UserError
+from gigatile.evaluation.calibration_file import CalibrationFile
 from gigatile.evaluation.compared_runs import compare_runs
 from gigatile.files import read_json, sha256_of, write_json
-from gigatile.report.pooled_folds import pool_folds
+from gigatile.json_models import read_model
+from gigatile.report.pooled_folds import CALIBRATED, pool_folds
 from gigatile.settings.initial_weights import INITIAL_WEIGHTS
 from gigatile.tables import read_table, write_table
 
@@ -38,6 +40,12 @@ def test_all_patients_are_evaluated_together(runs: list[Path]) -> None:
     for name, area in metrics.slide.roc_auc.per_class.items():
         expected = roc_auc_score(slides["label"] == name, slides[f"p_{name}"])
         assert area.value == pytest.approx(expected, abs=1e-6)
+    calibration = read_model(CalibrationFile, runs[0].parent / "folds" / CALIBRATED)
+    scores = slides[[f"p_{name}" for name in CLASSES]].to_numpy()
+    labels = pd.get_dummies(slides["label"])[list(CLASSES)].to_numpy(float)
+    squares = (scores - labels) ** 2
+    assert (calibration.n, calibration.points) == (18, [])
+    assert calibration.calibration.brier.value == pytest.approx(squares.sum() / 18, abs=1e-6)
     own = read_json(runs[1] / METRICS)["slide"]["accuracy"]["mean_call"]
     assert proof.folds[1].figures["accuracy"].value == own["value"]
     for name in ("splits.json", TABLE, MANIFEST, "model/model.keras", METRICS):

@@ -20,7 +20,7 @@ from gigatile.evaluation.survival import concordance
 from gigatile.files import read_json, sha256_of, write_json
 from gigatile.json_models import write_model
 from gigatile.provenance.output_records import record_path, write_output_record
-from gigatile.report.pooled_folds import pool_folds
+from gigatile.report.pooled_folds import CALIBRATED, pool_folds
 from gigatile.report.pooled_predictions import MADE_FROM
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.split import SplitSettings
@@ -108,6 +108,7 @@ def test_all_patients_are_evaluated_together(runs, kind, tmp_path):
     pooled = pool_folds(runs)
     written = pooled.write(tmp_path / "folds")
     assert len(pooled.slides) == 24 == pooled.proof.patients
+    assert not (tmp_path / "folds" / CALIBRATED).exists(), "there are no scores of classes"
     own = read_json(runs[1] / METRICS)["concordance"]
     of_fold = pooled.proof.folds[1].figures["concordance"].to_json()
     assert all(of_fold[name] == own[name] for name in ("value", "low", "high", "patients"))
