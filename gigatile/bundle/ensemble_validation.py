@@ -38,6 +38,20 @@ EXTERNAL = "predictions/external"
 MEASURED, POINTS, PAGE = "metrics.json", "operating_points.json", "index.html"
 
 
+def check_figures(ensemble: Ensemble) -> None:
+    """Check that an ensemble has the figures that new slides are compared with.
+
+    Raises:
+        UserError: it was written by a release that did not copy them.
+    """
+    classifies = find_task(ensemble.bundles[0].manifest.task).classifies_slides
+    if classifies and not (ensemble.folder / CALIBRATION).is_file():
+        raise UserError(
+            f"{ensemble.folder}: has no {CALIBRATION}, so new slides with labels cannot be "
+            "evaluated; write the ensemble again with: gigatile pool RUN… --ensemble DIR"
+        )
+
+
 def validate_ensemble(
     ensemble: Ensemble,
     results: Path,
@@ -48,7 +62,7 @@ def validate_ensemble(
     """Evaluate the mean predictions, and write the page.
 
     Args:
-        ensemble: the ensemble.
+        ensemble: the ensemble; see `check_figures`.
         results: the folder with its mean predictions, without an earlier evaluation.
         runs: the results of each model, which was evaluated alone, in the order of the bundles.
         sheet: of the new slides.
@@ -58,7 +72,7 @@ def validate_ensemble(
         The page.
 
     Raises:
-        UserError: the ensemble has no figures to compare with, or a file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     out = results / EXTERNAL
     files = _files_of(results, runs, sheet)
@@ -71,11 +85,6 @@ def validate_ensemble(
     out.mkdir(parents=True)
     if find_task(first.task).classifies_slides:
         calibration = ensemble.folder / CALIBRATION
-        if not calibration.is_file():
-            raise UserError(
-                f"{ensemble.folder}: has no {CALIBRATION}; write the ensemble again with: gigatile "
-                "pool RUN… --ensemble DIR"
-            )
         # A threshold that was chosen for one model is not one of the mean.
         points = OperatingPoints.none(first.classes)
         write_model(out / POINTS, points)

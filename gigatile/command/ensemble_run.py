@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gigatile.bundle.ensemble_validation import EXTERNAL, validate_ensemble
+from gigatile.bundle.ensemble_validation import EXTERNAL, check_figures, validate_ensemble
 from gigatile.bundle.ensembles import open_ensemble
 from gigatile.command.bundle_run import prepare_run
 from gigatile.command.configuration import load
@@ -50,6 +50,8 @@ def predict_with_ensemble(args: argparse.Namespace) -> int:
         pages = [new_data(settings, new).page, *external]
         targets = tuple(f"results/{name}/predictions/{page}" for page in pages)
         jobs.append(Job(name, configuration, settings, targets))
+    if evaluated:
+        check_figures(ensemble)
     os.chdir(out)  # the paths of the settings, of logs and of tables are relative to it
     runner = Runner(snakemake_options(args), 1, Console(stderr=True, highlight=False))
     for job in jobs:
