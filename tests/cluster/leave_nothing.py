@@ -28,19 +28,24 @@ def at_work(process: Path) -> bool:
     return False
 
 
-def traces() -> dict[str, object]:
+def traces() -> dict[str, set]:
     """Return what a cluster could leave: processes, mounts, interfaces, files."""
     return {
         "processes": {path.name for path in Path("/proc").glob("[0-9]*") if at_work(path)},
-        "mounts": Path("/proc/self/mounts").read_text(),
-        "interfaces": socket.if_nameindex(),
-        "files": sorted(
+        "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
+        "interfaces": set(socket.if_nameindex()),
+        "files": {
             str(path)
             for folder in FOLDERS
             for path in Path(folder).glob("*")
             if not path.name.startswith(OF_OTHERS)
-        ),
+        },
     }
+
+
+def new_since(before: dict[str, set]) -> dict[str, set]:
+    """Return what was not there before. What others have removed since is no trace."""
+    return {kind: new for kind, after in traces().items() if (new := after - before[kind])}
 
 
 def stopped() -> None:
@@ -80,10 +85,9 @@ def main() -> None:
     before = traces()
     {"stopped": stopped, "killed": killed, "by hand": by_hand}[sys.argv[1]]()
     deadline = time.monotonic() + 30
-    while (after := traces()) != before and time.monotonic() < deadline:
+    while (left := new_since(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for kind, left in after.items():
-        assert left == before[kind], f"{kind}\n{before[kind]}\n{left}"
+    assert not left, left
 
 
 if __name__ == "__main__":
