@@ -90,6 +90,8 @@ def training_lock(
             handle.truncate(0)
             handle.write(f"rank {ranks.rank} (process {os.getpid()} on {socket.gethostname()})")
             handle.flush()
+        # Only now may rank 0 delete the folder: another rank would make it again with its lock.
+        ranks.sum(np.zeros(1, np.float32), "locks")
         yield
 
 

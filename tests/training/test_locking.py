@@ -1,6 +1,7 @@
 """Only one training at a time uses a folder of checkpoints, even after a kill."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,26 @@ class Alone(Ranks):
     """One rank without MPI."""
 
     def broadcast(self, values, name):
+        return values
+
+    def sum(self, values, name):
+        return values
+
+
+class Thread(Ranks):
+    """One of two ranks, each a thread."""
+
+    barrier = threading.Barrier(2, timeout=30)
+    value = None
+
+    def broadcast(self, values, name):
+        if self.writes:
+            Thread.value = values
+        self.barrier.wait()
+        return Thread.value
+
+    def sum(self, values, name):
+        self.barrier.wait()
         return values
 
 
@@ -162,3 +183,27 @@ def process_of(lock):
 
 def running(process):
     return Path(f"/proc/{process}").exists()
+
+
+def test_a_folder_is_deleted_after_all_ranks_have_locked_it(tmp_path, monkeypatch):
+    """A slow rank would make it again."""
+    lock, folder = locking._lock, tmp_path / "checkpoints"
+
+    def slow(path):
+        if path.name == "rank-1.lock" and threading.current_thread().name == "1":
+            time.sleep(1)
+        return lock(path)
+
+    monkeypatch.setattr(locking, "_lock", slow)
+
+    def train(rank):
+        with training_lock(folder, Thread(rank, 2, 2), 10, print):
+            if rank == 0:
+                shutil.rmtree(folder)
+
+    threads = [threading.Thread(target=train, args=(n,), name=str(n)) for n in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not folder.exists()
