@@ -11,19 +11,11 @@ from pathlib import Path
 from gigatile.bundle.contents import CALIBRATION, METRICS
 from gigatile.bundle.ensembles import Ensemble
 from gigatile.errors import UserError
-from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
-from gigatile.evaluation.external import Reference, evaluate_external
+from gigatile.evaluation.calibration_file import OperatingPoints
+from gigatile.evaluation.external import write_external
 from gigatile.evaluation.external_file import ExternalFile
-from gigatile.evaluation.external_outcomes import evaluate_external_outcomes
-from gigatile.evaluation.external_slides import (
-    ExternalFiles,
-    read_external,
-    read_external_outcomes,
-)
-from gigatile.evaluation.metrics_file import SlideMetrics
-from gigatile.evaluation.outcome_table import COLUMNS
-from gigatile.evaluation.outcomes import OutcomeMetrics
-from gigatile.files import checksums
+from gigatile.evaluation.external_outcomes import write_external_outcomes
+from gigatile.evaluation.external_slides import ExternalFiles
 from gigatile.json_models import read_model, write_model
 from gigatile.report.external import Predictor
 from gigatile.report.known_samples import COLUMNS as COMPARED
@@ -83,49 +75,21 @@ def validate_ensemble(
     predictor = Predictor(pages, first.name, len(runs))
     metrics, title = ensemble.folder / METRICS, f"External validation: {ensemble.name}"
     out.mkdir(parents=True)
+    measured, page = out / MEASURED, out / PAGE
     if find_task(first.task).classifies_slides:
-        calibration = ensemble.folder / CALIBRATION
+        calibration, points = ensemble.folder / CALIBRATION, out / POINTS
         # A threshold that was chosen for one model is not one of the mean.
-        points = OperatingPoints.none(first.classes)
-        write_model(out / POINTS, points)
-        inputs = {POINTS: out / POINTS, METRICS: metrics, CALIBRATION: calibration}
-        slides = read_external(files, first.classes)
-        reference = Reference(
-            read_model(SlideMetrics, metrics), read_model(CalibrationFile, calibration)
+        write_model(points, OperatingPoints.none(first.classes))
+        write_external(
+            files, metrics, calibration, points, settings, compared=compared, out=measured
         )
-        measured = evaluate_external(
-            slides.predictions,
-            slides.sites,
-            slides.left_out,
-            points,
-            reference,
-            settings,
-            compared=compared,
-            inputs=files.checksums() | checksums(inputs),
-        )
-        write_model(out / MEASURED, measured)
-        write_external_page(
-            out / MEASURED, metrics, calibration, out / POINTS, title, out / PAGE, predictor
-        )
+        write_external_page(measured, metrics, calibration, points, title, page, predictor)
     else:
-        pooled = read_model(OutcomeMetrics, metrics)
-        slides = read_external_outcomes(files, pooled.kind)
-        table = out / "slides.tsv"
-        rows = slides.predictions[list(COLUMNS)].astype(object).to_numpy().tolist()
-        write_table(table, COLUMNS, rows)
-        inputs = {f"{EXTERNAL}/slides.tsv": table, METRICS: metrics}
-        write_model(
-            out / MEASURED,
-            evaluate_external_outcomes(
-                slides,
-                pooled,
-                settings,
-                compared=compared,
-                inputs=files.checksums() | checksums(inputs),
-            ),
+        table = write_external_outcomes(
+            files, metrics, None, settings, compared=compared, out=measured
         )
-        write_page_of_outcomes(out / MEASURED, table, metrics, title, out / PAGE, predictor)
-    return out / PAGE
+        write_page_of_outcomes(measured, table, metrics, title, page, predictor)
+    return page
 
 
 def _files_of(results: Path, runs: Sequence[Path], sheet: Path) -> ExternalFiles:

@@ -259,13 +259,17 @@ def embed_tiles(model: Encoder, tiles: Iterator[Tile]) -> Iterator[EmbeddedBatch
         return EmbeddedBatch(batch, hashes, model.embed(model.input_of(pixels, memory.inputs)))
 
     ready: deque[Future[EmbeddedBatch]] = deque()
-    with ThreadPoolExecutor(model.threads) as pool:
+    pool = ThreadPoolExecutor(model.threads)
+    try:
         while batch := tuple(islice(tiles, model.batch)):
             ready.append(pool.submit(embed, batch))
             if len(ready) > model.threads:
                 yield ready.popleft().result()
         while ready:
             yield ready.popleft().result()
+    finally:
+        # After an error, batches that wait are not computed: one can take a minute.
+        pool.shutdown(cancel_futures=True)
 
 
 def _hash_of(tile: Tile, pixels: np.ndarray) -> bytes:

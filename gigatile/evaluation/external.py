@@ -1,6 +1,7 @@
 """External validation: the figures of a cohort that had no part in the training of a model."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -13,10 +14,13 @@ from gigatile.evaluation.calibration_file import (
     PointFigures,
 )
 from gigatile.evaluation.external_file import Difference, ExternalMetrics, LeftOut, Site
+from gigatile.evaluation.external_slides import ExternalFiles, read_external
 from gigatile.evaluation.metrics import evaluate, evaluate_level
 from gigatile.evaluation.metrics_file import Interval, SlideMetrics
 from gigatile.evaluation.operating_points import figures_at
 from gigatile.evaluation.two_cohorts import difference, rows_by_site
+from gigatile.files import checksums
+from gigatile.json_models import read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
 
 
@@ -25,6 +29,49 @@ class Reference(NamedTuple):
 
     metrics: SlideMetrics
     calibration: CalibrationFile
+
+
+def write_external(
+    files: ExternalFiles,
+    metrics: Path,
+    calibration: Path,
+    points: Path,
+    settings: EvaluationSettings,
+    *,
+    compared: bool,
+    out: Path,
+) -> None:
+    """Evaluate new slides with labels, and write external/metrics.json.
+
+    Args:
+        files: the predictions.
+        metrics, calibration: metrics.json and calibration.json of the test split.
+        points: operating_points.json of the model.
+        settings: number of draws for the intervals, and their seed.
+        compared: whether the new slides were compared with the cohort of the model.
+        out: file to write (.json).
+
+    Raises:
+        UserError: a file is missing or damaged, or the tables have other slides than the sheet.
+    """
+    chosen = read_model(OperatingPoints, points)
+    slides = read_external(files, chosen.classes)
+    inputs = {
+        "operating_points.json": points,
+        "metrics.json": metrics,
+        "calibration.json": calibration,
+    }
+    measured = evaluate_external(
+        slides.predictions,
+        slides.sites,
+        slides.left_out,
+        chosen,
+        Reference(read_model(SlideMetrics, metrics), read_model(CalibrationFile, calibration)),
+        settings,
+        compared=compared,
+        inputs=files.checksums() | checksums(inputs),
+    )
+    write_model(out, measured)
 
 
 def evaluate_external(

@@ -1,18 +1,27 @@
 """External validation of predicted numbers and risks: slides that had no part in the training."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
 from gigatile.evaluation.external_file import Difference, ExternalFile
-from gigatile.evaluation.external_slides import ExternalSlides
+from gigatile.evaluation.external_slides import (
+    ExternalFiles,
+    ExternalSlides,
+    read_external_outcomes,
+)
 from gigatile.evaluation.metrics_file import Interval
+from gigatile.evaluation.outcome_scale import DescribedOutcome
+from gigatile.evaluation.outcome_table import COLUMNS
 from gigatile.evaluation.outcomes import OutcomeMetrics, evaluate_outcomes
 from gigatile.evaluation.survival import CumulativeHazard
 from gigatile.evaluation.two_cohorts import difference, rows_by_site
-from gigatile.json_models import Written
+from gigatile.files import checksums
+from gigatile.json_models import Written, read_model, write_model
 from gigatile.settings.evaluate import EvaluationSettings
+from gigatile.tables import write_table
 
 EVENTS_RATIO = "observed / expected events"
 
@@ -62,6 +71,54 @@ def figures_of(metrics: OutcomeMetrics) -> dict[str, Interval]:
     if metrics.survival and metrics.survival.events_ratio:
         figures[EVENTS_RATIO] = metrics.survival.events_ratio
     return figures
+
+
+def write_external_outcomes(
+    files: ExternalFiles,
+    metrics: Path,
+    described: Path | None,
+    settings: EvaluationSettings,
+    *,
+    compared: bool,
+    out: Path,
+) -> Path:
+    """Evaluate new slides with outcomes: write external/slides.tsv and external/metrics.json.
+
+    Args:
+        files: the predictions.
+        metrics: metrics.json of the test split.
+        described: settings.json of the model, with the hazard of a patient with the risk 0; None:
+            of several models, which have a hazard each.
+        settings: number of draws for the intervals, and their seed.
+        compared: whether the new slides were compared with the cohort of the model.
+        out: file to write (.json).
+
+    Returns:
+        The table.
+
+    Raises:
+        UserError: a file is missing or damaged, or the tables have other slides than the sheet.
+    """
+    reference = read_model(OutcomeMetrics, metrics)
+    slides = read_external_outcomes(files, reference.kind)
+    table = out.parent / "slides.tsv"
+    rows = slides.predictions[list(COLUMNS)].astype(object).to_numpy().tolist()
+    write_table(table, COLUMNS, rows)
+    inputs = {"predictions/external/slides.tsv": table, "metrics.json": metrics}
+    hazard = None
+    if described is not None:
+        inputs["model/settings.json"] = described
+        hazard = read_model(DescribedOutcome, described).outcome.hazard
+    measured = evaluate_external_outcomes(
+        slides,
+        reference,
+        settings,
+        compared=compared,
+        inputs=files.checksums() | checksums(inputs),
+        hazard=hazard,
+    )
+    write_model(out, measured)
+    return table
 
 
 def evaluate_external_outcomes(

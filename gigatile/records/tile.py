@@ -117,7 +117,7 @@ def has_few_colours(pixels: np.ndarray) -> bool:
 
 
 def _colours(pixels: np.ndarray) -> int:
-    # Sorting the colours as numbers of four bytes is much faster than numpy.unique over rows.
+    # Each colour becomes an integer of four bytes: they are sorted fast.
     padded = np.zeros((len(pixels), 4), np.uint8)
     for channel in range(3):
         padded[:, channel] = pixels[:, channel]

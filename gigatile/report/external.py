@@ -18,8 +18,8 @@ class Predictor:
 
     Attributes:
         pages: the folder of the pages of the new data, relative to that of this page.
-        first: the model that these are of; empty: of the only one.
-        models: their number.
+        first: the name of the model that these pages show; empty: there is only one model.
+        models: number of models.
     """
 
     pages: str = "../pages"

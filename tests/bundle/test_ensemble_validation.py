@@ -159,6 +159,17 @@ def test_one_run_that_was_not_compared_is_enough(ensemble: Ensemble, tmp_path: P
     assert "Not compared with the cohort" in page.read_text()
 
 
+def test_a_sheet_of_slides_of_the_cohort_has_no_figures(ensemble: Ensemble, tmp_path: Path) -> None:
+    mean = scores(12, 2)
+    write(tmp_path / "out/predictions/slides.tsv", mean.drop(columns="label"))
+    runs = [add_predictions(tmp_path / f"fold-{n}", tuple(NAMES)) for n in (1, 2)]
+    sheet = write_sheet(tmp_path / "sheet.tsv", mean, "label")
+    page = validate_ensemble(ensemble, tmp_path / "out", runs, sheet, SETTINGS)
+    measured = read_model(ExternalMetrics, page.parent / METRICS)
+    assert measured.metrics is None and len(measured.left_out) == 13
+    assert "No new slide counts" in page.read_text()
+
+
 def test_an_ensemble_without_calibration_is_refused(ensemble: Ensemble) -> None:
     """As one that was written by an earlier release."""
     check_figures(ensemble)

@@ -161,6 +161,29 @@ def test_models_that_fail_when_they_compute_are_refused(tmp_path: Path) -> None:
         encoder.embed(encoder.input_of(tiles_of(2)))
 
 
+def test_other_dimensions_than_the_file_says_are_refused(tmp_path: Path) -> None:
+    """ONNX Runtime only warns of them, if the shape is known when it computes and not before."""
+    shape = [
+        helper.make_node("ReduceMean", ["pixels"], ["means"], axes=[1, 2], keepdims=0),
+        helper.make_node("Shape", ["means"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["number"], ["again"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["means", "again"], ["out"]),
+    ]
+    path = tmp_path / "seven.onnx"
+    onnx.save(graph_of([("pixels", ["n", 64, 64, 3])], [("out", ["n", 7])], shape), path)
+    encoder = open_encoder(path, PLAIN, 64)
+    assert encoder.dimensions == 7
+    with pytest.raises(UserError, match=r"returns the shape \(32, 3\) for 32 .* be \(32, 7\)"):
+        encoder.embed(encoder.input_of(tiles_of(2, 64)))
+
+
+def test_more_tiles_than_a_batch_are_refused(tmp_path: Path) -> None:
+    encoder = open_encoder(write_tiny_encoder(tmp_path / "tiny.onnx", batch=8), PLAIN, 128)
+    with pytest.raises(ValueError):
+        encoder.input_of(tiles_of(9))
+
+
 def test_code_in_a_keras_file_is_refused(tmp_path: Path) -> None:
     tiles = keras.Input((8, 8, 3))
     outputs = keras.layers.Lambda(lambda pixels: pixels[:, 0, 0])(tiles)

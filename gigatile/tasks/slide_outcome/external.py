@@ -3,16 +3,10 @@
 import argparse
 from pathlib import Path
 
-from gigatile.evaluation.external_outcomes import evaluate_external_outcomes
-from gigatile.evaluation.external_slides import ExternalFiles, read_external_outcomes
-from gigatile.evaluation.outcome_scale import DescribedOutcome
-from gigatile.evaluation.outcome_table import COLUMNS
-from gigatile.evaluation.outcomes import OutcomeMetrics
-from gigatile.files import checksums
-from gigatile.json_models import read_model, write_model
+from gigatile.evaluation.external_outcomes import write_external_outcomes
+from gigatile.evaluation.external_slides import ExternalFiles
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
-from gigatile.tables import write_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,24 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Compute the figures of the new slides, and compare them with those of the test split."""
-    settings = parse_section(EvaluationSettings, args.settings)
-    reference = read_model(OutcomeMetrics, args.metrics)
-    files = ExternalFiles.given(args)
-    slides = read_external_outcomes(files, reference.kind)
-    table = args.out.parent / "slides.tsv"
-    rows = slides.predictions[list(COLUMNS)].astype(object).to_numpy().tolist()
-    write_table(table, COLUMNS, rows)
-    inputs = {
-        "predictions/external/slides.tsv": table,
-        "metrics.json": args.metrics,
-        "model/settings.json": args.described,
-    }
-    metrics = evaluate_external_outcomes(
-        slides,
-        reference,
-        settings,
+    write_external_outcomes(
+        ExternalFiles.given(args),
+        args.metrics,
+        args.described,
+        parse_section(EvaluationSettings, args.settings),
         compared=not args.not_compared,
-        inputs=files.checksums() | checksums(inputs),
-        hazard=read_model(DescribedOutcome, args.described).outcome.hazard,
+        out=args.out,
     )
-    write_model(args.out, metrics)

@@ -3,12 +3,8 @@
 import argparse
 from pathlib import Path
 
-from gigatile.evaluation.calibration_file import CalibrationFile, OperatingPoints
-from gigatile.evaluation.external import Reference, evaluate_external
-from gigatile.evaluation.external_slides import ExternalFiles, read_external
-from gigatile.evaluation.metrics_file import SlideMetrics
-from gigatile.files import checksums
-from gigatile.json_models import read_model, write_model
+from gigatile.evaluation.external import write_external
+from gigatile.evaluation.external_slides import ExternalFiles
 from gigatile.settings.evaluate import EvaluationSettings
 from gigatile.settings.section import parse_section
 
@@ -25,26 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Compute the figures of the new slides, and compare them with those of the test split."""
-    settings = parse_section(EvaluationSettings, args.settings)
-    points = read_model(OperatingPoints, args.points)
-    reference = Reference(
-        read_model(SlideMetrics, args.metrics), read_model(CalibrationFile, args.calibration)
-    )
-    files = ExternalFiles.given(args)
-    slides = read_external(files, points.classes)
-    inputs = {
-        "operating_points.json": args.points,
-        "metrics.json": args.metrics,
-        "calibration.json": args.calibration,
-    }
-    metrics = evaluate_external(
-        slides.predictions,
-        slides.sites,
-        slides.left_out,
-        points,
-        reference,
-        settings,
+    write_external(
+        ExternalFiles.given(args),
+        args.metrics,
+        args.calibration,
+        args.points,
+        parse_section(EvaluationSettings, args.settings),
         compared=not args.not_compared,
-        inputs=files.checksums() | checksums(inputs),
+        out=args.out,
     )
-    write_model(args.out, metrics)
